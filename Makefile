@@ -1,0 +1,105 @@
+# One verb per thing to do; `make help` lists them. Nothing here needs a terminal or standard input.
+#   ARGS='...'   passed on to the command of test, demo, crash and bench
+#   SEEDS=n      how many seeds `make sim` runs
+#   PYTHON=...   the interpreter to build .venv from (3.11 or newer; found by itself otherwise)
+
+SHELL := /bin/sh
+.SHELLFLAGS := -eu -c
+.ONESHELL:
+.SILENT:
+.NOTPARALLEL:
+.DEFAULT_GOAL := help
+.PHONY: venv demo test check fmt sim crash bench docs changelog clean help
+
+ARGS ?=
+SEEDS ?= 1000
+PYTHON ?=
+VENV := .venv
+BIN := $(VENV)/bin
+CODE = $(wildcard src tests examples benchmarks plugins)
+TYPED = $(wildcard src tests examples benchmarks plugins/*/src plugins/*/*.py)
+
+help: ## list the verbs
+	sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile | expand -t 18
+
+venv: $(VENV)/installed-dev ## make .venv with everything needed to work on replog
+
+demo: $(VENV)/installed ## show what replog does, in this terminal (ARGS='...')
+	$(BIN)/replog demo $(ARGS)
+
+test: $(VENV)/installed-dev ## run the tests (ARGS='-k name')
+	$(BIN)/python -m pytest -q $(ARGS)
+
+check: $(VENV)/installed-dev ## format, lint, types, layers, tidiness, documentation: changes nothing
+	$(BIN)/ruff format --quiet --check $(CODE) || { echo "check: not formatted; run: make fmt"; exit 1; }
+	$(BIN)/ruff check --quiet $(CODE)
+	MYPYPATH=$$(echo $(wildcard plugins/*/src plugins/*/) | tr ' ' ':') $(BIN)/mypy --no-error-summary $(TYPED)
+	$(BIN)/lint-imports --no-logo > $(VENV)/lint-imports.txt || { cat $(VENV)/lint-imports.txt; exit 1; }
+	$(BIN)/python -m pytest -q tests/test_docs.py tests/test_exports.py tests/test_tidy.py
+	echo "check: format, lint, types, layers, tidiness and documentation are in order"
+
+fmt: $(VENV)/installed-dev ## format the code and mend what can be mended by itself
+	$(BIN)/ruff check --quiet --fix-only $(CODE)
+	$(BIN)/ruff format $(CODE)
+
+sim: $(VENV)/installed-dev ## simulate the protocol (SEEDS=1000)
+	$(BIN)/python -m replog.testing.simulation --seeds $(SEEDS)
+
+crash: $(VENV)/installed-dev ## kill real processes and check what they left behind
+	$(BIN)/python -m pytest -q -m crash $(ARGS)
+
+bench: $(VENV)/installed-dev ## measure (ARGS='...')
+	PYTHONPATH="$(CURDIR)$${PYTHONPATH:+:$$PYTHONPATH}" $(BIN)/python -m benchmarks $(ARGS)
+
+docs: $(VENV)/installed-docs ## build the documentation; a warning is an error
+	$(BIN)/python -m sphinx -q -n -W --keep-going docs docs/_build/html
+	echo "docs: open docs/_build/html/index.html"
+
+changelog: $(VENV)/installed-dev ## show the changelog entry of the next release
+	$(BIN)/towncrier build --draft
+
+clean: ## remove what the other verbs made
+	rm -rf $(VENV) build dist docs/_build .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find src tests examples benchmarks plugins -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || :
+
+# --- the virtual environment ---------------------------------------------------------------------------------------------
+# Each stamp is newer than what it was installed from. `installed` is what a user gets, the others add tools.
+
+EXTRAS_installed :=
+EXTRAS_installed-dev := [test,lint]
+EXTRAS_installed-docs := [docs]
+
+$(VENV)/installed $(VENV)/installed-dev $(VENV)/installed-docs: pyproject.toml constraints.txt $(BIN)/pip | $(BIN)/python
+	echo "make: installing replog$(EXTRAS_$(@F)) into $(VENV)"
+	PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 \
+		$(BIN)/python -m pip install --quiet --no-input -e '.$(EXTRAS_$(@F))' </dev/null
+	touch $@
+
+# An environment that was half made (no pip), or whose Python went away, is made anew.
+$(BIN)/pip $(BIN)/python &:
+	new_enough() { "$$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 </dev/null; }
+	can_make_venv() { "$$1" -c 'import ensurepip, venv' >/dev/null 2>&1 </dev/null; }
+	apt() { DEBIAN_FRONTEND=noninteractive $$sudo apt-get -qq "$$@" >/dev/null </dev/null; }
+	found=
+	for python in $(or $(PYTHON),python3 python3.14 python3.13 python3.12 python3.11); do
+		if new_enough "$$python"; then found=$$python; break; fi
+	done
+	if [ -z "$$found" ]; then
+		echo "make: replog needs Python 3.11 or newer; $(or $(PYTHON),python3 and python3.11 to python3.14) are older or missing."
+		echo "make: install one, or name it:  make $(or $(MAKECMDGOALS),venv) PYTHON=/path/to/python3.11"
+		exit 1
+	fi
+	if ! can_make_venv "$$found"; then
+		package=$$("$$found" -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])')
+		sudo=
+		[ "$$(id -u)" = 0 ] || sudo='sudo -n'
+		echo "make: $$found cannot make virtual environments; trying to install $$package"
+		{ command -v apt-get >/dev/null && $$sudo true 2>/dev/null && apt update && apt install -y --no-install-recommends "$$package"; } || :
+		if ! can_make_venv "$$found"; then
+			echo "make: that did not work. Please type:  sudo apt-get update && sudo apt-get install -y $$package"
+			echo "make: and then again:  make $(or $(MAKECMDGOALS),venv)"
+			exit 1
+		fi
+	fi
+	echo "make: creating $(VENV) with $$found"
+	"$$found" -m venv --clear $(VENV) </dev/null
