@@ -1,0 +1,75 @@
+"""Documented or red: hooks, errors and options are on a page, and the code marked as runnable runs."""
+
+import inspect
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import attrs
+import pytest
+
+from replog import config, errors, hookspecs
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+TEXT = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
+
+# What is written as code: fenced blocks and `spans`.
+CODE = "\n".join(re.findall(r"^```.*?^```|`[^`\n]+`", TEXT, re.MULTILINE | re.DOTALL))
+
+# A block below the comment `<!-- run -->` is a whole script.
+RUNNABLE = re.compile(r"^<!-- run -->\n+```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+HOOKS = [name for name, _ in inspect.getmembers(hookspecs, inspect.isfunction) if name.startswith("replog_")]
+ERRORS = [name for name, _ in inspect.getmembers(errors, inspect.isclass) if name.endswith("Error")]
+OPTIONS = [
+    pytest.param(field.name, id=f"{name}.{field.name}")
+    for name, each in inspect.getmembers(config, attrs.has)
+    if each.__module__ == config.__name__
+    for field in attrs.fields(each)
+]
+SCRIPTS = [
+    pytest.param(found[1], id=f"{page.name}:{page.read_text(encoding='utf-8').count(chr(10), 0, found.start()) + 1}")
+    for page in PAGES
+    for found in RUNNABLE.finditer(page.read_text(encoding="utf-8"))
+]
+
+
+def is_documented(name: str) -> bool:
+    return re.search(rf"\b{re.escape(name)}\b", CODE) is not None
+
+
+def test_there_is_something_to_document() -> None:
+    assert HOOKS
+    assert ERRORS
+    assert OPTIONS
+    assert SCRIPTS, "no page has a ```python block below `<!-- run -->`"
+
+
+@pytest.mark.parametrize("name", HOOKS)
+def test_a_hook_is_documented(name: str) -> None:
+    assert is_documented(name)
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_an_error_is_documented(name: str) -> None:
+    assert is_documented(name)
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_an_option_is_documented(name: str) -> None:
+    assert is_documented(name)
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_code_on_a_page_runs(script: str, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(script, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "script.py"],
+        cwd=tmp_path,
+        timeout=120,
+        text=True,
+        capture_output=True,
+    )
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,34 @@
+"""What `import replog` offers is what docs/api.md lists, and it costs no optional dependency."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import replog
+
+API_PAGE = Path(__file__).parent.parent / "docs" / "api.md"
+
+# A name is listed by a heading, a list item or a table row that begins with it: "### `replog.embed(...)`".
+LISTED = re.compile(r"^(?:#+|[-*]|\|) *`(?:await |async with |with )?replog\.(\w+)[`(\[]", re.MULTILINE)
+
+
+def test_the_page_lists_what_is_exported() -> None:
+    assert sorted(set(LISTED.findall(API_PAGE.read_text(encoding="utf-8")))) == sorted(replog.__all__)
+
+
+def test_no_name_is_exported_twice() -> None:
+    assert len(set(replog.__all__)) == len(replog.__all__)
+
+
+@pytest.mark.parametrize("name", replog.__all__)
+def test_an_exported_name_exists(name: str) -> None:
+    assert getattr(replog, name) is not None
+
+
+@pytest.mark.parametrize("dependency", ["kazoo", "pyarrow", "pyspark"])
+def test_importing_replog_imports_no_optional_dependency(dependency: str) -> None:
+    script = f"import sys, replog; sys.exit({dependency!r} in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], timeout=60).returncode == 0
