@@ -1,0 +1,1 @@
+"""replog: an embeddable replicated log."""

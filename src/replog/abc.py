@@ -1,0 +1,298 @@
+"""The seams: what a storage, a transport, a metastore and a placement policy promise.
+
+Each seam is small, and each ships its exam in `replog.testing`: what passes `check_storage`, `check_metastore` or
+`check_transport` may be trusted with a log. Doubt raises; only "proven absent" may answer with nothing.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Protocol
+
+import attrs
+import trio
+
+from replog.errors import KeyNotFoundError, ReplogError
+from replog.protocol.batch import Batch
+from replog.protocol.messages import Request, Response
+from replog.protocol.model import LedgerMetadata
+from replog.protocol.quorum import Quorum
+
+# -- storage ------------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Marks:
+    """What a bookie knows of a ledger beside its entries.
+
+    `fence_term` only rises; `last_add_confirmed` is the highest of all `SetMarks` and of all stored batches' headers;
+    `last_entry_id` is the highest stored, or -1. `key` is None until somebody set it, then never changes.
+    """
+
+    key: bytes | None = None
+    fence_term: int = 0
+    last_add_confirmed: int = -1
+    last_entry_id: int = -1
+
+
+@attrs.define
+class PutBatch:
+    """Store this batch. The caller has made sure that no other bytes are stored for one of its identities (T3)."""
+
+    batch: Batch
+
+
+@attrs.define
+class SetMarks:
+    """Raise these marks of a ledger; None leaves one as it is. A lower fence term or last add confirmed changes nothing."""
+
+    ledger_id: int
+    key: bytes | None = None
+    fence_term: int | None = None
+    last_add_confirmed: int | None = None
+
+
+@attrs.define
+class DropLedger:
+    """Forget everything about a ledger, marks included: it was deleted (B6). Unknown ledgers are no error."""
+
+    ledger_id: int
+
+
+Mutation = PutBatch | SetMarks | DropLedger
+
+
+class Storage(ABC):
+    """Where one bookie keeps its ledgers. Synchronous: the bookie owns the threads.
+
+    `commit` is called by one thread at a time; everything else may be called by any thread at any time, also during a
+    commit. After `StorageFailedError` every call but `close` raises it again: a failed sync is fatal (B1).
+    A new storage holds an identity of its own, kept for ever (B4).
+    """
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def bookie_id(self) -> str:
+        """The random identity made at format (B4)."""
+
+    @abstractmethod
+    def commit(self, mutations: Sequence[Mutation]) -> None:
+        """Makes all of these durable, in this order, before it returns: they survive power loss (B1).
+
+        Raises `StorageFullError` if there is no space: then none of them happened, and reads and further commits go on.
+        Raises `StorageFailedError` if a write or a sync failed: then each of them may or may not have happened, and
+        the storage has stopped. A reader sees a mutation only when it is durable."""
+
+    @abstractmethod
+    def read(self, ledger_id: int, entry_id: int, stamp: int, bytes_max: int) -> list[Batch]:
+        """The batch of this stamp that holds the entry, and then those of the same stamp that start after it, in order
+        of their first ids, while their bytes fit into `bytes_max` (the first one always does).
+
+        Empty only if the entry is proven absent here. Raises `StorageUncertainError` if it may be there but can't be
+        read. Every batch returned was checked against damage."""
+
+    @abstractmethod
+    def marks(self, ledger_id: int) -> Marks | None:
+        """The durable marks of a ledger, or None if this storage proves that it never saw it."""
+
+    @abstractmethod
+    def ledger_ids(self) -> list[int]:
+        """All ledgers of which anything is known, in ascending order: a snapshot."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Gives up files and locks. Idempotent. What was committed stays."""
+
+    def read_nowait(self, ledger_id: int, entry_id: int, stamp: int, bytes_max: int) -> list[Batch]:
+        """As `read`, but raises `trio.WouldBlock` rather than wait for a disk."""
+        raise trio.WouldBlock
+
+    def statistics(self) -> Mapping[str, float]:
+        """Counters and gauges, by names with units, for people and metrics."""
+        return {}
+
+
+# -- transport ----------------------------------------------------------------------------------------------------
+
+
+class ResponseReceiver(Protocol):
+    """The client's end of a connection. Called in the trio thread, never reentrantly from `send`'s caller's own frame
+    unless the transport says so; must not block and must not raise."""
+
+    def responses_received(self, responses: Sequence[Response]) -> None:
+        """Answers came, in whatever order."""
+
+    def disconnected(self, error: ReplogError) -> None:
+        """The connection is gone; what was not answered never will be. Called once, and nothing after it."""
+
+
+class Connection(ABC):
+    """One client's way to one bookie. Requests are handled in the order in which they were sent; answers may overtake."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def send(self, requests: Sequence[Request]) -> None:
+        """Queues requests; never waits. Raises `BookieUnreachableError` if the connection is gone, `BookieTooBusyError`
+        if the bytes that wait exceed the connection's bound: then none of these was sent."""
+
+    @abstractmethod
+    async def aclose(self) -> None:
+        """Ends the connection. Idempotent. Requests without an answer have an unknown outcome."""
+
+
+Reply = Callable[[Sequence[Response]], None]
+
+
+class RequestHandler(Protocol):
+    """The bookie's end: what a transport gives requests to."""
+
+    def handle(self, requests: Sequence[Request], reply: Reply) -> None:
+        """Takes requests, never waits, and calls `reply` from the trio thread when answers are there: once or
+        several times, in any order, also before it returns."""
+
+
+class Transport(ABC):
+    """Ways to bookies. `address` is what a listener returned: text without the scheme."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    async def connect(self, address: str, receiver: ResponseReceiver, nursery: trio.Nursery) -> Connection:
+        """Connects; tasks that the connection needs run in `nursery`. Raises `BookieUnreachableError`.
+        If cancelled, nothing stays open."""
+
+    @abstractmethod
+    def listen(self, address: str, handler: RequestHandler) -> AbstractAsyncContextManager[str]:
+        """Serves while the context is open, and gives the address to connect to. Leaving it ends all its connections."""
+
+
+# -- metastore ----------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Versioned:
+    """A value and the version it has. Versions of one key never repeat while the key exists."""
+
+    value: bytes
+    version: int
+
+
+class Metastore(ABC):
+    """A map with CAS. Keys are words joined by "/", like "ledgers/00/0000/0001"; a key may have both a value and children.
+
+    Every call has a deadline of its own and ends in a named error. A change that was sent but not answered raises
+    `MetastoreUncertainError` (M1): only reading back tells. A cancelled change has an unknown outcome. Reads are
+    linearizable: a `get` sees every change that was answered before it began. Value limit: at least 512 KiB.
+    """
+
+    __slots__ = ()
+
+    @abstractmethod
+    async def create(self, key: str, value: bytes) -> int:
+        """Creates the key and returns its version. Raises `KeyExistsError`, `MetastoreUncertainError`."""
+
+    @abstractmethod
+    async def get(self, key: str) -> Versioned:
+        """Raises `KeyNotFoundError` only if the key does not exist."""
+
+    @abstractmethod
+    async def put(self, key: str, value: bytes, expected: int) -> int:
+        """Replaces the value if the version is as expected, and returns the new version.
+        Raises `VersionConflictError`, `KeyNotFoundError`, `MetastoreUncertainError`."""
+
+    @abstractmethod
+    async def delete(self, key: str, expected: int | None = None) -> None:
+        """Deletes the key, if it has the expected version (None: any).
+        Raises `VersionConflictError`, `KeyNotFoundError`, `MetastoreUncertainError`."""
+
+    @abstractmethod
+    async def children(self, key: str) -> list[str]:
+        """The words that follow `key + "/"` in existing keys, each once, sorted; [] if there are none."""
+
+    async def aclose(self) -> None:  # noqa: B027 - a default, not an oversight
+        """Gives up connections and files. Idempotent."""
+
+    async def wait_changed(self, key: str, version: int | None) -> None:
+        """Returns soon after the key has another version than this (None: after it exists). May return early."""
+        while True:
+            try:
+                if (await self.get(key)).version != version:
+                    return
+            except KeyNotFoundError:
+                if version is not None:
+                    return
+            await trio.sleep(_POLL_S)
+
+    async def wait_children_changed(self, key: str, known: Sequence[str]) -> None:
+        """Returns soon after the children differ from these. May return early."""
+        while await self.children(key) == list(known):
+            await trio.sleep(_POLL_S)
+
+    @asynccontextmanager
+    async def announce(self, key: str, value: bytes) -> AsyncIterator[None]:
+        """Keeps the key in existence while the context is open and this process lives; it vanishes soon after.
+        Liveness only, never safety (M3). Raises `KeyExistsError` if somebody else announces it.
+
+        This default leaves the key behind if the process dies: override it where the store has leases."""
+        await self.create(key, value)
+        try:
+            yield
+        finally:
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + _FAREWELL_S):
+                try:
+                    await self.delete(key)
+                except KeyNotFoundError:
+                    pass  # somebody took it away: what we wanted
+
+    async def announced(self, key: str) -> dict[str, bytes]:
+        """What is announced right below this key, by its last word."""
+        found = {}
+        for name in await self.children(key):
+            try:
+                found[name] = (await self.get(f"{key}/{name}")).value
+            except KeyNotFoundError:
+                continue  # it left between the two calls
+        return found
+
+
+_POLL_S = 0.05
+_FAREWELL_S = 2.0
+
+
+# -- placement ----------------------------------------------------------------------------------------------------
+
+
+class Random(Protocol):
+    """The part of `random.Random` that placement may use: randomness is passed in."""
+
+    def random(self) -> float:
+        """A number in [0, 1)."""
+
+    def shuffle(self, x: list[str]) -> None:
+        """Shuffles in place."""
+
+
+class PlacementPolicy(ABC):
+    """Which bookies store what. Pure: no I/O, no state, randomness passed in."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def choose_ensemble(self, quorum: Quorum, usable: Sequence[str], random: Random) -> tuple[str, ...]:
+        """E distinct bookies for a new ledger. Raises `NotEnoughBookiesError`."""
+
+    @abstractmethod
+    def replace_bookies(
+        self, metadata: LedgerMetadata, failed: Sequence[int], usable: Sequence[str], random: Random
+    ) -> dict[int, str]:
+        """Bookies for as many of these failed indices of the last ensemble as can be had: by index, distinct, and not
+        in the ensemble already (C2). {} if there are none."""
+
+    @abstractmethod
+    def read_order(self, write_set: Sequence[int], random: Random) -> list[int]:
+        """These indices in the order in which a reader should ask them."""

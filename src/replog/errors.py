@@ -1,0 +1,266 @@
+"""Every error that replog raises on purpose.
+
+Each class says whether to *retry* and what is known of the *outcome*: not written, written, or unknown. Messages
+name the ledger, bookie or key, and the next step. Exceptions of other packages never cross a seam bare: they are
+chained to one of these. Closed writers, readers and clients raise `trio.ClosedResourceError`; a full byte budget
+raises `trio.WouldBlock`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+class ReplogError(Exception):
+    """The base of all errors here. Never raised itself."""
+
+
+# -- configuration ------------------------------------------------------------------------------------------------
+
+
+class ConfigError(ReplogError):
+    """Something asked for is impossible: a quorum, an option, a URL. Retry: no, mend it. Outcome: not written."""
+
+
+class PluginNotFoundError(ConfigError):
+    """No loaded plugin serves the URL's scheme. Retry: after installing it. Outcome: not written."""
+
+
+class PluginConflictError(ConfigError):
+    """Two plugins claim one scheme, or a plugin is misspelt. Retry: no, remove one. Outcome: not written."""
+
+
+class PayloadTooLargeError(ConfigError, ValueError):
+    """An entry is longer than a batch can hold. Retry: no, split it. Outcome: not written, nothing was sent."""
+
+
+class PositionError(ConfigError, ValueError):
+    """A position does not parse, or is not one of this log's. Retry: no. Outcome: nothing was read or trimmed."""
+
+
+# -- ledgers and logs ---------------------------------------------------------------------------------------------
+
+
+class LedgerError(ReplogError):
+    """Something about one ledger. Has `ledger_id`."""
+
+    def __init__(self, ledger_id: int, message: str) -> None:
+        super().__init__(f"ledger {ledger_id}: {message}")
+        self.ledger_id = ledger_id
+
+
+class LedgerNotFoundError(LedgerError):
+    """The metastore has no such ledger: it was never created, or was deleted. Retry: no. Outcome: not written."""
+
+
+class LedgerClosedError(LedgerError):
+    """The ledger was closed by somebody else. Retry: no, open a new one. Outcome: unknown for what was unconfirmed
+    (an entry survives iff its id is not above the `last_entry_id` of the metadata)."""
+
+    def __init__(self, ledger_id: int, message: str, unconfirmed: range = range(0)) -> None:
+        super().__init__(ledger_id, message)
+        self.unconfirmed = unconfirmed
+
+
+class FencedError(LedgerError):
+    """Another client recovers this ledger: the writer is deposed (T1, W4, L5).
+
+    Retry: no; stop writing, and take over anew if you are still elected. Outcome: unknown for the entry ids in
+    `unconfirmed`, each of which the recovery may have kept or dropped; nothing of them is ever confirmed here.
+    """
+
+    def __init__(self, ledger_id: int, message: str, unconfirmed: range = range(0)) -> None:
+        super().__init__(ledger_id, message)
+        self.unconfirmed = unconfirmed
+
+
+class RecoveryUndecidedError(LedgerError):
+    """Too many bookies were silent, damaged or unreachable to tell where the ledger ends (R4).
+
+    Retry: yes, when they are back; the ledger stays in recovery and nothing was cut. Outcome: unknown.
+    """
+
+
+class EntryNotFoundError(LedgerError):
+    """Every bookie of the write set says that it has no such entry, or the entry is past the end (R7).
+
+    Retry: no, unless bookies of the write set come back."""
+
+    def __init__(self, ledger_id: int, entry_id: int, message: str) -> None:
+        super().__init__(ledger_id, f"entry {entry_id}: {message}")
+        self.entry_id = entry_id
+
+
+class EntryUnreadableError(EntryNotFoundError):
+    """No bookie of the write set gave a good copy, and at least one could not say (D2): it was silent, or its copy
+    is damaged. Retry: yes, when bookies are back."""
+
+
+class UnauthorizedError(LedgerError):
+    """The password is not this ledger's (B7). Retry: with the right one. Outcome: not written."""
+
+
+class AddTimeoutError(LedgerError):
+    """Entries were not confirmed within the deadline (W6). Retry: take over the log anew. Outcome: unknown for the ids in
+    `unconfirmed`."""
+
+    def __init__(self, ledger_id: int, message: str, unconfirmed: range = range(0)) -> None:
+        super().__init__(ledger_id, message)
+        self.unconfirmed = unconfirmed
+
+
+class LogError(ReplogError):
+    """Something about one log. Has `log_name`."""
+
+    def __init__(self, log_name: str, message: str) -> None:
+        super().__init__(f"log {log_name!r}: {message}")
+        self.log_name = log_name
+
+
+class LogNotFoundError(LogError):
+    """The metastore has no such log. Retry: after somebody wrote to it. Outcome: not written."""
+
+
+class TrimmedError(LogError):
+    """The position was trimmed away. Has `first_available`, or None for an empty log. Retry: from there."""
+
+    def __init__(self, log_name: str, message: str, first_available: object = None) -> None:
+        super().__init__(log_name, message)
+        self.first_available = first_available
+
+
+class TakeoverFailedError(LogError):
+    """Others kept winning the race for this log until the deadline. Retry: yes, if still elected. Outcome: not written."""
+
+
+# -- bookies ------------------------------------------------------------------------------------------------------
+
+
+class NotEnoughBookiesError(ReplogError):
+    """Fewer usable bookies than the quorum needs. Retry: when bookies are back. Outcome: not written if raised by a
+    creation; unknown for unconfirmed entries if it ends a writer (then `unconfirmed` has their ids)."""
+
+    def __init__(
+        self, message: str, needed: int, usable: Iterable[str], excluded: Iterable[str] = (), unconfirmed: range = range(0)
+    ) -> None:
+        super().__init__(message)
+        self.needed = needed
+        self.usable = tuple(usable)
+        self.excluded = tuple(excluded)
+        self.unconfirmed = unconfirmed
+
+
+class BookieError(ReplogError):
+    """Something about one bookie. Has `bookie_id`."""
+
+    def __init__(self, bookie_id: str, message: str) -> None:
+        super().__init__(f"bookie {bookie_id}: {message}")
+        self.bookie_id = bookie_id
+
+
+class BookieUnreachableError(BookieError):
+    """No connection to the bookie, or it was lost. Retry: yes. Outcome: unknown for what was under way."""
+
+
+class BookieReadOnlyError(BookieError):
+    """The bookie's disk is full or failed: it refuses new entries. Retry: another bookie. Outcome: not written."""
+
+
+class BookieTooBusyError(BookieError):
+    """Too many bytes wait for this bookie. Retry: later. Outcome: not written."""
+
+
+# -- metastore ----------------------------------------------------------------------------------------------------
+
+
+class MetastoreError(ReplogError):
+    """The metastore failed. Retry: yes, unless a subclass says otherwise. Outcome: not written, unless it says otherwise."""
+
+
+class MetastoreUncertainError(MetastoreError):
+    """A change was sent and its answer lost (M1). Retry: only after reading back. Outcome: unknown."""
+
+
+class MetastoreCorruptError(MetastoreError):
+    """A record has an unknown format or does not parse. Names the key. Retry: no. Outcome: not written."""
+
+
+class MetastoreKeyError(MetastoreError):
+    """Something about one key. Has `key`."""
+
+    def __init__(self, key: str, message: str) -> None:
+        super().__init__(f"key {key!r}: {message}")
+        self.key = key
+
+
+class KeyExistsError(MetastoreKeyError):
+    """The key exists already. Retry: no. Outcome: not written."""
+
+
+class KeyNotFoundError(MetastoreKeyError):
+    """The key does not exist. Retry: no. Outcome: not written."""
+
+
+class VersionConflictError(MetastoreKeyError):
+    """The key has another version than expected: somebody else changed it. Retry: after rereading. Outcome: not written."""
+
+    def __init__(self, key: str, expected: int, actual: int | None = None) -> None:
+        found = "another" if actual is None else str(actual)
+        super().__init__(key, f"expected version {expected}, found {found}: reread it, then decide again")
+        self.expected = expected
+
+
+# -- storage ------------------------------------------------------------------------------------------------------
+
+
+class StorageError(ReplogError):
+    """A bookie's storage failed. Has `hint`, what to do. Retry: as the hint says. Outcome: unknown for what was under way."""
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(f"{message}. {hint}" if hint else message)
+        self.hint = hint
+
+
+class StorageFailedError(StorageError):
+    """A write or a sync failed: the storage has stopped for good (B1). Retry: restart the bookie. Outcome: unknown."""
+
+
+class StorageUncertainError(StorageError):
+    """What was asked for may be there, but cannot be read: damage or an I/O error (R4). Never means absence.
+    Retry: another bookie."""
+
+
+class StorageFullError(StorageError):
+    """No space for a write; nothing of it was kept, reads go on (B5). Retry: after space was made. Outcome: not written."""
+
+
+class StorageDamagedError(StorageError):
+    """A file is damaged before its tail (B3). Names file and offset. Retry: no: recover this bookie's copies from the others."""
+
+
+class StorageInUseError(StorageError):
+    """Another process has this directory open. Retry: when it is gone. Outcome: not written."""
+
+
+class StorageIdentityError(StorageError):
+    """A directory holds another version, format or identity than expected (B4). Retry: no. Outcome: nothing was touched."""
+
+
+# -- protocol -----------------------------------------------------------------------------------------------------
+
+
+class ProtocolError(ReplogError):
+    """Somebody broke the protocol. Never raised itself."""
+
+    def __init__(self, message: str) -> None:
+        if type(self) is ProtocolError:
+            raise TypeError("ProtocolError is abstract: raise LocalProtocolError or RemoteProtocolError")
+        super().__init__(message)
+
+
+class LocalProtocolError(ProtocolError):
+    """This side broke it: a bug in the caller. Retry: no. Outcome: not written."""
+
+
+class RemoteProtocolError(ProtocolError):
+    """The other side, or a disk, gave bytes that are no batch or message. Retry: another bookie. Outcome: unknown."""

@@ -1,0 +1,238 @@
+"""The batch: consecutive entries of one write set as one piece of bytes (format 1).
+
+One batch is one wire payload, one journal record, one stored and one read unit. Its bytes are built once and copied
+verbatim ever after (W3), so every replica is byte-identical. Little-endian throughout:
+
+    header (72 bytes)  magic "rlog", format, digest type, flags, size of the whole batch, count, stride, reserved,
+                       ledger id, first entry id, last add confirmed when first sent, stamp (term of the writer that
+                       first wrote it), timestamp (ns since the epoch), cumulative payload length of the ledger
+                       up to and including the gathering that this batch belongs to
+    offsets            int32 x (count + 1), from 0 to the length of the payloads: Arrow's BinaryArray layout
+    payloads           in one piece
+    code               authentication code over all the bytes before it: 4 (CRC32C) or 32 (HMAC-SHA256)
+
+The ids of a batch are first, first + stride, ...: stride is E when entries stripe over more bookies than the write
+quorum (W1), else 1. Flags of the low byte may be ignored by who doesn't know them; those of the high byte may not.
+"""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from collections.abc import Sequence
+from functools import lru_cache
+
+from replog.errors import PayloadTooLargeError, RemoteProtocolError
+from replog.protocol.digest import CODE_SIZES, Digest, DigestType, is_crc32c_sealed
+
+FORMAT = 1
+MAGIC = b"rlog"
+HEADER = struct.Struct("<4sBBHIIIIqqqqqQ")
+ENTRY_BYTES_MAX = 16 << 20
+BATCH_BYTES_MAX = 32 << 20
+BATCH_COUNT_MAX = 1 << 20
+ENTRY_ID_MAX = (1 << 63) - 1
+_REQUIRED_FLAGS = 0xFF00
+_DIGEST_TYPES = {int(digest_type): digest_type for digest_type in DigestType}
+
+
+class Batch:
+    """The decoded header of a batch, and its bytes. Immutable by convention; equal if the bytes are.
+
+    `decode` has checked every header field against the bytes' length, but not yet the authentication code:
+    ask `verify`, or on a bookie `check_damage`.
+    """
+
+    __slots__ = (
+        "count",
+        "cumulative_length",
+        "data",
+        "digest_type",
+        "first_entry_id",
+        "last_add_confirmed",
+        "last_entry_id",
+        "ledger_id",
+        "stamp",
+        "stride",
+        "timestamp_ns",
+    )
+
+    def __init__(
+        self,
+        data: bytes,
+        digest_type: DigestType,
+        count: int,
+        stride: int,
+        ledger_id: int,
+        first_entry_id: int,
+        last_add_confirmed: int,
+        stamp: int,
+        timestamp_ns: int,
+        cumulative_length: int,
+    ) -> None:
+        self.data = data
+        self.digest_type = digest_type
+        self.count = count
+        self.stride = stride
+        self.ledger_id = ledger_id
+        self.first_entry_id = first_entry_id
+        self.last_entry_id = first_entry_id + (count - 1) * stride
+        self.last_add_confirmed = last_add_confirmed
+        self.stamp = stamp
+        self.timestamp_ns = timestamp_ns
+        self.cumulative_length = cumulative_length
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Batch) and self.data == other.data
+
+    def __hash__(self) -> int:
+        return hash(self.data)
+
+    def __repr__(self) -> str:
+        return f"<batch {self.ledger_id}/{self.first_entry_id}..{self.last_entry_id}/{self.stride} stamp {self.stamp}>"
+
+    @property
+    def entry_ids(self) -> range:
+        """The ids of the entries held."""
+        return range(self.first_entry_id, self.last_entry_id + 1, self.stride)
+
+    def holds(self, entry_id: int) -> bool:
+        """Whether this entry is one of them."""
+        return entry_id in self.entry_ids
+
+    def verify(self, digest: Digest) -> bool:
+        """Whether the bytes are what a writer who knows the password wrote."""
+        return self.digest_type is digest.digest_type and digest.verifies(self.data)
+
+    def payloads(self) -> list[bytes]:
+        """The entries' payloads, in the order of their ids.
+
+        Raises `RemoteProtocolError` if the offsets are not in order: then the writer was broken or hostile."""
+        data = self.data
+        start = HEADER.size + 4 * (self.count + 1)
+        length = len(data) - start - CODE_SIZES[self.digest_type]
+        size = length // self.count
+        if size and size * self.count == length and data.startswith(_even_offsets(self.count, size), HEADER.size):
+            return list(_even_struct(self.count, size).unpack_from(data, start))
+        ends = self._checked_offsets(start, length)
+        return [data[begin:end] for begin, end in itertools.pairwise(ends)]
+
+    def arrow_buffers(self) -> tuple[memoryview, memoryview]:
+        """The int32 offsets and the payload bytes, without a copy: buffers of an Arrow BinaryArray of `count` values."""
+        start = HEADER.size + 4 * (self.count + 1)
+        length = len(self.data) - start - CODE_SIZES[self.digest_type]
+        size = length // self.count
+        even = size and size * self.count == length
+        if not (even and self.data.startswith(_even_offsets(self.count, size), HEADER.size)):
+            self._checked_offsets(0, length)
+        view = memoryview(self.data)
+        return view[HEADER.size : start], view[start : start + length]
+
+    def _checked_offsets(self, base: int, length: int) -> list[int]:
+        offsets = list(struct.unpack_from(f"<{self.count + 1}i", self.data, HEADER.size))
+        if offsets[0] != 0 or offsets[-1] != length or sorted(offsets) != offsets:
+            raise RemoteProtocolError(f"{self!r}: its offsets are out of order or leave the payloads")
+        return [base + offset for offset in offsets] if base else offsets
+
+
+def build(
+    digest: Digest,
+    *,
+    ledger_id: int,
+    first_entry_id: int,
+    stride: int,
+    payloads: Sequence[bytes],
+    last_add_confirmed: int,
+    stamp: int,
+    timestamp_ns: int,
+    cumulative_length: int,
+) -> Batch:
+    """Builds a batch's bytes. The caller has checked sizes with `check_payloads`."""
+    count = len(payloads)
+    size = len(payloads[0])
+    if len(set(map(len, payloads))) == 1:
+        offsets = _even_offsets(count, size)
+    else:
+        offsets = struct.pack(f"<{count + 1}i", *itertools.accumulate(map(len, payloads), initial=0))
+    body = b"".join(payloads)
+    header = HEADER.pack(
+        MAGIC,
+        FORMAT,
+        digest.digest_type,
+        0,
+        HEADER.size + len(offsets) + len(body) + digest.code_size,
+        count,
+        stride,
+        0,
+        ledger_id,
+        first_entry_id,
+        last_add_confirmed,
+        stamp,
+        timestamp_ns,
+        cumulative_length,
+    )
+    return Batch(
+        b"".join((header, offsets, body, digest.code(header, offsets, body))),
+        digest.digest_type,
+        count,
+        stride,
+        ledger_id,
+        first_entry_id,
+        last_add_confirmed,
+        stamp,
+        timestamp_ns,
+        cumulative_length,
+    )
+
+
+def check_payload(payload: object) -> None:
+    """Raises `TypeError` or `PayloadTooLargeError` for what can't be an entry."""
+    if not isinstance(payload, bytes):
+        raise TypeError(f"an entry is bytes, not {type(payload).__name__}: convert it, a copy is needed anyway")
+    if len(payload) > ENTRY_BYTES_MAX:
+        raise PayloadTooLargeError(
+            f"an entry of {len(payload)} bytes: the limit is {ENTRY_BYTES_MAX}; nothing was written, split it"
+        )
+
+
+def decode(data: bytes) -> Batch:
+    """Reads a batch's header. Raises `RemoteProtocolError` for anything that isn't a batch, and nothing else."""
+    if len(data) < HEADER.size:
+        raise RemoteProtocolError(f"{len(data)} bytes are too few for a batch's header")
+    (magic, version, digest_number, flags, size, count, stride, _, ledger_id, first, confirmed, stamp, time_ns, length) = (
+        HEADER.unpack_from(data)
+    )
+    if magic != MAGIC:
+        raise RemoteProtocolError(f"these bytes begin with {magic!r}: not a batch")
+    if version != FORMAT:
+        raise RemoteProtocolError(f"a batch of format {version}: this replog reads format {FORMAT}, upgrade it")
+    digest_type = _DIGEST_TYPES.get(digest_number)
+    if digest_type is None or flags & _REQUIRED_FLAGS:
+        raise RemoteProtocolError(f"a batch with digest type {digest_number}, flags {flags:#x}: unknown, upgrade replog")
+    if size != len(data) or size > BATCH_BYTES_MAX:
+        raise RemoteProtocolError(f"a batch that claims {size} bytes in {len(data)}; the limit is {BATCH_BYTES_MAX}")
+    if not 1 <= count <= BATCH_COUNT_MAX or HEADER.size + 4 * (count + 1) + CODE_SIZES[digest_type] > size:
+        raise RemoteProtocolError(f"a batch of {count} entries in {size} bytes")
+    if ledger_id < 0 or first < 0 or stride < 1 or first + (count - 1) * stride > ENTRY_ID_MAX:
+        raise RemoteProtocolError(f"a batch of ledger {ledger_id}, entry {first}, stride {stride}: out of range")
+    if not -1 <= confirmed < first or stamp < 1:
+        raise RemoteProtocolError(f"a batch of entry {first} with last add confirmed {confirmed}, stamp {stamp}")
+    return Batch(data, digest_type, count, stride, ledger_id, first, confirmed, stamp, time_ns, length)
+
+
+def check_damage(batch: Batch) -> None:
+    """What a bookie can tell without the password: raises `RemoteProtocolError` if a CRC32C batch is damaged.
+
+    The code of an HMAC batch can't be checked here; its frame or record has a checksum of its own."""
+    if batch.digest_type is DigestType.CRC32C and not is_crc32c_sealed(batch.data):
+        raise RemoteProtocolError(f"{batch!r} does not match its CRC32C: it was damaged on the way or on disk")
+
+
+@lru_cache(maxsize=64)
+def _even_struct(count: int, size: int) -> struct.Struct:
+    return struct.Struct(f"{size}s" * count)
+
+
+@lru_cache(maxsize=64)
+def _even_offsets(count: int, size: int) -> bytes:
+    return struct.pack(f"<{count + 1}i", *range(0, count * size + 1, size or 1)) if size else bytes(4 * (count + 1))

@@ -1,0 +1,134 @@
+"""What clients and bookies say to each other. Encoding them is a transport's business.
+
+Every request carries the ledger's key (B7). Those that may end in a write or that fence carry the sender's term (T1);
+plain reads carry none. What belongs to a request stands here; what belongs to the entries stands in the batch (W3).
+"""
+
+from __future__ import annotations
+
+import enum
+
+import attrs
+
+from replog.protocol.batch import Batch
+
+
+class Status(enum.Enum):
+    """A bookie's answer. Only NO_ENTRY says that something is absent (R4); every doubt is UNKNOWN."""
+
+    OK = 0
+    NO_ENTRY = 1  # proven: never durable here, under this stamp
+    UNKNOWN = 2  # damage, an I/O error, lost storage: may or may not be there
+    FENCED = 3  # a higher term holds the ledger; `fence_term` says which
+    CONFLICT = 4  # other bytes for an identity that is stored already (T3): nothing was changed
+    UNAUTHORIZED = 5
+    READ_ONLY = 6
+    BAD_REQUEST = 7
+    TOO_BUSY = 8
+
+
+@attrs.define
+class AddRequest:
+    """Store this batch. With `recovery` it may pass a fence of the same term, and `last_add_confirmed` is the frozen one (R5).
+
+    `alone` tells that the sender waits for nothing else: the bookie may make it durable at once, in the caller's thread.
+    """
+
+    request_id: int
+    ledger_id: int
+    key: bytes
+    term: int
+    batch: Batch
+    recovery: bool = False
+    last_add_confirmed: int = -1
+    alone: bool = False
+
+
+@attrs.define
+class FenceRequest:
+    """Raise the fence to `term`, durably, then tell the highest last add confirmed (R2, R3)."""
+
+    request_id: int
+    ledger_id: int
+    key: bytes
+    term: int
+
+
+@attrs.define
+class RecoveryReadRequest:
+    """Raise the fence to `term`, durably, then look the entry up (R4)."""
+
+    request_id: int
+    ledger_id: int
+    key: bytes
+    term: int
+    entry_id: int
+    stamp: int
+
+
+@attrs.define
+class ReadRequest:
+    """The batch that holds the entry, and those stored after it up to `bytes_max`. Fences nothing (D1)."""
+
+    request_id: int
+    ledger_id: int
+    key: bytes
+    entry_id: int
+    stamp: int
+    bytes_max: int
+
+
+@attrs.define
+class ReadLastAddConfirmedRequest:
+    """Tell the last add confirmed once it exceeds `after`, or after `wait_ms` at the latest (D1)."""
+
+    request_id: int
+    ledger_id: int
+    key: bytes
+    after: int
+    wait_ms: int
+
+
+@attrs.define
+class WriteLastAddConfirmedRequest:
+    """Remember this last add confirmed, though no entry carries it yet (W5)."""
+
+    request_id: int
+    ledger_id: int
+    key: bytes
+    term: int
+    last_add_confirmed: int
+
+
+Request = (
+    AddRequest
+    | FenceRequest
+    | RecoveryReadRequest
+    | ReadRequest
+    | ReadLastAddConfirmedRequest
+    | WriteLastAddConfirmedRequest
+)
+
+
+@attrs.define
+class Response:
+    """The answer to the request of this id. Fields that a request doesn't ask for keep their defaults."""
+
+    request_id: int
+    status: Status
+    last_add_confirmed: int = -1
+    fence_term: int = 0
+    batches: tuple[Batch, ...] = ()
+    detail: str = ""
+
+
+def size_of(message: Request | Response) -> int:
+    """About how many bytes a message keeps in memory: what the bounds of queues count."""
+    if isinstance(message, AddRequest):
+        return _MESSAGE_BYTES + len(message.batch.data)
+    if isinstance(message, Response):
+        return _MESSAGE_BYTES + sum(len(batch.data) for batch in message.batches)
+    return _MESSAGE_BYTES
+
+
+_MESSAGE_BYTES = 128

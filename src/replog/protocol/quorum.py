@@ -1,0 +1,70 @@
+"""Quorum arithmetic: who stores an entry, and when enough of them have answered.
+
+Everything counts *indices* into an ensemble, never addresses (W1). A set of indices is a bit mask: bit i is index i.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from replog.errors import ConfigError
+
+
+@attrs.frozen
+class Quorum:
+    """How widely a ledger is stored: `ensemble` bookies, each entry on `write` of them, durable once `ack` have it.
+
+    `ensemble >= write >= ack >= 1`, else `ConfigError`. With `ack = 1` one lost bookie can make recovery wait for
+    ever, since recovery then needs an answer of every bookie of a write set (R9).
+    """
+
+    ensemble: int = 3
+    write: int = 3
+    ack: int = 2
+
+    def __attrs_post_init__(self) -> None:
+        numbers = (self.ensemble, self.write, self.ack)
+        if any(not isinstance(number, int) or isinstance(number, bool) for number in numbers):
+            raise ConfigError(f"quorum {numbers}: each of ensemble, write and ack is a whole number")
+        if not self.ensemble >= self.write >= self.ack >= 1:
+            raise ConfigError(
+                f"quorum {numbers}: ensemble >= write >= ack >= 1 must hold; "
+                f"got ensemble={self.ensemble}, write={self.write}, ack={self.ack}"
+            )
+
+    @property
+    def stride(self) -> int:
+        """The distance of consecutive entries of one batch: 1 if every entry has the same write set, else E."""
+        return 1 if self.write == self.ensemble else self.ensemble
+
+    @property
+    def negatives_needed(self) -> int:
+        """How many of a write set must be covered, so that no ack quorum of it avoids them: (Qw - Qa) + 1."""
+        return self.write - self.ack + 1
+
+    def write_set(self, entry_id: int) -> tuple[int, ...]:
+        """The ensemble indices that store this entry, first choice first (W1)."""
+        return tuple((entry_id + offset) % self.ensemble for offset in range(self.write))
+
+    def is_acknowledged(self, entry_id: int, indices: int) -> bool:
+        """Whether these indices contain an ack quorum of the entry's write set."""
+        return (indices & self.write_mask(entry_id)).bit_count() >= self.ack
+
+    def is_absent(self, entry_id: int, negatives: int) -> bool:
+        """Whether these negative answers prove that no ack quorum can hold the entry (R4)."""
+        return (negatives & self.write_mask(entry_id)).bit_count() >= self.negatives_needed
+
+    def is_covered(self, indices: int) -> bool:
+        """Whether these indices cover every write set of the ensemble, rotation by rotation (R2)."""
+        return all(self.is_absent(rotation, indices) for rotation in range(self.ensemble))
+
+    def may_acknowledge(self, usable: int) -> bool:
+        """Whether every write set can still reach its ack quorum with these indices alone."""
+        return all(self.is_acknowledged(rotation, usable) for rotation in range(self.ensemble))
+
+    def write_mask(self, entry_id: int) -> int:
+        """The write set as a bit mask."""
+        mask = 0
+        for index in self.write_set(entry_id):
+            mask |= 1 << index
+        return mask
