@@ -69,14 +69,15 @@ EXTRAS_installed :=
 EXTRAS_installed-dev := [test,lint]
 EXTRAS_installed-docs := [docs]
 
-$(VENV)/installed $(VENV)/installed-dev $(VENV)/installed-docs: pyproject.toml constraints.txt $(BIN)/pip | $(BIN)/python
+$(VENV)/installed $(VENV)/installed-dev $(VENV)/installed-docs: pyproject.toml constraints.txt $(BIN)/pip
 	echo "make: installing replog$(EXTRAS_$(@F)) into $(VENV)"
 	PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 \
 		$(BIN)/python -m pip install --quiet --no-input -e '.$(EXTRAS_$(@F))' </dev/null
 	touch $@
 
 # An environment that was half made (no pip), or whose Python went away, is made anew.
-$(BIN)/pip $(BIN)/python &:
+$(shell [ -e $(BIN)/python ] || rm -f $(BIN)/pip)
+$(BIN)/pip:
 	new_enough() { "$$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 </dev/null; }
 	can_make_venv() { "$$1" -c 'import ensurepip, venv' >/dev/null 2>&1 </dev/null; }
 	apt() { DEBIAN_FRONTEND=noninteractive $$sudo apt-get -qq "$$@" >/dev/null </dev/null; }
