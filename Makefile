@@ -68,11 +68,14 @@ clean: ## remove what the other verbs made
 EXTRAS_installed :=
 EXTRAS_installed-dev := [test,lint]
 EXTRAS_installed-docs := [docs]
+PLUGINS_installed-dev := $(patsubst %/pyproject.toml,-e ./%,$(wildcard plugins/*/pyproject.toml))
 
 $(VENV)/installed $(VENV)/installed-dev $(VENV)/installed-docs: pyproject.toml constraints.txt $(BIN)/pip
+$(VENV)/installed-dev: $(wildcard plugins/*/pyproject.toml)
+$(VENV)/installed $(VENV)/installed-dev $(VENV)/installed-docs:
 	echo "make: installing replog$(EXTRAS_$(@F)) into $(VENV)"
 	PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 \
-		$(BIN)/python -m pip install --quiet --no-input -e '.$(EXTRAS_$(@F))' </dev/null
+		$(BIN)/python -m pip install --quiet --no-input -e '.$(EXTRAS_$(@F))' $(PLUGINS_$(@F)) </dev/null
 	touch $@
 
 # An environment that was half made (no pip), or whose Python went away, is made anew.
