@@ -1,0 +1,151 @@
+"""What a plugin may offer, and what it may be told: pluggy hooks, with the prefix `replog_`.
+
+A plugin is a module or object with functions marked `@hookimpl` and named as below, found through the entry point
+group `replog`. The built-ins register through the same hooks. All hooks are plain functions: they return *factories*,
+and are called once, when a registry is made; a coroutine function is refused. A plugin module should be cheap to
+import: import a third-party package inside `open`, so that a missing one is reported with the extra to install.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import attrs
+import pluggy
+
+from replog.errors import StorageError
+
+if TYPE_CHECKING:
+    from replog.abc import Metastore, PlacementPolicy, Storage, Transport
+
+PROJECT_NAME = "replog"
+
+hookspec = pluggy.HookspecMarker(PROJECT_NAME)
+hookimpl = pluggy.HookimplMarker(PROJECT_NAME)
+
+Offered = TypeVar("Offered", covariant=True)
+
+
+@attrs.frozen
+class NoOptions:
+    """The options of a backend that has none: every `?option=` in its URL is refused."""
+
+
+@attrs.frozen
+class Backend(Generic[Offered]):
+    """One thing that a plugin offers under a URL scheme: in `scheme:rest?option=value`.
+
+    `open(rest, options)` gets what stands between the scheme and the `?`, and an instance of `options_class`, an attrs
+    class whose fields are the options; unknown and ill-typed ones never reach it. It is a plain function. For a
+    storage it may block, since it is called in a worker thread; for the others it must not: a metastore connects at
+    its first call. It raises only errors of `replog.errors`, or ImportError, which is reported with `extra`.
+    `summary` is one line for people. `extra` is the extra of replog that brings what `open` imports.
+    """
+
+    scheme: str
+    open: Callable[[str, Any], Offered]
+    options_class: type = NoOptions
+    summary: str = ""
+    extra: str = ""
+
+
+# -- what observers are told --------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class EnsembleChanged:
+    """A writer replaced bookies, and the metadata says so (C3): `replaced` maps an index to its old and new bookie."""
+
+    ledger_id: int
+    first_entry_id: int
+    replaced: Mapping[int, tuple[str, str]]
+
+
+@attrs.frozen
+class LedgerRecovered:
+    """A ledger was fenced and closed by this client (R2-R8); `last_entry_id` is -1 if it is empty."""
+
+    ledger_id: int
+    last_entry_id: int
+    duration_s: float
+
+
+@attrs.frozen
+class WriterFenced:
+    """A writer of this client learnt that it is deposed (L5); the outcome of `unconfirmed` is unknown (W4)."""
+
+    ledger_id: int
+    unconfirmed: range
+
+
+@attrs.frozen
+class LogTakenOver:
+    """This client became the writer of a log (L1), and writes to this ledger; `recovered` had to be closed for it."""
+
+    log_name: str
+    segment: int
+    ledger_id: int
+    recovered: tuple[int, ...]
+    duration_s: float
+
+
+@attrs.frozen
+class LogRolled:
+    """A log went on to its next ledger (L2)."""
+
+    log_name: str
+    segment: int
+    ledger_id: int
+    previous_ledger_id: int
+
+
+@attrs.frozen
+class LogTrimmed:
+    """The ledgers before this segment left a log, and are being deleted (L3)."""
+
+    log_name: str
+    first_segment: int
+    ledger_ids: tuple[int, ...]
+
+
+@attrs.frozen
+class StorageFailed:
+    """The storage of a bookie in this process stopped, or became read-only (B1, B5)."""
+
+    bookie_id: str
+    error: StorageError
+
+
+Event = EnsembleChanged | LedgerRecovered | WriterFenced | LogTakenOver | LogRolled | LogTrimmed | StorageFailed
+
+
+# -- the hooks ----------------------------------------------------------------------------------------------------
+
+
+@hookspec
+def replog_storages() -> Sequence[Backend[Storage]]:  # type: ignore[empty-body]
+    """The storages that this plugin offers to bookies: where a bookie keeps its ledgers."""
+
+
+@hookspec
+def replog_transports() -> Sequence[Backend[Transport]]:  # type: ignore[empty-body]
+    """The transports that this plugin offers: ways from clients to bookies."""
+
+
+@hookspec
+def replog_metastores() -> Sequence[Backend[Metastore]]:  # type: ignore[empty-body]
+    """The metastores that this plugin offers: what `replog.connect` takes the URL of."""
+
+
+@hookspec
+def replog_placements() -> Sequence[Backend[PlacementPolicy]]:  # type: ignore[empty-body]
+    """The placement policies that this plugin offers: which bookies store what."""
+
+
+@hookspec
+def replog_observe(event: Event) -> None:
+    """Told of ensemble changes, recoveries, takeovers, rolls, trims and storage failures, after they happened.
+
+    Called in the trio thread; must return at once. One that raises is reported by a warning, and told nothing more.
+    """

@@ -1,0 +1,1 @@
+"""Maps with CAS, each registered through `replog_metastores`."""

@@ -1,0 +1,1 @@
+"""Ways from clients to bookies, each registered through `replog_transports`."""
