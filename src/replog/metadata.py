@@ -1,0 +1,283 @@
+"""How ledgers and logs stand in the metastore: their keys, and their records as JSON (format 1).
+
+Keys (M2): `ledgers/NN/NNNN/NNNN` for ids of up to 10 digits, `long-ledgers/NNN/NNNN/NNNN/NNNN/NNNN` for longer ones, so
+that no key has more than 10 000 children and no two ids share a key; `logs/NAME` with the name percent-encoded.
+
+Records begin with `"format": 1`. A reader refuses a higher format, and any name in the list `"required"` that it does not
+know; other fields that it does not know it ignores, and *drops* when it writes the record again. So whoever adds a field
+that must survive lists it as required, or raises the format. Records are read strictly: no number from a text, no
+missing field; what does not fit is `MetastoreCorruptError`, never a guess.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import quote, unquote
+
+import attrs
+import cattrs
+
+from replog.errors import ConfigError, MetastoreCorruptError
+from replog.protocol.digest import DigestType
+from replog.protocol.model import LedgerMetadata, LedgerState, LogMetadata
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from replog.abc import Metastore
+
+FORMAT = 1
+LEDGER_ID_MAX = (1 << 63) - 1
+LEDGERS_KEY = "ledgers"
+LONG_LEDGERS_KEY = "long-ledgers"
+LOGS_KEY = "logs"
+LOG_NAME_CHARACTERS_MAX = 200
+LOG_WORD_BYTES_MAX = 400  # of the encoded name, so that every metastore can take the key
+
+Record = TypeVar("Record", LedgerMetadata, LogMetadata)
+
+# -- keys ---------------------------------------------------------------------------------------------------------
+
+_SHAPES = {LEDGERS_KEY: (2, 4, 4), LONG_LEDGERS_KEY: (3, 4, 4, 4, 4)}  # in ascending order of the ids
+_SHORT_END = 10 ** sum(_SHAPES[LEDGERS_KEY])
+
+
+def ledger_key_path(ledger_id: int) -> str:
+    """The key of a ledger. Raises `ConfigError` if there can be no such ledger."""
+    if not 0 <= ledger_id <= LEDGER_ID_MAX:
+        raise ConfigError(f"{ledger_id} is no ledger id: one is a whole number from 0 to {LEDGER_ID_MAX}")
+    prefix = LEDGERS_KEY if ledger_id < _SHORT_END else LONG_LEDGERS_KEY
+    shape = _SHAPES[prefix]
+    digits = str(ledger_id).zfill(sum(shape))
+    starts = [sum(shape[:place]) for place in range(len(shape))]
+    return "/".join([prefix, *(digits[start : start + width] for start, width in zip(starts, shape, strict=True))])
+
+
+def parse_ledger_key(key: str) -> int:
+    """The id of the ledger with this key. Raises `MetastoreCorruptError` if it is no ledger's key."""
+    digits = "".join(key.split("/")[1:])
+    if re.fullmatch(r"\d{1,19}", digits, re.ASCII) and (ledger_id := int(digits)) <= LEDGER_ID_MAX:
+        if ledger_key_path(ledger_id) == key:
+            return ledger_id
+    raise MetastoreCorruptError(f"key {key!r} stands among the ledgers, and is no ledger's: move it out of the way")
+
+
+def log_key_path(name: str) -> str:
+    """The key of a log. Raises `ConfigError` if a log cannot have this name."""
+    problem = _name_problem(name)
+    if problem is None:
+        return f"{LOGS_KEY}/{_encode_name(name)}"
+    raise ConfigError(f"{name[:60]!r} cannot be the name of a log: {problem}")
+
+
+def parse_log_key(key: str) -> str:
+    """The name of the log with this key. Raises `MetastoreCorruptError` if it is no log's key."""
+    prefix, _, word = key.partition("/")
+    name = unquote(word)
+    if prefix == LOGS_KEY and _name_problem(name) is None and _encode_name(name) == word:
+        return name
+    raise MetastoreCorruptError(f"key {key!r} stands among the logs, and is no log's: move it out of the way")
+
+
+def _name_problem(name: str) -> str | None:
+    if not name:
+        return "it is empty"
+    if not name.isprintable():
+        return "it has characters that cannot be printed"
+    if len(name) > LOG_NAME_CHARACTERS_MAX:
+        return f"it has {len(name)} characters, and {LOG_NAME_CHARACTERS_MAX} are allowed"
+    size_bytes = len(_encode_name(name))
+    if size_bytes > LOG_WORD_BYTES_MAX:
+        return f"it has {size_bytes} bytes when percent-encoded, and {LOG_WORD_BYTES_MAX} are allowed"
+    return None
+
+
+def _encode_name(name: str) -> str:
+    """One word of ASCII, the same for one name always; not one of dots, which mean something in paths."""
+    word = quote(name, safe="")
+    return word if word.strip(".") else word.replace(".", "%2E")
+
+
+# -- listing ------------------------------------------------------------------------------------------------------
+
+
+async def next_ledger_ids(metastore: Metastore, after: int = -1) -> list[int]:
+    """Existing ids above `after`, ascending, at least one and at most 10 000 of them; [] if there are no more.
+
+    A ledger that is created or deleted meanwhile may be in or not. Raises `MetastoreError`, and then proves nothing (B6).
+    """
+    for prefix, shape in _SHAPES.items():
+        lowest, highest = (0, _SHORT_END - 1) if prefix == LEDGERS_KEY else (_SHORT_END, LEDGER_ID_MAX)
+        first = max(after + 1, lowest)
+        if first > highest:
+            continue
+        found = await _ids_below(metastore, prefix, len(shape), first)
+        if found:
+            return found
+    return []
+
+
+async def list_ledger_ids(metastore: Metastore) -> list[int]:
+    """All existing ids, ascending: `next_ledger_ids` until the end, for who has the memory."""
+    found: list[int] = []
+    while more := await next_ledger_ids(metastore, found[-1] if found else -1):
+        found += more
+    return found
+
+
+async def list_log_names(metastore: Metastore) -> list[str]:
+    """The names of all logs, sorted."""
+    return sorted(parse_log_key(f"{LOGS_KEY}/{word}") for word in await metastore.children(LOGS_KEY))
+
+
+async def _ids_below(metastore: Metastore, key: str, depth: int, first: int) -> list[int]:
+    """The ids in the first leaf below this key that has some from `first` on."""
+    words = await metastore.children(key)
+    if depth == 1:
+        ids = sorted(parse_ledger_key(f"{key}/{word}") for word in words)
+        return [ledger_id for ledger_id in ids if ledger_id >= first]
+    floor = ledger_key_path(first)
+    for word in words:
+        below = f"{key}/{word}"
+        if below >= floor[: len(below)]:
+            found = await _ids_below(metastore, below, depth - 1, first)
+            if found:
+                return found
+    return []
+
+
+# -- records ------------------------------------------------------------------------------------------------------
+
+
+def encode_ledger(metadata: LedgerMetadata) -> bytes:
+    """The record of a ledger."""
+    return _encode(metadata)
+
+
+def decode_ledger(key: str, value: bytes) -> LedgerMetadata:
+    """Reads the record of the ledger with this key. Raises `MetastoreCorruptError`, naming the key and every fault."""
+    metadata = _decode(key, value, LedgerMetadata)
+    faults = [f"ledger_id is {metadata.ledger_id}"] if metadata.ledger_id != parse_ledger_key(key) else []
+    faults += _ledger_faults(metadata)
+    if faults:
+        raise _corrupt(key, faults)
+    return metadata
+
+
+def encode_log(metadata: LogMetadata) -> bytes:
+    """The record of a log."""
+    return _encode(metadata)
+
+
+def decode_log(key: str, value: bytes) -> LogMetadata:
+    """Reads the record of the log with this key. Raises `MetastoreCorruptError`, naming the key and every fault."""
+    metadata = _decode(key, value, LogMetadata)
+    numbers = [segment.number for segment in metadata.segments]
+    faults = [f"name is {metadata.name!r}"] if metadata.name != parse_log_key(key) else []
+    if not _ascends([0, *numbers, metadata.next_segment_number]):
+        faults.append(f"segments: the numbers {numbers} don't rise from 1 to below {metadata.next_segment_number} (L3)")
+    if faults:
+        raise _corrupt(key, faults)
+    return metadata
+
+
+def _ledger_faults(metadata: LedgerMetadata) -> list[str]:
+    """What is impossible in a record though every field is of its type."""
+    starts = [fragment.first_entry_id for fragment in metadata.fragments]
+    faults = []
+    if starts[:1] != [0] or not _ascends(starts):
+        faults.append(f"fragments: they begin at {starts}, and must rise from 0")
+    for fragment in metadata.fragments:
+        if len(fragment.ensemble) != metadata.quorum.ensemble or len(set(fragment.ensemble)) != len(fragment.ensemble):
+            faults.append(f"fragments: {list(fragment.ensemble)} are not {metadata.quorum.ensemble} distinct bookies")
+    if (metadata.state is LedgerState.CLOSED) != (metadata.last_entry_id is not None):
+        faults.append(f"last_entry_id: {metadata.last_entry_id} in a ledger that is {metadata.state.value}")
+    if metadata.last_entry_id is not None and metadata.last_entry_id < -1:
+        faults.append(f"last_entry_id: {metadata.last_entry_id} is no entry")
+    return faults
+
+
+def _ascends(numbers: list[int]) -> bool:
+    return all(lower < higher for lower, higher in itertools.pairwise(numbers))
+
+
+def _encode(record: LedgerMetadata | LogMetadata) -> bytes:
+    fields = {"format": FORMAT, **_converter.unstructure(record)}
+    return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode(errors="surrogatepass") + b"\n"
+
+
+def _decode(key: str, value: bytes, record_type: type[Record]) -> Record:
+    try:
+        fields = json.loads(value)
+    except ValueError as error:  # also a UnicodeDecodeError
+        raise _corrupt(key, [f"no JSON: {error}"]) from error
+    except RecursionError as error:
+        raise _corrupt(key, ["no JSON of ours: nested too deeply"]) from error
+    if not isinstance(fields, dict):
+        raise _corrupt(key, ["no JSON object"])
+    _check_format(key, fields, record_type)
+    try:
+        return _converter.structure(fields, record_type)
+    except cattrs.BaseValidationError as error:
+        raise _corrupt(key, cattrs.transform_error(error, path="$", format_exception=_describe)) from error
+
+
+def _check_format(key: str, fields: Mapping[str, object], record_type: type) -> None:
+    version = fields.get("format")
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+        raise _corrupt(key, [f"no record of replog: its format is {version!r}"])
+    if version > FORMAT:
+        raise MetastoreCorruptError(
+            f"key {key!r}: its format is {version}, and this version of replog reads up to {FORMAT}: "
+            "a newer replog wrote it; upgrade this one. Nothing was changed"
+        )
+    required = fields.get("required", [])
+    known = {field.name for field in attrs.fields(record_type)}
+    unknown = sorted({str(each) for each in required} - known) if isinstance(required, list) else ["required"]
+    if unknown:
+        raise MetastoreCorruptError(
+            f"key {key!r}: its fields {unknown} must be understood, and this version of replog doesn't know them: "
+            "a newer replog wrote it; upgrade this one. Nothing was changed"
+        )
+
+
+def _corrupt(key: str, faults: list[str]) -> MetastoreCorruptError:
+    return MetastoreCorruptError(
+        f"key {key!r}: not a record that can be trusted ({'; '.join(faults)}). Nothing was changed; "
+        "look at the value, and restore it from a backup of the metastore"
+    )
+
+
+def _describe(error: BaseException, _type: type | None) -> str:
+    return f"required field {error} missing" if isinstance(error, KeyError) else str(error)
+
+
+def _strictly(wanted: type) -> Callable[[Any, type], Any]:
+    def structure(value: Any, _type: type) -> Any:
+        if type(value) is not wanted:
+            raise TypeError(f"{value!r} is no {wanted.__name__}")
+        return value
+
+    return structure
+
+
+def _make_converter() -> cattrs.Converter:
+    converter = cattrs.Converter(unstruct_collection_overrides={tuple: list})
+    for simple in (int, str):
+        converter.register_structure_hook(simple, _strictly(simple))
+    converter.register_structure_hook(DigestType, lambda value, _type: _member(DigestType, value))
+    converter.register_unstructure_hook(DigestType, lambda digest_type: digest_type.name.lower())
+    return converter
+
+
+def _member(digest_types: type[DigestType], name: object) -> DigestType:
+    for digest_type in digest_types:
+        if digest_type.name.lower() == name:
+            return digest_type
+    raise ValueError(f"{name!r} is no digest type")
+
+
+_converter = _make_converter()
