@@ -3,10 +3,10 @@
 Keys (M2): `ledgers/NN/NNNN/NNNN` for ids of up to 10 digits, `long-ledgers/NNN/NNNN/NNNN/NNNN/NNNN` for longer ones, so
 that no key has more than 10 000 children and no two ids share a key; `logs/NAME` with the name percent-encoded.
 
-Records begin with `"format": 1`. A reader refuses a higher format, and any name in the list `"required"` that it does not
-know; other fields that it does not know it ignores, and *drops* when it writes the record again. So whoever adds a field
-that must survive lists it as required, or raises the format. Records are read strictly: no number from a text, no
-missing field; what does not fit is `MetastoreCorruptError`, never a guess.
+Records begin with `"format": 1`. A reader refuses a higher format, and any name in the list `"required"` that it does
+not know; other fields that it does not know it ignores, and *drops* when it writes the record again. So whoever adds a
+field that must survive lists it as required, or raises the format. Records are read strictly: no number from a text,
+no missing field; what does not fit is `MetastoreCorruptError`, never a guess.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ def ledger_key_path(ledger_id: int) -> str:
 def parse_ledger_key(key: str) -> int:
     """The id of the ledger with this key. Raises `MetastoreCorruptError` if it is no ledger's key."""
     digits = "".join(key.split("/")[1:])
-    if re.fullmatch(r"\d{1,19}", digits, re.ASCII) and (ledger_id := int(digits)) <= LEDGER_ID_MAX:
-        if ledger_key_path(ledger_id) == key:
-            return ledger_id
+    ledger_id = int(digits) if re.fullmatch(r"\d{1,19}", digits, re.ASCII) else -1
+    if 0 <= ledger_id <= LEDGER_ID_MAX and ledger_key_path(ledger_id) == key:
+        return ledger_id
     raise MetastoreCorruptError(f"key {key!r} stands among the ledgers, and is no ledger's: move it out of the way")
 
 
@@ -107,7 +107,7 @@ def _encode_name(name: str) -> str:
 async def next_ledger_ids(metastore: Metastore, after: int = -1) -> list[int]:
     """Existing ids above `after`, ascending, at least one and at most 10 000 of them; [] if there are no more.
 
-    A ledger that is created or deleted meanwhile may be in or not. Raises `MetastoreError`, and then proves nothing (B6).
+    A ledger that is created or deleted meanwhile may be in or not. Raises `MetastoreError`, then nothing is proven (B6).
     """
     for prefix, shape in _SHAPES.items():
         lowest, highest = (0, _SHORT_END - 1) if prefix == LEDGERS_KEY else (_SHORT_END, LEDGER_ID_MAX)
@@ -190,9 +190,11 @@ def _ledger_faults(metadata: LedgerMetadata) -> list[str]:
     faults = []
     if starts[:1] != [0] or not _ascends(starts):
         faults.append(f"fragments: they begin at {starts}, and must rise from 0")
-    for fragment in metadata.fragments:
-        if len(fragment.ensemble) != metadata.quorum.ensemble or len(set(fragment.ensemble)) != len(fragment.ensemble):
-            faults.append(f"fragments: {list(fragment.ensemble)} are not {metadata.quorum.ensemble} distinct bookies")
+    faults += [
+        f"fragments: {list(each.ensemble)} are not {metadata.quorum.ensemble} distinct bookies"
+        for each in metadata.fragments
+        if not metadata.quorum.ensemble == len(each.ensemble) == len(set(each.ensemble))
+    ]
     if (metadata.state is LedgerState.CLOSED) != (metadata.last_entry_id is not None):
         faults.append(f"last_entry_id: {metadata.last_entry_id} in a ledger that is {metadata.state.value}")
     if metadata.last_entry_id is not None and metadata.last_entry_id < -1:
