@@ -107,7 +107,7 @@ def _encode_name(name: str) -> str:
 async def next_ledger_ids(metastore: Metastore, after: int = -1) -> list[int]:
     """Existing ids above `after`, ascending, at least one and at most 10 000 of them; [] if there are no more.
 
-    A ledger that is created or deleted meanwhile may be in or not. Raises `MetastoreError`, then nothing is proven (B6).
+    A ledger that is created or deleted meanwhile may be in or not. Raises `MetastoreError`: nothing is proven (B6).
     """
     for prefix, shape in _SHAPES.items():
         lowest, highest = (0, _SHORT_END - 1) if prefix == LEDGERS_KEY else (_SHORT_END, LEDGER_ID_MAX)
