@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Protocol
 
 import attrs
@@ -18,50 +18,14 @@ from replog.errors import KeyNotFoundError, ReplogError
 from replog.protocol.batch import Batch
 from replog.protocol.messages import Request, Response
 from replog.protocol.model import LedgerMetadata
+from replog.protocol.mutations import DropLedger as DropLedger
+from replog.protocol.mutations import Marks as Marks
+from replog.protocol.mutations import Mutation as Mutation
+from replog.protocol.mutations import PutBatch as PutBatch
+from replog.protocol.mutations import SetMarks as SetMarks
 from replog.protocol.quorum import Quorum
 
 # -- storage ------------------------------------------------------------------------------------------------------
-
-
-@attrs.frozen
-class Marks:
-    """What a bookie knows of a ledger beside its entries.
-
-    `fence_term` only rises; `last_add_confirmed` is the highest of all `SetMarks` and of all stored batches' headers;
-    `last_entry_id` is the highest stored, or -1. `key` is None until somebody set it, then never changes.
-    """
-
-    key: bytes | None = None
-    fence_term: int = 0
-    last_add_confirmed: int = -1
-    last_entry_id: int = -1
-
-
-@attrs.define
-class PutBatch:
-    """Store this batch. The caller has made sure that no other bytes are stored for one of its identities (T3)."""
-
-    batch: Batch
-
-
-@attrs.define
-class SetMarks:
-    """Raise these marks of a ledger; None leaves one as it is. A lower fence term or last add confirmed changes nothing."""
-
-    ledger_id: int
-    key: bytes | None = None
-    fence_term: int | None = None
-    last_add_confirmed: int | None = None
-
-
-@attrs.define
-class DropLedger:
-    """Forget everything about a ledger, marks included: it was deleted (B6). Unknown ledgers are no error."""
-
-    ledger_id: int
-
-
-Mutation = PutBatch | SetMarks | DropLedger
 
 
 class Storage(ABC):
@@ -230,7 +194,7 @@ class Metastore(ABC):
 
     async def wait_children_changed(self, key: str, known: Sequence[str]) -> None:
         """Returns soon after the children differ from these. May return early."""
-        while await self.children(key) == list(known):
+        while await self.children(key) == list(known):  # noqa: ASYNC110 - the default polls: it knows nothing better
             await trio.sleep(_POLL_S)
 
     @asynccontextmanager
@@ -244,10 +208,8 @@ class Metastore(ABC):
             yield
         finally:
             with trio.CancelScope(shield=True, deadline=trio.current_time() + _FAREWELL_S):
-                try:
+                with suppress(KeyNotFoundError):  # somebody took it away: what we wanted
                     await self.delete(key)
-                except KeyNotFoundError:
-                    pass  # somebody took it away: what we wanted
 
     async def announced(self, key: str) -> dict[str, bytes]:
         """What is announced right below this key, by its last word."""

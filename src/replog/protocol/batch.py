@@ -199,16 +199,31 @@ def decode(data: bytes) -> Batch:
     """Reads a batch's header. Raises `RemoteProtocolError` for anything that isn't a batch, and nothing else."""
     if len(data) < HEADER.size:
         raise RemoteProtocolError(f"{len(data)} bytes are too few for a batch's header")
-    (magic, version, digest_number, flags, size, count, stride, _, ledger_id, first, confirmed, stamp, time_ns, length) = (
-        HEADER.unpack_from(data)
-    )
+    (
+        magic,
+        version,
+        digest_number,
+        flags,
+        size,
+        count,
+        stride,
+        _,
+        ledger_id,
+        first,
+        confirmed,
+        stamp,
+        time_ns,
+        length,
+    ) = HEADER.unpack_from(data)
     if magic != MAGIC:
         raise RemoteProtocolError(f"these bytes begin with {magic!r}: not a batch")
     if version != FORMAT:
         raise RemoteProtocolError(f"a batch of format {version}: this replog reads format {FORMAT}, upgrade it")
     digest_type = _DIGEST_TYPES.get(digest_number)
     if digest_type is None or flags & _REQUIRED_FLAGS:
-        raise RemoteProtocolError(f"a batch with digest type {digest_number}, flags {flags:#x}: unknown, upgrade replog")
+        raise RemoteProtocolError(
+            f"a batch with digest type {digest_number}, flags {flags:#x}: unknown, upgrade replog"
+        )
     if size != len(data) or size > BATCH_BYTES_MAX:
         raise RemoteProtocolError(f"a batch that claims {size} bytes in {len(data)}; the limit is {BATCH_BYTES_MAX}")
     if not 1 <= count <= BATCH_COUNT_MAX or HEADER.size + 4 * (count + 1) + CODE_SIZES[digest_type] > size:

@@ -1,0 +1,157 @@
+"""The machine of one ledger on one bookie: what is accepted, in which order, and what is answered (T1-T3, R3, B2, B7).
+
+There is one object for each ledger, and requests pass through it in one order: adds, fences and recovery reads alike
+(B2). `accept` decides at once and raises the fence in memory; the bookie then makes the mutations durable, in the order
+of acceptance, and only then asks `answer`. So no answer, whatever it says, leaves before the fence that it depends on
+is durable (R3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+
+from replog.protocol.batch import Batch
+from replog.protocol.messages import (
+    AddRequest,
+    FenceRequest,
+    ReadLastAddConfirmedRequest,
+    ReadRequest,
+    RecoveryReadRequest,
+    Response,
+    Status,
+    WriteLastAddConfirmedRequest,
+)
+from replog.protocol.mutations import Marks, Mutation, PutBatch, SetMarks
+
+OrderedRequest = AddRequest | FenceRequest | RecoveryReadRequest | WriteLastAddConfirmedRequest
+
+
+@attrs.define
+class Accepted:
+    """What must be durable before the request is answered. `refusal` is the answer if it was refused.
+
+    With `may_be_stored`, entries at or above the batch's ids were accepted before: look at what is stored of them,
+    when everything accepted earlier is durable, and let `settle_add` decide."""
+
+    request: OrderedRequest
+    mutations: list[Mutation]
+    refusal: Response | None = None
+    may_be_stored: bool = False
+
+
+class LedgerOnBookie:
+    """One ledger. `marks` are its durable ones, or `Marks()` if the storage never saw it."""
+
+    __slots__ = ("_highest", "_last_entry_id", "fence_term", "key", "last_add_confirmed", "ledger_id")
+
+    def __init__(self, ledger_id: int, marks: Marks) -> None:
+        self.ledger_id = ledger_id
+        self.key = marks.key
+        self.fence_term = marks.fence_term
+        self.last_add_confirmed = marks.last_add_confirmed
+        self._last_entry_id = marks.last_entry_id
+        self._highest: dict[tuple[int, int], int] = {}  # by stamp and rotation: the last id accepted
+
+    # -- requests that change something, or fence -----------------------------------------------------------------
+
+    def accept(self, request: OrderedRequest) -> Accepted:
+        """Decides on a request, in the order of arrival."""
+        refusal = self._refusal(request)
+        if refusal is not None:
+            return Accepted(request, [], refusal)
+        marks = self._raise_marks(request)
+        mutations: list[Mutation] = [] if marks is None else [marks]
+        if not isinstance(request, AddRequest):
+            return Accepted(request, mutations)
+        batch = request.batch
+        mutations.append(PutBatch(batch))
+        rotation = (batch.stamp, batch.first_entry_id % batch.stride)
+        highest = self._highest.get(rotation, self._last_entry_id)
+        if batch.last_entry_id > highest:
+            self._highest[rotation] = batch.last_entry_id
+        return Accepted(request, mutations, None, batch.first_entry_id <= highest)
+
+    def _refusal(self, request: OrderedRequest) -> Response | None:
+        if self.key is not None and request.key != self.key:
+            return _unauthorized(request.request_id)
+        if request.term < self.fence_term:
+            return self._fenced(request.request_id)
+        if isinstance(request, AddRequest):
+            batch = request.batch
+            if batch.ledger_id != self.ledger_id or (not request.recovery and batch.stamp != request.term):
+                detail = f"{batch!r} in an add for ledger {self.ledger_id} of term {request.term}"
+                return Response(request.request_id, Status.BAD_REQUEST, detail=detail)
+        return None
+
+    def _raise_marks(self, request: OrderedRequest) -> SetMarks | None:
+        """Raises the fence (T1) and the last add confirmed in memory; returns what must follow on the disk.
+
+        A batch raises the last add confirmed by itself: its header is stored with it."""
+        confirmed = -1
+        if isinstance(request, AddRequest):
+            self.last_add_confirmed = max(self.last_add_confirmed, request.batch.last_add_confirmed)
+        if isinstance(request, AddRequest | WriteLastAddConfirmedRequest):
+            confirmed = request.last_add_confirmed
+        new_key = request.key if self.key is None else None
+        new_term = request.term if request.term > self.fence_term else None
+        new_confirmed = confirmed if confirmed > self.last_add_confirmed else None
+        if new_key is None and new_term is None and new_confirmed is None:
+            return None
+        self.key = request.key
+        self.fence_term = max(self.fence_term, request.term)
+        self.last_add_confirmed = max(self.last_add_confirmed, confirmed)
+        return SetMarks(self.ledger_id, new_key, new_term, new_confirmed)
+
+    def answer(self, accepted: Accepted, found: Sequence[Batch] | None = ()) -> Response:
+        """The answer, once everything accepted up to here is durable.
+
+        For a recovery read `found` is what the storage gave for the entry, or None if it could not tell (R4)."""
+        request = accepted.request
+        if accepted.refusal is not None:
+            return accepted.refusal
+        if isinstance(request, RecoveryReadRequest):
+            return read_answer(request.request_id, found, self.last_add_confirmed)
+        return Response(request.request_id, Status.OK, self.last_add_confirmed, self.fence_term)
+
+    # -- plain reads ----------------------------------------------------------------------------------------------
+
+    def refuse_read(self, request: ReadRequest | ReadLastAddConfirmedRequest) -> Response | None:
+        """Why a plain read is refused, or None. It carries no term and fences nothing (T1, D1)."""
+        if self.key is not None and request.key != self.key:
+            return _unauthorized(request.request_id)
+        return None
+
+    def _fenced(self, request_id: int) -> Response:
+        return Response(request_id, Status.FENCED, self.last_add_confirmed, self.fence_term)
+
+
+def settle_add(batch: Batch, stored: Sequence[Batch]) -> Status | None:
+    """What to do with a batch, given what is stored of its identities (T3): None to store it, OK if it is stored
+    already, CONFLICT if other bytes are. Nothing is ever stored over."""
+    overlapping = [other for other in stored if other.stamp == batch.stamp and _overlap(other, batch)]
+    if not overlapping:
+        return None
+    return Status.OK if all(other.data == batch.data for other in overlapping) else Status.CONFLICT
+
+
+def read_answer(request_id: int, found: Sequence[Batch] | None, last_add_confirmed: int) -> Response:
+    """The answer to a read: what was found, proven absence, or doubt (R4)."""
+    if found is None:
+        return Response(request_id, Status.UNKNOWN, last_add_confirmed)
+    if not found:
+        return Response(request_id, Status.NO_ENTRY, last_add_confirmed)
+    return Response(request_id, Status.OK, last_add_confirmed, batches=tuple(found))
+
+
+def _overlap(one: Batch, other: Batch) -> bool:
+    low = max(one.first_entry_id, other.first_entry_id)
+    high = min(one.last_entry_id, other.last_entry_id)
+    if one.stride == other.stride:
+        return low <= high and (one.first_entry_id - other.first_entry_id) % one.stride == 0
+    return any(entry_id in one.entry_ids for entry_id in other.entry_ids)
+
+
+def _unauthorized(request_id: int) -> Response:
+    return Response(request_id, Status.UNAUTHORIZED, detail="the password is not this ledger's (B7)")

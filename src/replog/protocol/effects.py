@@ -1,0 +1,143 @@
+"""What a machine asks its shell to do. Effects are drained in the order in which they must be done.
+
+A machine never waits: whatever an effect leads to comes back later as a call of one of the machine's methods.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from replog.errors import ReplogError
+from replog.protocol.batch import Batch
+from replog.protocol.model import LedgerMetadata
+
+
+@attrs.define
+class SendAdd:
+    """Send the batch to the bookie, which stands at this index of the ensemble. With `recovery`, the request carries
+    the frozen `last_add_confirmed` (R5). Answer: `add_confirmed`, `add_fenced` or `bookie_failed`."""
+
+    index: int
+    bookie_id: str
+    batch: Batch
+    recovery: bool = False
+    last_add_confirmed: int = -1
+
+
+@attrs.define
+class SendLastAddConfirmed:
+    """Publish this last add confirmed (W5). A hint: only `add_fenced` matters of its answers."""
+
+    index: int
+    bookie_id: str
+    last_add_confirmed: int
+
+
+@attrs.define
+class SendFence:
+    """Fence the ledger on this bookie (R2). Answer: `fence_confirmed` or `fence_failed`."""
+
+    index: int
+    bookie_id: str
+
+
+@attrs.define
+class SendRecoveryRead:
+    """Read the entry on this bookie, fencing (R4). Answer: `read_found`, `read_absent` or `read_unknown`."""
+
+    index: int
+    bookie_id: str
+    entry_id: int
+    stamp: int
+
+
+@attrs.define
+class SendRead:
+    """Read the batch that holds this entry, and what follows it (D1). Answer: `read_found`, `read_absent`, `read_unknown`."""
+
+    index: int
+    bookie_id: str
+    entry_id: int
+    stamp: int
+
+
+@attrs.define
+class SendReadLastAddConfirmed:
+    """Ask for a last add confirmed above `after` (D1). Answer: `last_add_confirmed_heard`."""
+
+    index: int
+    bookie_id: str
+    after: int
+
+
+@attrs.define
+class Delivered:
+    """These entries can be handed out: all ids from the first to the last, which these batches hold between them.
+    A batch may reach beyond either end: trim it (R7)."""
+
+    first_entry_id: int
+    last_entry_id: int
+    batches: tuple[Batch, ...]
+
+
+@attrs.define
+class ChooseReplacements:
+    """Ask the placement for bookies at these indices, none of `excluded`. Answer: `replacements_chosen`, if need be with {}."""
+
+    metadata: LedgerMetadata
+    failed: tuple[int, ...]
+    excluded: frozenset[str]
+
+
+@attrs.define
+class WriteMetadata:
+    """CAS the ledger's record on this version. Answer: `metadata_written`, `metadata_conflict` or `metadata_uncertain`."""
+
+    metadata: LedgerMetadata
+    expected: int
+
+
+@attrs.define
+class ReadMetadata:
+    """Reread the ledger's record. Answer: `metadata_read` or `metadata_missing`."""
+
+    ledger_id: int
+
+
+@attrs.define
+class Confirmed:
+    """All entries up to this one are confirmed (W2)."""
+
+    last_add_confirmed: int
+
+
+@attrs.define
+class Finished:
+    """The machine is done: the ledger is closed, as this metadata says."""
+
+    metadata: LedgerMetadata
+    version: int
+
+
+@attrs.define
+class Failed:
+    """The machine is done: nothing more is confirmed. The error says what is known."""
+
+    error: ReplogError
+
+
+Effect = (
+    SendAdd
+    | SendLastAddConfirmed
+    | SendFence
+    | SendRecoveryRead
+    | SendRead
+    | SendReadLastAddConfirmed
+    | Delivered
+    | ChooseReplacements
+    | WriteMetadata
+    | ReadMetadata
+    | Confirmed
+    | Finished
+    | Failed
+)

@@ -1,0 +1,55 @@
+"""What a bookie makes durable, and what it knows of a ledger: the words between its machine and its storage."""
+
+from __future__ import annotations
+
+import attrs
+
+from replog.protocol.batch import Batch
+
+# The fence term of a ledger that was deleted: nobody may write to it again, so a deposed writer that wakes up late
+# finds it fenced even after its ledger was trimmed away (L5).
+DELETED_TERM = (1 << 63) - 1
+
+
+@attrs.frozen
+class Marks:
+    """What a bookie knows of a ledger beside its entries.
+
+    `fence_term` only rises; `last_add_confirmed` is the highest of all `SetMarks` and of all stored batches' headers;
+    `last_entry_id` is the highest stored, or -1. `key` is None until somebody set it, then never changes.
+    """
+
+    key: bytes | None = None
+    fence_term: int = 0
+    last_add_confirmed: int = -1
+    last_entry_id: int = -1
+
+
+@attrs.define
+class PutBatch:
+    """Store this batch. The caller has made sure that no other bytes are stored for one of its identities (T3)."""
+
+    batch: Batch
+
+
+@attrs.define
+class SetMarks:
+    """Raise these marks of a ledger; None leaves one as it is. A lower fence term or last add confirmed changes nothing."""
+
+    ledger_id: int
+    key: bytes | None = None
+    fence_term: int | None = None
+    last_add_confirmed: int | None = None
+
+
+@attrs.define
+class DropLedger:
+    """Forget the entries and marks of a ledger that was deleted (B6). Unknown ledgers are no error.
+
+    It stays fenced for ever: from then on its marks are `Marks(fence_term=DELETED_TERM)`, also after a restart,
+    though it is no longer listed among the ledgers."""
+
+    ledger_id: int
+
+
+Mutation = PutBatch | SetMarks | DropLedger

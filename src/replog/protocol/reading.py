@@ -1,0 +1,236 @@
+"""The machine of a ledger's reader: which bookie to ask for what, and what may be handed out (rules D, R7).
+
+Nothing past the bound is handed out: the last entry of a closed ledger, else the highest last add confirmed known.
+Batches of different rotations (E > Qw) are asked for side by side, and handed out in the order of the ids.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from replog.errors import EntryNotFoundError, EntryUnreadableError, LedgerNotFoundError, ReplogError
+from replog.protocol.batch import Batch
+from replog.protocol.digest import Digest
+from replog.protocol.effects import Delivered, Effect, Failed, ReadMetadata, SendRead, SendReadLastAddConfirmed
+from replog.protocol.model import LedgerMetadata, LedgerState
+
+ReadOrder = Callable[[Sequence[int]], list[int]]
+
+
+class _Rotation:
+    """The reading of the entries of one write set."""
+
+    __slots__ = ("asked_entry_id", "doubted", "held", "next_entry_id", "order", "refreshed", "waiting")
+
+    def __init__(self, next_entry_id: int) -> None:
+        self.next_entry_id = next_entry_id  # the first that no held batch has
+        self.held: deque[Batch] = deque()
+        self.asked_entry_id: int | None = None
+        self.order: list[int] = []  # indices still to ask
+        self.waiting = 0  # indices asked and not answered, as a bit mask
+        self.doubted = 0  # indices that could not tell
+        self.refreshed = False  # whether the metadata was reread for this entry
+
+
+class LedgerReading:
+    """One scan of one ledger, from `first_entry_id` on. `read_order` puts the indices of a write set in an order."""
+
+    def __init__(self, metadata: LedgerMetadata, digest: Digest, first_entry_id: int, read_order: ReadOrder) -> None:
+        self.metadata = metadata
+        self.next_entry_id = first_entry_id
+        self._digest = digest
+        self._read_order = read_order
+        self._confirmed = -1
+        self._preferred: int | None = None  # the index that answered last: reading on there is sequential for its disk
+        self._refreshing = False
+        self._done = False
+        self._effects: list[Effect] = []
+        stride = metadata.quorum.stride
+        self._rotations = [_Rotation(first_entry_id) for _ in range(stride)]
+        for offset in range(stride):
+            self._rotations[(first_entry_id + offset) % stride].next_entry_id = first_entry_id + offset
+
+    # -- what the shell asks ------------------------------------------------------------------------------------
+
+    @property
+    def last_readable(self) -> int:
+        """The last entry that may be handed out as far as is known (R7)."""
+        if self.metadata.state is LedgerState.CLOSED and self.metadata.last_entry_id is not None:
+            return self.metadata.last_entry_id
+        return self._confirmed
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether the ledger is closed and everything was handed out."""
+        return self.metadata.state is LedgerState.CLOSED and self.next_entry_id > self.last_readable
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a read is under way."""
+        return any(rotation.asked_entry_id is not None for rotation in self._rotations)
+
+    def take_effects(self) -> list[Effect]:
+        """Drains what is to be done, in the order in which it must be."""
+        effects, self._effects = self._effects, []
+        return effects
+
+    # -- what may be read -----------------------------------------------------------------------------------------
+
+    def poll_last_add_confirmed(self) -> None:
+        """Asks the bookies of the last fragment how far the ledger is confirmed."""
+        for index, bookie_id in enumerate(self.metadata.last_fragment.ensemble):
+            self._effects.append(SendReadLastAddConfirmed(index, bookie_id, self._confirmed))
+
+    def last_add_confirmed_heard(self, last_add_confirmed: int) -> None:
+        """Somebody who knows says that this entry is confirmed: a bookie, a batch's header, the writer itself (D1)."""
+        self._confirmed = max(self._confirmed, last_add_confirmed)
+
+    def metadata_read(self, metadata: LedgerMetadata) -> None:
+        """The ledger's record, reread."""
+        self._refreshing = False
+        if self.metadata.state is not LedgerState.CLOSED:
+            self.metadata = metadata
+        for rotation in self._rotations:
+            if rotation.asked_entry_id is not None and not rotation.waiting and not rotation.order:
+                rotation.refreshed = True
+                self._ask(rotation, rotation.asked_entry_id)
+
+    def metadata_missing(self) -> None:
+        """The record is gone: somebody deleted the ledger."""
+        self._fail(LedgerNotFoundError(self.metadata.ledger_id, "it was deleted while it was being read"))
+
+    # -- reading --------------------------------------------------------------------------------------------------
+
+    def read_on(self) -> None:
+        """Asks for what comes next, if it may be read and was not asked for yet. Call it again after a delivery."""
+        if self._done:
+            return
+        for rotation in self._rotations:
+            if rotation.asked_entry_id is None and not rotation.held and rotation.next_entry_id <= self.last_readable:
+                self._ask(rotation, rotation.next_entry_id)
+
+    def _ask(self, rotation: _Rotation, entry_id: int) -> None:
+        if rotation.asked_entry_id != entry_id:
+            rotation.asked_entry_id = entry_id
+            rotation.refreshed = False
+        rotation.doubted = 0
+        rotation.order = self._read_order(self.metadata.quorum.write_set(entry_id))
+        if self._preferred in rotation.order:
+            rotation.order.remove(self._preferred)
+            rotation.order.insert(0, self._preferred)
+        self._ask_next(rotation)
+
+    def _ask_next(self, rotation: _Rotation) -> None:
+        assert rotation.asked_entry_id is not None
+        index = rotation.order.pop(0)
+        rotation.waiting |= 1 << index
+        fragment = self.metadata.fragment_of(rotation.asked_entry_id)
+        self._effects.append(SendRead(index, fragment.ensemble[index], rotation.asked_entry_id, fragment.term))
+
+    def read_slow(self, entry_id: int) -> None:
+        """The answer is late: ask the next bookie as well (D2)."""
+        rotation = self._rotations[entry_id % len(self._rotations)]
+        if rotation.asked_entry_id == entry_id and rotation.order:
+            self._ask_next(rotation)
+
+    def read_found(self, index: int, entry_id: int, batches: Sequence[Batch]) -> None:
+        """This index gave these batches, the first of which should hold the entry."""
+        rotation = self._rotations[entry_id % len(self._rotations)]
+        if rotation.asked_entry_id != entry_id or self._done:
+            return
+        if not batches or not self._accept(rotation, batches[0], entry_id):
+            self.read_unknown(index, entry_id)
+            return
+        for batch in batches[1:]:
+            if not self._accept(rotation, batch, rotation.next_entry_id):
+                break  # a gap, damage, or not yet confirmed: asked for when its turn comes
+        self._preferred = index
+        rotation.asked_entry_id, rotation.waiting = None, 0
+        self._deliver()
+
+    def _accept(self, rotation: _Rotation, batch: Batch, entry_id: int) -> bool:
+        good = (
+            batch.ledger_id == self.metadata.ledger_id
+            and batch.stamp == self.metadata.fragment_of(entry_id).term
+            and batch.stride == len(self._rotations)
+            and batch.holds(entry_id)
+            and entry_id <= self.last_readable
+            and batch.verify(self._digest)
+        )
+        if good:
+            self.last_add_confirmed_heard(batch.last_add_confirmed)
+            rotation.held.append(batch)
+            rotation.next_entry_id = batch.last_entry_id + batch.stride
+        return good
+
+    def read_absent(self, index: int, entry_id: int) -> None:
+        """This index has no such entry: so another one must."""
+        self._unanswered(index, entry_id, doubt=False)
+
+    def read_unknown(self, index: int, entry_id: int) -> None:
+        """This index is silent, unreachable, refuses, or its copy is damaged (D2)."""
+        self._unanswered(index, entry_id, doubt=True)
+
+    def _unanswered(self, index: int, entry_id: int, doubt: bool) -> None:
+        rotation = self._rotations[entry_id % len(self._rotations)]
+        if rotation.asked_entry_id != entry_id or self._done:
+            return
+        rotation.waiting &= ~(1 << index)
+        rotation.doubted |= doubt << index
+        if index == self._preferred:
+            self._preferred = None
+        if rotation.order:
+            self._ask_next(rotation)
+        elif not rotation.waiting:
+            self._exhausted(rotation, entry_id)
+
+    def _exhausted(self, rotation: _Rotation, entry_id: int) -> None:
+        if not rotation.refreshed:  # the entry may have moved to a fragment that we don't know yet
+            if not self._refreshing:
+                self._refreshing = True
+                self._effects.append(ReadMetadata(self.metadata.ledger_id))
+            return
+        ledger_id, ensemble = self.metadata.ledger_id, self.metadata.fragment_of(entry_id).ensemble
+        asked = ", ".join(ensemble[index] for index in self.metadata.quorum.write_set(entry_id))
+        if rotation.doubted:
+            doubted = ", ".join(ensemble[index] for index in range(len(ensemble)) if rotation.doubted >> index & 1)
+            problem = f"no good copy at {asked}; {doubted} could not tell: retry when they are back (D2)"
+            self._fail(EntryUnreadableError(ledger_id, entry_id, problem))
+        else:
+            self._fail(EntryNotFoundError(ledger_id, entry_id, f"confirmed, but none of {asked} has it: data was lost"))
+
+    # -- handing out ----------------------------------------------------------------------------------------------
+
+    def _deliver(self) -> None:
+        """Hands out every id that is held without a gap and within the bound."""
+        while self.next_entry_id <= self.last_readable:
+            holders = [rotation.held[0] for rotation in self._rotations if rotation.held]
+            if not any(batch.holds(self.next_entry_id) for batch in holders):
+                return
+            last = min(self._held_through(rotation) for rotation in self._rotations)
+            last = min(last, self.last_readable)
+            self._effects.append(Delivered(self.next_entry_id, last, tuple(holders)))
+            self.next_entry_id = last + 1
+            for rotation in self._rotations:
+                while rotation.held and rotation.held[0].last_entry_id <= last:
+                    rotation.held.popleft()
+                if rotation.held and rotation.held[0].last_entry_id > last == self.last_readable:
+                    self._set_aside(rotation, last)
+
+    def _held_through(self, rotation: _Rotation) -> int:
+        """The id before the first one of this rotation that its first held batch lacks."""
+        if not rotation.held:
+            return rotation.next_entry_id - 1
+        return rotation.held[0].last_entry_id + len(self._rotations) - 1
+
+    def _set_aside(self, rotation: _Rotation, last: int) -> None:
+        """A batch reaches past the bound: the rest of it is asked for again when the bound has moved."""
+        stride = len(self._rotations)
+        rotation.next_entry_id = last + 1 + (self._rotations.index(rotation) - last - 1) % stride
+        rotation.held.clear()
+
+    def _fail(self, error: ReplogError) -> None:
+        if not self._done:
+            self._done = True
+            self._effects.append(Failed(error))

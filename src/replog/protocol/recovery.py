@@ -1,0 +1,428 @@
+"""The machine of a ledger's recovery: fence, find the last entry, write back, close (rules R2-R9).
+
+Generous on positive results, strict on negative ones: one valid copy proves that an entry exists; that it does not
+needs so many explicit negatives that no ack quorum can hold it. Anything else is unknown, and never shortens a ledger.
+
+Fencing and reading ask the ensemble as it stood when recovery began (`_frozen`), for ever. Writing back goes to the
+private ensemble, which becomes visible only in the closing CAS.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+
+import attrs
+
+from replog.errors import (
+    FencedError,
+    LedgerNotFoundError,
+    NotEnoughBookiesError,
+    RecoveryUndecidedError,
+    ReplogError,
+)
+from replog.protocol.batch import Batch
+from replog.protocol.change import Change, Settled
+from replog.protocol.digest import Digest
+from replog.protocol.effects import (
+    ChooseReplacements,
+    Effect,
+    Failed,
+    Finished,
+    ReadMetadata,
+    SendAdd,
+    SendFence,
+    SendRecoveryRead,
+    WriteMetadata,
+)
+from replog.protocol.model import RECOVERY_TERM, Fragment, LedgerMetadata, LedgerState
+from replog.protocol.pending import PendingBatch
+
+_PENDING_MAX = 4  # batches of each rotation on their way back
+
+
+class _Stage(enum.Enum):
+    NEW = enum.auto()
+    CLAIMING = enum.auto()  # the state IN_RECOVERY is being written
+    FENCING = enum.auto()
+    READING = enum.auto()
+    CLOSING = enum.auto()
+    DONE = enum.auto()
+
+
+class LedgerRecovery:
+    """One attempt to recover a ledger. `nonce` is unique to it (M1). Any number may run at once (R6)."""
+
+    def __init__(self, metadata: LedgerMetadata, version: int, digest: Digest, nonce: str) -> None:
+        self.quorum = metadata.quorum
+        self.recovered_entries = 0
+        self._digest = digest
+        self._change: Change[LedgerMetadata] = Change(metadata, version, nonce)
+        self._stage = _Stage.NEW
+        self._effects: list[Effect] = []
+        # fencing
+        self._fenced = 0
+        self._fence_failures = 0
+        self._highest_reported = -1
+        self.frozen_last_add_confirmed = -1
+        # reading
+        self._frozen = metadata.last_fragment
+        self._next_entry_id = 0
+        self._is_reading = False
+        self._negatives = 0
+        self._doubts = 0
+        self._last_entry_id: int | None = None
+        self._covered: dict[int, int] = {}  # by rotation: the last id that a recovered batch holds
+        # writing back
+        self._pending: dict[int, PendingBatch] = {}
+        self._written_through = -1  # every id up to here is at its ack quorum
+        self._fragments: list[Fragment] = []  # the private ones, that the closing CAS adds
+        self._ensemble: list[str] = []
+        self._choosing = 0
+        self._failed = 0
+        self._missing = 0
+
+    # -- what the shell asks ------------------------------------------------------------------------------------
+
+    @property
+    def metadata(self) -> LedgerMetadata:
+        """What is known to be durable in the metastore."""
+        return self._change.record
+
+    @property
+    def version(self) -> int:
+        """The version of `metadata`."""
+        assert self._change.version is not None
+        return self._change.version
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the machine finished or failed."""
+        return self._stage is _Stage.DONE
+
+    def take_effects(self) -> list[Effect]:
+        """Drains what is to be done, in the order in which it must be."""
+        effects, self._effects = self._effects, []
+        return effects
+
+    def start(self) -> None:
+        """Claims the ledger for recovery, or finds it closed."""
+        assert self._stage is _Stage.NEW
+        self._claim()
+
+    def _claim(self) -> None:
+        if self.metadata.state is LedgerState.CLOSED:
+            self._finish()
+        elif self.metadata.state is LedgerState.IN_RECOVERY:
+            self._fence()  # somebody else recovers it too, or died doing so: they don't hinder each other (T2)
+        else:
+            self._stage = _Stage.CLAIMING
+            claimed = attrs.evolve(self.metadata, state=LedgerState.IN_RECOVERY, term=RECOVERY_TERM)
+            self._propose(claimed)
+
+    # -- fencing --------------------------------------------------------------------------------------------------
+
+    def _fence(self) -> None:
+        self._stage = _Stage.FENCING
+        self._frozen = self.metadata.last_fragment
+        self._effects += [SendFence(index, bookie_id) for index, bookie_id in enumerate(self._frozen.ensemble)]
+
+    def fence_confirmed(self, index: int, last_add_confirmed: int) -> None:
+        """The fence is durable on this index; it reports this last add confirmed (R2, R3)."""
+        if self._stage is not _Stage.FENCING:
+            return
+        self._fenced |= 1 << index
+        self._fence_failures &= ~(1 << index)
+        self._highest_reported = max(self._highest_reported, last_add_confirmed)
+        if self.quorum.is_covered(self._fenced):
+            self._start_reading()
+
+    def fence_failed(self, index: int) -> None:
+        """This index did not answer the fencing request, or refused it, and will not."""
+        if self._stage is not _Stage.FENCING:
+            return
+        self._fence_failures |= 1 << index & ~self._fenced
+        everybody = (1 << self.quorum.ensemble) - 1
+        if not self.quorum.is_covered(everybody & ~self._fence_failures):
+            silent = self._names(self._fence_failures)
+            self._undecided(f"{silent} could not be fenced, and without them an ack quorum may still accept adds (R2)")
+
+    def _start_reading(self) -> None:
+        self._stage = _Stage.READING
+        # The fragments before the last are complete: only here may anything be missing (R4).
+        start = max(self._highest_reported, self._frozen.first_entry_id - 1)
+        self.frozen_last_add_confirmed = start  # written with every recovered batch, and never advanced (R5)
+        self._written_through = start
+        self._next_entry_id = start + 1
+        self._ensemble = list(self._frozen.ensemble)
+        self._read_next()
+
+    # -- reading --------------------------------------------------------------------------------------------------
+
+    def _read_next(self) -> None:
+        self._is_reading = True
+        self._negatives = self._doubts = 0
+        entry_id = self._next_entry_id
+        for index in self.quorum.write_set(entry_id):
+            self._effects.append(SendRecoveryRead(index, self._frozen.ensemble[index], entry_id, self._frozen.term))
+
+    def read_found(self, index: int, entry_id: int, batch: Batch) -> None:
+        """This index has a batch that holds the entry. One valid copy is proof; a bad one is doubt (R4)."""
+        if not self._is_asked(entry_id):
+            return
+        if not self._is_valid(batch, entry_id):
+            self.read_unknown(index, entry_id)
+            return
+        self._write_back(batch)
+        rotation = entry_id % self.quorum.stride
+        self._covered[rotation] = batch.last_entry_id
+        before = self._next_entry_id
+        while self._covered.get(self._next_entry_id % self.quorum.stride, -1) >= self._next_entry_id:
+            self._next_entry_id += 1
+        self.recovered_entries += self._next_entry_id - before
+        self._read_when_written()
+
+    def _is_valid(self, batch: Batch, entry_id: int) -> bool:
+        return (
+            batch.ledger_id == self.metadata.ledger_id
+            and batch.stamp == self._frozen.term
+            and batch.stride == self.quorum.stride
+            and batch.holds(entry_id)
+            and batch.verify(self._digest)
+        )
+
+    def read_absent(self, index: int, entry_id: int) -> None:
+        """This index proves that it never made the entry durable, and, being fenced, never will."""
+        if self._is_asked(entry_id):
+            self._negatives |= 1 << index
+            self._decide(entry_id)
+
+    def read_unknown(self, index: int, entry_id: int) -> None:
+        """Silence, damage, an I/O error: says nothing, and will not change."""
+        if self._is_asked(entry_id):
+            self._doubts |= 1 << index
+            self._decide(entry_id)
+
+    def _decide(self, entry_id: int) -> None:
+        if self.quorum.is_absent(entry_id, self._negatives):
+            self._last_entry_id = entry_id - 1
+            self._is_reading = False
+            self._close_when_written()
+            return
+        open_indices = self.quorum.write_mask(entry_id) & ~(self._negatives | self._doubts)
+        if not open_indices:
+            doubtful = self._names(self._doubts)
+            self._undecided(f"entry {entry_id} is neither found nor proven absent: {doubtful} could not tell (R4)")
+
+    def _is_asked(self, entry_id: int) -> bool:
+        return self._stage is _Stage.READING and self._is_reading and entry_id == self._next_entry_id
+
+    def _read_when_written(self) -> None:
+        """Reads on while few batches are on their way back: what is in memory stays bounded."""
+        self._is_reading = len(self._pending) <= _PENDING_MAX * self.quorum.stride
+        if self._is_reading:
+            self._read_next()
+
+    # -- writing back ---------------------------------------------------------------------------------------------
+
+    def _write_back(self, batch: Batch) -> None:
+        pending = PendingBatch(batch, self.quorum.write_mask(batch.first_entry_id))
+        self._pending[batch.first_entry_id] = pending
+        self._send(pending, ~(self._failed | self._choosing | self._missing))
+
+    def _send(self, pending: PendingBatch, indices: int) -> None:
+        for index in self.quorum.write_set(pending.batch.first_entry_id):
+            if indices >> index & 1:
+                self._effects.append(
+                    SendAdd(index, self._ensemble[index], pending.batch, True, self.frozen_last_add_confirmed)
+                )
+
+    def add_confirmed(self, index: int, bookie_id: str, first_entry_id: int) -> None:
+        """A written-back batch is durable there. Counts only from the bookie that now stands at that index (C6)."""
+        pending = self._pending.get(first_entry_id)
+        if pending is None or self._stage is not _Stage.READING or self._ensemble[index] != bookie_id:
+            return
+        pending.acknowledged |= 1 << index & pending.write_mask
+        if not self._choosing:
+            self._advance()
+
+    def _advance(self) -> None:
+        """Lets go of batches that lie wholly in the prefix at its ack quorum: only they can't need another ensemble."""
+        through = dict(self._covered)
+        for pending in self._pending.values():
+            if pending.acknowledged.bit_count() < self.quorum.ack:
+                rotation = pending.batch.first_entry_id % self.quorum.stride
+                through[rotation] = min(through[rotation], pending.batch.first_entry_id - 1)
+        # The first id, by rotation, that is not known to be at its quorum; the lowest of them ends the prefix.
+        self._written_through = max(self._written_through, self._prefix_end(through))
+        done = [
+            first for first, pending in self._pending.items() if pending.batch.last_entry_id <= self._written_through
+        ]
+        for first in done:
+            del self._pending[first]
+        if self._last_entry_id is not None:
+            self._close_when_written()
+        elif not self._is_reading:
+            self._read_when_written()
+
+    def _prefix_end(self, through: Mapping[int, int]) -> int:
+        end = self._written_through
+        while end + 1 < self._next_entry_id and through.get((end + 1) % self.quorum.stride, -1) >= end + 1:
+            end += 1
+        return end
+
+    def bookie_failed(self, index: int, bookie_id: str) -> None:
+        """A bookie did not take a written-back batch: it is replaced in the private ensemble (R6)."""
+        bit = 1 << index
+        if self._stage is not _Stage.READING or self._ensemble[index] != bookie_id:
+            return
+        if not (self._missing | self._choosing) & bit:
+            self._failed |= bit
+            self._choose()
+
+    def _choose(self) -> None:
+        if self._choosing or not self._failed or self._stage is not _Stage.READING:
+            return
+        self._choosing, self._failed = self._failed, 0
+        failed = tuple(index for index in range(self.quorum.ensemble) if self._choosing >> index & 1)
+        in_use = frozenset(bookie for index, bookie in enumerate(self._ensemble) if index not in failed)
+        private = attrs.evolve(self.metadata, fragments=(Fragment(0, tuple(self._ensemble)),))
+        self._effects.append(ChooseReplacements(private, failed, in_use))
+
+    def replacements_chosen(self, chosen: Mapping[int, str]) -> None:
+        """The placement's answer: the private ensemble changes at the first id that is not yet at its quorum."""
+        if self._stage is not _Stage.READING or not self._choosing:
+            return
+        resend = 0
+        for index, bookie_id in chosen.items():
+            assert self._choosing >> index & 1, "a replacement for what did not fail"
+            self._ensemble[index] = bookie_id
+            resend |= 1 << index
+        self._missing |= self._choosing & ~resend
+        self._choosing = 0
+        if not self.quorum.may_acknowledge(((1 << self.quorum.ensemble) - 1) & ~self._missing):
+            self._fail(self._not_enough_bookies())
+            return
+        if chosen:
+            self._add_private_fragment()
+        for pending in self._pending.values():
+            pending.acknowledged &= ~resend
+            self._send(pending, resend & ~self._failed)
+        self._choose()
+        if not self._choosing:
+            self._advance()
+
+    def _not_enough_bookies(self) -> ReplogError:
+        problem = (
+            f"ledger {self.metadata.ledger_id}: {self._names(self._missing, self._ensemble)} failed while recovered "
+            "entries were written back, and nothing can replace them; it stays in recovery: retry when bookies are back"
+        )
+        return NotEnoughBookiesError(problem, self.quorum.ensemble, self._ensemble)
+
+    def _add_private_fragment(self) -> None:
+        fragment = Fragment(self._written_through + 1, tuple(self._ensemble), self._frozen.term)
+        if self._fragments and self._fragments[-1].first_entry_id == fragment.first_entry_id:
+            self._fragments.pop()
+        self._fragments.append(fragment)
+
+    # -- closing --------------------------------------------------------------------------------------------------
+
+    def _close_when_written(self) -> None:
+        if self._stage is not _Stage.READING or self._last_entry_id is None or self._choosing:
+            return
+        if self._written_through >= self._last_entry_id:
+            self._stage = _Stage.CLOSING
+            self._propose_close()
+
+    def _propose_close(self) -> None:
+        assert self._last_entry_id is not None
+        closing = self.metadata
+        for fragment in self._fragments:
+            closing = closing.with_fragment(fragment)
+        self._propose(closing.closed_at(self._last_entry_id))
+
+    def _propose(self, metadata: LedgerMetadata) -> None:
+        self._change.propose(metadata)
+        self._repeat()
+
+    def _repeat(self) -> None:
+        assert self._change.proposed is not None
+        assert self._change.version is not None
+        self._effects.append(WriteMetadata(self._change.proposed, self._change.version))
+
+    # -- what the metastore said ------------------------------------------------------------------------------------
+
+    def metadata_written(self, version: int) -> None:
+        """The CAS under way succeeded."""
+        if self._stage is not _Stage.DONE:
+            self._change.written(version)
+            self._settle()
+
+    def metadata_conflict(self) -> None:
+        """The CAS under way met another version: somebody changed the record, or an earlier copy of this CAS did."""
+        if self._stage is not _Stage.DONE:
+            self._effects.append(ReadMetadata(self.metadata.ledger_id))
+
+    def metadata_uncertain(self) -> None:
+        """The answer to the CAS under way was lost (M1)."""
+        self.metadata_conflict()
+
+    def metadata_missing(self) -> None:
+        """The record is gone: somebody deleted the ledger."""
+        if self._stage is not _Stage.DONE:
+            self._fail(LedgerNotFoundError(self.metadata.ledger_id, "it was deleted while it was being recovered"))
+
+    def metadata_read(self, metadata: LedgerMetadata, version: int) -> None:
+        """What the record says, after a conflict or a lost answer."""
+        if self._stage is _Stage.DONE:
+            return
+        settled = self._change.read_back(metadata, version)
+        if settled is Settled.REPEAT:
+            self._repeat()
+        elif settled is Settled.WRITTEN:
+            self._settle()
+        elif metadata.state is LedgerState.CLOSED:
+            self._finish()  # somebody else was first: what the metadata says is the truth (R6)
+        elif self._stage is _Stage.CLAIMING:
+            self._claim()
+        elif metadata.last_fragment == self._frozen and metadata.state is LedgerState.IN_RECOVERY:
+            self._propose_close()
+        else:
+            self._undecided("its fragments changed during recovery")
+
+    def _settle(self) -> None:
+        if self._stage is _Stage.CLAIMING:
+            self._fence()
+        else:
+            self._finish()
+
+    def _finish(self) -> None:
+        self._stage = _Stage.DONE
+        self._effects.append(Finished(self.metadata, self.version))
+
+    # -- failing --------------------------------------------------------------------------------------------------
+
+    def refused(self, fence_term: int) -> None:
+        """A bookie holds a fence above the recovery term: this is no bounded ledger's recovery to make (T1)."""
+        if self._stage is not _Stage.DONE:
+            self._fail(
+                FencedError(self.metadata.ledger_id, f"a bookie is fenced at term {fence_term}, above recovery's")
+            )
+
+    def abandon(self, error: ReplogError) -> None:
+        """The shell gives up: a deadline has passed (W6). The ledger stays in recovery."""
+        if self._stage is not _Stage.DONE:
+            self._fail(error)
+
+    def _undecided(self, problem: str) -> None:
+        advice = "it stays in recovery and nothing was cut: retry when these bookies are back"
+        self._fail(RecoveryUndecidedError(self.metadata.ledger_id, f"{problem}; {advice}"))
+
+    def _fail(self, error: ReplogError) -> None:
+        self._stage = _Stage.DONE
+        self._pending.clear()
+        self._effects.append(Failed(error))
+
+    def _names(self, indices: int, ensemble: list[str] | None = None) -> str:
+        bookies = ensemble or self._frozen.ensemble
+        return ", ".join(bookies[index] for index in range(self.quorum.ensemble) if indices >> index & 1) or "nobody"
