@@ -3,7 +3,7 @@
 Data enters here and nowhere else: `structure` makes an attrs class of texts and numbers, refuses what it doesn't know,
 and reports *all* faults in one `ConfigError`, each with its path and where it came from.
 
-A URL is `scheme:rest?option=value`, or `scheme://rest?...`; the rest and the values are percent-decoded. Sizes may be
+A URL is `scheme:rest?option=value`, `scheme://rest?...` or only `scheme`; the rest and the values are percent-decoded. Sizes may be
 written as `64MiB`, truths as true, yes, on, 1 and their opposites, nothing as `none`, lists with commas.
 """
 
@@ -32,7 +32,7 @@ Options = TypeVar("Options")
 
 # -- URLs ---------------------------------------------------------------------------------------------------------
 
-_URL = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*):(?://)?(?P<rest>[^?]*)(?:\?(?P<options>.*))?", re.DOTALL)
+_URL = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*)(?::(?://)?(?P<rest>[^?]*))?(?:\?(?P<options>.*))?", re.DOTALL)
 _SECRET = re.compile(r"password|secret|token|credential", re.IGNORECASE)
 
 
@@ -61,7 +61,7 @@ class BackendURL:
         options = dict(pairs)
         if len(options) != len(pairs):
             raise ConfigError(f"{text!r}: an option is given twice")
-        return cls(match["scheme"], unquote(match["rest"]), options)
+        return cls(match["scheme"], unquote(match["rest"] or ""), options)
 
     def __str__(self) -> str:
         """As `parse` reads it, but for secrets: these print as ***."""
@@ -104,13 +104,13 @@ def _with_source(fault: str, sources: Mapping[str, str]) -> str:
     return ": ".join(each for each in (path + (f" (from {source})" if source else ""), text) if each)
 
 
-def _describe(error: BaseException, wanted: type | None) -> str:
+def _describe(error: BaseException, _type: type | None) -> str:
     if isinstance(error, KeyError):
         return "it must be given"
     if isinstance(error, cattrs.ForbiddenExtraKeysError):
         known = ", ".join(field.name for field in attrs.fields(error.cl)) or "none"
         return f"no such option: {', '.join(sorted(map(str, error.extra_fields)))} (there are: {known})"
-    return str(error).removeprefix(f"{getattr(wanted, '__name__', '')}: ")
+    return "; ".join(error.faults) if isinstance(error, _FaultsError) else str(error)
 
 
 def _structure_int(value: Any, _type: type) -> int:
@@ -223,7 +223,7 @@ def load(
 ) -> Options:
     """Options from a TOML file (or one table of it), over that the environment, over that the arguments.
 
-    `environment` is usually `os.environ`: every variable in it that begins with `prefix` must be an option, in capitals.
+    `environment` is usually `os.environ`: all its variables that begin with `prefix` must be options, in capitals.
     Raises `ConfigError` with all faults, each with its file, variable or argument.
     """
     values: dict[str, Any] = {}
@@ -294,6 +294,12 @@ def positive(value: Any) -> str | None:
     return None if 0 < value < float("inf") else f"{value} is not above 0 and finite"
 
 
+class _FaultsError(ConfigError):
+    def __init__(self, what: str, faults: list[str]) -> None:
+        super().__init__(_report(what, faults))
+        self.faults = faults
+
+
 class Checked:
     """A base of options: however an instance is made, all its checks hold, or `ConfigError` lists what does not."""
 
@@ -306,7 +312,7 @@ class Checked:
                 faults.append(f"{field.name}: {error}")
         faults += [] if faults else self.contradictions()
         if faults:
-            raise ConfigError(_report(type(self).__name__, faults))
+            raise _FaultsError(type(self).__name__, faults)
 
     def contradictions(self) -> list[str]:
         """What cannot be true together, though each option alone may be as it is."""

@@ -27,7 +27,7 @@ class PluginNotFoundError(ConfigError):
 
 
 class PluginConflictError(ConfigError):
-    """Two plugins claim one scheme, or a plugin is misspelt. Retry: no, remove one. Outcome: not written."""
+    """Two plugins claim one scheme, or a plugin is misspelt or broken. Retry: no, remove one. Outcome: not written."""
 
 
 class PayloadTooLargeError(ConfigError, ValueError):
@@ -141,7 +141,12 @@ class NotEnoughBookiesError(ReplogError):
     creation; unknown for unconfirmed entries if it ends a writer (then `unconfirmed` has their ids)."""
 
     def __init__(
-        self, message: str, needed: int, usable: Iterable[str], excluded: Iterable[str] = (), unconfirmed: range = range(0)
+        self,
+        message: str,
+        needed: int,
+        usable: Iterable[str],
+        excluded: Iterable[str] = (),
+        unconfirmed: range = range(0),
     ) -> None:
         super().__init__(message)
         self.needed = needed
