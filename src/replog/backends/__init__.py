@@ -1,0 +1,1 @@
+"""Where bookies keep their ledgers: the built-in storages."""

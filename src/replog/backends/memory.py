@@ -1,0 +1,228 @@
+"""A storage in memory, under the scheme `memory`: for tests, and for bookies whose data may die with the process.
+
+`memory:name` opens what was committed under this name before, as long as the process lives and nobody calls `forget`;
+`memory:` alone is a new storage each time. It keeps every promise of `Storage` but survival of the process.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
+
+import attrs
+import trio
+
+from replog.abc import Storage
+from replog.backends.ranges import LedgerRanges
+from replog.errors import StorageInUseError
+from replog.hookspecs import Backend, NoOptions, hookimpl
+from replog.protocol.batch import Batch
+from replog.protocol.mutations import DELETED_TERM, DropLedger, Marks, Mutation, PutBatch, SetMarks
+
+
+class _Batches:
+    """The batches of one ledger and stamp, in the order of their first ids."""
+
+    def __init__(self) -> None:
+        self._keys: list[tuple[int, int, int]] = []  # first id, last id, stride
+        self._batches: list[Batch] = []
+        self._reaches: list[int] = []  # the highest last id up to here: how far back an entry may hide
+
+    def put(self, batch: Batch) -> None:
+        key = (batch.first_entry_id, batch.last_entry_id, batch.stride)
+        at = bisect_left(self._keys, key)
+        if at < len(self._keys) and self._keys[at] == key:
+            self._batches[at] = batch
+            return
+        self._keys.insert(at, key)
+        self._batches.insert(at, batch)
+        self._reaches.insert(at, max(batch.last_entry_id, self._reaches[at - 1] if at else -1))
+        for later in range(at + 1, len(self._reaches)):
+            if self._reaches[later] >= batch.last_entry_id:
+                break
+            self._reaches[later] = batch.last_entry_id
+
+    def find(self, entry_id: int) -> int:
+        """The position of the batch that holds the entry, or -1."""
+        at = bisect_right(self._keys, entry_id, key=lambda key: key[0]) - 1
+        while at >= 0 and self._reaches[at] >= entry_id:
+            if self._batches[at].holds(entry_id):
+                return at
+            at -= 1
+        return -1
+
+    def read(self, entry_id: int, bytes_max: int) -> list[Batch]:
+        at = self.find(entry_id)
+        if at < 0:
+            return []
+        found = [self._batches[at]]
+        size = len(found[0].data)
+        after = bisect_right(self._keys, self._keys[at][0], key=lambda key: key[0])
+        for batch in self._batches[after:]:
+            size += len(batch.data)
+            if size > bytes_max:
+                break
+            found.append(batch)
+        return found
+
+
+@attrs.define
+class _Ledger:
+    marks: Marks = attrs.field(factory=Marks)
+    stamps: dict[int, _Batches] = attrs.field(factory=dict)
+
+
+@attrs.define(eq=False)
+class _Content:
+    """What one name stands for."""
+
+    bookie_id: str = attrs.field(factory=lambda: f"bookie-{uuid.uuid4().hex}")
+    ledgers: dict[int, _Ledger] = attrs.field(factory=dict)
+    deleted: LedgerRanges = attrs.field(factory=LedgerRanges)
+    lock: threading.Lock = attrs.field(factory=threading.Lock)
+    is_open: bool = False
+    commits: int = 0
+    batches: int = 0
+
+
+class MemoryStorage(Storage):
+    """Keeps ledgers in this process. Each call after `close` raises `trio.ClosedResourceError`."""
+
+    def __init__(self, content: _Content | None = None) -> None:
+        self._content = content or _Content()
+        self._is_closed = False
+
+    @property
+    def bookie_id(self) -> str:
+        """The random identity made at format (B4)."""
+        return self._content.bookie_id
+
+    def commit(self, mutations: Sequence[Mutation]) -> None:
+        """As `Storage.commit`; never full and never failed."""
+        with self._opened() as content:
+            for mutation in mutations:
+                self._apply(content, mutation)
+            content.commits += 1
+
+    def _apply(self, content: _Content, mutation: Mutation) -> None:
+        match mutation:
+            case PutBatch(Batch(ledger_id=ledger_id)) | SetMarks(ledger_id) if ledger_id in content.deleted:
+                pass  # it is gone for good
+            case PutBatch(batch):
+                ledger = content.ledgers.setdefault(batch.ledger_id, _Ledger())
+                ledger.stamps.setdefault(batch.stamp, _Batches()).put(batch)
+                ledger.marks = attrs.evolve(
+                    ledger.marks,
+                    last_add_confirmed=max(ledger.marks.last_add_confirmed, batch.last_add_confirmed),
+                    last_entry_id=max(ledger.marks.last_entry_id, batch.last_entry_id),
+                )
+                content.batches += 1
+            case SetMarks(ledger_id, key, fence_term, last_add_confirmed):
+                ledger = content.ledgers.setdefault(ledger_id, _Ledger())
+                marks = ledger.marks
+                ledger.marks = attrs.evolve(
+                    marks,
+                    key=key if marks.key is None else marks.key,
+                    fence_term=max(marks.fence_term, fence_term or 0),
+                    last_add_confirmed=max(
+                        marks.last_add_confirmed, -1 if last_add_confirmed is None else last_add_confirmed
+                    ),
+                )
+            case DropLedger(ledger_id):
+                content.ledgers.pop(ledger_id, None)
+                content.deleted.add(ledger_id)
+
+    def read(self, ledger_id: int, entry_id: int, stamp: int, bytes_max: int) -> list[Batch]:
+        """As `Storage.read`."""
+        with self._opened() as content:
+            ledger = content.ledgers.get(ledger_id)
+            batches = ledger.stamps.get(stamp) if ledger else None
+            return batches.read(entry_id, bytes_max) if batches else []
+
+    def read_nowait(self, ledger_id: int, entry_id: int, stamp: int, bytes_max: int) -> list[Batch]:
+        """As `Storage.read_nowait`: there is no disk to wait for."""
+        return self.read(ledger_id, entry_id, stamp, bytes_max)
+
+    def marks(self, ledger_id: int) -> Marks | None:
+        """As `Storage.marks`."""
+        with self._opened() as content:
+            if ledger_id in content.deleted:
+                return Marks(fence_term=DELETED_TERM)
+            ledger = content.ledgers.get(ledger_id)
+            return ledger.marks if ledger else None
+
+    def ledger_ids(self) -> list[int]:
+        """As `Storage.ledger_ids`."""
+        with self._opened() as content:
+            return sorted(content.ledgers)
+
+    def statistics(self) -> Mapping[str, float]:
+        """As `Storage.statistics`."""
+        with self._opened() as content:
+            return {"commits": content.commits, "batches": content.batches, "ledgers": len(content.ledgers)}
+
+    def close(self) -> None:
+        """As `Storage.close`. The content stays, if it has a name."""
+        with self._content.lock:
+            if not self._is_closed:
+                self._is_closed = True
+                self._content.is_open = False
+
+    def _opened(self) -> _Locked:
+        return _Locked(self)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._is_closed
+
+
+class _Locked:
+    """The content under its lock, of a storage that is open."""
+
+    __slots__ = ("_storage",)
+
+    def __init__(self, storage: MemoryStorage) -> None:
+        self._storage = storage
+
+    def __enter__(self) -> _Content:
+        content = self._storage._content
+        content.lock.acquire()
+        if self._storage.is_closed:
+            content.lock.release()
+            raise trio.ClosedResourceError("this storage was closed: open it anew")
+        return content
+
+    def __exit__(self, *_: object) -> None:
+        self._storage._content.lock.release()
+
+
+_named: dict[str, _Content] = {}
+_named_lock = threading.Lock()
+
+
+def open_storage(name: str = "", options: NoOptions | None = None) -> MemoryStorage:
+    """Opens the storage of this name, or a new one that nobody else can open. Raises `StorageInUseError`."""
+    del options
+    if not name:
+        return MemoryStorage()
+    with _named_lock:
+        content = _named.setdefault(name, _Content())
+        if content.is_open:
+            raise StorageInUseError(f"memory storage {name!r} is open already", "Close it first")
+        content.is_open = True
+    return MemoryStorage(content)
+
+
+def forget(name: str) -> None:
+    """Gives up the memory of the storage of this name, as a disk that dies does. Unknown names are no error."""
+    with _named_lock:
+        _named.pop(name, None)
+
+
+@hookimpl
+def replog_storages() -> list[Backend[Storage]]:
+    """The scheme `memory`."""
+    return [Backend("memory", open_storage, NoOptions, "ledgers in this process's memory: for tests")]
