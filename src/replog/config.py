@@ -3,7 +3,7 @@
 Data enters here and nowhere else: `structure` makes an attrs class of texts and numbers, refuses what it doesn't know,
 and reports *all* faults in one `ConfigError`, each with its path and where it came from.
 
-A URL is `scheme:rest?option=value`, `scheme://rest?...` or only `scheme`; the rest and the values are percent-decoded. Sizes may be
+A URL is `scheme:rest?option=value`, `scheme://rest` or only `scheme`; rest and values are percent-decoded. Sizes may be
 written as `64MiB`, truths as true, yes, on, 1 and their opposites, nothing as `none`, lists with commas.
 """
 
