@@ -32,6 +32,7 @@ _BUILTINS = (
     ("random-placement", "replog.placement", ""),
     ("memory-transport", "replog.transports.memory", ""),
     ("memory-metastore", "replog.metastores.memory", ""),
+    ("lmdb-metastore", "replog.metastores.lmdb", ""),
 )
 
 # Schemes that no loaded plugin may serve, and what brings them.

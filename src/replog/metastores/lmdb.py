@@ -1,0 +1,361 @@
+"""A metastore in a directory of this machine: `lmdb:PATH`. Durable, with CAS across processes; the embedded default.
+
+One machine means one kernel, one pid namespace and a local file system: no network mounts, no sharing between containers
+that don't see each other's processes. A value is durable when its change is answered, and visible to every process then.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+import attrs
+import lmdb
+import trio
+
+from replog.abc import Metastore, Versioned
+from replog.errors import (
+    KeyNotFoundError,
+    MetastoreCorruptError,
+    MetastoreError,
+    MetastoreUncertainError,
+    VersionConflictError,
+)
+from replog.hookspecs import Backend, hookimpl
+from replog.metastores.keys import check_key, check_value
+from replog.metastores.lmdb_environment import Environment, Job, Limits, NeedsGrowthError
+from replog.metastores.lmdb_records import FORMAT, Reading, Writing
+
+Answer = TypeVar("Answer")
+
+
+def _positive(_instance: object, field: attrs.Attribute[Any], value: Any) -> None:
+    if not 0 < value < float("inf"):
+        raise ValueError(f"{field.name} must be above 0, not {value}")
+
+
+@attrs.frozen(kw_only=True)
+class LMDBOptions:
+    """`create` a directory that is not there. The map has `map_bytes` at first and doubles up to `map_bytes_max`; the first
+    who opens a directory in a process decides these. A change that takes longer than `timeout_s` fails. Changes by other
+    processes are looked for every `poll_s`. A process that hangs counts as gone after `lease_s`, a dead one at once."""
+
+    create: bool = True
+    map_bytes: int = attrs.field(default=16 << 20, validator=_positive)
+    map_bytes_max: int = attrs.field(default=64 << 30, validator=_positive)
+    timeout_s: float = attrs.field(default=10.0, validator=_positive)
+    poll_s: float = attrs.field(default=0.05, validator=_positive)
+    lease_s: float = attrs.field(default=5.0, validator=_positive)
+
+
+class LMDBMetastore(Metastore):
+    """The metastore of a directory, which is opened at the first call. For one trio run; several instances share.
+
+    A change is done by the directory's writer thread. Cancelled, or out of time, before that thread began with it, it
+    never happens; later its outcome is unknown. Reads don't leave the caller's thread, but for `children`. In a
+    child after a fork every call raises `MetastoreError`: open a new one there.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], options: LMDBOptions = LMDBOptions()) -> None:
+        self._path = os.fspath(path)
+        self._options = options
+        self._pid = os.getpid()
+        self._opening = trio.Lock()
+        self._environment: Environment | None = None
+        self._unwatch: Callable[[], None] | None = None
+        self._changed = trio.Event()
+        self._closed = False
+
+    async def create(self, key: str, value: bytes) -> int:
+        """Creates the key and returns its version. Raises `KeyExistsError`, `MetastoreUncertainError`."""
+        check_value(key, value)
+        return await self._change(key, lambda writing: writing.create(key, value), len(value))
+
+    async def get(self, key: str) -> Versioned:
+        """Raises `KeyNotFoundError` only if the key does not exist."""
+        return await self._ask(key, lambda reading: reading.get(key))
+
+    async def put(self, key: str, value: bytes, expected: int) -> int:
+        """Replaces the value and returns the new version.
+
+        Raises `VersionConflictError`, `KeyNotFoundError`, `MetastoreUncertainError`."""
+        check_value(key, value)
+        return await self._change(key, lambda writing: writing.put(key, value, expected), len(value))
+
+    async def delete(self, key: str, expected: int | None = None) -> None:
+        """Deletes the key. Raises `VersionConflictError`, `KeyNotFoundError`, `MetastoreUncertainError`."""
+        await self._change(key, lambda writing: writing.delete(key, expected))
+
+    async def children(self, key: str) -> list[str]:
+        """The words that follow the key in existing keys, sorted. In a worker thread, since there may be many."""
+        words, _ = await self._list(key)
+        return words
+
+    async def wait_changed(self, key: str, version: int | None) -> None:
+        """Returns once the key has another version than this (None: once it exists)."""
+        while True:
+            changed = self._changed
+            if await self._ask(key, lambda reading: reading.version(key)) != version:
+                return
+            with trio.move_on_after(self._options.poll_s):
+                await changed.wait()
+
+    async def wait_children_changed(self, key: str, known: Sequence[str]) -> None:
+        """Returns once the children differ from these. Lists again only after a commit, or if one may have died."""
+        seen, fickle = None, True
+        while True:
+            changed = self._changed
+            environment = await self._opened()
+            last_change = environment.last_change()
+            if fickle or last_change != seen:
+                words, fickle = await self._list(key)
+                if words != list(known):
+                    return
+                seen = last_change
+            with trio.move_on_after(self._options.poll_s):
+                await changed.wait()
+
+    @asynccontextmanager
+    async def announce(self, key: str, value: bytes) -> AsyncIterator[None]:
+        """Keeps the key in existence while the context is open and this process lives; for others it vanishes as soon
+        as they look after its death, or after `lease_s` if it hangs. Raises `KeyExistsError`."""
+        version = await self._change(key, lambda writing: writing.announce(key, value), len(value))
+        try:
+            yield
+        finally:
+            with trio.CancelScope(shield=True), suppress(KeyNotFoundError, VersionConflictError):
+                await self._change(key, lambda writing: writing.delete(key, version))
+
+    async def aclose(self) -> None:
+        """Lets go of the directory; waits of this instance end with `trio.ClosedResourceError`. Idempotent."""
+        self._closed = True
+        self._notify_changed()
+        environment, self._environment = self._environment, None
+        if environment is None or os.getpid() != self._pid:
+            await trio.lowlevel.cancel_shielded_checkpoint()
+            return
+        if self._unwatch is not None:
+            self._unwatch()
+        with trio.CancelScope(shield=True):
+            await trio.to_thread.run_sync(_give_back, environment)
+
+    # -- asking and changing --------------------------------------------------------------------------------------
+
+    async def _ask(self, key: str, question: Callable[[Reading], Answer]) -> Answer:
+        check_key(key)
+        await trio.lowlevel.checkpoint()
+        environment = await self._opened()
+        while True:
+            try:
+                return environment.read(question)
+            except NeedsGrowthError:
+                await self._submit(environment, _adopt_growth, 0, "reading")
+
+    async def _list(self, key: str) -> tuple[list[str], bool]:
+        check_key(key)
+        environment = await self._opened()
+        while True:
+            try:
+                return await trio.to_thread.run_sync(environment.read, lambda reading: reading.children(key))
+            except NeedsGrowthError:
+                await self._submit(environment, _adopt_growth, 0, "reading")
+
+    async def _change(self, key: str, change: Callable[[Writing], int], size_bytes: int = 0) -> int:
+        check_key(key)
+        environment = await self._opened()
+        return await self._submit(environment, change, len(key) + size_bytes, f"key {key!r}")
+
+    async def _submit(
+        self, environment: Environment, change: Callable[[Writing], int], size_bytes: int, what: str
+    ) -> int:
+        """Waits for the writer thread's answer, as long as `timeout_s`."""
+        token = trio.lowlevel.current_trio_token()
+        answered = trio.Event()
+
+        def notify() -> None:
+            with suppress(trio.RunFinishedError):  # nobody waits any more
+                token.run_sync_soon(answered.set)
+
+        job = Job(change, size_bytes, notify)
+        environment.submit(job)
+        try:
+            with trio.move_on_after(self._options.timeout_s):
+                await answered.wait()
+        finally:
+            abandoned = job.abandon()
+        if job.is_finished:
+            return job.answer()
+        problem = f"metastore {self._path}: {what}: no answer within {self._options.timeout_s} s"
+        if abandoned:
+            raise MetastoreError(
+                f"{problem}; nothing was written. Another process holds the writer lock: is one stopped?"
+            )
+        raise MetastoreUncertainError(f"{problem}: the disk hangs; read back before you go on")
+
+    def _notify_changed(self) -> None:
+        """Wakes all waits of this instance. In the trio thread."""
+        self._changed.set()
+        self._changed = trio.Event()
+
+    # -- opening --------------------------------------------------------------------------------------------------
+
+    async def _opened(self) -> Environment:
+        if self._environment is not None and not self._closed and os.getpid() == self._pid:
+            return self._environment
+        self._check_usable()
+        async with self._opening:
+            self._check_usable()
+            if self._environment is None:
+                self._environment = await self._open()
+        return self._environment
+
+    def _check_usable(self) -> None:
+        if self._closed:
+            raise trio.ClosedResourceError("this metastore was closed")
+        if os.getpid() != self._pid:
+            raise MetastoreError(
+                f"metastore {self._path}: opened by process {self._pid}, used in its fork {os.getpid()}; nothing was done. "
+                "Open a new one after the fork"
+            )
+
+    async def _open(self) -> Environment:
+        options = self._options
+        limits = Limits(options.map_bytes, max(options.map_bytes, options.map_bytes_max), options.lease_s)
+        environment = await trio.to_thread.run_sync(_borrow, self._path, limits, options.create)
+        try:
+            found = await self._format(environment)
+            if found is None:
+                await self._submit(environment, Writing.initialize, 0, "initializing")
+                found = await self._format(environment)
+            if found != FORMAT:
+                raise MetastoreCorruptError(
+                    f"metastore {self._path}: an LMDB directory that says it is {found!r}, and {FORMAT!r} was expected: "
+                    "another program's, or another version's. Nothing was changed; use another directory"
+                )
+        except BaseException:
+            with trio.CancelScope(shield=True):
+                await trio.to_thread.run_sync(_give_back, environment)
+            raise
+        token = trio.lowlevel.current_trio_token()
+
+        def changed() -> None:
+            with suppress(trio.RunFinishedError):
+                token.run_sync_soon(self._notify_changed, idempotent=True)
+
+        self._unwatch = environment.watch(changed)
+        return environment
+
+    async def _format(self, environment: Environment) -> bytes | None:
+        while True:
+            try:
+                return environment.read(Reading.format)
+            except NeedsGrowthError:
+                await self._submit(environment, _adopt_growth, 0, "reading")
+
+
+def _adopt_growth(_writing: Writing) -> int:
+    """Nothing: the transaction in which it happens has taken over the size of the map."""
+    return 0
+
+
+# -- the environments of this process -----------------------------------------------------------------------------
+
+_environments: dict[str, Environment] = {}
+_inherited: dict[str, Environment] = {}
+_lock = threading.Lock()
+
+
+def _borrow(path: str, limits: Limits, create: bool) -> Environment:
+    """The environment of this directory, opened if it isn't open in this process. Give it back when done. Blocks."""
+    with _lock:
+        try:
+            if create:
+                _make_directory(Path(path))
+            real_path = os.path.realpath(path, strict=True)
+            environment = _environments.get(real_path)
+            if environment is not None and environment.has_ended():
+                environment = None
+            if environment is None:
+                if (inherited := _inherited.pop(real_path, None)) is not None:
+                    inherited.close_inherited()
+                environment = Environment(real_path, limits)
+                _sync_directory(Path(real_path))
+                environment.start()
+                _environments[real_path] = environment
+        except (lmdb.InvalidError, lmdb.VersionMismatchError) as error:
+            raise MetastoreCorruptError(
+                f"metastore {path}: its data.mdb is no LMDB file of a known version ({error}). Nothing was changed; "
+                "use another directory"
+            ) from error
+        except (lmdb.Error, OSError) as error:
+            raise MetastoreError(
+                f"metastore {path}: cannot be opened: {_reason(error)}. Nothing was changed"
+            ) from error
+        environment.users += 1
+        return environment
+
+
+def _give_back(environment: Environment) -> None:
+    """Stops the environment if nobody else uses it. Blocks for as long as its last changes take."""
+    with _lock:
+        environment.users -= 1
+        if environment.users:
+            return
+        ended = environment.stop()
+        if ended and _environments.get(environment.path) is environment:
+            del _environments[environment.path]
+
+
+def _make_directory(path: Path) -> None:
+    """Makes the directory and those above it, each durably in the one above."""
+    missing = [each for each in (path, *path.parents) if not each.exists()]
+    for each in reversed(missing):
+        each.mkdir(exist_ok=True)
+        _sync_directory(each.parent)
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, OSError) and error.errno == errno.ENOENT:
+        return f"{error}; create=true would make the directory"
+    return str(error)
+
+
+def _before_fork() -> None:
+    for environment in list(_environments.values()):
+        environment.before_fork()
+
+
+def _after_fork_in_parent() -> None:
+    for environment in list(_environments.values()):
+        environment.after_fork()
+
+
+def _after_fork_in_child() -> None:
+    global _lock
+    _lock = threading.Lock()
+    for environment in _environments.values():
+        environment.after_fork()
+    _inherited.update(_environments)
+    _environments.clear()
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
+
+
+@hookimpl
+def replog_metastores() -> Sequence[Backend[Metastore]]:
+    """Offers "lmdb"."""
+    return [Backend("lmdb", LMDBMetastore, LMDBOptions, summary="a directory, shared by processes: lmdb:PATH; durable")]

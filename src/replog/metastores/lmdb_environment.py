@@ -1,0 +1,355 @@
+"""One LMDB environment of this process: its records, its writer thread, its readers.
+
+Rules:
+- LMDB must not be opened twice in a process: environments are shared by their real path, and counted.
+- Writes wait for the writer lock of other processes and for the disk, so one thread does them, all that have gathered
+  in one transaction: one sync for many changes. They are answered after the commit, whatever the answer is.
+- Reads are done where they are asked: the map is in memory. They see every committed change of every process.
+- The map grows between transactions only; `_Gate` keeps the readers out meanwhile.
+- Versions come from one counter in the environment, so that they never repeat, not even over a deletion.
+- After a fork the child may use nothing of its parent's; opening the path anew closes what it inherited.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import TypeVar
+
+import attrs
+import lmdb
+
+from replog.errors import MetastoreError, MetastoreUncertainError
+from replog.metastores.lmdb_records import Reading, Writing
+from replog.metastores.presence import Presence
+
+Answer = TypeVar("Answer")
+
+_JOBS_MAX = 1024  # in one transaction
+_JOB_BYTES_MAX = 8 << 20
+_QUEUE_BYTES_MAX = 64 << 20
+_READERS_MAX = 1024
+_STOP_TIMEOUT_S = 10.0
+_FORK_TIMEOUT_S = 1.0
+
+
+class NeedsGrowthError(Exception):
+    """Another process made the map larger: `adopt_growth` in the writer thread, then read again. Never leaves this package."""
+
+
+@attrs.frozen
+class Limits:
+    """How large the map is at first and at most, and how long a process may be silent before it is thought dead."""
+
+    map_bytes: int
+    map_bytes_max: int
+    lease_s: float
+
+
+class Job:
+    """A change on its way to the writer thread. `notify` is called from that thread, once, when `answer` will not wait."""
+
+    def __init__(self, change: Callable[[Writing], int], size_bytes: int, notify: Callable[[], None]) -> None:
+        self.size_bytes = size_bytes
+        self._change = change
+        self._notify = notify
+        self._lock = threading.Lock()
+        self._state = "waiting"  # -> "abandoned", or "started" -> "finished"
+        self._answer: int | Exception = 0
+
+    def start(self) -> bool:
+        """Whether it is still wanted; from now on it can't be abandoned."""
+        with self._lock:
+            if self._state == "waiting":
+                self._state = "started"
+            return self._state == "started"
+
+    def run(self, writing: Writing) -> None:
+        """Does the change, or keeps what it raised: an answer like any other."""
+        try:
+            self._answer = self._change(writing)
+        except MetastoreError as error:
+            self._answer = error
+
+    def finish(self, error: MetastoreError | None = None) -> None:
+        """The transaction has ended: the answer stands, unless there is an error. An abandoned job has none."""
+        with self._lock:
+            if self._state in ("abandoned", "finished"):
+                return
+            self._state = "finished"
+            if error is not None:
+                self._answer = error
+        self._notify()
+
+    def abandon(self) -> bool:
+        """Gives up. True: it will never happen. False: it has begun, and nobody knows."""
+        with self._lock:
+            if self._state == "waiting":
+                self._state = "abandoned"
+            return self._state == "abandoned"
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether `answer` may be called."""
+        return self._state == "finished"
+
+    def answer(self) -> int:
+        """What the change returned, or raises what it raised."""
+        if isinstance(self._answer, Exception):
+            raise self._answer
+        return self._answer
+
+
+class _Gate:
+    """Any number of readers (with this object as their context), or one that is `alone`."""
+
+    def __init__(self) -> None:
+        self._condition = threading.Condition()
+        self._readers = 0
+
+    def __enter__(self) -> None:
+        with self._condition:
+            self._readers += 1
+
+    def __exit__(self, *exc: object) -> None:
+        with self._condition:
+            self._readers -= 1
+            if not self._readers:
+                self._condition.notify_all()
+
+    def alone(self, action: Callable[[], None]) -> None:
+        with self._condition:
+            while self._readers:
+                self._condition.wait()
+            action()
+
+
+class _TooSmallError(MetastoreError):
+    """The map is, for what was to be written or for what others wrote: its cause says which."""
+
+
+class Environment:
+    """See the rules of this module. Made by `borrow`, never directly. Methods raise only errors of replog."""
+
+    def __init__(self, path: str, limits: Limits) -> None:
+        self.path = path
+        self.users = 0
+        self._limits = limits
+        self._gate = _Gate()
+        self._writing = threading.Lock()  # held during a write transaction, so that no fork happens within one
+        self._queue: deque[Job] = deque()
+        self._queue_bytes = 0
+        self._queue_changed = threading.Condition()
+        self._in_commit: list[Job] = []
+        self._stopping = False
+        self._forks_between_writes = True
+        self._failure: str | None = None
+        self._watchers: set[Callable[[], None]] = set()
+        self._lmdb = lmdb.open(path, map_size=limits.map_bytes, max_readers=_READERS_MAX)
+        self._map_bytes = int(self._lmdb.info()["map_size"])
+        try:
+            self.presence = Presence(os.path.join(path, "presence"), limits.lease_s)
+        except OSError:
+            self._lmdb.close()
+            raise
+        self._lmdb.reader_check()
+        self._thread = threading.Thread(target=self._serve, name=f"replog metastore {path}", daemon=True)
+
+    def start(self) -> None:
+        """Starts the writer thread."""
+        self._thread.start()
+
+    def stop(self) -> bool:
+        """Ends the writer thread after what is queued, and closes. False if it hangs: then it closes when it can."""
+        with self._queue_changed:
+            self._stopping = True
+            self._queue_changed.notify_all()
+        self._thread.join(_STOP_TIMEOUT_S)
+        return not self._thread.is_alive()
+
+    def has_ended(self) -> bool:
+        """Whether it failed, and can only be opened anew."""
+        return self._failure is not None and not self._thread.is_alive()
+
+    # -- reading --------------------------------------------------------------------------------------------------
+
+    def read(self, question: Callable[[Reading], Answer]) -> Answer:
+        """Asks one snapshot. Raises `NeedsGrowthError`, `MetastoreError`, and what the question raises."""
+        try:
+            with self._gate, self._lmdb.begin(buffers=True) as transaction:
+                return question(Reading(transaction, self.presence))
+        except lmdb.MapResizedError as error:
+            raise NeedsGrowthError from error
+        except lmdb.ReadersFullError as error:
+            self._lmdb.reader_check()
+            raise MetastoreError(
+                f"metastore {self.path}: more than {_READERS_MAX} readers at once; those of dead processes were "
+                "cleared now: try again"
+            ) from error
+        except (lmdb.Error, OSError) as error:
+            raise MetastoreError(f"metastore {self.path}: cannot be read: {error}") from error
+
+    def last_change(self) -> int:
+        """A number that grows with every committed change of every process."""
+        try:
+            with self._gate:
+                return int(self._lmdb.info()["last_txnid"])
+        except lmdb.Error as error:
+            raise MetastoreError(f"metastore {self.path}: cannot be read: {error}") from error
+
+    # -- writing --------------------------------------------------------------------------------------------------
+
+    def submit(self, job: Job) -> None:
+        """Queues a change. Raises `MetastoreError` if it will not happen."""
+        with self._queue_changed:
+            if self._failure is not None:
+                raise MetastoreError(f"{self._failure}; nothing was written. Open it anew")
+            if self._stopping:
+                raise MetastoreError(f"metastore {self.path} is being closed; nothing was written")
+            if self._queue_bytes + job.size_bytes > _QUEUE_BYTES_MAX:
+                raise MetastoreError(
+                    f"metastore {self.path}: {self._queue_bytes} bytes wait for the disk; nothing was written, try later"
+                )
+            self._queue.append(job)
+            self._queue_bytes += job.size_bytes
+            self._queue_changed.notify_all()
+
+    def watch(self, changed: Callable[[], None]) -> Callable[[], None]:
+        """Calls `changed` from the writer thread after each commit of this process; returns how to end that."""
+        with self._queue_changed:
+            self._watchers.add(changed)
+        return lambda: self._unwatch(changed)
+
+    def _unwatch(self, changed: Callable[[], None]) -> None:
+        with self._queue_changed:
+            self._watchers.discard(changed)
+
+    def _serve(self) -> None:
+        try:
+            while (jobs := self._take()) is not None:
+                self._beat()
+                self._in_commit = jobs
+                if jobs:
+                    self._commit(jobs)
+                self._in_commit = []
+        finally:  # whatever happened, nobody waits for ever
+            with self._queue_changed:
+                self._failure = self._failure or f"metastore {self.path}: its writer thread ended"
+                left, watchers = list(self._queue), list(self._watchers)
+                self._queue.clear()
+            for job in self._in_commit:
+                job.finish(MetastoreUncertainError(f"{self._failure}; read back before you go on"))
+            for job in left:
+                job.finish(MetastoreError(f"{self._failure}; nothing was written"))
+            for watcher in watchers:
+                watcher()
+            self.presence.close()
+            self._gate.alone(self._lmdb.close)
+
+    def _take(self) -> list[Job] | None:
+        """What has gathered; [] when it is time for a heartbeat; None when all is done."""
+        with self._queue_changed:
+            while self._failure is not None or not self._queue:
+                if self._stopping or self._failure is not None:
+                    return None
+                if not self._queue_changed.wait(self.presence.beat_interval_s):
+                    return []
+            jobs = [self._queue.popleft()]
+            size_bytes = jobs[0].size_bytes
+            while self._queue and len(jobs) < _JOBS_MAX and size_bytes + self._queue[0].size_bytes <= _JOB_BYTES_MAX:
+                size_bytes += self._queue[0].size_bytes
+                jobs.append(self._queue.popleft())
+            self._queue_bytes -= size_bytes
+            return jobs
+
+    def _beat(self) -> None:
+        try:
+            self.presence.beat()
+        except OSError as error:
+            self._failure = f"metastore {self.path}: cannot write its presence: {error}"
+
+    def _commit(self, jobs: list[Job]) -> None:
+        """Does these jobs in one transaction, growing the map until they fit, and answers them."""
+        error = self._try_to_commit(jobs)
+        while isinstance(error, _TooSmallError):
+            error = self._grow(error) or self._try_to_commit(jobs)
+        for job in jobs:
+            job.finish(error)
+        with self._queue_changed:
+            watchers = list(self._watchers)
+        for watcher in watchers:
+            watcher()
+
+    def _try_to_commit(self, jobs: list[Job]) -> MetastoreError | None:
+        """Returns what went wrong, or None. After `_TooSmallError` it may be tried again."""
+        with self._writing:
+            try:
+                transaction = self._lmdb.begin(write=True)  # waits for other processes
+                try:
+                    writing = Writing(transaction, self.presence)
+                    for job in jobs:
+                        if job.start():
+                            job.run(writing)
+                    writing.finish()
+                except BaseException:
+                    transaction.abort()
+                    raise
+            except (lmdb.MapFullError, lmdb.MapResizedError) as error:
+                return _caused(_TooSmallError(str(error)), error)
+            except (lmdb.Error, OSError) as error:
+                return _caused(MetastoreError(f"metastore {self.path}: {error}; nothing was written"), error)
+            try:
+                transaction.commit()
+            except lmdb.MapFullError as error:
+                return _caused(_TooSmallError(str(error)), error)
+            except (lmdb.Error, OSError) as error:
+                self._failure = f"metastore {self.path}: a commit failed: {error}"
+                return _caused(MetastoreUncertainError(f"{self._failure}; open it anew and read back"), error)
+        return None
+
+    def _grow(self, why: _TooSmallError) -> MetastoreError | None:
+        """Makes the map larger, or takes over what another process made of it. Returns what went wrong, or None."""
+        if isinstance(why.__cause__, lmdb.MapResizedError):
+            self._resize(0)
+            return None
+        self._lmdb.reader_check()  # dead readers keep old pages from being used again
+        if self._map_bytes < self._limits.map_bytes_max:
+            self._resize(min(self._map_bytes * 2, self._limits.map_bytes_max))
+            return None
+        full = (
+            f"metastore {self.path}: full at map_bytes_max={self._limits.map_bytes_max}; nothing was written. Raise it"
+        )
+        return _caused(MetastoreError(full), why)
+
+    def _resize(self, map_bytes: int) -> None:
+        """Sets the map's size, or with 0 takes over what another process made of it."""
+        self._gate.alone(lambda: self._lmdb.set_mapsize(map_bytes))
+        self._map_bytes = int(self._lmdb.info()["map_size"])
+
+    # -- forking --------------------------------------------------------------------------------------------------
+
+    def before_fork(self) -> None:
+        """Waits until no write transaction is under way, but not for ever: it may wait for another process."""
+        self._forks_between_writes = self._writing.acquire(timeout=_FORK_TIMEOUT_S)
+
+    def after_fork(self) -> None:
+        """Goes on, in the parent as in the child."""
+        if self._forks_between_writes:
+            self._writing.release()
+
+    def close_inherited(self) -> None:
+        """In a child: gives up the parent's environment, so that the path can be opened anew."""
+        if not self._forks_between_writes:
+            raise MetastoreError(
+                f"metastore {self.path}: this process was forked while its parent waited to write, and cannot open it. "
+                "Fork earlier, or start processes by spawning"
+            )
+        self.presence.close()
+        self._lmdb.close()
+
+
+def _caused(error: MetastoreError, cause: Exception) -> MetastoreError:
+    error.__cause__ = cause
+    return error

@@ -1,0 +1,191 @@
+"""How keys and values stand in an LMDB environment (format 1), read and written within a transaction.
+
+    \\0format            what this is, and its version
+    \\0version           the last version given out, 8 bytes
+    k WORD \\0 WORD ...  a key, its words separated by NUL so that what is below a key follows it: a head of 20 bytes (version,
+                        kind, and for what is announced the seat of its process), then the value
+    s WORD \\0 WORD ...  the same key once more if it is announced, empty: to find what dead processes left
+
+What is announced by a process that is not there (`presence.py`) does not exist, whoever asks: it is overwritten, or swept
+by the next who announces.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING
+
+import attrs
+
+from replog.abc import Versioned
+from replog.errors import KeyExistsError, KeyNotFoundError, VersionConflictError
+from replog.metastores.presence import Presence, Seat
+
+if TYPE_CHECKING:
+    import lmdb
+
+FORMAT_KEY = b"\0format"
+FORMAT = b"replog metastore 1"
+_VERSION_KEY = b"\0version"
+_HEAD = struct.Struct(">QBHQx")  # version, kind, seat number, seat incarnation
+_PLAIN, _ANNOUNCED = 0, 1
+
+
+@attrs.frozen
+class _Record:
+    version: int
+    seat: Seat | None
+    value: memoryview
+
+    def copy(self) -> Versioned:
+        return Versioned(bytes(self.value), self.version)
+
+
+class Reading:
+    """Questions to one snapshot. Raises `KeyNotFoundError`, and what LMDB raises."""
+
+    def __init__(self, transaction: lmdb.Transaction, presence: Presence) -> None:
+        self._transaction = transaction
+        self._presence = presence
+
+    def format(self) -> bytes | None:
+        """What the environment says that it is; None if it holds nothing at all; b"" if it holds something else."""
+        found = self._transaction.get(FORMAT_KEY)
+        if found is not None:
+            return bytes(found)
+        return b"" if self._transaction.stat()["entries"] else None
+
+    def get(self, key: str) -> Versioned:
+        """The value."""
+        found = self._find(key)
+        if found is None:
+            raise KeyNotFoundError(key, "it does not exist")
+        return found.copy()
+
+    def version(self, key: str) -> int | None:
+        """The version, or None if the key does not exist."""
+        found = self._find(key)
+        return None if found is None else found.version
+
+    def children(self, key: str) -> tuple[list[str], bool]:
+        """The words below a key, and whether one of them may vanish without any commit, because it is announced."""
+        prefix = _stored(key) + b"\0"
+        words: list[str] = []
+        fickle = False
+        with self._transaction.cursor() as cursor:
+            more = cursor.set_range(prefix)
+            while more and bytes(found := cursor.key())[: len(prefix)] == prefix:
+                rest = bytes(found[len(prefix) :])
+                word = rest.partition(b"\0")[0]
+                record = _parse(cursor.value())
+                fickle = fickle or record.seat is not None
+                if self._exists(record):
+                    words.append(word.decode())
+                    more = cursor.set_range(prefix + word + b"\1")
+                else:
+                    more = cursor.next()  # there may be something below it that does exist
+        return words, fickle
+
+    def _find(self, key: str) -> _Record | None:
+        found = self._transaction.get(_stored(key))
+        if found is None:
+            return None
+        record = _parse(found)
+        return record if self._exists(record) else None
+
+    def _exists(self, record: _Record) -> bool:
+        return record.seat is None or self._presence.is_there(record.seat)
+
+
+class Writing(Reading):
+    """Changes in one write transaction. Each raises before it has written anything, or does all of it."""
+
+    def __init__(self, transaction: lmdb.Transaction, presence: Presence) -> None:
+        super().__init__(transaction, presence)
+        self._version_before = self._version = int.from_bytes(transaction.get(_VERSION_KEY) or b"", "big")
+
+    def initialize(self) -> int:
+        """Makes an empty environment one of ours; leaves any other as it is."""
+        if self.format() is None:
+            self._transaction.put(FORMAT_KEY, FORMAT)
+        return 0
+
+    def create(self, key: str, value: bytes) -> int:
+        """Creates the key and returns its version. Raises `KeyExistsError`."""
+        if self._find(key) is not None:
+            raise KeyExistsError(key, "it exists already: nothing was written")
+        self._forget_announced(key)
+        return self._store(key, value, None)
+
+    def put(self, key: str, value: bytes, expected: int) -> int:
+        """Replaces the value and returns the new version. Raises `VersionConflictError`, `KeyNotFoundError`."""
+        found = self._check(key, expected)
+        return self._store(key, value, found.seat)
+
+    def delete(self, key: str, expected: int | None) -> int:
+        """Deletes the key. Raises `VersionConflictError`, `KeyNotFoundError`."""
+        self._check(key, expected)
+        self._forget_announced(key)
+        self._transaction.delete(_stored(key))
+        return 0
+
+    def announce(self, key: str, value: bytes) -> int:
+        """As `create`, but the key exists only while this process does. Sweeps what dead processes announced."""
+        if self._find(key) is not None:
+            raise KeyExistsError(key, "somebody else announces it: nothing was written")
+        self._sweep()
+        version = self._store(key, value, self._presence.sit_down())
+        self._transaction.put(_announced(key), b"")
+        return version
+
+    def finish(self) -> None:
+        """To be called before the commit."""
+        if self._version != self._version_before:
+            self._transaction.put(_VERSION_KEY, self._version.to_bytes(8, "big"))
+
+    def _store(self, key: str, value: bytes, seat: Seat | None) -> int:
+        self._version += 1
+        kind, number, incarnation = (_PLAIN, 0, 0) if seat is None else (_ANNOUNCED, seat.number, seat.incarnation)
+        self._transaction.put(_stored(key), _HEAD.pack(self._version, kind, number, incarnation) + value)
+        return self._version
+
+    def _check(self, key: str, expected: int | None) -> _Record:
+        found = self._find(key)
+        if found is None:
+            raise KeyNotFoundError(key, "it does not exist")
+        if expected is not None and found.version != expected:
+            raise VersionConflictError(key, expected, found.version)
+        return found
+
+    def _forget_announced(self, key: str) -> None:
+        self._transaction.delete(_announced(key))
+
+    def _sweep(self) -> None:
+        """Deletes what processes announced that are gone for good; those only silent may come back."""
+        found = []
+        with self._transaction.cursor() as cursor:
+            more = cursor.set_range(b"s")
+            while more and bytes(cursor.key())[:1] == b"s":
+                found.append(bytes(cursor.key()))
+                more = cursor.next()
+        for announced in found:
+            stored = b"k" + announced[1:]
+            value = self._transaction.get(stored)
+            seat = None if value is None else _parse(value).seat
+            if seat is not None and self._presence.is_gone(seat):
+                self._transaction.delete(stored)
+                self._transaction.delete(announced)
+
+
+def _stored(key: str) -> bytes:
+    return b"k" + key.encode().replace(b"/", b"\0")
+
+
+def _announced(key: str) -> bytes:
+    return b"s" + key.encode().replace(b"/", b"\0")
+
+
+def _parse(stored: bytes | memoryview) -> _Record:
+    version, kind, number, incarnation = _HEAD.unpack_from(stored)
+    seat = Seat(number, incarnation) if kind == _ANNOUNCED else None
+    return _Record(version, seat, memoryview(stored)[_HEAD.size :])
