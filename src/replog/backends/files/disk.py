@@ -1,0 +1,171 @@
+"""The operating system's part of the files storage, in one object, so that tests can fail or lose any of it.
+
+`Disk` calls the system and raises plain OSError; `named_errors` turns that into the errors of the storage seam.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from replog.errors import StorageFailedError, StorageFullError
+
+_IOV_MAX = os.sysconf("SC_IOV_MAX")
+_NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
+
+ZEROS = bytes(1 << 20)  # filling in smaller writes than 64 KiB leaves the page cache with small, slow folios
+
+Buffer = bytes | memoryview
+
+
+class Disk:
+    """Files by descriptor, paths as text. Every method may raise OSError."""
+
+    def open(self, path: str, *, create: bool = False) -> int:
+        """Opens for reading and writing; with `create`, a new or emptied file."""
+        return os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_TRUNC if create else 0), 0o644)
+
+    def close(self, fd: int) -> None:
+        """Gives the descriptor back."""
+        os.close(fd)
+
+    def pread(self, fd: int, size: int, offset: int) -> bytes:
+        """Up to `size` bytes; fewer only at the end of the file."""
+        return os.pread(fd, size, offset)
+
+    def pread_cached(self, fd: int, size: int, offset: int) -> bytes:
+        """As `pread` if the page cache has it, else BlockingIOError; fewer bytes where the cache ends."""
+        buffer = bytearray(size)
+        count = os.preadv(fd, (buffer,), offset, os.RWF_NOWAIT)
+        return bytes(buffer) if count == size else bytes(memoryview(buffer)[:count])
+
+    def pwritev(self, fd: int, buffers: Sequence[Buffer], offset: int) -> int:
+        """Writes the buffers one after the other; returns how many bytes were taken, which may be fewer."""
+        return os.pwritev(fd, buffers, offset)
+
+    def fdatasync(self, fd: int) -> None:
+        """Makes what was written durable, with as much metadata as reading it needs."""
+        os.fdatasync(fd)
+
+    def allocate(self, fd: int, offset: int, size: int) -> None:
+        """Reserves space; the file grows to it and reads as zeros there."""
+        os.posix_fallocate(fd, offset, size)
+
+    def size(self, fd: int) -> int:
+        """The file's length in bytes."""
+        return os.fstat(fd).st_size
+
+    def rename(self, source: str, target: str) -> None:
+        """Renames, replacing the target, atomically."""
+        os.rename(source, target)
+
+    def unlink(self, path: str) -> None:
+        """Removes a file's name."""
+        os.unlink(path)
+
+    def names(self, directory: str) -> list[str]:
+        """What is in a directory, sorted. FileNotFoundError if there is none."""
+        return sorted(os.listdir(directory))
+
+    def make_directory(self, path: str) -> None:
+        """Makes a directory; its parents must exist. One that exists is no error."""
+        try:
+            os.mkdir(path)
+        except FileExistsError:
+            if not os.path.isdir(path):
+                raise
+
+    def sync_directory(self, path: str) -> None:
+        """Makes the names in a directory durable."""
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def lock(self, path: str) -> int:
+        """Opens, and creates if need be, a file that nobody else has locked. BlockingIOError if somebody has.
+
+        The kernel gives up the lock with the descriptor, also when the process is killed."""
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
+
+    def random_bytes(self, size: int) -> bytes:
+        """Bytes that nobody can guess and that never repeat."""
+        return os.urandom(size)
+
+
+@contextmanager
+def named_errors(what: str) -> Iterator[None]:
+    """Turns an OSError in the block into `StorageFullError` or `StorageFailedError`; `what` names what was being done."""
+    try:
+        yield
+    except OSError as error:
+        raise named_error(what, error) from error
+
+
+def named_error(what: str, error: OSError) -> StorageFullError | StorageFailedError:
+    """The storage error that says what an OSError means."""
+    if is_full(error):
+        return StorageFullError(f"no space left to {what}", "Delete ledgers, or make room on the disk")
+    return StorageFailedError(
+        f"could not {what}: {error}", "The storage has stopped: look at the disk, then restart the bookie"
+    )
+
+
+def is_full(error: OSError) -> bool:
+    """Whether the error is only a lack of space."""
+    return error.errno in _NO_SPACE
+
+
+def write_all(disk: Disk, fd: int, buffers: Sequence[Buffer], offset: int) -> None:
+    """Writes all of these bytes, in as few calls as the system allows."""
+    for start in range(0, len(buffers), _IOV_MAX):
+        left = list(buffers[start : start + _IOV_MAX])
+        while left:
+            written = disk.pwritev(fd, left, offset)
+            if written == 0:
+                raise OSError(errno.EIO, "a write took no bytes")
+            offset += written
+            left = _after(left, written)
+
+
+def _after(buffers: list[Buffer], written: int) -> list[Buffer]:
+    """What is left of these buffers when so many bytes of them were written."""
+    for index, buffer in enumerate(buffers):
+        if written < len(buffer):
+            return [memoryview(buffer)[written:], *buffers[index + 1 :]] if written else buffers[index:]
+        written -= len(buffer)
+    return []
+
+
+def read_all(disk: Disk, fd: int, size: int, offset: int) -> bytes:
+    """Exactly these bytes, or fewer if the file ends before."""
+    data = disk.pread(fd, size, offset)
+    while 0 < len(data) < size:
+        more = disk.pread(fd, size - len(data), offset + len(data))
+        if not more:
+            break
+        data += more
+    return data
+
+
+def write_file_atomically(disk: Disk, directory: str, name: str, content: bytes) -> None:
+    """Writes a small file so that after a crash it is there wholly or not at all."""
+    temporary = f"{directory}/{name}.tmp"
+    fd = disk.open(temporary, create=True)
+    try:
+        write_all(disk, fd, (content,), 0)
+        disk.fdatasync(fd)
+    finally:
+        disk.close(fd)
+    disk.rename(temporary, f"{directory}/{name}")
+    disk.sync_directory(directory)

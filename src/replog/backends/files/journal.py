@@ -1,0 +1,169 @@
+"""Writing the journal: one group of records for each commit, with one write and one sync.
+
+The journal files *are* the log: a batch's bytes go from the caller's object into the file, and are never copied again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from replog.backends.files.disk import ZEROS, Buffer, Disk, is_full, named_error, write_all
+from replog.backends.files.index import Location
+from replog.backends.files.options import FilesOptions
+from replog.backends.files.pool import FilePool, JournalFile
+from replog.backends.files.record import (
+    PAGE_BYTES,
+    RECORD_HEADER_BYTES,
+    FileRange,
+    RecordType,
+    pack_epoch,
+    pack_record_header,
+    payload_checksum,
+)
+from replog.errors import StorageFailedError
+
+Record = tuple[RecordType, bytes]
+
+_EPOCH_RECORD_BYTES = RECORD_HEADER_BYTES + 8
+_ALLOCATE_BYTES = 16 << 20
+
+
+class Journal:
+    """The files, and the place where the next group goes. One thread at a time writes; `files` changes under `pool`'s lock."""
+
+    def __init__(
+        self, disk: Disk, options: FilesOptions, pool: FilePool, files: dict[int, JournalFile], current: JournalFile
+    ) -> None:
+        self._disk = disk
+        self._options = options
+        self._pool = pool
+        self.files = files
+        self.current = current
+        self.sequence = 0  # of the last group
+        self.has_rolled = False  # since somebody last looked
+
+    def make_room(self, size: int, *, keep_reserve: bool) -> None:
+        """Makes sure that a group of this size fits into space that exists, in the current file or in a new one.
+
+        Raises `StorageFullError`; then nothing was written. With `keep_reserve` some space stays for small groups."""
+        reserve = self._options.reserve_bytes if keep_reserve else 0
+        needed = size + _EPOCH_RECORD_BYTES + reserve
+        file = self.current
+        if file.position + needed > self._options.capacity_bytes and file.position > PAGE_BYTES:
+            file = self._roll()
+        end = -(-(file.position + needed) // PAGE_BYTES) * PAGE_BYTES
+        if end > file.allocated:
+            self._allocate(file, end)
+
+    def _roll(self) -> JournalFile:
+        ready = self._pool.take(self.current.number + 1)
+        self.files[ready.number] = ready
+        self.current = ready
+        self.has_rolled = True
+        return ready
+
+    def _allocate(self, file: JournalFile, end: int) -> None:
+        """The writes have caught up with the zeros, or a group is larger than a file: reserve without filling."""
+        with file.filling:
+            if end <= file.allocated:
+                return
+            file.is_outrun = True
+            generous = min(file.allocated + _ALLOCATE_BYTES, self._options.capacity_bytes)
+            try:
+                self._reserve(file, max(end, generous))
+            except OSError as error:
+                if generous <= end or not is_full(error):
+                    raise named_error(f"extend {file.path}", error) from error
+                try:
+                    self._reserve(file, end)
+                except OSError as again:
+                    raise named_error(f"extend {file.path}", again) from again
+
+    def _reserve(self, file: JournalFile, end: int) -> None:
+        self._disk.allocate(file.fd, file.allocated, end - file.allocated)
+        file.allocated = end
+
+    def write(self, records: Sequence[Record]) -> list[Location]:
+        """Writes a group into the room that was made, and syncs it; returns where each payload stands.
+
+        Raises `StorageFullError` if the file system went back on its word, `StorageFailedError`: then the outcome is
+        unknown, and nothing may be written any more (B1)."""
+        file = self.current
+        sequence = self.sequence + 1
+        buffers, locations, end, epoch = self._lay_out(file, records, sequence)
+        try:
+            write_all(self._disk, file.fd, buffers, file.position)
+        except OSError as error:
+            file.is_pristine = False  # a part may stand there: the next group begins another epoch
+            raise named_error(f"write to {file.path} at {file.position}", error) from error
+        try:
+            self._disk.fdatasync(file.fd)
+        except OSError as error:
+            raise StorageFailedError(
+                f"could not sync {file.path}: {error}",
+                "The storage has stopped: look at the disk, then restart the bookie",
+            ) from error
+        file.epoch = epoch
+        file.is_pristine = True
+        file.position = end
+        file.first_sequence = file.first_sequence or sequence
+        file.last_sequence = self.sequence = sequence
+        self._prepare_ahead(file)
+        return locations
+
+    def _lay_out(
+        self, file: JournalFile, records: Sequence[Record], sequence: int
+    ) -> tuple[list[Buffer], list[Location], int, int]:
+        """The group's bytes up to the end of the page, where its payloads stand, its end, and the epoch it has."""
+        buffers: list[Buffer] = []
+        locations: list[Location] = []
+        offset = file.position
+        epoch = file.epoch
+        position = 0
+        if not file.is_pristine:
+            new_epoch = int.from_bytes(self._disk.random_bytes(8), "little")
+            payload = pack_epoch(new_epoch)
+            checksum = payload_checksum(payload)
+            header = pack_record_header(file.seed, RecordType.EPOCH, payload, 0, False, epoch, sequence, checksum)
+            buffers += (header, payload)
+            offset += _EPOCH_RECORD_BYTES
+            epoch = new_epoch
+            position = 1
+        last = len(records) + position - 1
+        seed, number = file.seed, file.number
+        for record_type, payload in records:
+            checksum = payload_checksum(payload)
+            buffers.append(
+                pack_record_header(seed, record_type, payload, position, position == last, epoch, sequence, checksum)
+            )
+            buffers.append(payload)
+            offset += RECORD_HEADER_BYTES
+            locations.append(Location(number, offset, len(payload), checksum))
+            offset += len(payload)
+            position += 1
+        padding = -offset % PAGE_BYTES  # whole pages: no page needs to be read before it is written
+        if padding:
+            buffers.append(memoryview(ZEROS)[:padding])
+        return buffers, locations, offset, epoch
+
+    def _prepare_ahead(self, file: JournalFile) -> None:
+        capacity = self._options.capacity_bytes
+        if file.position > capacity // 2:
+            self._pool.want(file.number + 1)
+        ahead = self._options.fill_ahead_bytes
+        if file.allocated < capacity and not file.is_outrun and file.allocated - file.position < ahead // 2:
+            self._pool.fill(file)
+
+    def file_ranges(self, without: Sequence[JournalFile]) -> list[FileRange]:
+        """The files that remain when these are gone, as the group that is written next tells it."""
+        ranges: list[FileRange] = []
+        for number in sorted(self.files.keys() - {file.number for file in without}):
+            file = self.files[number]
+            first, last = file.first_sequence or self.sequence + 1, file.last_sequence
+            if file is self.current:
+                last = self.sequence + 1
+            if ranges and ranges[-1].last_number == number - 1:
+                ranges[-1] = FileRange(ranges[-1].first_number, number, ranges[-1].first_sequence, last)
+            else:
+                ranges.append(FileRange(number, number, first, last))
+        return ranges

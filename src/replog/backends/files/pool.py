@@ -1,0 +1,296 @@
+"""Journal files before and after their use: prepared ahead, filled with zeros, recycled.
+
+A write into a file that is filled or was used before needs no metadata from the file system: 1.75 times the latency
+and twice the bandwidth of a growing file. So the next file is made ready while the current one is written, and files
+that nobody needs any more are renamed instead of removed. All that happens in a thread which the pool owns and joins.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+from replog.backends.files.directory import journal_path
+from replog.backends.files.disk import ZEROS, Disk, is_full, named_error, write_all
+from replog.backends.files.options import FilesOptions
+from replog.backends.files.record import PAGE_BYTES, FileHeader, checksum_seed, pack_file_header
+from replog.errors import StorageError, StorageFailedError
+
+FIRST_FILL_BYTES = 1 << 20
+_PREPARE_TIMEOUT_S = 60.0
+_JOIN_TIMEOUT_S = 60.0
+_TEMPORARY = "new.journal.tmp"
+SPARE_PREFIX = "spare-"
+
+
+class JournalFile:
+    """A file of the journal. The storage's lock guards `fd` and `pins`; `filling` guards `allocated`."""
+
+    __slots__ = (
+        "allocated",
+        "epoch",
+        "fd",
+        "filling",
+        "first_sequence",
+        "is_outrun",
+        "is_pristine",
+        "last_sequence",
+        "number",
+        "path",
+        "pins",
+        "position",
+        "seed",
+    )
+
+    def __init__(self, number: int, path: str, fd: int, identity: bytes, epoch: int, allocated: int) -> None:
+        self.number = number
+        self.path = path
+        self.fd = fd  # -1 while it is closed
+        self.seed = checksum_seed(number, identity)
+        self.epoch = epoch
+        self.is_pristine = False  # nobody else wrote records of this epoch here, wholly or in part
+        self.position = PAGE_BYTES  # where the next group goes
+        self.allocated = allocated
+        self.is_outrun = False  # the writer was faster than the zeros
+        self.first_sequence = 0
+        self.last_sequence = 0
+        self.pins = 0  # how many reads are under way
+        self.filling = threading.Lock()
+
+
+class FilePool:
+    """Prepares the next journal file and reuses old ones. `changed` is the storage's lock."""
+
+    def __init__(
+        self, disk: Disk, directory: str, identity: bytes, options: FilesOptions, changed: threading.Condition
+    ) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._identity = identity
+        self._options = options
+        self._changed = changed
+        self._spares: list[str] = []
+        self._spare_count = 0
+        self._wanted = 0  # the number of the file to prepare
+        self._ready: JournalFile | None = None
+        self._refusal: OSError | None = None  # why the wanted file could not be made: no space
+        self._to_fill: JournalFile | None = None
+        self._retired: deque[JournalFile] = deque()
+        self._thread: threading.Thread | None = None
+        self._is_closing = False
+        self.failure: StorageError | None = None
+        self.recycled_files = 0
+
+    # -- for the storage ------------------------------------------------------------------------------------------
+
+    def start(self, spares: list[str], ready: JournalFile | None, *, background: bool) -> None:
+        """Begins, with the spare files of before. Without `background` all work is done in the caller's thread."""
+        self._spares = spares
+        self._spare_count = 1 + max((int(name[len(SPARE_PREFIX) :].split(".")[0]) for name in spares), default=0)
+        self._ready = ready
+        if background:
+            self._thread = threading.Thread(target=self._run, name="replog-journal-files", daemon=True)
+            self._thread.start()
+
+    def close(self) -> None:
+        """Ends the thread, and closes what it held. What is retired but not recycled yet is found at the next start."""
+        with self._changed:
+            self._is_closing = True
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join(_JOIN_TIMEOUT_S)
+        for file in (self._ready, *self._retired):
+            if file is not None and file.fd >= 0:
+                self._disk.close(file.fd)
+                file.fd = -1
+
+    def want(self, number: int) -> None:
+        """Asks for the next file to be prepared. Returns at once."""
+        with self._changed:
+            if self._ready is not None or self._wanted == number:
+                return
+            self._wanted = number
+            self._refusal = None
+            self._changed.notify_all()
+        self._work_inline()
+
+    def take(self, number: int) -> JournalFile:
+        """The prepared file, waiting for it if need be. Raises `StorageFullError`, `StorageFailedError`."""
+        self.want(number)
+        deadline = time.monotonic() + _PREPARE_TIMEOUT_S
+        with self._changed:
+            while self._ready is None:
+                if self.failure is not None:
+                    raise self.failure
+                if self._refusal is not None:
+                    refusal, self._refusal = self._refusal, None
+                    raise named_error(f"make journal file {number} in {self._directory}", refusal) from refusal
+                if not self._changed.wait(deadline - time.monotonic()):
+                    raise StorageFailedError(
+                        f"journal file {number} in {self._directory} was not made within {_PREPARE_TIMEOUT_S:.0f} s",
+                        "Look at the disk, then restart the bookie",
+                    )
+            ready, self._ready = self._ready, None
+        return ready
+
+    def fill(self, file: JournalFile) -> None:
+        """Asks for more zeros ahead of the writes. Returns at once."""
+        with self._changed:
+            if self._to_fill is file:
+                return
+            self._to_fill = file
+            self._changed.notify_all()
+        self._work_inline()
+
+    def retire(self, file: JournalFile) -> None:
+        """Nobody needs this file any more, and a durable checkpoint says so."""
+        with self._changed:
+            self._retired.append(file)
+            self._changed.notify_all()
+        self._work_inline()
+
+    @property
+    def spare_files(self) -> int:
+        """How many files wait for reuse."""
+        return len(self._spares)
+
+    # -- the work -------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                job = self._next_job()
+                while job is None:
+                    if self._is_closing:
+                        return
+                    self._changed.wait()
+                    job = self._next_job()
+                if self._is_closing:
+                    return
+            self._do(job)
+
+    def _work_inline(self) -> None:
+        while self._thread is None:
+            with self._changed:
+                job = self._next_job()
+            if job is None:
+                return
+            self._do(job)
+
+    def _do(self, job: Callable[[], None]) -> None:
+        try:
+            job()
+        except OSError as error:
+            with self._changed:
+                self.failure = named_error(f"look after the journal files in {self._directory}", error)
+                self._changed.notify_all()
+
+    def _next_job(self) -> Callable[[], None] | None:
+        if self.failure is not None:
+            return None
+        if self._retired and not self._retired[0].pins:
+            return self._recycle
+        if self._wanted:
+            return self._prepare
+        if self._to_fill is not None:
+            return self._fill_current
+        if self._ready is not None and self._is_fillable(self._ready) and self._thread is not None:
+            return self._fill_ready
+        return None
+
+    def _is_fillable(self, file: JournalFile) -> bool:
+        return not file.is_outrun and file.allocated < self._options.capacity_bytes
+
+    def _recycle(self) -> None:
+        """Keeps the oldest retired file as a spare if it is wanted, else removes it."""
+        file = self._retired[0]
+        keep = len(self._spares) < self._options.spare_files and file.allocated <= self._options.capacity_bytes
+        name = f"{SPARE_PREFIX}{self._spare_count:06}.journal"
+        if keep:
+            self._disk.rename(file.path, f"{self._directory}/{name}")
+        else:
+            self._disk.unlink(file.path)
+        self._disk.sync_directory(self._directory)
+        with self._changed:
+            self._retired.popleft()
+            if file.fd >= 0:
+                self._disk.close(file.fd)
+                file.fd = -1
+            if keep:
+                self._spares.append(name)
+                self._spare_count += 1
+            self.recycled_files += 1
+
+    def _prepare(self) -> None:
+        try:
+            ready = self.make(self._wanted)
+        except OSError as error:
+            if not is_full(error):
+                raise
+            with self._changed:
+                self._wanted = 0
+                self._refusal = error
+                self._changed.notify_all()
+            return
+        with self._changed:
+            self._wanted = 0
+            self._ready = ready
+            self._changed.notify_all()
+
+    def make(self, number: int) -> JournalFile:
+        """Makes a journal file from a spare, or anew, and gives it its name when it is durable. May raise OSError."""
+        disk = self._disk
+        epoch = int.from_bytes(disk.random_bytes(8), "little")
+        header = pack_file_header(FileHeader(number, epoch, self._identity))
+        spare = self._spares[-1] if self._spares else None
+        source = f"{self._directory}/{spare or _TEMPORARY}"
+        fd = disk.open(source, create=spare is None)
+        try:
+            content = (header,) if spare else (header, ZEROS[: self._first_fill_bytes() - PAGE_BYTES])
+            write_all(disk, fd, content, 0)
+            disk.fdatasync(fd)
+            path = f"{self._directory}/{journal_path(number)}"
+            disk.rename(source, path)
+            disk.sync_directory(self._directory)
+            file = JournalFile(number, path, fd, self._identity, epoch, disk.size(fd) & -PAGE_BYTES)
+        except BaseException:
+            disk.close(fd)
+            raise
+        if spare:
+            self._spares.pop()
+        file.is_pristine = True
+        return file
+
+    def _first_fill_bytes(self) -> int:
+        return min(FIRST_FILL_BYTES, self._options.capacity_bytes)
+
+    def _fill_current(self) -> None:
+        file = self._to_fill
+        assert file is not None
+        goal = min(file.position + self._options.fill_ahead_bytes, self._options.capacity_bytes)
+        if file.is_outrun or file.allocated >= goal or not self._fill_step(file):
+            with self._changed:
+                self._to_fill = None
+
+    def _fill_ready(self) -> None:
+        file = self._ready
+        if file is not None and not self._fill_step(file):
+            file.is_outrun = True  # no space for zeros: the writer allocates what it needs
+
+    def _fill_step(self, file: JournalFile) -> bool:
+        """Writes zeros behind what is allocated. False if there is no space."""
+        with file.filling:
+            size = min(len(ZEROS), self._options.capacity_bytes - file.allocated)
+            if size <= 0 or file.fd < 0:
+                return False
+            try:
+                write_all(self._disk, file.fd, (memoryview(ZEROS)[:size],), file.allocated)
+                self._disk.fdatasync(file.fd)
+            except OSError as error:
+                if not is_full(error):
+                    raise
+                return False
+            file.allocated += size
+        return True

@@ -1,0 +1,90 @@
+"""Reading batches back from journal files, each checked against damage."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import trio
+
+from replog.backends.files.disk import Disk, read_all
+from replog.backends.files.index import Location
+from replog.backends.files.pool import JournalFile
+from replog.backends.files.record import RECORD_HEADER_BYTES, payload_checksum
+from replog.errors import RemoteProtocolError, StorageUncertainError
+from replog.protocol.batch import Batch, decode
+
+_COALESCE_BYTES_MAX = 32 << 10  # larger batches are read one by one: a call costs less than copying them
+_ELSEWHERE = "Read it from another bookie, and re-replicate this one"
+
+
+def fetch(disk: Disk, files: dict[int, JournalFile], locations: Sequence[Location], *, wait: bool) -> list[Batch]:
+    """The batches at these places, up to the first one that is damaged or, without waiting, isn't in memory.
+
+    If that is the very first: `StorageUncertainError`, or `trio.WouldBlock`."""
+    batches: list[Batch] = []
+    while len(batches) < len(locations):
+        at = len(batches)
+        stop = _adjacent_end(locations, at)
+        run = locations[at:stop] if at or stop < len(locations) else locations
+        file = files[run[0].number]
+        try:
+            batches += _fetch_run(disk, file, run, wait)
+        except (trio.WouldBlock, StorageUncertainError):
+            if not batches:
+                raise
+            break
+        if len(batches) < stop:
+            break
+    return batches
+
+
+def _adjacent_end(locations: Sequence[Location], at: int) -> int:
+    """How far the batches from here on stand one after the other, so that one read gets them all."""
+    stop = at + 1
+    while stop < len(locations):
+        before, after = locations[stop - 1], locations[stop]
+        if before.size > _COALESCE_BYTES_MAX or after.size > _COALESCE_BYTES_MAX or after.number != before.number:
+            break
+        if after.offset != before.offset + before.size + RECORD_HEADER_BYTES:
+            break
+        stop += 1
+    return stop
+
+
+def _fetch_run(disk: Disk, file: JournalFile, run: Sequence[Location], wait: bool) -> list[Batch]:
+    """At least one batch, or an error."""
+    start = run[0].offset
+    size = run[-1].offset + run[-1].size - start
+    data = _read_bytes(disk, file, size, start, wait)
+    batches: list[Batch] = []
+    for location in run:
+        at = location.offset - start
+        piece = data if len(run) == 1 else data[at : at + location.size]
+        if len(piece) == location.size and payload_checksum(piece) == location.checksum:
+            try:
+                batches.append(decode(piece))
+                continue
+            except RemoteProtocolError as error:
+                raise _uncertain(file, location) from error
+        if batches:
+            break
+        if not wait and len(piece) < location.size:
+            raise trio.WouldBlock
+        raise _uncertain(file, location)
+    return batches
+
+
+def _read_bytes(disk: Disk, file: JournalFile, size: int, start: int, wait: bool) -> bytes:
+    try:
+        return read_all(disk, file.fd, size, start) if wait else disk.pread_cached(file.fd, size, start)
+    except OSError as error:
+        if not wait:  # not in memory, or a file system that cannot tell: `read` will say what is wrong, if anything is
+            raise trio.WouldBlock from error
+        raise StorageUncertainError(f"could not read {file.path} at {start}: {error}", _ELSEWHERE) from error
+
+
+def _uncertain(file: JournalFile, location: Location) -> StorageUncertainError:
+    return StorageUncertainError(
+        f"{file.path} is damaged at {location.offset}: a batch of {location.size} bytes doesn't match its checksum",
+        _ELSEWHERE,
+    )

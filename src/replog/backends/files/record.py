@@ -1,0 +1,202 @@
+"""The bytes of the journal (format 1): file headers and records.
+
+A journal file begins with a header page of 4096 bytes, little-endian like everything here:
+
+    magic "rlogjrnl", format, reserved, number of the file, epoch, identity of the bookie (16 bytes), CRC32C of all that
+
+Records follow without gaps. Those of one commit are a *group*: valid only together.
+
+    header (40 bytes)  magic "rlgr", type, flags (bit 0: last of its group), reserved, length of the payload, position
+                       in the group, epoch, sequence of the group, checksum of the payload, checksum of the header
+    payload            BATCH: a batch, verbatim
+                       MARKS: ledger id, fence term, last add confirmed, length of the key or -1, key
+                       DROP: ledger id
+                       EPOCH: the epoch of all records that follow, this group's included
+                       CHECKPOINT: number of file ranges, then of each: first and last file number, first and last
+                       sequence; number of ranges of deleted ledgers, then first and last id of each
+
+The *sequence* counts groups over the storage's whole life. A group is written only when the one before is durable, so
+a header with a higher sequence proves that everything before it was durable once. The *epoch* is random: a recycled
+file gets a new one, and so does a file that an earlier process wrote to. A record counts only if it has the epoch that
+is current at its place, so what an earlier life or a torn write left behind never joins a later group.
+
+Checksums are CRC32C; that of a header starts from the file's number and the bookie's identity. That of a payload takes the
+last four bytes first: most batches end with their own CRC32C, and a plain CRC32C over such bytes is the same whatever they say.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import attrs
+from crc32c import crc32c
+
+from replog.backends.ranges import LedgerRanges
+
+FORMAT = 1
+PAGE_BYTES = 4096
+FILE_MAGIC = b"rlogjrnl"
+MAGIC = b"rlgr"
+LAST_OF_GROUP = 1
+RECORD_HEADER_BYTES = 40
+PAYLOAD_BYTES_MAX = 1 << 30
+
+_FILE_HEADER = struct.Struct("<8sIIQQ16s")
+_PREFIX = struct.Struct("<4sBBHIIQQI")  # a record's header but for its own checksum
+_PREFIX_BYTES = _PREFIX.size
+_CHECKSUM = struct.Struct("<I")
+_SEED = struct.Struct("<Q16s")
+_MARKS = struct.Struct("<qqqi")
+_DROP = struct.Struct("<q")
+_EPOCH = struct.Struct("<Q")
+_FILE_RANGE = struct.Struct("<QQQQ")
+_LEDGER_RANGE = struct.Struct("<qq")
+
+assert _PREFIX_BYTES + _CHECKSUM.size == RECORD_HEADER_BYTES
+
+
+class RecordType(enum.IntEnum):
+    """What a record's payload is. The numbers stand in the format."""
+
+    BATCH = 1
+    MARKS = 2
+    DROP = 3
+    EPOCH = 4
+    CHECKPOINT = 5
+
+
+class RecordHeader(NamedTuple):
+    """A record's header, as it stands in the file."""
+
+    magic: bytes
+    record_type: int
+    flags: int
+    reserved: int
+    length: int
+    position: int
+    epoch: int
+    sequence: int
+    payload_checksum: int
+
+
+@attrs.frozen
+class FileHeader:
+    """The first page of a journal file."""
+
+    number: int
+    epoch: int
+    identity: bytes
+    format: int = FORMAT
+
+
+@attrs.frozen
+class FileRange:
+    """Journal files with consecutive numbers, and the sequences of their first and last group."""
+
+    first_number: int
+    last_number: int
+    first_sequence: int
+    last_sequence: int
+
+
+def pack_file_header(header: FileHeader) -> bytes:
+    """The header page."""
+    packed = _FILE_HEADER.pack(FILE_MAGIC, header.format, 0, header.number, header.epoch, header.identity)
+    return (packed + _CHECKSUM.pack(crc32c(packed))).ljust(PAGE_BYTES, b"\0")
+
+
+def unpack_file_header(page: bytes) -> FileHeader | None:
+    """The header, of whatever format, or None if these bytes are none."""
+    size = _FILE_HEADER.size
+    if len(page) < size + _CHECKSUM.size or _CHECKSUM.unpack_from(page, size)[0] != crc32c(page[:size]):
+        return None
+    magic, version, _, number, epoch, identity = _FILE_HEADER.unpack_from(page)
+    return FileHeader(number, epoch, identity, version) if magic == FILE_MAGIC else None
+
+
+def checksum_seed(number: int, identity: bytes) -> int:
+    """Where the checksums of a file's record headers start."""
+    return int(crc32c(_SEED.pack(number, identity)))
+
+
+def payload_checksum(payload: bytes | memoryview) -> int:
+    """The checksum of a payload: its last four bytes first."""
+    view = memoryview(payload)
+    return int(crc32c(view[:-4], crc32c(view[-4:])))
+
+
+def pack_record_header(
+    seed: int, record_type: int, payload: bytes, position: int, is_last: bool, epoch: int, sequence: int, checksum: int
+) -> bytes:
+    """The 40 bytes that stand before a payload."""
+    flags = LAST_OF_GROUP if is_last else 0
+    prefix = _PREFIX.pack(MAGIC, record_type, flags, 0, len(payload), position, epoch, sequence, checksum)
+    return prefix + crc32c(prefix, seed).to_bytes(4, "little")
+
+
+def unpack_record_header(data: bytes, at: int, seed: int) -> RecordHeader | None:
+    """The header that stands at this place, or None if there is no intact one."""
+    end = at + _PREFIX_BYTES
+    if not data.startswith(MAGIC, at) or end + 4 > len(data):
+        return None
+    if crc32c(data[at:end], seed) != int.from_bytes(data[end : end + 4], "little"):
+        return None
+    return RecordHeader._make(_PREFIX.unpack_from(data, at))
+
+
+def pack_marks(ledger_id: int, key: bytes | None, fence_term: int, last_add_confirmed: int) -> bytes:
+    """The payload of MARKS: always all marks of the ledger, so that the newest record alone tells."""
+    key_length = -1 if key is None else len(key)
+    return _MARKS.pack(ledger_id, fence_term, last_add_confirmed, key_length) + (key or b"")
+
+
+def unpack_marks(payload: bytes | memoryview) -> tuple[int, bytes | None, int, int]:
+    """Ledger id, key, fence term and last add confirmed."""
+    ledger_id, fence_term, last_add_confirmed, key_length = _MARKS.unpack_from(payload)
+    key = None if key_length < 0 else bytes(payload[_MARKS.size : _MARKS.size + key_length])
+    return ledger_id, key, fence_term, last_add_confirmed
+
+
+def pack_drop(ledger_id: int) -> bytes:
+    """The payload of DROP."""
+    return _DROP.pack(ledger_id)
+
+
+def unpack_drop(payload: bytes | memoryview) -> int:
+    """The ledger id."""
+    return int(_DROP.unpack_from(payload)[0])
+
+
+def pack_epoch(epoch: int) -> bytes:
+    """The payload of EPOCH."""
+    return _EPOCH.pack(epoch)
+
+
+def unpack_epoch(payload: bytes | memoryview) -> int:
+    """The epoch that begins."""
+    return int(_EPOCH.unpack_from(payload)[0])
+
+
+def pack_checkpoint(files: Sequence[FileRange], deleted: LedgerRanges) -> bytes:
+    """The payload of CHECKPOINT."""
+    packed = [_EPOCH.pack(len(files))]
+    packed += [
+        _FILE_RANGE.pack(each.first_number, each.last_number, each.first_sequence, each.last_sequence) for each in files
+    ]
+    packed.append(_EPOCH.pack(len(deleted)))
+    packed += [_LEDGER_RANGE.pack(first, last) for first, last in deleted]
+    return b"".join(packed)
+
+
+def unpack_checkpoint(payload: bytes | memoryview) -> tuple[list[FileRange], list[tuple[int, int]]]:
+    """The files that there were, and the ranges of deleted ledgers."""
+    (count,) = _EPOCH.unpack_from(payload)
+    start = _EPOCH.size
+    middle = start + count * _FILE_RANGE.size
+    files = [FileRange(*numbers) for numbers in _FILE_RANGE.iter_unpack(payload[start:middle])]
+    (count,) = _EPOCH.unpack_from(payload, middle)
+    start = middle + _EPOCH.size
+    return files, list(_LEDGER_RANGE.iter_unpack(payload[start : start + count * _LEDGER_RANGE.size]))
