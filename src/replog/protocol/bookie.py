@@ -23,7 +23,7 @@ from replog.protocol.messages import (
     Status,
     WriteLastAddConfirmedRequest,
 )
-from replog.protocol.mutations import Marks, Mutation, PutBatch, SetMarks
+from replog.protocol.mutations import DELETED_TERM, DropLedger, Marks, Mutation, PutBatch, SetMarks
 
 OrderedRequest = AddRequest | FenceRequest | RecoveryReadRequest | WriteLastAddConfirmedRequest
 
@@ -44,15 +44,28 @@ class Accepted:
 class LedgerOnBookie:
     """One ledger. `marks` are its durable ones, or `Marks()` if the storage never saw it."""
 
-    __slots__ = ("_highest", "_last_entry_id", "fence_term", "key", "last_add_confirmed", "ledger_id")
+    __slots__ = (
+        "_durable_fence_term",
+        "_highest",
+        "_is_key_durable",
+        "_last_entry_id",
+        "_stride",
+        "fence_term",
+        "key",
+        "last_add_confirmed",
+        "ledger_id",
+    )
 
     def __init__(self, ledger_id: int, marks: Marks) -> None:
         self.ledger_id = ledger_id
         self.key = marks.key
         self.fence_term = marks.fence_term
         self.last_add_confirmed = marks.last_add_confirmed
+        self._is_key_durable = marks.key is not None
+        self._durable_fence_term = marks.fence_term
         self._last_entry_id = marks.last_entry_id
         self._highest: dict[tuple[int, int], int] = {}  # by stamp and rotation: the last id accepted
+        self._stride: int | None = None  # of all batches: else two of them could hold one id in different rotations
 
     # -- requests that change something, or fence -----------------------------------------------------------------
 
@@ -67,11 +80,18 @@ class LedgerOnBookie:
             return Accepted(request, mutations)
         batch = request.batch
         mutations.append(PutBatch(batch))
+        self._stride = batch.stride
         rotation = (batch.stamp, batch.first_entry_id % batch.stride)
         highest = self._highest.get(rotation, self._last_entry_id)
         if batch.last_entry_id > highest:
             self._highest[rotation] = batch.last_entry_id
         return Accepted(request, mutations, None, batch.first_entry_id <= highest)
+
+    def drop(self) -> Accepted:
+        """The ledger was deleted (B6): forgets it, and keeps everybody out for ever, as a fence does (L5)."""
+        self.fence_term = DELETED_TERM
+        request = FenceRequest(0, self.ledger_id, self.key or b"", DELETED_TERM)
+        return Accepted(request, [DropLedger(self.ledger_id)])
 
     def _refusal(self, request: OrderedRequest) -> Response | None:
         if self.key is not None and request.key != self.key:
@@ -83,19 +103,24 @@ class LedgerOnBookie:
             if batch.ledger_id != self.ledger_id or (not request.recovery and batch.stamp != request.term):
                 detail = f"{batch!r} in an add for ledger {self.ledger_id} of term {request.term}"
                 return Response(request.request_id, Status.BAD_REQUEST, detail=detail)
+            if batch.stride != (self._stride or batch.stride):
+                detail = f"{batch!r} in a ledger whose batches have stride {self._stride} (T3)"
+                return Response(request.request_id, Status.BAD_REQUEST, detail=detail)
         return None
 
     def _raise_marks(self, request: OrderedRequest) -> SetMarks | None:
         """Raises the fence (T1) and the last add confirmed in memory; returns what must follow on the disk.
 
-        A batch raises the last add confirmed by itself: its header is stored with it."""
+        Key and fence are asked for again until `answer` tells that they are durable: a commit that found no space did
+        nothing, and the next request must not be answered as if it had (R3). A batch raises the last add confirmed by
+        itself: its header is stored with it."""
         confirmed = -1
         if isinstance(request, AddRequest):
             self.last_add_confirmed = max(self.last_add_confirmed, request.batch.last_add_confirmed)
         if isinstance(request, AddRequest | WriteLastAddConfirmedRequest):
             confirmed = request.last_add_confirmed
-        new_key = request.key if self.key is None else None
-        new_term = request.term if request.term > self.fence_term else None
+        new_key = None if self._is_key_durable else request.key
+        new_term = request.term if request.term > self._durable_fence_term else None
         new_confirmed = confirmed if confirmed > self.last_add_confirmed else None
         if new_key is None and new_term is None and new_confirmed is None:
             return None
@@ -111,6 +136,9 @@ class LedgerOnBookie:
         request = accepted.request
         if accepted.refusal is not None:
             return accepted.refusal
+        if accepted.mutations and isinstance(accepted.mutations[0], SetMarks):
+            self._is_key_durable = True
+            self._durable_fence_term = max(self._durable_fence_term, accepted.mutations[0].fence_term or 0)
         if isinstance(request, RecoveryReadRequest):
             return read_answer(request.request_id, found, self.last_add_confirmed)
         return Response(request.request_id, Status.OK, self.last_add_confirmed, self.fence_term)

@@ -1,0 +1,127 @@
+"""Bookies for tests: the machine of each ledger over a disk in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+
+from replog.protocol.batch import Batch
+from replog.protocol.bookie import Accepted, LedgerOnBookie, OrderedRequest, read_answer, settle_add
+from replog.protocol.messages import (
+    AddRequest,
+    ReadLastAddConfirmedRequest,
+    ReadRequest,
+    RecoveryReadRequest,
+    Response,
+    Status,
+)
+from replog.protocol.mutations import DELETED_TERM, DropLedger, Marks, Mutation, PutBatch
+
+
+class Disk:
+    """What survives when a bookie's process dies."""
+
+    def __init__(self) -> None:
+        self.marks: dict[int, Marks] = {}
+        self.batches: dict[int, list[Batch]] = {}
+        self.damaged: set[tuple[int, int]] = set()
+
+    def commit(self, mutations: Sequence[Mutation]) -> None:
+        for mutation in mutations:
+            self._apply(mutation)
+
+    def _apply(self, mutation: Mutation) -> None:
+        if isinstance(mutation, DropLedger):
+            self.marks[mutation.ledger_id] = Marks(fence_term=DELETED_TERM)
+            self.batches.pop(mutation.ledger_id, None)
+        elif isinstance(mutation, PutBatch):
+            batch = mutation.batch
+            self.batches.setdefault(batch.ledger_id, []).append(batch)
+            marks = self.marks.get(batch.ledger_id, Marks())
+            self.marks[batch.ledger_id] = attrs.evolve(
+                marks,
+                last_add_confirmed=max(marks.last_add_confirmed, batch.last_add_confirmed),
+                last_entry_id=max(marks.last_entry_id, batch.last_entry_id),
+            )
+        else:
+            marks = self.marks.get(mutation.ledger_id, Marks())
+            self.marks[mutation.ledger_id] = attrs.evolve(
+                marks,
+                key=marks.key or mutation.key,
+                fence_term=max(marks.fence_term, mutation.fence_term or 0),
+                last_add_confirmed=max(marks.last_add_confirmed, _or_none(mutation.last_add_confirmed)),
+            )
+
+    def read(self, ledger_id: int, entry_id: int, stamp: int) -> list[Batch] | None:
+        """None for doubt, as `LedgerOnBookie.answer` wants it."""
+        if (ledger_id, entry_id) in self.damaged:
+            return None
+        ours = [batch for batch in self.batches.get(ledger_id, ()) if batch.stamp == stamp]
+        first = [batch for batch in ours if batch.holds(entry_id)]
+        after = sorted((batch for batch in ours if batch.first_entry_id > entry_id), key=_first_entry_id)
+        return [*first[:1], *after] if first else []
+
+    def holds(self, ledger_id: int, entry_id: int) -> bool:
+        return any(batch.holds(entry_id) for batch in self.batches.get(ledger_id, ()))
+
+
+def _or_none(number: int | None) -> int:
+    return -1 if number is None else number
+
+
+def _first_entry_id(batch: Batch) -> int:
+    return batch.first_entry_id
+
+
+class Bookie:
+    """One bookie: a machine for each ledger, and the disk that it is rebuilt from."""
+
+    def __init__(self) -> None:
+        self.disk = Disk()
+        self._ledgers: dict[int, LedgerOnBookie] = {}
+
+    def ledger(self, ledger_id: int) -> LedgerOnBookie:
+        if ledger_id not in self._ledgers:
+            self._ledgers[ledger_id] = LedgerOnBookie(ledger_id, self.disk.marks.get(ledger_id, Marks()))
+        return self._ledgers[ledger_id]
+
+    def crash(self) -> None:
+        """The process dies: what was accepted and not committed is gone."""
+        self._ledgers.clear()
+
+    def accept(self, request: OrderedRequest) -> Accepted:
+        return self.ledger(request.ledger_id).accept(request)
+
+    def finish(self, accepted: Accepted) -> Response:
+        """Commits what was accepted, and answers."""
+        request, mutations = accepted.request, accepted.mutations
+        ledger = self.ledger(request.ledger_id)
+        if accepted.may_be_stored:
+            assert isinstance(request, AddRequest)
+            settled = settle_add(request.batch, self.disk.batches.get(request.ledger_id, ()))
+            if settled is not None:
+                mutations = [mutation for mutation in mutations if not isinstance(mutation, PutBatch)]
+            if settled is Status.CONFLICT:
+                self.disk.commit(mutations)
+                return Response(request.request_id, Status.CONFLICT)
+        self.disk.commit(mutations)
+        if accepted.refusal is None and isinstance(request, RecoveryReadRequest):
+            return ledger.answer(accepted, self.disk.read(request.ledger_id, request.entry_id, request.stamp))
+        return ledger.answer(accepted)
+
+    def handle(self, request: OrderedRequest) -> Response:
+        return self.finish(self.accept(request))
+
+    def read(self, request: ReadRequest) -> Response:
+        ledger = self.ledger(request.ledger_id)
+        refusal = ledger.refuse_read(request)
+        if refusal is not None:
+            return refusal
+        found = self.disk.read(request.ledger_id, request.entry_id, request.stamp)
+        return read_answer(request.request_id, found, ledger.last_add_confirmed)
+
+    def last_add_confirmed(self, request: ReadLastAddConfirmedRequest) -> int:
+        ledger = self.ledger(request.ledger_id)
+        assert ledger.refuse_read(request) is None
+        return ledger.last_add_confirmed

@@ -1,0 +1,439 @@
+"""Drives the machines of the floor by hand, message by message, so that a test reads like a counterexample.
+
+A `Cluster` has bookies (`LedgerOnBookie` over a disk in memory) and a metastore with CAS. An actor wraps one client's
+machine and keeps what the machine asked for in `waiting`, until the test says what becomes of it:
+
+    deliver   the request arrives and its answer comes back
+    arrive    the request arrives; the answer comes back when the returned function is called
+    lose      neither arrives, and nobody is told (yet)
+    fail      the request is lost, and the client's deadline passes
+    run       everything is delivered until nothing waits
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+import attrs
+
+from replog.errors import ReplogError
+from replog.protocol.digest import Digest, DigestType, ledger_key, ledger_key_check
+from replog.protocol.effects import (
+    ChooseReplacements,
+    Confirmed,
+    Delivered,
+    Failed,
+    Finished,
+    ReadMetadata,
+    SendAdd,
+    SendFence,
+    SendLastAddConfirmed,
+    SendRead,
+    SendReadLastAddConfirmed,
+    SendRecoveryRead,
+    WriteMetadata,
+)
+from replog.protocol.messages import (
+    AddRequest,
+    FenceRequest,
+    ReadLastAddConfirmedRequest,
+    ReadRequest,
+    RecoveryReadRequest,
+    Response,
+    Status,
+    WriteLastAddConfirmedRequest,
+)
+from replog.protocol.model import RECOVERY_TERM, WRITER_TERM, Fragment, LedgerMetadata, LogMetadata
+from replog.protocol.quorum import Quorum
+from replog.protocol.reading import LedgerReading
+from replog.protocol.recovery import LedgerRecovery
+from replog.protocol.writing import LedgerWriting
+from tests.protocol.bookies import Bookie
+
+PASSWORD = b"open sesame"
+THREE = Quorum(3, 3, 2)
+STRIPED = Quorum(5, 3, 2)
+
+Tell = Callable[[], None]
+
+
+class Cluster:
+    """Bookies b1, b2, ... and a metastore. Ledgers begin on the first E bookies; the others are spare."""
+
+    def __init__(self, quorum: Quorum = THREE, bookies: int = 8, digest_type: DigestType = DigestType.CRC32C) -> None:
+        self.quorum = quorum
+        self.digest_type = digest_type
+        self.bookies = {f"b{number}": Bookie() for number in range(1, bookies + 1)}
+        self.down: set[str] = set()
+        self.records: dict[int, tuple[LedgerMetadata, int]] = {}
+        self.logs: dict[str, tuple[LogMetadata, int]] = {}
+
+    def __getitem__(self, bookie_id: str) -> Bookie:
+        return self.bookies[bookie_id]
+
+    def create_ledger(self, ledger_id: int = 7) -> LedgerMetadata:
+        metadata = LedgerMetadata(
+            ledger_id,
+            self.quorum,
+            self.digest_type,
+            ledger_key_check(ledger_key(ledger_id, PASSWORD)),
+            (Fragment(0, tuple(self.bookies)[: self.quorum.ensemble]),),
+            token=f"creator of {ledger_id}",
+        )
+        self.records[ledger_id] = (metadata, 0)
+        return metadata
+
+    def metadata(self, ledger_id: int = 7) -> LedgerMetadata:
+        return self.records[ledger_id][0]
+
+    def change(self, metadata: LedgerMetadata) -> None:
+        """Somebody else changes the record: an administrator, a repair."""
+        self.records[metadata.ledger_id] = (
+            attrs.evolve(metadata, token="somebody else's"),
+            self.records[metadata.ledger_id][1] + 1,
+        )
+
+    def cas(self, metadata: LedgerMetadata, expected: int) -> int | None:
+        version = self.records[metadata.ledger_id][1] if metadata.ledger_id in self.records else None
+        if version is None or version != expected:
+            return None
+        self.records[metadata.ledger_id] = (metadata, version + 1)
+        return version + 1
+
+    def digest(self, ledger_id: int = 7) -> Digest:
+        return Digest(self.digest_type, ledger_id, PASSWORD)
+
+    def writer(self, ledger_id: int = 7, nonce: str = "w1") -> Writer:
+        if ledger_id not in self.records:
+            self.create_ledger(ledger_id)
+        metadata, version = self.records[ledger_id]
+        return Writer(self, LedgerWriting(metadata, version, self.digest(ledger_id), nonce), ledger_id)
+
+    def recovery(self, ledger_id: int = 7, nonce: str = "w2") -> Recovery:
+        metadata, version = self.records[ledger_id]
+        return Recovery(self, LedgerRecovery(metadata, version, self.digest(ledger_id), nonce), ledger_id)
+
+    def reader(self, ledger_id: int = 7, first_entry_id: int = 0, order: Sequence[str] = ()) -> Reader:
+        """A reader that asks these bookies first, in this order."""
+        metadata, _ = self.records[ledger_id]
+
+        def read_order(write_set: Sequence[int]) -> list[int]:
+            names = metadata.last_fragment.ensemble
+            return sorted(write_set, key=lambda index: order.index(names[index]) if names[index] in order else 99)
+
+        machine = LedgerReading(metadata, self.digest(ledger_id), first_entry_id, read_order)
+        return Reader(self, machine, ledger_id)
+
+    def holders(self, entry_id: int, ledger_id: int = 7) -> set[str]:
+        """The bookies whose disk has the entry."""
+        return {name for name, bookie in self.bookies.items() if bookie.disk.holds(ledger_id, entry_id)}
+
+    def copies(self, entry_id: int, ledger_id: int = 7) -> int:
+        """How many of the write set that the metadata names have the entry on disk."""
+        ensemble = self.metadata(ledger_id).fragment_of(entry_id).ensemble
+        named = {ensemble[index] for index in self.quorum.write_set(entry_id)}
+        return len(named & self.holders(entry_id, ledger_id))
+
+    def replacements(self, effect: ChooseReplacements) -> dict[int, str]:
+        """The first spare bookies that are up."""
+        taken = effect.excluded | set(effect.metadata.last_fragment.ensemble) | self.down
+        spare = [name for name in self.bookies if name not in taken]
+        return dict(zip(effect.failed, spare, strict=False))
+
+
+class Actor:
+    """One client, and what its machine waits for."""
+
+    term = RECOVERY_TERM
+    machine: Any
+
+    def __init__(self, cluster: Cluster, ledger_id: int) -> None:
+        self.cluster = cluster
+        self.ledger_id = ledger_id
+        self.key = ledger_key(ledger_id, PASSWORD)
+        self.waiting: list[Any] = []
+        self.confirmed: list[int] = []
+        self.payloads: list[bytes] = []
+        self.finished: LedgerMetadata | None = None
+        self.error: ReplogError | None = None
+
+    def collect(self) -> None:
+        """Drains the machine's effects."""
+        for effect in self.machine.take_effects():
+            assert self.finished is None, "nothing follows the end"
+            assert self.error is None, "nothing follows the end"
+            if isinstance(effect, Confirmed):
+                self.confirmed.append(effect.last_add_confirmed)
+            elif isinstance(effect, Delivered):
+                self.payloads += _trimmed(effect)
+            elif isinstance(effect, Finished):
+                self.finished = effect.metadata
+            elif isinstance(effect, Failed):
+                self.error = effect.error
+            else:
+                self.waiting.append(effect)
+
+    def find(self, kind: type, bookie_id: str | None = None, entry_id: int | None = None) -> list[Any]:
+        """The waiting effects of this kind, to this bookie, about this entry."""
+        return [
+            effect
+            for effect in self.waiting
+            if isinstance(effect, kind)
+            and (bookie_id is None or getattr(effect, "bookie_id", None) == bookie_id)
+            and (entry_id is None or _entry_id(effect) == entry_id)
+        ]
+
+    def take(self, kind: type, bookie_id: str | None = None, entry_id: int | None = None) -> Any:
+        found = self.find(kind, bookie_id, entry_id)
+        assert found, f"nothing waits like {kind.__name__} {bookie_id} {entry_id}; waiting: {self.waiting}"
+        self.waiting.remove(found[0])
+        return found[0]
+
+    lose = take
+
+    def arrive(self, kind: type, bookie_id: str | None = None, entry_id: int | None = None) -> Tell:
+        return self._arrive(self.take(kind, bookie_id, entry_id))
+
+    def deliver(self, kind: type, bookie_id: str | None = None, entry_id: int | None = None) -> None:
+        self.arrive(kind, bookie_id, entry_id)()
+
+    def fail(self, kind: type, bookie_id: str | None = None, entry_id: int | None = None) -> None:
+        self._tell(lambda: self._silent(self.take(kind, bookie_id, entry_id)))
+
+    def run(self) -> None:
+        """Delivers everything until nothing waits."""
+        self.collect()
+        for _ in range(100_000):
+            if not self.waiting:
+                return
+            self._arrive(self.waiting.pop(0))()
+        raise AssertionError("this never ends")
+
+    def choose(self, chosen: Mapping[int, str]) -> None:
+        """The placement's answer, by hand."""
+        self.lose(ChooseReplacements)
+        self.machine.replacements_chosen(chosen)
+        self.collect()
+
+    def write_loses_answer(self) -> None:
+        """The CAS happens, and its answer is lost."""
+        self._cas(self.take(WriteMetadata))
+        self.machine.metadata_uncertain()
+        self.collect()
+
+    def write_loses_request(self) -> Callable[[], int | None]:
+        """The CAS is lost on its way, or merely late: then the returned function lets it happen."""
+        effect = self.take(WriteMetadata)
+        self.machine.metadata_uncertain()
+        self.collect()
+        return lambda: self._cas(effect)
+
+    def _cas(self, effect: WriteMetadata) -> int | None:
+        return self.cluster.cas(effect.metadata, effect.expected)
+
+    def _tell(self, tell: Tell) -> None:
+        tell()
+        self.collect()
+
+    def _arrive(self, effect: Any) -> Tell:
+        if getattr(effect, "bookie_id", None) in self.cluster.down:
+            return lambda: self._tell(lambda: self._silent(effect))
+        told = self._handle(effect)
+        return lambda: self._tell(told)
+
+    def _handle(self, effect: Any) -> Tell:
+        """Lets the effect happen, and returns what tells the machine."""
+        if isinstance(effect, ChooseReplacements):
+            chosen = self.cluster.replacements(effect)
+            return lambda: self.machine.replacements_chosen(chosen)
+        if isinstance(effect, WriteMetadata):
+            version = self._cas(effect)
+            return lambda: (
+                self.machine.metadata_conflict() if version is None else self.machine.metadata_written(version)
+            )
+        if isinstance(effect, ReadMetadata):
+            found = self.cluster.records.get(self.ledger_id)
+            return lambda: self.machine.metadata_missing() if found is None else self._metadata_read(*found)
+        return self._request(effect, self.cluster[effect.bookie_id])
+
+    def _metadata_read(self, metadata: LedgerMetadata, version: int) -> None:
+        self.machine.metadata_read(metadata, version)
+
+    def _request(self, effect: Any, bookie: Bookie) -> Tell:
+        raise NotImplementedError
+
+    def _silent(self, effect: Any) -> None:
+        raise NotImplementedError
+
+    def add_request(self, effect: SendAdd) -> AddRequest:
+        return AddRequest(
+            0, self.ledger_id, self.key, self.term, effect.batch, effect.recovery, effect.last_add_confirmed
+        )
+
+
+class Writer(Actor):
+    """The client that created the ledger."""
+
+    term = WRITER_TERM
+
+    def __init__(self, cluster: Cluster, machine: LedgerWriting, ledger_id: int) -> None:
+        super().__init__(cluster, ledger_id)
+        self.machine: LedgerWriting = machine
+
+    def add(self, *payloads: bytes) -> None:
+        """One gathering."""
+        self.machine.add(payloads, timestamp_ns=1)
+        self.collect()
+
+    def close(self) -> None:
+        self.machine.close()
+        self.collect()
+
+    def bookie_failed(self, bookie_id: str) -> None:
+        """Something sent to this bookie got no answer in time."""
+        self.machine.bookie_failed(self.machine.ensemble().index(bookie_id), bookie_id)
+        self.collect()
+
+    def _request(self, effect: Any, bookie: Bookie) -> Tell:
+        if isinstance(effect, SendLastAddConfirmed):
+            confirmed = effect.last_add_confirmed
+            request = WriteLastAddConfirmedRequest(0, self.ledger_id, self.key, self.term, confirmed)
+            response = bookie.handle(request)
+            return lambda: self.machine.add_fenced(response.fence_term) if response.status is Status.FENCED else None
+        return self._added(effect, bookie.handle(self.add_request(effect)))
+
+    def _added(self, effect: SendAdd, response: Response) -> Tell:
+        if response.status is Status.OK:
+            return lambda: self.machine.add_confirmed(effect.index, effect.bookie_id, effect.batch.first_entry_id)
+        if response.status is Status.FENCED:
+            return lambda: self.machine.add_fenced(response.fence_term)
+        return lambda: self._silent(effect)
+
+    def _silent(self, effect: Any) -> None:
+        if isinstance(effect, SendAdd):
+            self.machine.bookie_failed(effect.index, effect.bookie_id)
+
+
+class Recovery(Actor):
+    """A client that recovers the ledger."""
+
+    def __init__(self, cluster: Cluster, machine: LedgerRecovery, ledger_id: int) -> None:
+        super().__init__(cluster, ledger_id)
+        self.machine: LedgerRecovery = machine
+
+    def start(self) -> None:
+        self.machine.start()
+        self.collect()
+
+    def claim(self) -> None:
+        """Starts, and makes the ledger IN_RECOVERY."""
+        self.start()
+        self.deliver(WriteMetadata)
+
+    def recover(self) -> LedgerMetadata:
+        """Runs to the end, and returns the closed ledger's metadata. Raises what it failed with."""
+        self.start()
+        self.run()
+        if self.error is not None:
+            raise self.error
+        assert self.finished is not None, "recovery stopped without an end"
+        return self.finished
+
+    def _request(self, effect: Any, bookie: Bookie) -> Tell:
+        if isinstance(effect, SendAdd):
+            response = bookie.handle(self.add_request(effect))
+        elif isinstance(effect, SendFence):
+            response = bookie.handle(FenceRequest(0, self.ledger_id, self.key, self.term))
+        else:
+            request = RecoveryReadRequest(0, self.ledger_id, self.key, self.term, effect.entry_id, effect.stamp)
+            response = bookie.handle(request)
+        if response.status is Status.FENCED:
+            return lambda: self.machine.refused(response.fence_term)
+        return lambda: self._answered(effect, response)
+
+    def _answered(self, effect: Any, response: Response) -> None:
+        if isinstance(effect, SendFence):
+            self.machine.fence_confirmed(effect.index, response.last_add_confirmed)
+        elif response.status is Status.NO_ENTRY:
+            self.machine.read_absent(effect.index, effect.entry_id)
+        elif response.status is not Status.OK:
+            self._silent(effect)
+        elif isinstance(effect, SendAdd):
+            self.machine.add_confirmed(effect.index, effect.bookie_id, effect.batch.first_entry_id)
+        else:
+            self.machine.read_found(effect.index, effect.entry_id, response.batches[0])
+
+    def _silent(self, effect: Any) -> None:
+        if isinstance(effect, SendFence):
+            self.machine.fence_failed(effect.index)
+        elif isinstance(effect, SendRecoveryRead):
+            self.machine.read_unknown(effect.index, effect.entry_id)
+        else:
+            self.machine.bookie_failed(effect.index, effect.bookie_id)
+
+
+class Reader(Actor):
+    """A client that only reads."""
+
+    def __init__(self, cluster: Cluster, machine: LedgerReading, ledger_id: int) -> None:
+        super().__init__(cluster, ledger_id)
+        self.machine: LedgerReading = machine
+
+    def read_on(self) -> None:
+        self.machine.read_on()
+        self.collect()
+
+    def poll(self) -> None:
+        """Asks how far the ledger is confirmed."""
+        self.machine.poll_last_add_confirmed()
+        self.run()
+
+    def read_all(self) -> list[bytes]:
+        """Reads up to what is known to be confirmed. Raises what it failed with."""
+        self.read_on()
+        while self.waiting:
+            self.run()
+            self.read_on()
+        if self.error is not None:
+            raise self.error
+        return self.payloads
+
+    def refresh(self) -> None:
+        """Rereads the metadata."""
+        self.machine.metadata_read(self.cluster.metadata(self.ledger_id))
+        self.collect()
+
+    def _metadata_read(self, metadata: LedgerMetadata, version: int) -> None:
+        self.machine.metadata_read(metadata)
+
+    def _request(self, effect: Any, bookie: Bookie) -> Tell:
+        if isinstance(effect, SendReadLastAddConfirmed):
+            request = ReadLastAddConfirmedRequest(0, self.ledger_id, self.key, effect.after, 0)
+            heard = bookie.last_add_confirmed(request)
+            return lambda: self.machine.last_add_confirmed_heard(heard)
+        read = cast(SendRead, effect)
+        response = bookie.read(ReadRequest(0, self.ledger_id, self.key, read.entry_id, read.stamp, 1 << 20))
+        if response.status is Status.OK:
+            return lambda: self.machine.read_found(read.index, read.entry_id, response.batches)
+        if response.status is Status.NO_ENTRY:
+            return lambda: self.machine.read_absent(read.index, read.entry_id)
+        return lambda: self._silent(effect)
+
+    def _silent(self, effect: Any) -> None:
+        if isinstance(effect, SendRead):
+            self.machine.read_unknown(effect.index, effect.entry_id)
+
+
+def _entry_id(effect: Any) -> int:
+    return cast(int, effect.batch.first_entry_id if isinstance(effect, SendAdd) else effect.entry_id)
+
+
+def _trimmed(delivered: Delivered) -> list[bytes]:
+    """The payloads of the ids delivered, in their order."""
+    held = {
+        entry_id: payload
+        for batch in delivered.batches
+        for entry_id, payload in zip(batch.entry_ids, batch.payloads(), strict=True)
+    }
+    return [held[entry_id] for entry_id in range(delivered.first_entry_id, delivered.last_entry_id + 1)]
