@@ -1,0 +1,39 @@
+"""For those who write plugins or test what is built on replog: exams of the seams, and faults on demand.
+
+Names are imported when they are first used, so that importing this package costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from replog.testing.faults import Call, Fault, FaultyMetastore
+    from replog.testing.metastore_exam import check_metastore
+    from replog.testing.storage_exam import check_storage
+    from replog.testing.transport_exam import check_transport
+
+__all__ = [
+    "check_storage",
+    "check_metastore",
+    "check_transport",
+    "FaultyMetastore",
+    "Fault",
+    "Call",
+]
+
+_PLACES = {
+    "check_storage": "storage_exam",
+    "check_metastore": "metastore_exam",
+    "check_transport": "transport_exam",
+    "FaultyMetastore": "faults",
+    "Fault": "faults",
+    "Call": "faults",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)

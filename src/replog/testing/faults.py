@@ -1,0 +1,160 @@
+"""A metastore that fails as real ones do: only in ways that the contract of `Metastore` allows (M1).
+
+The network loses a request or its answer, the server is away, another client was quicker, an old request arrives late.
+A wrapper around any metastore; what it does is written down in `calls`.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import TypeVar
+
+import attrs
+import trio
+
+from replog.abc import Metastore, Versioned
+from replog.errors import MetastoreError, MetastoreUncertainError
+
+Answer = TypeVar("Answer")
+
+
+class Fault(enum.Enum):
+    """What happens to one call."""
+
+    ANSWER_LOST = "it was applied, and `MetastoreUncertainError` raised"
+    REQUEST_LOST = "it was not applied, and `MetastoreUncertainError` raised"
+    ARRIVES_LATE = "`MetastoreUncertainError` raised; it is applied right after the key is next read"
+    UNAVAILABLE = "it was not applied, and `MetastoreError` raised"
+    CONFLICT = "somebody else wrote the same value again just before, so that the version is another"
+
+
+@attrs.frozen
+class Call:
+    """One call that was made, and what was done to it."""
+
+    operation: str
+    key: str
+    fault: Fault | None
+
+
+@attrs.frozen
+class _Planned:
+    operation: str
+    under: str
+    fault: Fault
+
+
+class FaultyMetastore(Metastore):
+    """Passes everything on to `inner`, but for what is planned.
+
+    `fail_next` plans the fate of a coming call. `choose` is asked about every other one, with the operation ("create",
+    "get", "put", "delete", "children") and the key, and may answer with a fault. `delay_s` is how long each call takes.
+    """
+
+    def __init__(
+        self, inner: Metastore, choose: Callable[[str, str], Fault | None] | None = None, *, delay_s: float = 0.0
+    ) -> None:
+        self.inner = inner
+        self.calls: list[Call] = []
+        self.delay_s = delay_s
+        self._choose = choose
+        self._planned: deque[_Planned] = deque()
+        self._late: dict[str, list[Callable[[], Awaitable[object]]]] = {}
+
+    def fail_next(self, operation: str, fault: Fault, *, under: str = "", times: int = 1) -> None:
+        """The next calls of this operation, to keys that begin with `under`, meet this fault, before those planned later."""
+        self._planned.extend([_Planned(operation, under, fault)] * times)
+
+    def planned(self) -> int:
+        """How many planned faults have not been met yet: a test that ends with some has not tested them."""
+        return len(self._planned)
+
+    async def create(self, key: str, value: bytes) -> int:
+        """As `Metastore.create`."""
+        return await self._change("create", key, lambda: self.inner.create(key, value))
+
+    async def get(self, key: str) -> Versioned:
+        """As `Metastore.get`. What arrives late arrives after it."""
+        await self._read("get", key)
+        try:
+            return await self.inner.get(key)
+        finally:
+            for arrive in self._late.pop(key, []):
+                with suppress(MetastoreError):  # it came too late
+                    await arrive()
+
+    async def put(self, key: str, value: bytes, expected: int) -> int:
+        """As `Metastore.put`."""
+        return await self._change("put", key, lambda: self.inner.put(key, value, expected))
+
+    async def delete(self, key: str, expected: int | None = None) -> None:
+        """As `Metastore.delete`."""
+        await self._change("delete", key, lambda: self.inner.delete(key, expected))
+
+    async def children(self, key: str) -> list[str]:
+        """As `Metastore.children`."""
+        await self._read("children", key)
+        return await self.inner.children(key)
+
+    async def wait_changed(self, key: str, version: int | None) -> None:
+        """As `Metastore.wait_changed`; never fails by itself."""
+        await self.inner.wait_changed(key, version)
+
+    async def wait_children_changed(self, key: str, known: Sequence[str]) -> None:
+        """As `Metastore.wait_children_changed`; never fails by itself."""
+        await self.inner.wait_children_changed(key, known)
+
+    @asynccontextmanager
+    async def announce(self, key: str, value: bytes) -> AsyncIterator[None]:
+        """As `Metastore.announce`; delayed, but never fails by itself."""
+        await trio.sleep(self.delay_s)
+        async with self.inner.announce(key, value):
+            yield
+
+    async def announced(self, key: str) -> dict[str, bytes]:
+        """As `Metastore.announced`; never fails by itself."""
+        return await self.inner.announced(key)
+
+    async def aclose(self) -> None:
+        """Closes the inner one."""
+        await self.inner.aclose()
+
+    def _fate(self, operation: str, key: str) -> Fault | None:
+        fault = self._choose(operation, key) if self._choose is not None else None
+        for planned in self._planned:
+            if planned.operation == operation and key.startswith(planned.under):
+                self._planned.remove(planned)
+                fault = planned.fault
+                break
+        self.calls.append(Call(operation, key, fault))
+        return fault
+
+    async def _read(self, operation: str, key: str) -> None:
+        fault = self._fate(operation, key)
+        await trio.sleep(self.delay_s)
+        if fault is not None:
+            raise MetastoreError(f"key {key!r}: {operation} failed on purpose ({fault.name}); try again")
+
+    async def _change(self, operation: str, key: str, change: Callable[[], Awaitable[Answer]]) -> Answer:
+        fault = self._fate(operation, key)
+        await trio.sleep(self.delay_s)
+        if fault is Fault.UNAVAILABLE:
+            raise MetastoreError(f"key {key!r}: {operation} failed on purpose; nothing was written, try again")
+        if fault is Fault.CONFLICT:
+            await self._interfere(key)
+        if fault is Fault.ARRIVES_LATE:
+            self._late.setdefault(key, []).append(change)
+        if fault in (Fault.REQUEST_LOST, Fault.ARRIVES_LATE):
+            raise MetastoreUncertainError(f"key {key!r}: the answer to {operation} was lost on purpose; read back")
+        answer = await change()
+        if fault is Fault.ANSWER_LOST:
+            raise MetastoreUncertainError(f"key {key!r}: the answer to {operation} was lost on purpose; read back")
+        return answer
+
+    async def _interfere(self, key: str) -> None:
+        with suppress(MetastoreError):  # there is nothing to interfere with
+            found = await self.inner.get(key)
+            await self.inner.put(key, found.value, found.version)
