@@ -1,0 +1,272 @@
+"""A simulated bookie: the real machine of each ledger, around a disk that forgets what was not synced.
+
+What is accepted waits in memory for the next group commit, as on a real bookie; a commit is atomic and ordered. A
+crash forgets all that waits; of the group being synced, either all or nothing survives. The disk is what the oracle
+looks at.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import attrs
+
+from replog.protocol import batch as batches
+from replog.protocol.batch import Batch
+from replog.protocol.bookie import Accepted, LedgerOnBookie, read_answer, settle_add
+from replog.protocol.messages import (
+    AddRequest,
+    ReadLastAddConfirmedRequest,
+    ReadRequest,
+    RecoveryReadRequest,
+    Request,
+    Response,
+    Status,
+)
+from replog.protocol.mutations import DELETED_TERM, DropLedger, Marks, Mutation, PutBatch, SetMarks
+from replog.testing.simulation.world import Node, World
+
+if TYPE_CHECKING:
+    from replog.testing.simulation.invariants import Oracle
+
+Reply = Callable[[Response | None], None]
+_READ_BATCHES_MAX = 3
+
+
+class LedgerOnDisk:
+    """What is durable of one ledger on one bookie."""
+
+    __slots__ = ("deleted", "fence_term", "firsts", "held", "key", "last_add_confirmed", "last_entry_id")
+
+    def __init__(self) -> None:
+        self.key: bytes | None = None
+        self.fence_term = 0
+        self.last_add_confirmed = -1
+        self.last_entry_id = -1
+        self.deleted = False
+        self.held: dict[tuple[int, int], Batch] = {}  # by (stamp, entry id)
+        self.firsts: dict[int, list[int]] = {}  # by stamp: the first ids of the batches, sorted
+
+    def marks(self) -> Marks:
+        """What a restarted bookie makes its machine of."""
+        return Marks(self.key, self.fence_term, self.last_add_confirmed, self.last_entry_id)
+
+    def put(self, batch: Batch) -> None:
+        """Stores a batch."""
+        for entry_id in batch.entry_ids:
+            self.held[batch.stamp, entry_id] = batch
+        bisect.insort(self.firsts.setdefault(batch.stamp, []), batch.first_entry_id)
+        self.last_entry_id = max(self.last_entry_id, batch.last_entry_id)
+        self.last_add_confirmed = max(self.last_add_confirmed, batch.last_add_confirmed)
+
+    def overlapping(self, batch: Batch) -> list[Batch]:
+        """What is stored of the batch's identities."""
+        return [self.held[batch.stamp, each] for each in batch.entry_ids if (batch.stamp, each) in self.held]
+
+    def read(self, entry_id: int, stamp: int) -> list[Batch]:
+        """The batch that holds the entry, and some that start after it."""
+        found = self.held.get((stamp, entry_id))
+        if found is None:
+            return []
+        firsts = self.firsts[stamp]
+        start = bisect.bisect_right(firsts, found.first_entry_id)
+        following = firsts[start : start + _READ_BATCHES_MAX - 1]
+        return [found, *(self.held[stamp, first] for first in following)]
+
+
+@attrs.define
+class _Waiting:
+    """A request between its acceptance and its answer."""
+
+    ledger: LedgerOnBookie
+    accepted: Accepted | None
+    mutations: list[Mutation]
+    reply: Reply | None
+    response: Response | None = None
+
+
+class SimulatedBookie(Node):
+    """One bookie."""
+
+    def __init__(self, world: World, name: str, oracle: Oracle) -> None:
+        super().__init__(world, name)
+        self.disk: dict[int, LedgerOnDisk] = {}
+        self.slow = 0
+        self._oracle = oracle
+        self._ledgers: dict[int, LedgerOnBookie] = {}
+        self._queue: list[_Waiting] = []
+        self._syncing: list[_Waiting] = []
+        self._epoch = 0
+
+    # -- requests --------------------------------------------------------------------------------------------------
+
+    def handle(self, request: Request, reply: Reply, client_number: int) -> None:
+        """Takes a request; `reply` sends the answer, None meaning that the connection is refused."""
+        ledger = self.machine(request.ledger_id)
+        if isinstance(request, ReadRequest | ReadLastAddConfirmedRequest):
+            self._answer_read(ledger, request, reply, client_number)
+            return
+        rates = self.world.rates
+        if isinstance(request, AddRequest):
+            subject = 1000 * request.ledger_id + request.batch.first_entry_id
+            if rates.refused and self.world.fault(
+                "refuse", rates.refused, client_number, self.number, "refuse", subject
+            ):
+                reply(Response(request.request_id, Status.READ_ONLY))
+                return
+        accepted = ledger.accept(request)
+        self._queue.append(_Waiting(ledger, accepted, list(accepted.mutations), reply))
+        self._sync_next()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing waits to be synced."""
+        return not self._syncing and not self._queue
+
+    def machine(self, ledger_id: int) -> LedgerOnBookie:
+        """The one object of this ledger (B2), made from what is durable."""
+        ledger = self._ledgers.get(ledger_id)
+        if ledger is None:
+            disk = self.disk.get(ledger_id)
+            ledger = LedgerOnBookie(ledger_id, disk.marks() if disk is not None else Marks())
+            self._ledgers[ledger_id] = ledger
+        return ledger
+
+    def drop(self, ledger_id: int) -> None:
+        """Garbage collection found that the ledger was deleted (B6)."""
+        if self.alive:
+            ledger = LedgerOnBookie(ledger_id, Marks(fence_term=DELETED_TERM))
+            self._ledgers[ledger_id] = ledger
+            self._queue.append(_Waiting(ledger, None, [DropLedger(ledger_id)], None))
+            self._sync_next()
+
+    def _answer_read(
+        self, ledger: LedgerOnBookie, request: ReadRequest | ReadLastAddConfirmedRequest, reply: Reply, client: int
+    ) -> None:
+        refusal = ledger.refuse_read(request)
+        if refusal is not None:
+            reply(refusal)
+        elif isinstance(request, ReadRequest):
+            reply(self._looked_up(ledger, request, client))
+        else:
+            reply(Response(request.request_id, Status.OK, ledger.last_add_confirmed))
+
+    def _looked_up(self, ledger: LedgerOnBookie, request: ReadRequest | RecoveryReadRequest, client: int) -> Response:
+        rates = self.world.rates
+        subject = 1000 * request.ledger_id + request.entry_id
+        if rates.doubted and self.world.fault("doubt", rates.doubted, client, self.number, "doubt", subject):
+            return read_answer(request.request_id, None, ledger.last_add_confirmed)
+        disk = self.disk.get(request.ledger_id)
+        found = disk.read(request.entry_id, request.stamp) if disk is not None else []
+        if (
+            found
+            and rates.damaged
+            and self.world.fault("damage", rates.damaged, client, self.number, "damage", subject)
+        ):
+            found[0] = damaged(found[0])
+        return read_answer(request.request_id, found, ledger.last_add_confirmed)
+
+    # -- group commit ----------------------------------------------------------------------------------------------
+
+    def _sync_next(self) -> None:
+        if self._syncing or not self._queue:
+            return
+        self._syncing, self._queue = self._queue, []
+        bits, _ = self.world.draw(self.number, self.number, "sync", 0)
+        delay = 1 + bits % 12 + self.slow
+        if self.world.rates.slow_sync:
+            fault = self.world.fault("stall", self.world.rates.slow_sync, self.number, self.number, "sync", 1)
+            delay += fault.amount if fault is not None else 0
+        self.world.at(delay, self._synced, self._epoch)
+
+    def _synced(self, epoch: int) -> None:
+        if epoch != self._epoch:
+            return  # it crashed meanwhile
+        group, self._syncing = self._syncing, []
+        self._make_durable(group)
+        for waiting in group:
+            if waiting.reply is not None and waiting.response is not None:
+                waiting.reply(waiting.response)
+        self._sync_next()
+
+    def _make_durable(self, group: list[_Waiting]) -> None:
+        for waiting in group:
+            status = self._commit(waiting)
+            if waiting.accepted is None:
+                continue
+            request = waiting.accepted.request
+            if status is Status.CONFLICT:
+                waiting.response = Response(request.request_id, Status.CONFLICT, detail="other bytes (T3)")
+            elif isinstance(request, RecoveryReadRequest) and waiting.accepted.refusal is None:
+                looked_up = self._looked_up(waiting.ledger, request, self.number)
+                found = None if looked_up.status is Status.UNKNOWN else looked_up.batches
+                waiting.response = waiting.ledger.answer(waiting.accepted, found)
+            else:
+                waiting.response = waiting.ledger.answer(waiting.accepted)
+            self._oracle.answered(self, request, waiting.response)
+
+    def _commit(self, waiting: _Waiting) -> Status | None:
+        status = None
+        for mutation in waiting.mutations:
+            disk = self.disk.setdefault(waiting.ledger.ledger_id, LedgerOnDisk())
+            if isinstance(mutation, PutBatch):
+                request = waiting.accepted.request if waiting.accepted is not None else None
+                assert isinstance(request, AddRequest)
+                if waiting.accepted is not None and waiting.accepted.may_be_stored:
+                    status = settle_add(mutation.batch, disk.overlapping(mutation.batch))
+                if status is None:
+                    disk.put(mutation.batch)
+                    self._oracle.stored(self, disk, request)
+            elif isinstance(mutation, SetMarks):
+                self.set_marks(disk, mutation)
+            else:
+                self.disk[mutation.ledger_id] = self.tombstone()
+                self._oracle.dropped(self, mutation.ledger_id)
+        return status
+
+    def set_marks(self, disk: LedgerOnDisk, mutation: SetMarks) -> None:
+        """Raises the durable marks."""
+        if mutation.key is not None:
+            disk.key = mutation.key
+        if mutation.fence_term is not None:
+            disk.fence_term = max(disk.fence_term, mutation.fence_term)
+        if mutation.last_add_confirmed is not None:
+            disk.last_add_confirmed = max(disk.last_add_confirmed, mutation.last_add_confirmed)
+
+    def tombstone(self) -> LedgerOnDisk:
+        """What stays of a deleted ledger: its fence."""
+        disk = LedgerOnDisk()
+        disk.fence_term, disk.deleted = DELETED_TERM, True
+        return disk
+
+    # -- crashing --------------------------------------------------------------------------------------------------
+
+    def crash(self, duration: int) -> None:
+        """Power loss. The group being synced is either durable (and unanswered) or lost; what waits is lost."""
+        if not self.alive:
+            return
+        bits, _ = self.world.draw(self.number, self.number, "tear", 0)
+        if self._syncing and bits & 1:
+            self._make_durable(self._syncing)
+            self.world.count("crash after the sync, before the answers")
+        elif any(waiting.mutations for waiting in self._syncing):
+            self.world.count("crash that lost unsynced writes")
+        self._queue, self._syncing = [], []
+        self._epoch += 1
+        self._ledgers = {}
+        self.alive = False
+        self.world.at(duration, self.restart)
+
+    def restart(self) -> None:
+        """Comes back with what is durable."""
+        self.alive = True
+        self._oracle.restarted(self)
+
+
+def damaged(batch: Batch) -> Batch:
+    """The same batch with one bit of its payload flipped, as a disk or a wire may do."""
+    data = bytearray(batch.data)
+    data[-6] ^= 4
+    return batches.decode(bytes(data))

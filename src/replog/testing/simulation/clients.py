@@ -1,0 +1,520 @@
+"""The shells of a simulated client: what the real ones in `replog.client` do with sockets and tasks, done with events.
+
+A shell does a machine's effects in order, answers each request to it exactly once in time (an answer, or a deadline),
+and passes late and doubled acknowledgements on, because a machine must bear them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from replog.errors import AddTimeoutError, FencedError, ReplogError
+from replog.protocol.digest import Digest, DigestType, ledger_key
+from replog.protocol.effects import (
+    ChooseReplacements,
+    Confirmed,
+    Effect,
+    Failed,
+    Finished,
+    ReadMetadata,
+    SendAdd,
+    SendFence,
+    SendLastAddConfirmed,
+    SendRecoveryRead,
+    WriteMetadata,
+)
+from replog.protocol.messages import (
+    AddRequest,
+    FenceRequest,
+    RecoveryReadRequest,
+    Request,
+    Response,
+    Status,
+    WriteLastAddConfirmedRequest,
+)
+from replog.protocol.model import RECOVERY_TERM, WRITER_TERM, LedgerMetadata
+from replog.protocol.recovery import LedgerRecovery
+from replog.protocol.writing import LedgerWriting
+from replog.testing.simulation.metastore import Outcome, SimulatedMetastore
+from replog.testing.simulation.world import Node, World
+
+if TYPE_CHECKING:
+    from replog.testing.simulation.bookies import SimulatedBookie
+    from replog.testing.simulation.cluster import Cluster
+
+PASSWORD = b"simulated"
+_RETRY = 150
+_digests: dict[int, tuple[Digest, bytes]] = {}
+
+
+def digest_and_key(ledger_id: int) -> tuple[Digest, bytes]:
+    """The digest and the key of a simulated ledger."""
+    if ledger_id not in _digests:
+        digest = Digest(DigestType.CRC32C, ledger_id, PASSWORD)
+        _digests[ledger_id] = digest, ledger_key(ledger_id, PASSWORD)
+    return _digests[ledger_id]
+
+
+class Call:
+    """One request to one bookie. `answered` is called with a response, or with None when there is none in time."""
+
+    __slots__ = ("answered", "bookie", "client", "is_answered", "is_open", "kind", "request", "subject")
+
+    def __init__(
+        self,
+        client: Client,
+        bookie: SimulatedBookie,
+        kind: str,
+        subject: int,
+        request: Request,
+        answered: Callable[[Response | None, bool], None],
+    ) -> None:
+        self.client = client
+        self.bookie = bookie
+        self.kind = kind
+        self.subject = subject
+        self.request = request
+        self.answered = answered
+        self.is_open = True
+        self.is_answered = False
+
+    def arrive(self) -> None:
+        """At the bookie."""
+        self.bookie.handle(self.request, self.reply, self.client.number)
+
+    def reply(self, response: Response | None) -> None:
+        """The bookie answers."""
+        world = self.client.world
+        world.transmit(self.bookie, self.client, f"{self.kind}:answer", self.subject, self.receive, response)
+
+    def receive(self, response: Response | None) -> None:
+        """The answer is there: in time, late, or for the second time."""
+        world = self.client.world
+        if world.transcript is not None:
+            late = "" if self.is_open else " (again)" if self.is_answered else " (late)"
+            world.tell(f"{self.client.name} < {self.bookie.name}: {describe_response(self, response)}{late}")
+        if not self.is_open:
+            world.count("answer twice" if self.is_answered else "answer after its deadline")
+        in_time, self.is_open, self.is_answered = self.is_open, False, True
+        self.answered(response, in_time)
+
+    def time_out(self) -> None:
+        """The deadline."""
+        if self.is_open:
+            self.is_open = False
+            if self.client.world.transcript is not None:
+                self.client.world.tell(f"{self.client.name}: no answer of {self.bookie.name} to {describe_call(self)}")
+            self.answered(None, True)
+
+
+def describe_call(call: Call) -> str:
+    """A request in a few words."""
+    ledger_id, entry_id = divmod(call.subject, 1000)
+    request = call.request
+    if isinstance(request, AddRequest):
+        batch = request.batch
+        kind = f"recovery-add term {request.term}" if request.recovery else f"add term {request.term}"
+        confirmed = request.last_add_confirmed if request.recovery else batch.last_add_confirmed
+        return f"{kind} {ledger_id}/{','.join(map(str, batch.entry_ids))} confirmed {confirmed}"
+    if isinstance(request, FenceRequest):
+        return f"fence {ledger_id} term {request.term}"
+    if isinstance(request, WriteLastAddConfirmedRequest):
+        return f"write-confirmed {ledger_id} {request.last_add_confirmed}"
+    return f"{call.kind} {ledger_id}/{entry_id}"
+
+
+def describe_response(call: Call, response: Response | None) -> str:
+    """A response in a few words."""
+    if response is None:
+        return f"refused connection for {describe_call(call)}"
+    held = "".join(f" [{','.join(map(str, batch.entry_ids))}]" for batch in response.batches)
+    term = f" term {response.fence_term}" if response.status is Status.FENCED else ""
+    confirmed = f" confirmed {response.last_add_confirmed}" if response.status is Status.OK else ""
+    return f"{response.status.name.lower()}{term}{held}{confirmed} for {describe_call(call)}"
+
+
+class Client(Node):
+    """A process that uses the library. Killing it leaves what it sent on its way."""
+
+    def __init__(self, world: World, name: str, cluster: Cluster) -> None:
+        super().__init__(world, name)
+        self.cluster = cluster
+        self.suspects: dict[str, int] = {}  # by bookie: until when it is not chosen
+
+    @property
+    def metastore(self) -> SimulatedMetastore:
+        """Where the records stand."""
+        return self.cluster.metastore
+
+    def call(
+        self,
+        bookie_id: str,
+        kind: str,
+        subject: int,
+        request: Request,
+        answered: Callable[[Response | None, bool], None],
+    ) -> None:
+        """Sends a request to a bookie."""
+        bookie = self.cluster.bookies[bookie_id]
+        call = Call(self, bookie, kind, subject, request, answered)
+        if self.world.transcript is not None:
+            self.world.tell(f"{self.name} > {bookie_id}: {describe_call(call)}")
+        self.world.transmit(self, bookie, kind, subject, call.arrive)
+        self.after(self.world.rates.timeout, call.time_out)
+
+    def suspect(self, bookie_id: str) -> None:
+        """This bookie did not answer: it is not chosen for a while."""
+        self.suspects[bookie_id] = self.world.now + 4 * self.world.rates.timeout
+
+    def choose(self, effect: ChooseReplacements, answer: Callable[[dict[int, str]], None]) -> None:
+        """Answers for the placement, after some time."""
+        ledger_id = effect.metadata.ledger_id
+        bits, _ = self.world.draw(self.number, self.number, "choose", ledger_id)
+        now = self.world.now
+        names = [name for name in self.cluster.bookies if name not in effect.excluded]
+        names = [names.pop((bits >> 7 * turn) % len(names)) for turn in range(len(names))]
+        rates = self.world.rates
+        current = effect.metadata.last_fragment.ensemble
+        fresh = [name for name in names if self.suspects.get(name, 0) <= now and name not in current]
+        again = (bits >> 50) % 4 == 0 or not self.world.faulty
+        nobody = self.world.fault("nobody", rates.nobody, self.number, self.number, "choose", ledger_id + 100)
+        same = self.world.fault("same", rates.same, self.number, self.number, "choose", ledger_id + 200)
+        chosen: dict[int, str] = {}
+        if nobody is None:
+            for index in effect.failed:
+                if fresh and same is None:
+                    chosen[index] = fresh.pop(0)
+                elif same is not None or again:
+                    chosen[index] = current[index]
+        if self.world.transcript is not None:
+            self.world.tell(f"{self.name}: for failed {effect.failed} of ledger {ledger_id} chose {chosen}")
+        self.after(1 + (bits >> 56) % 16, answer, chosen)
+
+
+class LedgerShell:
+    """What the shells of writer and recovery have in common: one machine, and its effects."""
+
+    machine: LedgerWriting | LedgerRecovery
+
+    def __init__(self, client: Client, ledger_id: int) -> None:
+        self.client = client
+        self.world = client.world
+        self.oracle = client.cluster.oracle
+        self.ledger_id = ledger_id
+        self.digest, self.key = digest_and_key(ledger_id)
+        self.is_done = False
+        self.error: ReplogError | None = None
+        self.nonce = ""
+        self._uncertain = False
+
+    def pump(self) -> None:
+        """Does what the machine wants done."""
+        effects: Sequence[Effect] = self.machine.take_effects()
+        while effects:
+            for effect in effects:
+                self.perform(effect)
+            effects = self.machine.take_effects()
+
+    def perform(self, effect: Effect) -> None:
+        """Does one effect."""
+        raise NotImplementedError
+
+    def subject(self, entry_id: int = 0) -> int:
+        """What messages are named by."""
+        return 1000 * self.ledger_id + entry_id
+
+    def perform_metadata(self, machine: LedgerWriting | LedgerRecovery, effect: Effect) -> None:
+        """Does the effects that concern the metastore. The answer is for the machine that asked, no later one."""
+        metastore = self.client.metastore
+        if isinstance(effect, WriteMetadata):
+            written = partial(self._metadata_written, machine)
+            metastore.cas(self.client, self.ledger_id, effect.expected, effect.metadata, written)
+        elif isinstance(effect, ReadMetadata):
+            metastore.get(self.client, self.ledger_id, partial(self._metadata_read, machine))
+
+    def _metadata_written(
+        self, machine: LedgerWriting | LedgerRecovery, outcome: Outcome, record: Any, version: int
+    ) -> None:
+        if outcome is Outcome.DONE:
+            machine.metadata_written(version)
+        elif outcome is Outcome.UNCERTAIN:
+            self._uncertain = True
+            machine.metadata_uncertain()
+        else:
+            machine.metadata_conflict()
+        self.pump()
+
+    def _metadata_read(
+        self, machine: LedgerWriting | LedgerRecovery, outcome: Outcome, record: Any, version: int
+    ) -> None:
+        if machine.is_done:
+            return
+        if outcome is Outcome.UNCERTAIN:
+            self.client.after(_RETRY, self.perform_metadata, machine, ReadMetadata(self.ledger_id))
+            return
+        if outcome is Outcome.MISSING:
+            machine.metadata_missing()
+        else:
+            if self._uncertain:
+                won = record.token.rpartition(".")[0] == self.nonce
+                self.world.count("CAS ambiguous and won" if won else "CAS ambiguous and lost")
+                self._uncertain = False
+            machine.metadata_read(record, version)
+        self.pump()
+
+
+class WriterShell(LedgerShell):
+    """One ledger's writer."""
+
+    machine: LedgerWriting
+
+    def __init__(self, client: Client, metadata: LedgerMetadata, version: int, nonce: str) -> None:
+        super().__init__(client, metadata.ledger_id)
+        self.nonce = nonce
+        self.machine = LedgerWriting(metadata, version, self.digest, nonce)
+        self.submitted = 0
+        self._retrying = False
+        self.is_closing = False
+        self.on_confirmed: Callable[[], None] | None = None
+
+    def append(self, payloads: list[bytes]) -> None:
+        """Submits entries, as one gathering."""
+        if self.machine.is_done or self.is_closing:
+            return
+        first = self.machine.last_add_pushed + 1
+        self.oracle.added(self.ledger_id, first, payloads)
+        if self.machine.is_changing:
+            self.world.count("added during an ensemble change")
+        self.machine.add(payloads, self.world.now)
+        self.pump()
+
+    def close(self) -> None:
+        """Closes at the last add confirmed."""
+        if not self.is_closing and not self.machine.is_done:
+            self.is_closing = True
+            if self.machine.is_changing:
+                self.world.count("closed during an ensemble change")
+            self.machine.close()
+            self.pump()
+
+    def publish(self) -> None:
+        """Tells the bookies how far it is confirmed."""
+        self.machine.publish()
+        self.pump()
+
+    def abandon(self) -> None:
+        """The deadline of an append has passed."""
+        if not self.machine.is_done:
+            self.world.count("writer gave up at its deadline")
+            self.machine.abandon(AddTimeoutError(self.ledger_id, "simulated deadline", self.machine.unconfirmed))
+            self.pump()
+
+    def perform(self, effect: Effect) -> None:
+        """Does one effect."""
+        if isinstance(effect, SendAdd):
+            self._send_add(effect)
+        elif isinstance(effect, Confirmed):
+            if self.world.transcript is not None:
+                self.world.tell(f"{self.client.name}: confirmed {self.ledger_id}/{effect.last_add_confirmed}")
+            self.oracle.confirmed(self.ledger_id, effect.last_add_confirmed)
+            if self.on_confirmed is not None:
+                self.on_confirmed()
+        elif isinstance(effect, ChooseReplacements):
+            self.client.choose(effect, partial(self._chosen, self.machine))
+        elif isinstance(effect, SendLastAddConfirmed):
+            request = WriteLastAddConfirmedRequest(0, self.ledger_id, self.key, WRITER_TERM, effect.last_add_confirmed)
+            self.client.call(effect.bookie_id, "write-confirmed", self.subject(), request, self._published)
+        elif isinstance(effect, Finished | Failed):
+            self._ended(effect)
+        else:
+            self.perform_metadata(self.machine, effect)
+
+    def pump(self) -> None:
+        """Does what the machine wants done; what lacks a bookie is tried again later."""
+        super().pump()
+        if self.machine.missing and not self._retrying and not self.machine.is_done:
+            self._retrying = True
+            self.client.after(_RETRY, self._retry_missing)
+
+    def _send_add(self, effect: SendAdd) -> None:
+        request = AddRequest(0, self.ledger_id, self.key, WRITER_TERM, effect.batch)
+        index, bookie_id, first = effect.index, effect.bookie_id, effect.batch.first_entry_id
+
+        def answered(response: Response | None, in_time: bool) -> None:
+            machine = self.machine
+            if response is None or response.status not in (Status.OK, Status.FENCED):
+                if in_time:
+                    self.client.suspect(bookie_id)
+                    machine.bookie_failed(index, bookie_id)
+            elif response.status is Status.FENCED:
+                machine.add_fenced(response.fence_term)
+            else:
+                if machine.ensemble()[index] != bookie_id:
+                    self.world.count("late acknowledgement of a replaced bookie")
+                machine.add_confirmed(index, bookie_id, first)
+            self.pump()
+
+        self.client.call(bookie_id, "add", self.subject(first), request, answered)
+
+    def _published(self, response: Response | None, in_time: bool) -> None:
+        if response is not None and response.status is Status.FENCED:
+            self.machine.add_fenced(response.fence_term)
+            self.pump()
+
+    def _chosen(self, machine: LedgerWriting, chosen: dict[int, str]) -> None:
+        self.world.count("writer found replacements" if chosen else "degraded: no replacement")
+        machine.replacements_chosen(chosen)
+        self.pump()
+
+    def _retry_missing(self) -> None:
+        self._retrying = False
+        if not self.machine.is_done:
+            self.machine.bookies_changed()
+            self.pump()
+
+    def _ended(self, effect: Finished | Failed) -> None:
+        self.is_done = True
+        if isinstance(effect, Failed):
+            self.error = effect.error
+            self._count_fate(effect.error)
+        if self.world.transcript is not None:
+            self.world.tell(f"{self.client.name}: writer of {self.ledger_id} ended: {self.error or 'closed'}")
+        if self.on_confirmed is not None:
+            self.on_confirmed()
+
+    def _count_fate(self, error: ReplogError) -> None:
+        if isinstance(error, FencedError):
+            self.world.count("writer fenced" + (" with unconfirmed entries" if error.unconfirmed else ""))
+
+
+class RecoveryShell(LedgerShell):
+    """One recovery, tried again until the ledger is closed, or the attempts are used up."""
+
+    machine: LedgerRecovery
+
+    def __init__(
+        self, client: Client, ledger_id: int, attempts: int, on_done: Callable[[LedgerMetadata | None], None]
+    ) -> None:
+        super().__init__(client, ledger_id)
+        self._attempts = attempts
+        self._on_done = on_done
+        self._attempt = 0
+        self.is_missing = False
+        self.is_reading = False
+
+    def start(self) -> None:
+        """Reads the metadata and begins."""
+        self.client.metastore.get(self.client, self.ledger_id, self._metadata_found)
+
+    def _metadata_found(self, outcome: Outcome, record: Any, version: int) -> None:
+        if outcome is Outcome.UNCERTAIN:
+            self.client.after(_RETRY, self.start)
+        elif outcome is Outcome.MISSING:
+            self.is_missing = self.is_done = True
+            self._on_done(None)
+        else:
+            self.begin(record, version)
+
+    def begin(self, record: LedgerMetadata, version: int) -> None:
+        """Begins an attempt with this metadata, which may be old."""
+        self._attempt += 1
+        self._uncertain = self.is_reading = False
+        self.nonce = f"{self.client.name}.{self.ledger_id}.{self._attempt}"
+        self.machine = LedgerRecovery(record, version, self.digest, self.nonce)
+        self.client.cluster.recoveries.append(self)
+        self.machine.start()
+        self.pump()
+
+    def perform(self, effect: Effect) -> None:
+        """Does one effect."""
+        if isinstance(effect, SendFence):
+            self._send_fence(effect)
+        elif isinstance(effect, SendRecoveryRead):
+            self._send_read(effect)
+        elif isinstance(effect, SendAdd):
+            self._send_add(effect)
+        elif isinstance(effect, ChooseReplacements):
+            self.client.choose(effect, partial(self._chosen, self.machine))
+        elif isinstance(effect, Finished | Failed):
+            self._ended(effect)
+        else:
+            self.perform_metadata(self.machine, effect)
+
+    def _send_fence(self, effect: SendFence) -> None:
+        request = FenceRequest(0, self.ledger_id, self.key, RECOVERY_TERM)
+        index, machine = effect.index, self.machine
+
+        def answered(response: Response | None, in_time: bool) -> None:
+            if response is not None and response.status is Status.OK:
+                machine.fence_confirmed(index, response.last_add_confirmed)
+            elif response is not None and response.status is Status.FENCED:
+                machine.refused(response.fence_term)
+            elif in_time:
+                self.client.suspect(effect.bookie_id)
+                machine.fence_failed(index)
+            self.pump()
+
+        self.client.call(effect.bookie_id, "fence", self.subject(), request, answered)
+
+    def _send_read(self, effect: SendRecoveryRead) -> None:
+        request = RecoveryReadRequest(0, self.ledger_id, self.key, RECOVERY_TERM, effect.entry_id, effect.stamp)
+        index, entry_id, machine = effect.index, effect.entry_id, self.machine
+        self.client.cluster.note_recovery_reading(self)
+
+        def answered(response: Response | None, in_time: bool) -> None:
+            if response is not None and response.status is Status.OK:
+                machine.read_found(index, entry_id, response.batches[0])
+            elif response is not None and response.status is Status.NO_ENTRY:
+                machine.read_absent(index, entry_id)
+            elif response is not None and response.status is Status.FENCED:
+                machine.refused(response.fence_term)
+            elif in_time:
+                machine.read_unknown(index, entry_id)
+            self.pump()
+
+        self.client.call(effect.bookie_id, "recovery-read", self.subject(entry_id), request, answered)
+
+    def _send_add(self, effect: SendAdd) -> None:
+        assert effect.recovery
+        confirmed = effect.last_add_confirmed
+        request = AddRequest(0, self.ledger_id, self.key, RECOVERY_TERM, effect.batch, True, confirmed)
+        index, bookie_id, machine = effect.index, effect.bookie_id, self.machine
+        first = effect.batch.first_entry_id
+
+        def answered(response: Response | None, in_time: bool) -> None:
+            if response is not None and response.status is Status.OK:
+                machine.add_confirmed(index, bookie_id, first)
+            elif response is not None and response.status is Status.FENCED:
+                machine.refused(response.fence_term)
+            elif in_time:
+                self.client.suspect(bookie_id)
+                machine.bookie_failed(index, bookie_id)
+            self.pump()
+
+        self.client.call(bookie_id, "add", self.subject(first), request, answered)
+
+    def _chosen(self, machine: LedgerRecovery, chosen: dict[int, str]) -> None:
+        if chosen:
+            self.world.count("recovery changed its private ensemble")
+        machine.replacements_chosen(chosen)
+        self.pump()
+
+    def _ended(self, effect: Finished | Failed) -> None:
+        machine = self.machine
+        if self.world.transcript is not None:
+            what = str(effect.error) if isinstance(effect, Failed) else f"closed at {effect.metadata.last_entry_id}"
+            self.world.tell(f"{self.client.name}: recovery of {self.ledger_id} ended: {what}")
+        if isinstance(effect, Failed):
+            self.error = effect.error
+            self.world.count(f"recovery failed: {type(effect.error).__name__}")
+            if self._attempt < self._attempts or not self.world.faulty:
+                self.client.after(_RETRY, self.start)
+            else:
+                self.is_done = True
+                self._on_done(None)
+            return
+        self.is_done = True
+        self.client.cluster.note_recovered(self, machine, effect)
+        self._on_done(effect.metadata)

@@ -1,0 +1,115 @@
+"""Draws plans from seeds: sizes, a strategy, and what happens when."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from replog.protocol.quorum import Quorum
+from replog.testing.simulation.plan import Op, Plan, Rates
+
+QUORUMS = (
+    (3, 3, 2),
+    (3, 2, 2),
+    (4, 3, 2),
+    (5, 3, 2),
+    (5, 3, 3),
+    (2, 2, 1),
+    (2, 2, 2),
+    (1, 1, 1),
+    (3, 3, 3),
+    (4, 2, 2),
+    (3, 3, 1),
+)
+_QUORUM_WEIGHTS = (6, 6, 5, 4, 2, 2, 2, 1, 2, 3, 1)
+
+# Some ways to make trouble. No one of them finds everything: each seed draws one (facts of those who tried: run several).
+STRATEGIES: dict[str, Rates] = {
+    "calm": Rates(lost=4, delayed=20, duplicated=10),
+    "lossy": Rates(lost=130, duplicated=40, delayed=60, nobody=60, same=60, metastore_lost=60),
+    "late": Rates(lost=10, duplicated=60, delayed=260, delay_bits=12, metastore_delayed=150, timeout=200),
+    "crashing": Rates(lost=20, delayed=60, slow_sync=60, timeout=250),
+    "torn": Rates(lost=30, delayed=60, duplicated=20),
+    "metastore": Rates(lost=40, delayed=60, metastore_lost=180, metastore_delayed=220, delay_bits=11),
+    "swarm": Rates(lost=60, delayed=150, duplicated=30, delay_bits=11, metastore_delayed=200, nobody=30, same=30),
+    "doubtful": Rates(lost=40, delayed=80, doubted=60, damaged=60, refused=60, nobody=60, same=100),
+    "slow": Rates(lost=20, delayed=40, slow_sync=200, timeout=150),
+}
+
+
+def draw_plan(seed: int, scenario: str | None = None, strategy: str | None = None) -> Plan:
+    """The plan of a seed."""
+    chance = random.Random(f"replog simulation {seed}")
+    drawn_scenario = "ledger" if chance.random() < 0.6 else "log"
+    drawn_strategy = chance.choice(sorted(STRATEGIES))
+    ensemble, write, ack = chance.choices(QUORUMS, _QUORUM_WEIGHTS)[0]
+    spare = chance.choice((0, 1, 1, 2, 2, 3))
+    quorum, bookies = Quorum(ensemble, write, ack), ensemble + spare
+    scenario, strategy = scenario or drawn_scenario, strategy or drawn_strategy
+    horizon = chance.choice((1200, 2000, 3500))
+    draw = _SCENARIOS[scenario](chance, strategy, bookies, horizon)
+    ops = tuple(sorted(draw, key=lambda op: op.time))
+    return Plan(seed, scenario, strategy, quorum, bookies, STRATEGIES[strategy], ops, horizon + 400)
+
+
+def _ledger_ops(chance: random.Random, strategy: str, bookies: int, horizon: int) -> list[Op]:
+    ops = _appends(chance, "w1", horizon, chance.randint(2, 9))
+    if chance.random() < 0.4:
+        ops.append(Op(chance.randrange(horizon), "publish", "w1"))
+    if chance.random() < 0.15:
+        ops.append(Op(chance.randrange(horizon // 2, horizon), chance.choice(("close", "abandon", "kill")), "w1"))
+    ops += _recoveries(chance, strategy, horizon)
+    for number in range(1, chance.choice((1, 2, 3))):
+        stale = ("stale",) if chance.random() < 0.5 else ()
+        ops.append(Op(chance.randrange(horizon), "read", f"d{number}", ("0", *stale)))
+    clients = [f"r{number}" for number in range(1, 4)] + ["w1", "w1", "w1", "m"]
+    return ops + _troubles(chance, strategy, bookies, clients, horizon)
+
+
+def _appends(chance: random.Random, client: str, horizon: int, many: int) -> list[Op]:
+    sizes = (1, 1, 1, 2, 3, 6, 9)
+    return [Op(chance.randrange(horizon), "append", client, (str(chance.choice(sizes)),)) for _ in range(many)]
+
+
+def _recoveries(chance: random.Random, strategy: str, horizon: int) -> list[Op]:
+    ops = []
+    together = chance.randrange(horizon)
+    many = chance.choice((2, 3, 4)) if strategy == "swarm" else chance.choice((0, 1, 1, 2, 3))
+    for number in range(1, many + 1):
+        time = together + chance.randrange(200) if chance.random() < 0.7 else chance.randrange(horizon)
+        stale = ("stale",) if chance.random() < 0.3 else ()
+        ops.append(Op(time, "recover", f"r{number}", (str(chance.choice((1, 2, 5))), *stale)))
+        if chance.random() < 0.2:
+            ops.append(Op(time + chance.randrange(600), "kill", f"r{number}"))
+    return ops
+
+
+def _troubles(chance: random.Random, strategy: str, bookies: int, clients: list[str], horizon: int) -> list[Op]:
+    names = [f"b{number}" for number in range(1, bookies + 1)]
+    crashes = chance.randint(2, 6) if strategy == "crashing" else chance.choice((0, 0, 0, 1))
+    ops = [
+        Op(chance.randrange(horizon), "crash", chance.choice(names), (str(chance.randint(20, 900)),))
+        for _ in range(crashes)
+    ]
+    for _ in range(chance.randint(2, 8) if strategy in ("torn", "swarm") else chance.choice((0, 0, 1))):
+        ops += _cuts(chance, names, clients, horizon)
+    for _ in range(
+        chance.choice((0, 1, 2)) if strategy in ("late", "metastore", "swarm") else chance.choice((0, 0, 1))
+    ):
+        node = chance.choice(clients)
+        ops.append(Op(chance.randrange(horizon), "pause", node, (str(chance.randint(50, 1500)),)))
+    if strategy == "slow":
+        ops.append(Op(chance.randrange(horizon), "slow", chance.choice(names), (str(chance.randint(100, 600)),)))
+    return ops
+
+
+def _cuts(chance: random.Random, names: list[str], clients: list[str], horizon: int) -> list[Op]:
+    one, other = chance.choice(clients), chance.choice(names)
+    if one == "m":
+        one, other = chance.choice(clients[:-1]), "m"
+    time, duration = chance.randrange(horizon), str(chance.randint(50, 1500))
+    ways = chance.choice((((one, other), (other, one)), ((one, other),), ((other, one),)))
+    return [Op(time, "cut", source, (target, duration)) for source, target in ways]
+
+
+_SCENARIOS: dict[str, Callable[[random.Random, str, int, int], list[Op]]] = {"ledger": _ledger_ops}
