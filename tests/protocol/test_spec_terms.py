@@ -26,12 +26,12 @@ from tests.protocol.driving import PASSWORD, Cluster
 KEY = ledger_key(7, PASSWORD)
 
 
-def batch_of(*payloads: bytes, first_entry_id: int = 0, stamp: int = 1) -> Batch:
+def batch_of(*payloads: bytes, first_entry_id: int = 0, stamp: int = 1, stride: int = 1) -> Batch:
     return batches.build(
         Cluster().digest(),
         ledger_id=7,
         first_entry_id=first_entry_id,
-        stride=1,
+        stride=stride,
         payloads=payloads,
         last_add_confirmed=-1,
         stamp=stamp,
@@ -174,8 +174,7 @@ def test_t3_batches_of_another_stride_cannot_slip_past_the_check() -> None:
     """T3: a ledger has one stride; a batch of another one might hold identities that are stored already."""
     bookie = Bookie()
     bookie.handle(AddRequest(0, 7, KEY, 1, batch_of(*[b"a"] * 10)))
-    header = dict(ledger_id=7, last_add_confirmed=-1, stamp=1, timestamp_ns=1, cumulative_length=2)
-    striped = batches.build(Cluster().digest(), first_entry_id=3, stride=5, payloads=[b"A", b"A"], **header)
+    striped = batch_of(b"A", b"A", first_entry_id=3, stride=5)
     assert bookie.handle(AddRequest(1, 7, KEY, 1, striped)).status in (Status.CONFLICT, Status.BAD_REQUEST)
     assert len(bookie.disk.batches[7]) == 1
 

@@ -298,6 +298,7 @@ class LedgerRecovery:
             assert self._choosing >> index & 1, "a replacement for what did not fail"
             self._ensemble[index] = bookie_id
             resend |= 1 << index
+        assert len(set(self._ensemble)) == self.quorum.ensemble, "a bookie stands at one index only (C2)"
         self._missing |= self._choosing & ~resend
         self._choosing = 0
         if not self.quorum.may_acknowledge(((1 << self.quorum.ensemble) - 1) & ~self._missing):

@@ -1,0 +1,608 @@
+"""Ledgers: closing and recovery (rules R)."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import attrs
+import pytest
+
+from replog.errors import (
+    FencedError,
+    LedgerClosedError,
+    NotEnoughBookiesError,
+    RecoveryUndecidedError,
+)
+from replog.protocol import batch as batches
+from replog.protocol.batch import Batch
+from replog.protocol.digest import ledger_key
+from replog.protocol.effects import (
+    ChooseReplacements,
+    ReadMetadata,
+    SendAdd,
+    SendFence,
+    SendRecoveryRead,
+    WriteMetadata,
+)
+from replog.protocol.messages import FenceRequest, RecoveryReadRequest
+from replog.protocol.model import LedgerState
+from replog.protocol.quorum import Quorum
+from tests.protocol.bookies import Bookie
+from tests.protocol.driving import PASSWORD, STRIPED, THREE, Cluster, Recovery
+
+KEY = ledger_key(7, PASSWORD)
+QUORUMS = [Quorum(1, 1, 1), Quorum(2, 2, 2), THREE, Quorum(3, 2, 2), Quorum(4, 3, 2), STRIPED, Quorum(6, 2, 2)]
+
+
+def closed_by(cluster: Cluster, last_entry_id: int) -> None:
+    """Somebody else closes the ledger at this entry."""
+    cluster.change(cluster.metadata().closed_at(last_entry_id))
+
+
+def fenced(cluster: Cluster, *bookie_ids: str, nonce: str = "w2") -> Recovery:
+    """A recovery that has claimed the ledger and fenced these bookies."""
+    recovery = cluster.recovery(nonce=nonce)
+    recovery.start()
+    if recovery.find(WriteMetadata):
+        recovery.deliver(WriteMetadata)
+    for name in bookie_ids:
+        recovery.deliver(SendFence, name)
+    return recovery
+
+
+# -- R1: the writer closes -----------------------------------------------------------------------------------------
+
+
+def test_r1_closing_fixes_the_last_add_confirmed_and_fails_what_is_pending() -> None:
+    """R1: entry 0 is confirmed, entry 1 is on one bookie: the ledger ends at 0, and late acks change nothing."""
+    cluster = Cluster()
+    writer = cluster.writer()
+    writer.add(b"a")
+    writer.run()
+    writer.add(b"b")
+    writer.deliver(SendAdd, "b1", 1)
+    late = [writer.arrive(SendAdd, name, 1) for name in ("b2", "b3")]
+    writer.close()
+    for answer in late:
+        answer()
+    writer.run()
+    assert writer.confirmed == [0]
+    assert writer.finished == cluster.metadata()
+    assert (cluster.metadata().state, cluster.metadata().last_entry_id) == (LedgerState.CLOSED, 0)
+    assert writer.machine.unconfirmed == range(1, 2)
+
+
+def test_r1_conflict_with_an_open_ledger_retries() -> None:
+    """R1: a repair changed the record: the close is proposed anew, upon what is there now."""
+    cluster = Cluster()
+    writer = cluster.writer()
+    writer.add(b"a")
+    writer.run()
+    cluster.change(attrs.evolve(cluster.metadata(), custom={"owner": "ops"}))
+    writer.close()
+    writer.run()
+    assert writer.finished is not None
+    assert cluster.metadata().last_entry_id == 0
+    assert cluster.metadata().custom == {"owner": "ops"}
+
+
+def test_r1_closed_at_the_same_entry_is_success() -> None:
+    """R1: somebody recovered the ledger to the very end that the writer wanted."""
+    cluster = Cluster()
+    writer = cluster.writer()
+    writer.add(b"a")
+    writer.run()
+    cluster.recovery().recover()
+    writer.close()
+    writer.run()
+    assert writer.error is None
+    assert writer.finished == cluster.metadata()
+
+
+@pytest.mark.parametrize("last_entry_id", [0, 2])
+def test_r1_closed_at_another_entry_is_an_error(last_entry_id: int) -> None:
+    """R1: a longer one (recovery kept what the writer never confirmed) as well as, by damage, a shorter one."""
+    cluster = Cluster()
+    writer = cluster.writer()
+    writer.add(b"a", b"b")
+    writer.run()
+    writer.add(b"c")
+    closed_by(cluster, last_entry_id)
+    writer.close()
+    writer.run()
+    assert isinstance(writer.error, FencedError | LedgerClosedError)
+    assert writer.error.unconfirmed == range(2, 3)
+
+
+def test_r1_in_recovery_is_an_error_for_the_closing_writer() -> None:
+    """R1: the writer doesn't win against a recovery that has begun (seed 000)."""
+    cluster = Cluster()
+    writer = cluster.writer()
+    writer.add(b"a")
+    writer.run()
+    cluster.recovery().claim()
+    writer.close()
+    writer.run()
+    assert isinstance(writer.error, FencedError)
+    assert cluster.metadata().state is LedgerState.IN_RECOVERY
+
+
+@pytest.mark.parametrize("answer_comes", [True, False])
+def test_r1_closing_during_a_change_settles_the_change_first(answer_comes: bool) -> None:
+    """R1, C1: one CAS at a time; a fragment that would hold no entry is dropped by the close."""
+    cluster = Cluster()
+    writer = cluster.writer()
+    writer.add(b"a")
+    writer.run()
+    writer.add(b"b")
+    writer.bookie_failed("b3")
+    writer.choose({2: "b4"})
+    writer.close()
+    assert len(writer.find(WriteMetadata)) == 1
+    if not answer_comes:
+        writer.write_loses_answer()
+    writer.run()
+    assert writer.finished == cluster.metadata()
+    assert cluster.metadata().last_entry_id == 0
+    assert len(cluster.metadata().fragments) == 1
+
+
+def test_r1_closing_while_replacements_are_chosen_needs_none() -> None:
+    """R1: the choice comes too late, and changes nothing."""
+    cluster = Cluster()
+    writer = cluster.writer()
+    writer.add(b"a")
+    writer.bookie_failed("b3")
+    writer.close()
+    writer.choose({2: "b4"})
+    writer.machine.add_fenced(2)  # the metadata decides who closed it
+    writer.run()
+    assert writer.finished is not None
+    assert cluster.metadata().last_entry_id == -1
+
+
+# -- R2, R3: fencing -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("quorum", QUORUMS)
+def test_r2_reading_begins_when_each_write_quorum_is_covered(quorum: Quorum) -> None:
+    """R2: for every set of bookies that answer, and in every quorum: reading begins iff no ack quorum avoids them."""
+    names = [f"b{number}" for number in range(1, quorum.ensemble + 1)]
+    rotations = [{names[index] for index in quorum.write_set(rotation)} for rotation in range(quorum.ensemble)]
+    for size in range(quorum.ensemble + 1):
+        for answering in combinations(names, size):
+            cluster = Cluster(quorum)
+            cluster.create_ledger()
+            recovery = fenced(cluster, *answering)
+            assert bool(recovery.find(SendRecoveryRead)) == _covers(rotations, quorum, answering)
+
+
+def _covers(rotations: list[set[str]], quorum: Quorum, answering: tuple[str, ...]) -> bool:
+    return all(len(write_set & set(answering)) >= quorum.write - quorum.ack + 1 for write_set in rotations)
+
+
+def test_r2_the_claim_comes_before_the_fences() -> None:
+    """R2: no bookie is fenced before IN_RECOVERY is durable: else a writer could change the ensemble behind the fence."""
+    cluster = Cluster()
+    cluster.create_ledger()
+    recovery = cluster.recovery()
+    recovery.start()
+    assert [type(effect) for effect in recovery.waiting] == [WriteMetadata]
+    recovery.write_loses_answer()
+    assert not recovery.find(SendFence)
+    recovery.deliver(ReadMetadata)
+    assert [effect.bookie_id for effect in recovery.find(SendFence)] == ["b1", "b2", "b3"]
+
+
+def test_r2_the_last_fragment_as_it_stands_after_the_claim_is_fenced() -> None:
+    """R2: the writer changed its ensemble between recovery's read of the metadata and its CAS."""
+    cluster = Cluster()
+    writer = cluster.writer()
+    recovery = cluster.recovery()  # has read the metadata
+    writer.add(b"a")
+    writer.fail(SendAdd, "b1")
+    writer.run()
+    recovery.start()
+    recovery.deliver(WriteMetadata)
+    recovery.deliver(ReadMetadata)
+    recovery.deliver(WriteMetadata)
+    assert [effect.bookie_id for effect in recovery.find(SendFence)] == ["b4", "b2", "b3"]
+    recovery.run()
+    assert cluster.metadata().last_entry_id == 0
+
+
+def test_r2_too_few_that_can_be_fenced_is_an_error_to_retry() -> None:
+    """R2, R4: b2 and b3 silent: two bookies might still take the writer's adds. The ledger stays as it is."""
+    cluster = Cluster()
+    cluster.writer()
+    cluster.down = {"b2", "b3"}
+    with pytest.raises(RecoveryUndecidedError, match="b2, b3"):
+        cluster.recovery().recover()
+    assert cluster.metadata().state is LedgerState.IN_RECOVERY
+    cluster.down = set()
+    assert cluster.recovery(nonce="w3").recover().last_entry_id == -1
+
+
+@pytest.mark.parametrize("request_kind", ["fence", "recovery read"])
+@pytest.mark.parametrize("known", [True, False])
+def test_r3_no_answer_before_key_and_fence_are_durable(request_kind: str, known: bool) -> None:
+    """R3: whatever the answer is, {key, fence} are in the mutations that come before it, also for an unknown ledger;
+    and they stay after a restart."""
+    cluster = Cluster()
+    bookie = cluster["b1"]
+    writer = cluster.writer()
+    if known:
+        writer.add(b"a")
+        writer.deliver(SendAdd, "b1")
+    request = FenceRequest(1, 7, KEY, 2) if request_kind == "fence" else RecoveryReadRequest(1, 7, KEY, 2, 5, 1)
+    accepted = bookie.accept(request)
+    bookie.disk.commit(accepted.mutations)
+    bookie.crash()  # right before the answer
+    assert bookie.disk.marks[7].key == KEY
+    assert bookie.disk.marks[7].fence_term == 2
+    writer.add(b"b")
+    writer.deliver(SendAdd, "b1", 0 if not known else 1)
+    assert isinstance(writer.error, FencedError)
+
+
+def test_r3_a_crash_before_the_commit_forgets_the_fence_and_answers_nothing() -> None:
+    """R3: the fence is accepted, the bookie dies before its commit: nobody was told, so the writer may go on."""
+    bookie = Bookie()
+    bookie.accept(FenceRequest(1, 7, KEY, 2))
+    bookie.crash()
+    assert not bookie.disk.marks
+    assert bookie.ledger(7).fence_term == 0
+
+
+def test_r3_recovery_adds_pass_the_fence_and_writers_adds_dont() -> None:
+    """R3: behind the fence only who has its term writes."""
+    cluster = Cluster()
+    writer = cluster.writer()
+    writer.add(b"a")
+    writer.deliver(SendAdd, "b1")
+    recovery = fenced(cluster, "b1", "b2", "b3")
+    writer.deliver(SendAdd, "b2")
+    assert isinstance(writer.error, FencedError)
+    recovery.run()
+    assert cluster.holders(0) == {"b1", "b2", "b3"}
+
+
+# -- R4: reading ---------------------------------------------------------------------------------------------------
+
+
+def test_r4_starts_behind_the_highest_mark_that_was_reported() -> None:
+    """R4: entries up to a reported mark are at their quorum: they are not read again."""
+    cluster = Cluster()
+    writer = cluster.writer()
+    for _ in range(3):
+        writer.add(b"x")
+        writer.run()
+    recovery = fenced(cluster, "b1", "b2")  # their headers say 1
+    assert {effect.entry_id for effect in recovery.find(SendRecoveryRead)} == {2}
+    recovery.run()
+    assert cluster.metadata().last_entry_id == 2
+
+
+def test_r4_starts_behind_the_last_fragments_first_entry() -> None:
+    """R4: the new ensemble's bookies know nothing yet: recovery starts at the fragment, not at 0."""
+    cluster = Cluster()
+    writer = cluster.writer()
+    writer.add(b"a")
+    writer.add(b"b")
+    writer.run()
+    writer.add(b"c")
+    for name in ("b1", "b2", "b3"):
+        writer.fail(SendAdd, name, 2)
+    writer.run()  # 2.. is on b4, b5, b6
+    for name in ("b4", "b5", "b6"):
+        cluster.bookies[name] = Bookie()  # nothing of entry 2 came through
+    recovery = fenced(cluster, "b4", "b5")
+    assert {effect.entry_id for effect in recovery.find(SendRecoveryRead)} == {2}
+    recovery.run()
+    assert cluster.metadata().last_entry_id == 1
+    assert [fragment.first_entry_id for fragment in cluster.metadata().fragments] == [0]
+
+
+def test_r4_one_valid_copy_is_enough_and_is_written_back_to_an_ack_quorum() -> None:
+    """R4: generous on positives: one copy, two negatives that come later."""
+    cluster = Cluster()
+    writer = cluster.writer()
+    writer.add(b"a")
+    writer.deliver(SendAdd, "b3")
+    recovery = fenced(cluster, "b1", "b2")
+    recovery.deliver(SendRecoveryRead, "b1", 0)
+    recovery.deliver(SendRecoveryRead, "b3", 0)
+    recovery.deliver(SendRecoveryRead, "b2", 0)  # too late to be the second negative
+    recovery.lose(SendAdd, "b3")
+    recovery.deliver(SendAdd, "b1")
+    assert not recovery.find(WriteMetadata)
+    recovery.run()
+    assert cluster.metadata().last_entry_id == 0
+    assert cluster.holders(0) == {"b1", "b2", "b3"}
+
+
+@pytest.mark.parametrize("quorum", QUORUMS)
+def test_r4_absence_needs_that_many_negatives_of_the_write_set(quorum: Quorum) -> None:
+    """R4: one negative fewer, with the others unknown, leaves the ledger in recovery; that many close it."""
+    for negatives in (quorum.negatives_needed - 1, quorum.negatives_needed):
+        cluster = Cluster(quorum)
+        cluster.create_ledger()
+        names = list(cluster.bookies)[: quorum.ensemble]
+        recovery = fenced(cluster, *names)
+        write_set = [names[index] for index in quorum.write_set(0)]
+        for place, name in enumerate(write_set):
+            if place >= quorum.write - negatives:
+                recovery.deliver(SendRecoveryRead, name, 0)
+            else:
+                recovery.fail(SendRecoveryRead, name, 0)
+        if negatives == quorum.negatives_needed:
+            recovery.run()
+            assert cluster.metadata().last_entry_id == -1
+        else:
+            assert isinstance(recovery.error, RecoveryUndecidedError)
+            assert cluster.metadata().state is LedgerState.IN_RECOVERY
+
+
+def test_r4_corruption_is_unknown_never_absence() -> None:
+    """R4: b1's only copy is damaged and b3 silent: b2's negative proves nothing, and the ledger isn't cut."""
+    cluster = Cluster()
+    writer = cluster.writer()
+    writer.add(b"a")
+    writer.deliver(SendAdd, "b1")
+    cluster["b1"].disk.damaged.add((7, 0))
+    recovery = fenced(cluster, "b1", "b2")
+    recovery.deliver(SendRecoveryRead, "b1", 0)
+    recovery.deliver(SendRecoveryRead, "b2", 0)
+    assert recovery.error is None
+    recovery.fail(SendRecoveryRead, "b3", 0)
+    assert isinstance(recovery.error, RecoveryUndecidedError)
+    cluster["b1"].disk.damaged.clear()
+    assert cluster.recovery(nonce="w3").recover().last_entry_id == 0
+
+
+@pytest.mark.parametrize("what", ["code", "ledger", "stamp", "stride", "entry"])
+def test_r4_a_copy_that_is_not_the_entry_is_unknown(what: str) -> None:
+    """R4: a bad code, or another ledger's, stamp's or place's bytes, from a bookie that says "found"."""
+    cluster = Cluster()
+    writer = cluster.writer(8 if what == "ledger" else 7)
+    cluster.writer()
+    if what == "entry":
+        writer.add(b"before")
+    writer.add(b"a")
+    good = writer.find(SendAdd)[-1].batch
+    bad = spoiled(good, what)
+    recovery = fenced(cluster, "b1", "b2")
+    recovery.machine.read_found(0, 0, bad)
+    recovery.deliver(SendRecoveryRead, "b2", 0)
+    assert recovery.error is None
+    assert not recovery.find(SendAdd)
+    recovery.fail(SendRecoveryRead, "b3", 0)
+    recovery.collect()
+    assert isinstance(recovery.error, RecoveryUndecidedError)
+
+
+def spoiled(good: Batch, what: str) -> Batch:
+    if what == "code":
+        return batches.decode(good.data[:-1] + bytes([good.data[-1] ^ 1]))
+    if what in ("ledger", "entry"):
+        return good
+    return batches.build(
+        Cluster().digest(),
+        ledger_id=7,
+        first_entry_id=0,
+        stride=2 if what == "stride" else 1,
+        payloads=[b"a"],
+        last_add_confirmed=-1,
+        stamp=2 if what == "stamp" else 1,
+        timestamp_ns=1,
+        cumulative_length=1,
+    )
+
+
+def test_r4_every_recovery_read_fences() -> None:
+    """R4: a bookie that the fencing missed is fenced by the read; see also C1 among the counterexamples."""
+    cluster = Cluster()
+    cluster.create_ledger()
+    recovery = fenced(cluster, "b1", "b2")
+    recovery.lose(SendFence, "b3")
+    recovery.deliver(SendRecoveryRead, "b3", 0)
+    assert cluster["b3"].disk.marks[7].fence_term == 2
+    assert cluster["b3"].disk.marks[7].key == KEY
+
+
+def test_r4_recovery_ends_inside_a_gathering_that_striped() -> None:
+    """R4: of one gathering of 12 over 5 bookies the batch of rotation 2 is nowhere: the ledger ends at 1."""
+    cluster = Cluster(STRIPED)
+    writer = cluster.writer()
+    writer.add(*[bytes([number]) for number in range(12)])
+    for effect in [each for each in writer.find(SendAdd) if each.batch.first_entry_id != 2]:
+        writer.deliver(SendAdd, effect.bookie_id, effect.batch.first_entry_id)
+    assert writer.confirmed == []
+    closed = cluster.recovery().recover()
+    assert closed.last_entry_id == 1
+    assert cluster.reader().read_all() == [b"\0", b"\1"]
+    assert cluster.reader(first_entry_id=2).read_all() == []
+
+
+# -- R5, R6: writing back and closing ---------------------------------------------------------------------------
+
+
+def test_r5_recovery_writes_carry_the_frozen_mark() -> None:
+    """R5: the mark of the second written-back batch is that of the fencing, though the first is at its quorum."""
+    cluster = Cluster()
+    writer = cluster.writer()
+    writer.add(b"a")
+    writer.run()
+    for payload in (b"b", b"c"):
+        writer.add(payload)
+        writer.deliver(SendAdd, "b1", writer.machine.last_add_pushed)
+    recovery = fenced(cluster, "b1", "b2", "b3")
+    for entry_id in (1, 2):
+        recovery.deliver(SendRecoveryRead, "b1", entry_id)
+        assert {effect.last_add_confirmed for effect in recovery.find(SendAdd, entry_id=entry_id)} == {0}
+        for name in ("b1", "b2", "b3"):
+            recovery.deliver(SendAdd, name, entry_id)
+    assert recovery.machine.frozen_last_add_confirmed == 0
+    assert {bookie.ledger(7).last_add_confirmed for name, bookie in cluster.bookies.items() if name < "b4"} == {0}
+    recovery.run()
+    assert cluster.metadata().last_entry_id == 2
+
+
+def test_r6_recoverys_ensemble_becomes_visible_only_in_its_closing_cas() -> None:
+    """R6: b3 is replaced while entry 0 is written back; until the close, metadata names the old ensemble."""
+    cluster = Cluster()
+    writer = cluster.writer()
+    writer.add(b"a")
+    writer.deliver(SendAdd, "b1")
+    recovery = fenced(cluster, "b1", "b2")
+    recovery.deliver(SendRecoveryRead, "b1", 0)
+    recovery.fail(SendAdd, "b2")
+    assert recovery.find(ChooseReplacements)[0].failed == (1,)
+    recovery.choose({1: "b4"})
+    assert not recovery.find(WriteMetadata)
+    recovery.deliver(SendAdd, "b4")
+    recovery.deliver(SendAdd, "b1")
+    assert cluster.metadata().last_fragment.ensemble == ("b1", "b2", "b3")
+    recovery.run()
+    assert cluster.metadata().last_fragment.ensemble == ("b1", "b4", "b3")
+    assert cluster.copies(0) >= 2
+
+
+def test_r6_the_loser_of_the_closing_cas_adopts_what_the_metadata_says() -> None:
+    """R6: w2 saw entry 0 on b1, w3 heard b2 and b3 only: whoever closes first decides, and both report the same."""
+    for w3_first in (True, False):
+        cluster = Cluster()
+        writer = cluster.writer()
+        writer.add(b"a")
+        writer.deliver(SendAdd, "b1")
+        w2 = fenced(cluster, "b1", "b2", nonce="w2")
+        w3 = fenced(cluster, "b2", "b3", nonce="w3")
+        w3.deliver(SendRecoveryRead, "b2", 0)
+        w3.deliver(SendRecoveryRead, "b3", 0)
+        assert w3.find(WriteMetadata)[0].metadata.last_entry_id == -1
+        w2.deliver(SendRecoveryRead, "b1", 0)
+        for actor in (w3, w2) if w3_first else (w2, w3):
+            actor.run()
+        assert w2.finished == w3.finished == cluster.metadata()
+        assert cluster.metadata().last_entry_id == (-1 if w3_first else 0)
+        assert cluster.reader().read_all() == ([] if w3_first else [b"a"])
+
+
+def test_r6_nothing_can_replace_what_failed_is_an_error_to_retry() -> None:
+    """R6, W6: too few bookies to write back to: the ledger stays in recovery, and a later one ends it."""
+    cluster = Cluster(bookies=3)
+    writer = cluster.writer()
+    writer.add(b"a")
+    writer.deliver(SendAdd, "b1")
+    recovery = fenced(cluster, "b1", "b2", "b3")
+    recovery.deliver(SendRecoveryRead, "b1", 0)
+    for name in ("b2", "b3"):
+        recovery.fail(SendAdd, name)
+        recovery.deliver(ChooseReplacements)
+    assert isinstance(recovery.error, NotEnoughBookiesError)
+    assert cluster.metadata().state is LedgerState.IN_RECOVERY
+    later = fenced(cluster, "b1", "b2", nonce="w3")
+    later.deliver(SendRecoveryRead, "b1", 0)
+    later.run()
+    assert cluster.metadata().last_entry_id == 0
+
+
+# -- R7, R8, R9 ----------------------------------------------------------------------------------------------------
+
+
+def test_r7_nothing_past_the_last_entry_is_readable_after_close() -> None:
+    """R7: entry 1 is on every disk; the ledger was closed at 0, also for a reader that thinks otherwise."""
+    cluster = Cluster()
+    writer = cluster.writer()
+    writer.add(b"a")
+    writer.run()
+    early = cluster.reader()
+    writer.add(b"b")
+    for name in ("b1", "b2", "b3"):
+        writer.arrive(SendAdd, name, 1)
+    writer.close()
+    writer.run()
+    assert cluster.metadata().last_entry_id == 0
+    assert cluster.holders(1) == {"b1", "b2", "b3"}
+    for reader in (cluster.reader(), early):
+        reader.refresh()
+        reader.poll()
+        reader.machine.last_add_confirmed_heard(1)  # nobody who knows says so
+        assert reader.read_all() == [b"a"]
+        assert reader.machine.is_at_end
+
+
+def test_r7_the_end_inside_a_batch_is_trimmed() -> None:
+    """R7: the bytes stay, and what lies past the end is not handed out."""
+    cluster = Cluster()
+    writer = cluster.writer()
+    writer.add(b"a", b"b", b"c")
+    writer.run()
+    closed_by(cluster, 1)
+    assert cluster.reader().read_all() == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("quorum", QUORUMS)
+def test_r8_an_empty_ledger_closes_at_minus_one(quorum: Quorum) -> None:
+    """R8: by its writer as well as by recovery; the first fragment stays."""
+    for by_writer in (True, False):
+        cluster = Cluster(quorum)
+        writer = cluster.writer()
+        if by_writer:
+            writer.close()
+            writer.run()
+        else:
+            cluster.recovery().recover()
+        assert (cluster.metadata().state, cluster.metadata().last_entry_id) == (LedgerState.CLOSED, -1)
+        assert len(cluster.metadata().fragments) == 1
+        reader = cluster.reader()
+        assert reader.read_all() == []
+        assert reader.machine.is_at_end
+
+
+def test_r9_recovery_reads_ask_the_ensemble_as_it_stood() -> None:
+    """R9: after its own change to b4, recovery reads the next entry from b2, not from b4. (Mutant read_new_ens.)"""
+    cluster = Cluster()
+    writer = cluster.writer()
+    for payload in (b"a", b"b"):
+        writer.add(payload)
+        writer.deliver(SendAdd, "b1", writer.machine.last_add_pushed)
+    recovery = fenced(cluster, "b1", "b2")
+    recovery.deliver(SendRecoveryRead, "b1", 0)
+    recovery.fail(SendAdd, "b2", 0)
+    recovery.choose({1: "b4"})
+    recovery.deliver(SendRecoveryRead, "b1", 1)
+    assert {effect.bookie_id for effect in recovery.find(SendRecoveryRead, entry_id=2)} == {"b1", "b2", "b3"}
+    recovery.run()
+    assert cluster.metadata().last_entry_id == 1
+
+
+def test_r9_a_recovery_that_starts_behind_confirmed_entries_and_finds_more_can_close() -> None:
+    """R9: the published model starts at a mark >= 0, recovers an entry, and never closes."""
+    cluster = Cluster()
+    writer = cluster.writer()
+    writer.add(b"a")
+    writer.run()
+    writer.add(b"b")
+    writer.deliver(SendAdd, "b1", 1)
+    recovery = fenced(cluster, "b1", "b3")
+    assert recovery.machine.frozen_last_add_confirmed == 0
+    recovery.deliver(SendRecoveryRead, "b1", 1)
+    recovery.run()
+    assert recovery.finished is not None
+    assert recovery.finished.last_entry_id == 1
+    assert recovery.machine.recovered_entries == 1
+
+
+def test_r9_with_an_ack_quorum_of_one_recovery_needs_every_bookie() -> None:
+    """R9: Qa = 1: any single bookie might have acknowledged, so one that is silent blocks recovery."""
+    cluster = Cluster(Quorum(3, 3, 1))
+    writer = cluster.writer()
+    writer.add(b"a")
+    writer.deliver(SendAdd, "b3")
+    assert writer.confirmed == [0]
+    cluster.down = {"b3"}
+    with pytest.raises(RecoveryUndecidedError):
+        cluster.recovery().recover()
+    cluster.down = set()
+    assert cluster.recovery(nonce="w3").recover().last_entry_id == 0
