@@ -28,6 +28,10 @@ def promised_error(expected: type[Failure], contract: str) -> Iterator[list[Fail
     except expected as error:
         raised.append(error)
         return
+    except ExceptionGroup as group:
+        if group.subgroup(expected) is None:
+            raise
+        raise AssertionError(f"the contract is broken: {expected.__name__} came in a group: {contract}") from group
     raise AssertionError(f"the contract is broken: no {expected.__name__} was raised: {contract}")
 
 

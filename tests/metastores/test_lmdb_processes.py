@@ -1,0 +1,234 @@
+"""The metastore in a directory, shared by real processes: some of them are killed, some are stopped."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import lmdb
+import pytest
+import trio
+
+from replog.errors import KeyExistsError, MetastoreError, MetastoreUncertainError
+from replog.metastores.lmdb import LMDBMetastore, LMDBOptions
+
+pytestmark = pytest.mark.crash
+
+
+@asynccontextmanager
+async def opened(path: Path, **options: float) -> AsyncIterator[LMDBMetastore]:
+    metastore = LMDBMetastore(path, LMDBOptions(**options))  # type: ignore[arg-type]
+    try:
+        yield metastore
+    finally:
+        await metastore.aclose()
+
+
+PREAMBLE = """
+import sys
+import lmdb
+import trio
+from replog.errors import KeyNotFoundError, MetastoreError, VersionConflictError
+from replog.metastores.lmdb import LMDBMetastore, LMDBOptions
+
+def say(*words):
+    print(*words, flush=True)
+
+metastore = LMDBMetastore(sys.argv[1], LMDBOptions(lease_s=0.4))
+"""
+
+# Counts up two keys for ever, and says each number once it is confirmed: what it said must never be lost.
+COUNT = """
+async def main():
+    while True:
+        found = await metastore.get("counter")
+        number = int(found.value) + 1
+        try:
+            await metastore.put("counter", b"%d" % number, found.version)
+        except VersionConflictError:
+            continue
+        say(number)
+"""
+
+ANNOUNCE = """
+async def main():
+    async with metastore.announce("live/" + sys.argv[2], b"value"):
+        say("here")
+        await trio.sleep_forever()
+"""
+
+# Takes the writer lock from under the metastore's feet, and keeps it.
+HOLD_THE_LOCK = """
+async def main():
+    environment = lmdb.open(sys.argv[1])
+    with environment.begin(write=True):
+        say("held")
+        await trio.sleep_forever()
+"""
+
+GROW = """
+async def main():
+    for number in range(8):
+        await metastore.create(f"large/{number}", bytes(500_000))
+"""
+
+
+@asynccontextmanager
+async def child(script: str, *arguments: str | Path) -> AsyncIterator[trio.Process]:
+    source = PREAMBLE + textwrap.dedent(script) + "\ntrio.run(main)\n"
+    command = [sys.executable, "-c", source, *map(str, arguments)]
+    process = await trio.lowlevel.open_process(command, stdout=subprocess.PIPE)
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        with trio.CancelScope(shield=True):
+            await process.wait()
+            assert process.stdout is not None
+            await process.stdout.aclose()
+
+
+async def line(process: trio.Process) -> bytes:
+    assert process.stdout is not None
+    with trio.fail_after(30):
+        return bytes(await process.stdout.receive_some())
+
+
+async def test_processes_count_together_and_one_is_killed_in_the_middle(tmp_path: Path) -> None:
+    """What a process was told is confirmed is there, whoever dies; nobody is blocked by the dead."""
+    said: list[int] = []
+    said_more = trio.Event()
+    async with opened(tmp_path) as metastore:
+        await metastore.create("counter", b"0")
+
+        def tell() -> None:
+            nonlocal said_more
+            said_more.set()
+            said_more = trio.Event()
+
+        async def until_said(numbers: int) -> None:
+            while len(said) < numbers:
+                await said_more.wait()
+
+        async def listen(process: trio.Process) -> None:
+            buffered = b""
+            assert process.stdout is not None
+            async for piece in process.stdout:
+                *lines, buffered = (buffered + piece).split(b"\n")
+                said.extend(int(each) for each in lines)
+                tell()
+
+        async def count_here() -> None:
+            for _ in range(150):
+                while True:
+                    found = await metastore.get("counter")
+                    try:
+                        await metastore.put("counter", b"%d" % (int(found.value) + 1), found.version)
+                        said.append(int(found.value) + 1)
+                        break
+                    except MetastoreError:
+                        continue
+
+        with trio.fail_after(60):
+            async with child(COUNT, tmp_path) as one, child(COUNT, tmp_path) as two, trio.open_nursery() as nursery:
+                nursery.start_soon(listen, one)
+                nursery.start_soon(listen, two)
+                await until_said(100)
+                one.kill()
+                await one.wait()
+                said_before = len(said)
+                await count_here()
+                await until_said(said_before + 250)
+                two.kill()
+                nursery.cancel_scope.deadline = trio.current_time() + 30
+        total = int((await metastore.get("counter")).value)
+    assert len(set(said)) == len(said), "a number was confirmed twice: an increment was lost"
+    assert max(said) <= total
+    # Each of the killed may have changed it once more, and may have been killed before it could say so.
+    assert total - 2 <= len(said) <= total
+
+
+async def test_what_a_dead_process_announced_is_gone_and_can_be_announced_again(tmp_path: Path) -> None:
+    async with opened(tmp_path) as metastore, child(ANNOUNCE, tmp_path, "x") as process:
+        assert await line(process) == b"here\n"
+        version = (await metastore.get("live/x")).version
+        assert await metastore.announced("live") == {"x": b"value"}
+        with pytest.raises(KeyExistsError):
+            async with metastore.announce("live/x", b""):
+                pass
+        process.kill()
+        with trio.fail_after(10):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(metastore.wait_changed, "live/x", version)
+                nursery.start_soon(metastore.wait_children_changed, "live", ["x"])
+        assert await metastore.announced("live") == {}
+        with pytest.raises(MetastoreError, match="does not exist"):
+            await metastore.put("live/x", b"", version)
+        async with metastore.announce("live/y", b""):  # sweeps
+            assert await metastore.announced("live") == {"y": b""}
+    with lmdb.open(str(tmp_path)) as environment, environment.begin() as transaction:
+        assert [bytes(key) for key, _ in transaction.cursor()] == [b"\0format", b"\0version"]
+
+
+async def test_a_stopped_process_is_not_there_until_it_goes_on(tmp_path: Path) -> None:
+    async with opened(tmp_path) as metastore, child(ANNOUNCE, tmp_path, "x") as process:
+        assert await line(process) == b"here\n"
+        await trio.sleep(1.0)  # longer than its lease: it must have renewed it
+        assert await metastore.announced("live") == {"x": b"value"}
+        process.send_signal(signal.SIGSTOP)
+        with trio.fail_after(10):
+            await metastore.wait_children_changed("live", ["x"])
+        assert await metastore.announced("live") == {}
+        async with metastore.announce("live/y", b""):  # sweeps, but nothing that may come back
+            process.send_signal(signal.SIGCONT)
+            with trio.fail_after(10):
+                await metastore.wait_children_changed("live", ["y"])
+            assert sorted(await metastore.announced("live")) == ["x", "y"]
+
+
+async def test_a_process_that_stops_within_a_transaction_blocks_nobody_for_ever(tmp_path: Path) -> None:
+    async with opened(tmp_path, timeout_s=0.3) as metastore:
+        await metastore.create("a", b"1")
+        async with child(HOLD_THE_LOCK, tmp_path) as process:
+            assert await line(process) == b"held\n"
+            with pytest.raises(MetastoreError, match=r"nothing was written\. Another process holds") as raised:
+                await metastore.create("b", b"1")
+            assert not isinstance(raised.value, MetastoreUncertainError)
+            assert (await metastore.get("a")).value == b"1", "reads go on"
+            process.send_signal(signal.SIGKILL)
+            await process.wait()
+        await metastore.create("c", b"the lock of a dead process is taken over")
+        assert await metastore.children("b") == []
+        with pytest.raises(MetastoreError, match="does not exist"):
+            await metastore.get("b")
+
+
+async def test_the_map_that_another_process_made_larger_is_read(tmp_path: Path) -> None:
+    async with opened(tmp_path, map_bytes=1 << 20) as metastore:
+        await metastore.create("a", b"1")
+        async with child(GROW, tmp_path) as process:
+            with trio.fail_after(30):
+                assert await process.wait() == 0
+        assert len(await metastore.children("large")) == 8
+        assert len((await metastore.get("large/7")).value) == 500_000
+        await metastore.create("b", bytes(500_000))
+
+
+def test_no_descriptor_is_left(tmp_path: Path) -> None:
+    async def use() -> None:
+        async with opened(tmp_path) as metastore, metastore.announce("a", b""):
+            await metastore.create("b", b"")
+            await metastore.delete("b")
+
+    trio.run(use)
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(5):
+        trio.run(use)
+    assert len(os.listdir("/proc/self/fd")) == before
