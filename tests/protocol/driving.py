@@ -12,6 +12,7 @@ machine and keeps what the machine asked for in `waiting`, until the test says w
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
@@ -68,6 +69,7 @@ class Cluster:
         self.down: set[str] = set()
         self.records: dict[int, tuple[LedgerMetadata, int]] = {}
         self.logs: dict[str, tuple[LogMetadata, int]] = {}
+        self.ledger_ids = itertools.count(1)  # of ledgers that logs create: never reused
 
     def __getitem__(self, bookie_id: str) -> Bookie:
         return self.bookies[bookie_id]

@@ -1,0 +1,149 @@
+"""Drives the machines of logs: taking over, rolling, trimming, over a `Cluster`'s ledgers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from replog.errors import ReplogError
+from replog.protocol.chaining import (
+    CreateLedger,
+    DeleteLedger,
+    LogChanged,
+    LogFailed,
+    LogRolling,
+    LogTakeover,
+    LogTrimming,
+    ReadLog,
+    RecoverLedger,
+    WriteLog,
+)
+from replog.protocol.model import LogMetadata
+from tests.protocol.driving import Cluster, Tell
+
+NAME = "orders"
+LogMachine = LogTakeover | LogRolling | LogTrimming
+
+
+class LogActor:
+    """One client that changes the log, and what its machine waits for. Ledger ids are 1, 2, ... in order of creation."""
+
+    def __init__(self, cluster: Cluster, machine: LogMachine) -> None:
+        self.cluster = cluster
+        self.machine: Any = machine
+        self.waiting: list[Any] = []
+        self.changed: LogChanged | None = None
+        self.error: ReplogError | None = None
+        machine.start()
+        self.collect()
+
+    def collect(self) -> None:
+        for effect in self.machine.take_effects():
+            if isinstance(effect, LogChanged):
+                self.changed = effect
+            elif isinstance(effect, LogFailed):
+                self.error = effect.error
+            else:
+                self.waiting.append(effect)
+
+    def find(self, kind: type) -> list[Any]:
+        return [effect for effect in self.waiting if isinstance(effect, kind)]
+
+    def take(self, kind: type) -> Any:
+        found = self.find(kind)
+        assert found, f"nothing waits like {kind.__name__}; waiting: {self.waiting}"
+        self.waiting.remove(found[0])
+        return found[0]
+
+    def deliver(self, kind: type) -> None:
+        self._tell(self._handle(self.take(kind)))
+
+    def run(self) -> LogActor:
+        for _ in range(1000):
+            if not self.waiting:
+                return self
+            self._tell(self._handle(self.waiting.pop(0)))
+        raise AssertionError("this never ends")
+
+    def run_until(self, kind: type) -> None:
+        """Delivers everything until something of this kind waits."""
+        while not self.find(kind):
+            assert self.waiting, f"it never came to {kind.__name__}"
+            self._tell(self._handle(self.waiting.pop(0)))
+
+    def write_loses_answer(self) -> None:
+        """The CAS happens, and its answer is lost."""
+        self._cas(self.take(WriteLog))
+        self.machine.log_uncertain()
+        self.collect()
+
+    def write_loses_request(self) -> Callable[[], int | None]:
+        """The CAS is lost on its way, or merely late: then the returned function lets it happen."""
+        effect = self.take(WriteLog)
+        self.machine.log_uncertain()
+        self.collect()
+        return lambda: self._cas(effect)
+
+    def _tell(self, tell: Tell) -> None:
+        tell()
+        self.collect()
+
+    def _cas(self, effect: WriteLog) -> int | None:
+        return cas(self.cluster, effect.metadata, effect.expected)
+
+    def _handle(self, effect: Any) -> Tell:
+        machine, cluster = self.machine, self.cluster
+        if isinstance(effect, ReadLog):
+            metadata, version = cluster.logs.get(effect.name, (None, None))
+            return lambda: machine.log_read(metadata, version)
+        if isinstance(effect, WriteLog):
+            written = self._cas(effect)
+            return machine.log_conflict if written is None else lambda: machine.log_written(written)
+        if isinstance(effect, RecoverLedger):
+            return self._recover(effect.ledger_id)
+        if isinstance(effect, CreateLedger):
+            ledger_id = next(cluster.ledger_ids)
+            cluster.create_ledger(ledger_id)
+            return lambda: machine.ledger_created(ledger_id)
+        assert isinstance(effect, DeleteLedger)
+        cluster.records.pop(effect.ledger_id, None)
+        return lambda: None
+
+    def _recover(self, ledger_id: int) -> Tell:
+        if ledger_id not in self.cluster.records:
+            return lambda: self.machine.ledger_missing(ledger_id)
+        try:
+            self.cluster.recovery(ledger_id, nonce=f"recovery {id(self)}").recover()
+        except ReplogError as error:
+            failure = error
+            return lambda: self.machine.abandon(failure)
+        return lambda: self.machine.ledger_recovered(ledger_id)
+
+
+def cas(cluster: Cluster, metadata: LogMetadata, expected: int | None) -> int | None:
+    """The metastore: creates if nothing is expected."""
+    version = cluster.logs[metadata.name][1] if metadata.name in cluster.logs else None
+    if version != expected:
+        return None
+    new = 0 if version is None else version + 1
+    cluster.logs[metadata.name] = (metadata, new)
+    return new
+
+
+def takeover(cluster: Cluster, nonce: str = "t1") -> LogActor:
+    return LogActor(cluster, LogTakeover(NAME, nonce, now_ms=5))
+
+
+def rolling(cluster: Cluster, nonce: str = "r1") -> LogActor:
+    """The leader rolls the log as it knows it: as it is now."""
+    metadata, version = cluster.logs[NAME]
+    return LogActor(cluster, LogRolling(metadata, version, nonce, now_ms=6))
+
+
+def trimming(cluster: Cluster, before_segment: int, nonce: str = "x1") -> LogActor:
+    return LogActor(cluster, LogTrimming(NAME, before_segment, nonce))
+
+
+def segments(cluster: Cluster) -> list[tuple[int, int]]:
+    """(segment number, ledger id) of the log."""
+    return [(segment.number, segment.ledger_id) for segment in cluster.logs[NAME][0].segments]
