@@ -1,1 +1,87 @@
-"""replog: an embeddable replicated log."""
+"""replog: an embeddable replicated log.
+
+    async with replog.embed("./wal") as client, client.write_log("orders") as log:
+        position = await log.append(b"survives from here on")
+
+Ledgers (append-only, one writer, replicated on a quorum of bookies) and logs made of ledgers, by the BookKeeper protocol.
+`replog.blocking` has the same for programs without trio.
+"""
+
+from replog.api import BookieConfig, Client, connect, embed, serve_bookie
+from replog.client.entries import Entry, EntryBatch
+from replog.client.reader import LedgerReader
+from replog.client.writer import LedgerWriter
+from replog.config import BookieOptions, ClientOptions
+from replog.errors import (
+    AddTimeoutError,
+    ConfigError,
+    EntryNotFoundError,
+    EntryUnreadableError,
+    FencedError,
+    LedgerClosedError,
+    LedgerNotFoundError,
+    LogNotFoundError,
+    MetastoreError,
+    NotEnoughBookiesError,
+    PayloadTooLargeError,
+    PositionError,
+    RecoveryUndecidedError,
+    ReplogError,
+    StorageDamagedError,
+    StorageError,
+    StorageIdentityError,
+    StorageInUseError,
+    TakeoverFailedError,
+    TrimmedError,
+    UnauthorizedError,
+)
+from replog.log.reader import LogReader, Record, RecordBatch
+from replog.log.writer import LogWriter
+from replog.protocol.digest import DigestType
+from replog.protocol.model import LedgerMetadata, Position
+from replog.protocol.quorum import Quorum
+from replog.registry import Registry
+
+__all__ = [
+    "AddTimeoutError",
+    "BookieConfig",
+    "BookieOptions",
+    "Client",
+    "ClientOptions",
+    "ConfigError",
+    "DigestType",
+    "Entry",
+    "EntryBatch",
+    "EntryNotFoundError",
+    "EntryUnreadableError",
+    "FencedError",
+    "LedgerClosedError",
+    "LedgerMetadata",
+    "LedgerNotFoundError",
+    "LedgerReader",
+    "LedgerWriter",
+    "LogNotFoundError",
+    "LogReader",
+    "LogWriter",
+    "MetastoreError",
+    "NotEnoughBookiesError",
+    "PayloadTooLargeError",
+    "Position",
+    "PositionError",
+    "Quorum",
+    "Record",
+    "RecordBatch",
+    "RecoveryUndecidedError",
+    "Registry",
+    "ReplogError",
+    "StorageDamagedError",
+    "StorageError",
+    "StorageIdentityError",
+    "StorageInUseError",
+    "TakeoverFailedError",
+    "TrimmedError",
+    "UnauthorizedError",
+    "connect",
+    "embed",
+    "serve_bookie",
+]

@@ -8,7 +8,7 @@ raises `trio.WouldBlock`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 class ReplogError(Exception):
@@ -66,8 +66,11 @@ class FencedError(LedgerError):
     """Another client recovers this ledger: the writer is deposed (T1, W4, L5).
 
     Retry: no; stop writing, and take over anew if you are still elected. Outcome: unknown for the entry ids in
-    `unconfirmed`, each of which the recovery may have kept or dropped; nothing of them is ever confirmed here.
+    `unconfirmed`, each of which the recovery may have kept or dropped; nothing of them is ever confirmed here. The writer
+    of a log also sets `positions`, the same entries as positions in the log.
     """
+
+    positions: Sequence[object] = ()
 
     def __init__(self, ledger_id: int, message: str, unconfirmed: range = range(0)) -> None:
         super().__init__(ledger_id, message)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import enum
 import re
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import attrs
 
@@ -115,8 +116,7 @@ class LogMetadata:
 _POSITION = re.compile(r"(\d{1,19}):(\d{1,19})", re.ASCII)
 
 
-@attrs.frozen(order=True)
-class Position:
+class Position(NamedTuple):
     """A place in a log: (segment number, entry id). Ordered, stable for ever, not dense (L4).
 
     Printed as "17:42"; `Position.parse` reads that back."""

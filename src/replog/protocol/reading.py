@@ -70,6 +70,10 @@ class LedgerReading:
         """Whether a read is under way."""
         return any(rotation.asked_entry_id is not None for rotation in self._rotations)
 
+    def waiting_for(self) -> list[int]:
+        """The entries that bookies were asked for and have not given."""
+        return [each.asked_entry_id for each in self._rotations if each.asked_entry_id is not None]
+
     def take_effects(self) -> list[Effect]:
         """Drains what is to be done, in the order in which it must be."""
         effects, self._effects = self._effects, []

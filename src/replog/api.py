@@ -1,0 +1,356 @@
+"""`connect`, `embed`, `serve_bookie`: the only place that wires plugins to shells."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import attrs
+import trio
+
+from replog.abc import Metastore, Storage
+from replog.bookie.serving import ServedBookie, close_storage, open_storage, serving, storage_url
+from replog.client.driving import Surroundings
+from replog.client.ledgers import Ledgers
+from replog.client.membership import Membership
+from replog.client.nursery import open_service_nursery
+from replog.client.reader import LedgerReader
+from replog.client.records import Records
+from replog.client.writer import LedgerWriter
+from replog.config import BackendURL, BookieOptions, ClientOptions
+from replog.errors import ConfigError
+from replog.log import catalog
+from replog.log.reader import LogReader
+from replog.log.records import LogRecords
+from replog.log.takeover import take_over
+from replog.log.writer import LogWriter
+from replog.metadata import log_key_path
+from replog.protocol.digest import DigestType
+from replog.protocol.model import LedgerMetadata, Position
+from replog.protocol.quorum import Quorum
+from replog.registry import Registry
+
+_METADATA_DIRECTORY = "metadata"
+_BOOKIE_DIRECTORY = "bookie-"
+
+
+class Client:
+    """A way to ledgers and logs. Made by `connect` and `embed`; belongs to the trio run that made it.
+
+    `quorum` arguments that are left out take the client's default: three bookies of which two acknowledge, or all the
+    embedded ones if they are fewer. Passwords are bytes; who doesn't know a ledger's can neither read, write nor fence it.
+    """
+
+    def __init__(
+        self, ledgers: Ledgers, default_quorum: Quorum, nursery: trio.Nursery, bookies: Sequence[ServedBookie] = ()
+    ) -> None:
+        self.default_quorum = default_quorum
+        self.bookies = tuple(bookies)
+        self._ledgers = ledgers
+        self._logs = LogRecords(ledgers)
+        self._nursery = nursery
+
+    # -- ledgers ----------------------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def create_ledger(
+        self,
+        *,
+        quorum: Quorum | None = None,
+        password: bytes = b"",
+        digest_type: DigestType = DigestType.CRC32C,
+        custom: Mapping[str, str] | None = None,
+    ) -> AsyncIterator[LedgerWriter]:
+        """A new ledger and its writer, as a context. `custom` stands in its metadata.
+
+        Raises `NotEnoughBookiesError` (retry: when there are more), `MetastoreError`: then no ledger was created, or one
+        that nobody knows of."""
+        async with await self._ledgers.create(quorum or self.default_quorum, password, digest_type, custom) as writer:
+            yield writer
+
+    @asynccontextmanager
+    async def open_ledger(self, ledger_id: int, *, password: bytes = b"") -> AsyncIterator[LedgerReader]:
+        """A reader of a ledger, as a context. Never fences (D1). Raises `LedgerNotFoundError`, `UnauthorizedError`."""
+        async with await self._ledgers.open(ledger_id, password) as reader:
+            yield reader
+
+    async def recover_ledger(self, ledger_id: int, *, password: bytes = b"") -> LedgerMetadata:
+        """Fences a ledger and closes it at its last entry (R2-R8); returns its metadata. One that is closed stays as it is.
+
+        Raises `RecoveryUndecidedError` or `NotEnoughBookiesError` (retry: when bookies are back), `LedgerNotFoundError`.
+        If it raises or is cancelled, the ledger's writer may be fenced, and nothing was cut."""
+        return await self._ledgers.recover(ledger_id, password)
+
+    async def delete_ledger(self, ledger_id: int) -> None:
+        """Deletes a ledger; bookies drop its entries later (B6). One that does not exist is no error."""
+        await self._ledgers.delete(ledger_id)
+
+    async def ledgers(self) -> list[int]:
+        """The ids of all ledgers, ascending."""
+        return await self._ledgers.list()
+
+    # -- logs -------------------------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def write_log(
+        self,
+        name: str,
+        *,
+        quorum: Quorum | None = None,
+        password: bytes = b"",
+        digest_type: DigestType = DigestType.CRC32C,
+        custom: Mapping[str, str] | None = None,
+    ) -> AsyncIterator[LogWriter]:
+        """Takes a log over *now*, and creates it if need be: recovers what the last writer left, and fences it.
+
+        A context with the log's writer. Raises `RecoveryUndecidedError` or `NotEnoughBookiesError` (retry: when bookies
+        are back), `TakeoverFailedError` (others keep taking over), `MetastoreError`."""
+        log_key_path(name)  # a bad name fails before anything is done
+        writer = await take_over(
+            name,
+            self._ledgers,
+            self._logs,
+            self._nursery,
+            quorum or self.default_quorum,
+            password,
+            digest_type,
+            custom,
+        )
+        async with writer:
+            yield writer
+
+    @asynccontextmanager
+    async def lead_log(
+        self,
+        name: str,
+        *,
+        quorum: Quorum | None = None,
+        password: bytes = b"",
+        digest_type: DigestType = DigestType.CRC32C,
+    ) -> AsyncIterator[LogWriter]:
+        """Waits until nobody else leads the log, then takes it over as `write_log` does. Leading is advice, to avoid duels
+        (M3): safe is the log in any case, since a takeover fences."""
+        log_key_path(name)
+        async with (
+            catalog.elected(name, self._ledgers),
+            self.write_log(name, quorum=quorum, password=password, digest_type=digest_type) as writer,
+        ):
+            yield writer
+
+    @asynccontextmanager
+    async def read_log(
+        self, name: str, *, after: Position | str | None = None, follow: bool = False, password: bytes = b""
+    ) -> AsyncIterator[LogReader]:
+        """A reader of a log, as a context: from the beginning or `after` a position; with `follow` it waits for more.
+
+        Raises `LogNotFoundError` (with `follow` it waits for the log instead), `TrimmedError`, `PositionError`."""
+        position = Position.parse(after) if isinstance(after, str) else after
+        reader = LogReader(name, self._ledgers, self._logs, password, position, follow)
+        await reader.start()
+        async with reader:
+            yield reader
+
+    async def trim_log(self, name: str, *, before: Position | str) -> Position | None:
+        """Drops the ledgers of a log that lie wholly before the position (L3); returns where the log begins now.
+
+        The last ledger always stays: `roll` first, to be able to drop it. Raises `LogNotFoundError`, `PositionError`. If it
+        raises or is cancelled, trimming again is harmless."""
+        position = Position.parse(before) if isinstance(before, str) else before
+        return await catalog.trim(name, position, self._ledgers, self._logs)
+
+    async def delete_log(self, name: str, *, password: bytes = b"") -> None:
+        """Fences a log's writer, and deletes the log and its ledgers. Raises `LogNotFoundError`. Deleting again is harmless."""
+        await catalog.delete(name, self._ledgers, self._logs, password)
+
+    async def logs(self) -> list[str]:
+        """The names of all logs, sorted."""
+        return await catalog.names(self._ledgers)
+
+    # -- looking ----------------------------------------------------------------------------------------------------
+
+    def statistics(self) -> dict[str, dict[str, float]]:
+        """Counters and gauges: of the client, and of each bookie that it embeds, by its id."""
+        membership = self._ledgers.surroundings.membership
+        found = {"client": {"outstanding_bytes": float(membership.outstanding_bytes())}}
+        for bookie in self.bookies:
+            found[bookie.server.bookie_id] = bookie.statistics()
+        return found
+
+
+# -- ways to a client -----------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def connect(
+    metastore: str | Metastore,
+    *,
+    options: ClientOptions | None = None,
+    quorum: Quorum | None = None,
+    placement: str = "random",
+    registry: Registry | None = None,
+) -> AsyncIterator[Client]:
+    """A client of the bookies that announce themselves in a metastore: `connect("lmdb:/var/lib/app/metadata")`.
+
+    A metastore that is given as an object stays open. Raises `ConfigError` for what can't be; unreachable servers show at
+    the first call. Leaving the context cancels what is still open: leave writers first."""
+    plugins = registry or Registry()
+    if isinstance(metastore, Metastore):
+        opened = metastore
+    else:
+        opened = plugins.open_metastore(metastore)
+    try:
+        async with _client(opened, plugins, options or ClientOptions(), quorum or Quorum(), placement, ()) as client:
+            yield client
+    finally:
+        if opened is not metastore:
+            await _close(opened)
+
+
+@asynccontextmanager
+async def embed(
+    directory: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    *,
+    bookies: int | None = None,
+    storage: str = "files",
+    metastore: str | Metastore | None = None,
+    options: ClientOptions | None = None,
+    bookie_options: BookieOptions | None = None,
+    quorum: Quorum | None = None,
+    placement: str = "random",
+    registry: Registry | None = None,
+) -> AsyncIterator[Client]:
+    """A client with bookies of its own in this process: a crash-proof log in a directory, or one bookie in each of several.
+
+    `storage` is the scheme of the bookies' storage, maybe with options: "files?journal_file_bytes=16MiB". Metadata is
+    durable beside the first bookie, unless `metastore` says otherwise. Raises `StorageInUseError` if another process has
+    the directory open, `StorageIdentityError` or `StorageDamagedError` for what it finds there, `ConfigError`."""
+    plugins = registry or Registry()
+    directories = _bookie_directories(directory, bookies)
+    settings = bookie_options or BookieOptions(storage=storage, commit_inline_when_idle=len(directories) == 1)
+    client_quorum = quorum or _embedded_quorum(len(directories))
+    async with AsyncExitStack() as stack:
+        stored = [await _enter_storage(stack, plugins, settings.storage, each) for each in directories]
+        if isinstance(metastore, Metastore):
+            opened = metastore
+        else:
+            default = BackendURL("lmdb", str(directories[0].parent / _METADATA_DIRECTORY))
+            opened = plugins.open_metastore(metastore or default)
+            stack.push_async_callback(_close, opened)
+        transport = plugins.open_transport("memory")
+        served = [
+            await stack.enter_async_context(serving(each, opened, "memory", transport, settings, plugins.observe))
+            for each in stored
+        ]
+        client_options = options or ClientOptions()
+        async with _client(opened, plugins, client_options, client_quorum, placement, served) as client:
+            yield client
+
+
+def _bookie_directories(
+    directory: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], bookies: int | None
+) -> list[Path]:
+    if not isinstance(directory, str | os.PathLike):
+        directories = [Path(each) / f"{_BOOKIE_DIRECTORY}0" for each in directory]
+        if not directories or len(set(directories)) < len(directories):
+            raise ConfigError(f"embed: {list(map(str, directory))} must be one or more directories, each once")
+        if bookies not in (None, len(directories)):
+            raise ConfigError(
+                f"embed: {bookies} bookies in {len(directories)} directories: give one for each, or only one"
+            )
+        return directories
+    parent = Path(directory)
+    count = 1 if bookies is None else bookies
+    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+        raise ConfigError(f"embed: bookies={count!r} must be a whole number of at least 1")
+    existing = len(list(parent.glob(f"{_BOOKIE_DIRECTORY}[0-9]*")))
+    if bookies is None:
+        count = max(1, existing)
+    elif existing > count:
+        raise ConfigError(
+            f"embed: {parent} has {existing} bookies, and {count} were asked for: their ledgers need them all"
+        )
+    return [parent / f"{_BOOKIE_DIRECTORY}{number}" for number in range(count)]
+
+
+def _embedded_quorum(bookies: int) -> Quorum:
+    return Quorum() if bookies >= Quorum().ensemble else Quorum(bookies, bookies, bookies)
+
+
+async def _enter_storage(stack: AsyncExitStack, plugins: Registry, storage: str, directory: Path) -> Storage:
+    opened = await open_storage(plugins, storage_url(storage, directory))
+    stack.push_async_callback(close_storage, opened)
+    return opened
+
+
+@asynccontextmanager
+async def _client(
+    metastore: Metastore,
+    plugins: Registry,
+    options: ClientOptions,
+    quorum: Quorum,
+    placement: str,
+    bookies: Sequence[ServedBookie],
+) -> AsyncIterator[Client]:
+    async with open_service_nursery() as nursery:
+        membership = Membership(metastore, plugins.open_transport, options, nursery)
+        surroundings = Surroundings(
+            Records(metastore, options.metastore_timeout_s), membership, plugins.open_placement(placement)
+        )
+        ledgers = Ledgers(surroundings, options, plugins.observe, nursery)
+
+        def ask_for_collection() -> None:
+            for bookie in bookies:
+                bookie.ask_for_collection()
+
+        ledgers.deleted = ask_for_collection
+        try:
+            yield Client(ledgers, quorum, nursery, bookies)
+        finally:
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + options.connect_timeout_s):
+                await membership.aclose()
+
+
+async def _close(metastore: Metastore) -> None:
+    with trio.CancelScope(shield=True, deadline=trio.current_time() + 10):
+        await metastore.aclose()
+
+
+# -- bookies of one's own -------------------------------------------------------------------------------------------
+
+
+@attrs.frozen(kw_only=True)
+class BookieConfig:
+    """A bookie to serve: where its entries are kept, and which metastore it announces itself in."""
+
+    directory: str
+    metastore: str | Metastore
+    options: BookieOptions = attrs.field(factory=BookieOptions)
+
+
+async def serve_bookie(
+    config: BookieConfig,
+    *,
+    registry: Registry | None = None,
+    task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serves a bookie inside this app until cancelled: `await nursery.start(replog.serve_bookie, config)` gives its id.
+
+    Clients in the same trio run reach it without a network. Raises as `embed` does. When it is cancelled, what it
+    acknowledged stays."""
+    plugins = registry or Registry()
+    async with AsyncExitStack() as stack:
+        storage = await open_storage(plugins, storage_url(config.options.storage, config.directory))
+        stack.push_async_callback(close_storage, storage)
+        if isinstance(config.metastore, Metastore):
+            metastore = config.metastore
+        else:
+            metastore = plugins.open_metastore(config.metastore)
+            stack.push_async_callback(_close, metastore)
+        transport = plugins.open_transport("memory")
+        await stack.enter_async_context(
+            serving(storage, metastore, "memory", transport, config.options, plugins.observe)
+        )
+        task_status.started(storage.bookie_id)
+        await trio.sleep_forever()

@@ -1,0 +1,112 @@
+"""The client's side of one bookie: requests get ids, answers find their way back, silence ends in a named error.
+
+No task, event or await for a message: whoever asks gives a function, which is called with the answer or with the error
+that stands for it. Every request has a deadline (W6), checked a few times a second for all of them together.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import trio
+
+from replog.abc import Connection
+from replog.errors import BookieError, BookieTooBusyError, BookieUnreachableError, ReplogError
+from replog.protocol.messages import Request, Response, size_of
+
+Answer = Response | BookieError
+OnAnswer = Callable[[Answer, Any], None]
+
+_CHECKS_PER_TIMEOUT = 10
+
+
+class BookieChannel:
+    """The requests to one bookie over one connection. Made by `BookieChannels`."""
+
+    def __init__(self, bookie_id: str, outstanding_bytes_max: int) -> None:
+        self.bookie_id = bookie_id
+        self.error: BookieError | None = None
+        self.outstanding_bytes = 0
+        self.connection: Connection | None = None
+        self._outstanding_bytes_max = outstanding_bytes_max
+        self._outstanding: dict[int, tuple[OnAnswer, Any, int, float]] = {}
+        self._request_ids = itertools.count(1)
+        self._busy = trio.Event()
+
+    def next_request_id(self) -> int:
+        """An id for a request that will be sent here."""
+        return next(self._request_ids)
+
+    def ask(self, request: Request, on_answer: OnAnswer, context: object, timeout_s: float) -> None:
+        """Sends the request; never waits. `on_answer(answer, context)` is called once, maybe before this returns."""
+        if self.error is not None or self.connection is None:
+            on_answer(self.error or BookieUnreachableError(self.bookie_id, "not connected"), context)
+            return
+        size_bytes = size_of(request)
+        if self.outstanding_bytes + size_bytes > self._outstanding_bytes_max and self._outstanding:
+            problem = f"{self.outstanding_bytes} bytes wait for its answers: it is too slow"
+            on_answer(BookieTooBusyError(self.bookie_id, problem), context)
+            return
+        deadline = trio.current_time() + timeout_s
+        self._outstanding[request.request_id] = (on_answer, context, size_bytes, deadline)
+        self.outstanding_bytes += size_bytes
+        if len(self._outstanding) == 1:
+            self._busy.set()
+        try:
+            self.connection.send((request,))
+        except BookieError as error:
+            self._answer(request.request_id, error)
+
+    async def call(self, make_request: Callable[[int], Request], timeout_s: float) -> Response:
+        """Sends a request and waits. Raises `BookieError` if no answer comes. If cancelled, the outcome is unknown."""
+        answers: list[Answer] = []
+        answered = trio.Event()
+
+        def on_answer(answer: Answer, _context: object) -> None:
+            answers.append(answer)
+            answered.set()
+
+        self.ask(make_request(self.next_request_id()), on_answer, None, timeout_s)
+        await answered.wait()
+        answer = answers[0]
+        if isinstance(answer, BookieError):
+            raise answer
+        return answer
+
+    # -- what the connection says -----------------------------------------------------------------------------------
+
+    def responses_received(self, responses: Sequence[Response]) -> None:
+        """Answers came."""
+        for response in responses:
+            self._answer(response.request_id, response)
+
+    def disconnected(self, error: ReplogError) -> None:
+        """The connection is gone: whatever is outstanding has an unknown outcome."""
+        if self.error is None:
+            lost = error if isinstance(error, BookieError) else BookieUnreachableError(self.bookie_id, str(error))
+            self.error = lost
+            self._busy.set()
+            for request_id in list(self._outstanding):
+                self._answer(request_id, lost)
+
+    def _answer(self, request_id: int, answer: Answer) -> None:
+        entry = self._outstanding.pop(request_id, None)
+        if entry is not None:  # else late, or a duplicate
+            on_answer, context, size_bytes, _ = entry
+            self.outstanding_bytes -= size_bytes
+            on_answer(answer, context)
+
+    async def watch(self, shortest_timeout_s: float) -> None:
+        """Ends requests whose deadline has passed. Runs while connected; sleeps while nothing is outstanding."""
+        while self.error is None:
+            if not self._outstanding:
+                self._busy = trio.Event()
+                await self._busy.wait()
+            await trio.sleep(shortest_timeout_s / _CHECKS_PER_TIMEOUT)
+            now = trio.current_time()
+            late = [request_id for request_id, entry in self._outstanding.items() if entry[3] <= now]
+            for request_id in late:
+                problem = "did not answer in time: whether it did what it was asked is unknown"
+                self._answer(request_id, BookieUnreachableError(self.bookie_id, problem))

@@ -1,0 +1,96 @@
+"""What shells have in common: performing a machine's effects.
+
+Effects that only send are done at once, in the caller's frame; those that must wait for the metastore or for bookies
+queue up for one background task, which does them one after the other and drives the machine on with the answers.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import trio
+
+from replog.client.membership import Membership, connect_all
+from replog.client.records import Records
+from replog.errors import MetastoreError
+from replog.protocol.effects import ChooseReplacements, ReadMetadata, WriteMetadata
+
+if TYPE_CHECKING:
+    from replog.abc import PlacementPolicy
+    from replog.protocol.recovery import LedgerRecovery
+    from replog.protocol.writing import LedgerWriting
+
+WaitingEffect = ChooseReplacements | WriteMetadata | ReadMetadata
+
+system_random = random.SystemRandom()
+
+
+class Surroundings:
+    """What every shell of one client needs: records, bookies, placement."""
+
+    def __init__(self, records: Records, membership: Membership, placement: PlacementPolicy) -> None:
+        self.records = records
+        self.membership = membership
+        self.placement = placement
+
+    async def perform(self, effect: WaitingEffect, machine: LedgerWriting | LedgerRecovery) -> None:
+        """Does an effect that has to wait, and tells the machine the answer."""
+        if isinstance(effect, ChooseReplacements):
+            machine.replacements_chosen(await self._choose(effect))
+        else:
+            await self.records.perform(effect, machine)
+
+    async def _choose(self, effect: ChooseReplacements) -> dict[int, str]:
+        """Bookies that can really be connected to; the failed ones themselves if they are back and nobody else is there."""
+        ensemble = effect.metadata.last_fragment.ensemble
+        excluded = set(effect.excluded)
+        chosen: dict[int, str] = {}
+        missing = list(effect.failed)
+        while missing:
+            try:
+                usable = await self.membership.usable(excluded)
+            except MetastoreError:
+                break  # no news from the metastore: without a CAS there is no new ensemble anyway (C3)
+            proposed = self.placement.replace_bookies(effect.metadata, missing, usable, system_random)
+            back = [index for index in missing if index not in proposed and ensemble[index] in usable]
+            proposed.update((index, ensemble[index]) for index in back)
+            if not proposed:
+                break
+            failures = await connect_all(self.membership, proposed.values())
+            for bookie_id in failures:
+                self.membership.shun(bookie_id)
+            good = {index: bookie_id for index, bookie_id in proposed.items() if bookie_id not in failures}
+            chosen.update(good)
+            excluded.update(proposed.values())
+            missing = [index for index in missing if index not in chosen]
+        return chosen
+
+
+class WaitingEffects:
+    """The effects of one machine that have to wait, and the task that does them in order."""
+
+    def __init__(
+        self, surroundings: Surroundings, machine: LedgerWriting | LedgerRecovery, drive: Callable[[], None]
+    ) -> None:
+        self._surroundings = surroundings
+        self._machine = machine
+        self._drive = drive
+        self._queue: deque[WaitingEffect] = deque()
+        self._arrived = trio.Event()
+
+    def put(self, effect: WaitingEffect) -> None:
+        """Queues an effect."""
+        self._queue.append(effect)
+        self._arrived.set()
+
+    async def run(self) -> None:
+        """Does the effects until cancelled."""
+        while True:
+            while self._queue:
+                await self._surroundings.perform(self._queue.popleft(), self._machine)
+                self._drive()
+            self._arrived = trio.Event()
+            await self._arrived.wait()

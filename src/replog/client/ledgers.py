@@ -1,0 +1,156 @@
+"""Ledgers: creating, opening, recovering, deleting, listing."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Mapping
+
+import trio
+
+from replog.client.driving import Surroundings, system_random
+from replog.client.membership import connect_all
+from replog.client.reader import LedgerReader, LedgerScan
+from replog.client.recovering import RecoveringShell
+from replog.client.writer import LedgerWriter
+from replog.config import ClientOptions
+from replog.errors import ConfigError, NotEnoughBookiesError, UnauthorizedError
+from replog.hookspecs import Event, LedgerRecovered
+from replog.metadata import list_ledger_ids
+from replog.protocol.digest import Digest, DigestType, ledger_key, ledger_key_check
+from replog.protocol.model import Fragment, LedgerMetadata, LedgerState
+from replog.protocol.quorum import Quorum
+from replog.protocol.recovery import LedgerRecovery
+from replog.protocol.writing import LedgerWriting
+
+
+class Ledgers:
+    """The ledgers that one client can reach. Background tasks of writers run in `nursery`."""
+
+    def __init__(
+        self,
+        surroundings: Surroundings,
+        options: ClientOptions,
+        observe: Callable[[Event], None],
+        nursery: trio.Nursery,
+    ) -> None:
+        self.surroundings = surroundings
+        self.options = options
+        self.observe = observe
+        self.records = surroundings.records
+        self.deleted: Callable[[], None] = lambda: None  # called after ledgers were deleted: bookies may collect them
+        self._nursery = nursery
+        self._writers: dict[int, LedgerWriter] = {}
+
+    # -- creating and writing ---------------------------------------------------------------------------------------
+
+    async def create(
+        self,
+        quorum: Quorum,
+        password: bytes = b"",
+        digest_type: DigestType = DigestType.CRC32C,
+        custom: Mapping[str, str] | None = None,
+    ) -> LedgerWriter:
+        """Creates a ledger and starts its writer. Raises `NotEnoughBookiesError`, `MetastoreError`: then there is no
+        ledger, or one that nobody knows."""
+        ensemble = await self._reachable_ensemble(quorum)
+        ledger_id = await self.records.new_id()
+        key = ledger_key(ledger_id, password)
+        metadata = LedgerMetadata(
+            ledger_id,
+            quorum,
+            digest_type,
+            ledger_key_check(key),
+            (Fragment(0, ensemble),),
+            token=secrets.token_hex(16),
+            created_at_ms=time.time_ns() // 1_000_000,
+            custom=dict(custom or {}),
+        )
+        version = await self.records.create(metadata)
+        digest = Digest(digest_type, ledger_id, password)
+        machine = LedgerWriting(metadata, version, digest, secrets.token_hex(16))
+        writer = LedgerWriter(machine, key, self.surroundings, self.options, self.observe)
+        self._writers[ledger_id] = writer
+        self._nursery.start_soon(self._run_writer, writer)
+        return writer
+
+    async def _run_writer(self, writer: LedgerWriter) -> None:
+        try:
+            await writer.run()
+        finally:
+            del self._writers[writer.ledger_id]
+
+    async def _reachable_ensemble(self, quorum: Quorum) -> tuple[str, ...]:
+        """An ensemble of bookies that a connection could be made to."""
+        membership = self.surroundings.membership
+        unreachable: set[str] = set()
+        while True:
+            usable = await membership.usable(unreachable)
+            try:
+                ensemble = self.surroundings.placement.choose_ensemble(quorum, usable, system_random)
+            except NotEnoughBookiesError as error:
+                if not unreachable:
+                    raise
+                problem = f"{error} (not reachable: {', '.join(sorted(unreachable))})"
+                raise NotEnoughBookiesError(problem, quorum.ensemble, usable, unreachable) from error
+            failures = await connect_all(membership, ensemble)
+            if not failures:
+                return ensemble
+            unreachable |= set(failures)
+
+    # -- reading ----------------------------------------------------------------------------------------------------
+
+    async def open(self, ledger_id: int, password: bytes = b"") -> LedgerReader:
+        """Opens a ledger for reading; fences nothing. Raises `LedgerNotFoundError`, `UnauthorizedError`."""
+        metadata, _ = await self.records.get(ledger_id)
+        self._check_password(metadata, password)
+        reader = LedgerReader(lambda known, first: self.scan(known, first, password), metadata)
+        await reader.refresh()
+        return reader
+
+    def scan(self, metadata: LedgerMetadata, first_entry_id: int, password: bytes = b"") -> LedgerScan:
+        """A scan of a ledger whose record was read, from this entry on."""
+        digest = Digest(metadata.digest_type, metadata.ledger_id, password)
+        key = ledger_key(metadata.ledger_id, password)
+        return LedgerScan(
+            metadata, digest, key, first_entry_id, self.surroundings, self.options, self._confirmed_by_own_writer
+        )
+
+    def _confirmed_by_own_writer(self, ledger_id: int) -> int:
+        writer = self._writers.get(ledger_id)
+        return -1 if writer is None else writer.last_add_confirmed
+
+    # -- recovering, deleting, listing ------------------------------------------------------------------------------
+
+    async def recover(self, ledger_id: int, password: bytes = b"") -> LedgerMetadata:
+        """Fences a ledger, finds its last entry and closes it (R2-R8); returns its record. A closed one is left as it is.
+
+        Raises `RecoveryUndecidedError` (retry: yes), `NotEnoughBookiesError`, `LedgerNotFoundError`, `MetastoreError`. If
+        it raises or is cancelled, the ledger stays in recovery and its writer fenced; nothing is cut."""
+        started = trio.current_time()
+        metadata, version = await self.records.get(ledger_id)
+        self._check_password(metadata, password)
+        if metadata.state is LedgerState.CLOSED:
+            return metadata
+        digest = Digest(metadata.digest_type, ledger_id, password)
+        machine = LedgerRecovery(metadata, version, digest, secrets.token_hex(16))
+        shell = RecoveringShell(machine, ledger_key(ledger_id, password), self.surroundings, self.options)
+        recovered = await shell.run()
+        assert recovered.last_entry_id is not None
+        self.observe(LedgerRecovered(ledger_id, recovered.last_entry_id, trio.current_time() - started))
+        return recovered
+
+    async def delete(self, ledger_id: int) -> None:
+        """Deletes a ledger's record; bookies drop its entries later (B6). One that is not there is no error."""
+        await self.records.delete(ledger_id)
+        self.deleted()
+
+    async def list(self) -> list[int]:
+        """The ids of all ledgers, ascending. Raises `MetastoreError`."""
+        return await list_ledger_ids(self.records.metastore)
+
+    def _check_password(self, metadata: LedgerMetadata, password: bytes) -> None:
+        if not isinstance(password, bytes):
+            raise ConfigError(f"a password is bytes, not {type(password).__name__}")
+        if ledger_key_check(ledger_key(metadata.ledger_id, password)) != metadata.key_check:
+            raise UnauthorizedError(metadata.ledger_id, "the password is not this ledger's; no bookie was asked (B7)")

@@ -1,0 +1,375 @@
+"""The reader of one ledger: drives the reading machine (rules D)."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Self
+
+import trio
+
+from replog.client.channel import Answer, BookieChannel
+from replog.client.driving import Surroundings
+from replog.client.entries import Entry, EntryBatch
+from replog.client.failure import another
+from replog.client.membership import connect_all
+from replog.config import ClientOptions
+from replog.errors import EntryNotFoundError, LedgerNotFoundError, ReplogError, UnauthorizedError
+from replog.protocol.digest import Digest
+from replog.protocol.effects import Delivered, Effect, Failed, SendRead, SendReadLastAddConfirmed
+from replog.protocol.messages import ReadLastAddConfirmedRequest, ReadRequest, Response, Status
+from replog.protocol.model import LedgerMetadata, LedgerState
+from replog.protocol.reading import LedgerReading
+
+_READ_BYTES_MAX = 1 << 20  # asked for at a time
+_BUFFERED_MAX = 4  # deliveries read ahead
+
+
+class LedgerScan:
+    """One scan of one ledger: entries in order from `first_entry_id` on. The floor of `LedgerReader` and of logs.
+
+    `confirmed_here` tells the last add confirmed of a writer in this very client, or -1."""
+
+    def __init__(
+        self,
+        metadata: LedgerMetadata,
+        digest: Digest,
+        key: bytes,
+        first_entry_id: int,
+        surroundings: Surroundings,
+        options: ClientOptions,
+        confirmed_here: Callable[[int], int],
+    ) -> None:
+        self.ledger_id = metadata.ledger_id
+        order = random.Random(metadata.ledger_id)
+        self._machine = LedgerReading(
+            metadata, digest, first_entry_id, lambda write_set: surroundings.placement.read_order(write_set, order)
+        )
+        self._key = key
+        self._surroundings = surroundings
+        self._membership = surroundings.membership
+        self._options = options
+        self._confirmed_here = confirmed_here
+        self._deliveries: deque[Delivered] = deque()
+        self._arrived = trio.Event()
+        self._driving = False
+        self._error: ReplogError | None = None
+        self._to_connect: list[SendRead] = []
+        self._rereads = 0
+        self._heard_from = 0
+
+    @property
+    def metadata(self) -> LedgerMetadata:
+        """The ledger's record, as this reader knows it."""
+        return self._machine.metadata
+
+    @property
+    def last_readable(self) -> int:
+        """The last entry that may be read as far as is known: the last add confirmed, or the last of a closed ledger."""
+        return self._machine.last_readable
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether the ledger is closed and everything in it was given out."""
+        return self._machine.is_at_end and not self._deliveries
+
+    @property
+    def next_entry_id(self) -> int:
+        """The next id to be given out."""
+        return self._deliveries[0].first_entry_id if self._deliveries else self._machine.next_entry_id
+
+    # -- learning how far it goes -----------------------------------------------------------------------------------
+
+    async def refresh(self, wait_s: float = 0.0) -> None:
+        """Learns how far the ledger may be read: asks the bookies of its last fragment, or rereads its record.
+
+        With `wait_s`, waits so long for something new, and returns at the first news. Raises `MetastoreError`,
+        `LedgerNotFoundError`, `UnauthorizedError`. If cancelled, nothing is lost."""
+        metadata, _ = await self._surroundings.records.get(self.ledger_id)
+        self._machine.metadata_read(metadata)
+        if metadata.state is LedgerState.CLOSED:
+            return
+        here = self._confirmed_here(self.ledger_id)
+        self._machine.last_add_confirmed_heard(here)
+        if here >= 0 and not wait_s:
+            return
+        await connect_all(self._membership, metadata.last_fragment.ensemble)
+        before = self.last_readable
+        self._arrived = trio.Event()
+        self._heard_from = 0
+        self._ask_last_add_confirmed(wait_s)
+        with trio.move_on_after(wait_s + self._options.read_timeout_s):
+            while not self._enough_heard(before, wait_s):
+                self._arrived = trio.Event()
+                await self._arrived.wait()
+        self._check()
+
+    def _enough_heard(self, before: int, wait_s: float) -> bool:
+        if self._error is not None or (wait_s and self.last_readable > before):
+            return True
+        return self._machine.metadata.quorum.is_covered(self._heard_from)
+
+    def _ask_last_add_confirmed(self, wait_s: float) -> None:
+        self._machine.poll_last_add_confirmed()
+        for effect in self._machine.take_effects():
+            if not isinstance(effect, SendReadLastAddConfirmed):
+                self._perform(effect)
+                continue
+            channel = self._membership.channel(effect.bookie_id)
+            if channel is None:
+                self._heard_from |= 1 << effect.index  # it will not say anything
+                continue
+            request = ReadLastAddConfirmedRequest(
+                channel.next_request_id(), self.ledger_id, self._key, effect.after, int(wait_s * 1000)
+            )
+            channel.ask(request, self._heard, effect.index, wait_s + self._options.read_timeout_s)
+
+    def _heard(self, answer: Answer, index: int) -> None:
+        self._heard_from |= 1 << index
+        if isinstance(answer, Response) and answer.status is Status.OK:
+            self._machine.last_add_confirmed_heard(answer.last_add_confirmed)
+        elif isinstance(answer, Response) and answer.status is Status.UNAUTHORIZED:
+            self._fail(UnauthorizedError(self.ledger_id, answer.detail))
+        self._arrived.set()
+
+    def adopt(self, last_add_confirmed: int) -> None:
+        """Somebody who knows says that entries up to this one are confirmed."""
+        self._machine.last_add_confirmed_heard(last_add_confirmed)
+
+    # -- reading --------------------------------------------------------------------------------------------------
+
+    def take_nowait(self) -> EntryBatch:
+        """The next entries. Raises `trio.WouldBlock` if none are here yet, and what the reading failed with."""
+        if not self._deliveries:
+            self._check()
+            self._read_on()
+            if not self._deliveries:
+                self._check()
+                raise trio.WouldBlock
+        delivered = self._deliveries.popleft()
+        if len(self._deliveries) < _BUFFERED_MAX // 2:
+            self._read_on()
+        return EntryBatch(delivered)
+
+    async def take(self) -> EntryBatch | None:
+        """The next entries, or None if nothing more may be read as far as is known. Raises `EntryUnreadableError` (retry:
+        yes), `EntryNotFoundError`, `LedgerNotFoundError`. If cancelled, nothing is lost."""
+        while True:
+            try:
+                batch = self.take_nowait()
+            except trio.WouldBlock:
+                if self._machine.next_entry_id > self.last_readable:
+                    await trio.lowlevel.checkpoint()
+                    return None
+                await self._wait_for_delivery()
+            else:
+                await trio.lowlevel.checkpoint()
+                return batch
+
+    async def _wait_for_delivery(self) -> None:
+        self._arrived = trio.Event()
+        if self._to_connect:
+            waiting, self._to_connect = self._to_connect, []
+            await connect_all(self._membership, {effect.bookie_id for effect in waiting})
+            for effect in waiting:
+                self._send_read(effect, self._membership.channel(effect.bookie_id))
+            self._drive()
+        if self._rereads:
+            self._rereads = 0
+            try:
+                metadata, _ = await self._surroundings.records.get(self.ledger_id)
+                self._machine.metadata_read(metadata)
+            except LedgerNotFoundError:
+                self._machine.metadata_missing()
+            self._drive()
+            return
+        if self._deliveries or self._error is not None:
+            return
+        with trio.move_on_after(self._options.speculative_read_after_s) as scope:
+            await self._arrived.wait()
+        if scope.cancelled_caught:
+            self._speculate()
+
+    def _speculate(self) -> None:
+        for entry_id in self._machine.waiting_for():
+            self._machine.read_slow(entry_id)
+        self._drive()
+
+    def _read_on(self) -> None:
+        self._machine.read_on()
+        self._drive()
+
+    def _drive(self) -> None:
+        if self._driving:
+            return
+        self._driving = True
+        try:
+            while effects := self._machine.take_effects():
+                for effect in effects:
+                    self._perform(effect)
+        finally:
+            self._driving = False
+
+    def _perform(self, effect: Effect) -> None:
+        if isinstance(effect, SendRead):
+            channel = self._membership.channel(effect.bookie_id)
+            if channel is None:
+                self._to_connect.append(effect)
+                self._arrived.set()
+            else:
+                self._send_read(effect, channel)
+        elif isinstance(effect, Delivered):
+            self._deliveries.append(effect)
+            self._arrived.set()
+        elif isinstance(effect, Failed):
+            self._fail(effect.error)
+        else:  # ReadMetadata
+            self._rereads += 1
+            self._arrived.set()
+
+    def _send_read(self, effect: SendRead, channel: BookieChannel | None) -> None:
+        if channel is None:
+            self._machine.read_unknown(effect.index, effect.entry_id)
+            return
+        request = ReadRequest(
+            channel.next_request_id(), self.ledger_id, self._key, effect.entry_id, effect.stamp, _READ_BYTES_MAX
+        )
+        channel.ask(request, self._read_answered, (effect.index, effect.entry_id), self._options.read_timeout_s)
+
+    def _read_answered(self, answer: Answer, context: tuple[int, int]) -> None:
+        index, entry_id = context
+        if isinstance(answer, Response) and answer.status is Status.OK:
+            self._machine.read_found(index, entry_id, answer.batches)
+        elif isinstance(answer, Response) and answer.status is Status.NO_ENTRY:
+            self._machine.read_absent(index, entry_id)
+        elif isinstance(answer, Response) and answer.status is Status.UNAUTHORIZED:
+            self._fail(UnauthorizedError(self.ledger_id, answer.detail))
+        else:
+            self._machine.read_unknown(index, entry_id)
+        self._drive()
+
+    def _fail(self, error: ReplogError) -> None:
+        if self._error is None:
+            self._error = error
+        self._arrived.set()
+
+    def _check(self) -> None:
+        if self._error is not None:
+            raise another(self._error)
+
+
+class LedgerReader:
+    """Reads one ledger, and never fences it (D1). Made by `Client.open_ledger`; use it as a context.
+
+    Iterate it for entries, or `batches()`, from the first entry to the last one that is known to be confirmed now.
+    """
+
+    def __init__(self, make_scan: Callable[[LedgerMetadata, int], LedgerScan], metadata: LedgerMetadata) -> None:
+        self.ledger_id = metadata.ledger_id
+        self._make_scan = make_scan
+        self._scan = make_scan(metadata, 0)
+        self._closed = False
+
+    @property
+    def metadata(self) -> LedgerMetadata:
+        """The ledger's record, as this reader knows it."""
+        return self._scan.metadata
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the ledger is closed: then `last_add_confirmed` is its last entry, for ever."""
+        return self._scan.metadata.state is LedgerState.CLOSED
+
+    @property
+    def last_add_confirmed(self) -> int:
+        """The last entry that may be read as far as is known; `refresh` learns more. -1 if there is none."""
+        return self._scan.last_readable
+
+    async def refresh(self, wait_s: float = 0.0) -> int:
+        """Learns how far the ledger may be read now, and returns `last_add_confirmed`; with `wait_s`, waits so long for it
+        to advance. Raises `MetastoreError`, `LedgerNotFoundError`."""
+        self._check_open()
+        await self._scan.refresh(wait_s)
+        return self.last_add_confirmed
+
+    async def read(self, first: int, last: int) -> list[bytes]:
+        """The entries from `first` to `last`, both included. Raises `EntryNotFoundError` if `last` is past
+        `last_add_confirmed`, and what reading can raise."""
+        self._check_open()
+        if first < 0 or last > self.last_add_confirmed:
+            problem = (
+                f"entries {first}..{last} were asked for, and {self.last_add_confirmed} is the last that may be read"
+            )
+            raise EntryNotFoundError(self.ledger_id, max(last, 0), problem)
+        scan = self._make_scan(self._scan.metadata, first)
+        scan.adopt(self.last_add_confirmed)
+        found: list[bytes] = []
+        while len(found) < last - first + 1:
+            batch = await scan.take()
+            assert batch is not None, "all of it is confirmed"
+            found += batch.payloads()
+        return found[: last - first + 1]
+
+    def batches(self) -> LedgerBatches:
+        """The entries in batches, as they were stored: by far the cheapest way to read many. Use one at a time."""
+        self._check_open()
+        return LedgerBatches(self._scan)
+
+    def __aiter__(self) -> LedgerEntries:
+        self._check_open()
+        return LedgerEntries(self._scan)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise trio.ClosedResourceError(f"ledger {self.ledger_id}: this reader was closed")
+
+    async def aclose(self) -> None:
+        """Ends the reader. Idempotent."""
+        self._closed = True
+        await trio.lowlevel.checkpoint()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._closed = True
+
+
+class LedgerBatches:
+    """An async iterator over `EntryBatch`."""
+
+    def __init__(self, scan: LedgerScan) -> None:
+        self._scan = scan
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> EntryBatch:
+        batch = await self._scan.take()
+        if batch is None:
+            raise StopAsyncIteration
+        return batch
+
+
+class LedgerEntries:
+    """An async iterator over `Entry`. A checkpoint is passed for each batch, not for each entry."""
+
+    def __init__(self, scan: LedgerScan) -> None:
+        self._scan = scan
+        self._entries: Iterator[Entry] = iter(())
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Entry:
+        while True:
+            for entry in self._entries:
+                return entry
+            batch = await self._scan.take()
+            if batch is None:
+                raise StopAsyncIteration
+            self._entries = iter(batch)

@@ -1,0 +1,138 @@
+"""Ledgers' records in the metastore: reading, changing by CAS, creating, deleting.
+
+A store that fails without having changed anything is asked again until the deadline; a lost answer goes to the machine
+at once, which resolves it by reading back (M1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import trio
+
+from replog.abc import Metastore
+from replog.errors import (
+    KeyExistsError,
+    KeyNotFoundError,
+    LedgerNotFoundError,
+    MetastoreCorruptError,
+    MetastoreError,
+    MetastoreKeyError,
+    MetastoreUncertainError,
+    VersionConflictError,
+)
+from replog.metadata import decode_ledger, encode_ledger, ledger_key_path
+from replog.protocol.effects import ReadMetadata, WriteMetadata
+from replog.protocol.model import LedgerMetadata
+from replog.protocol.recovery import LedgerRecovery
+from replog.protocol.writing import LedgerWriting
+
+NEXT_LEDGER_ID_KEY = "next-ledger-id"
+_FIRST_PAUSE_S = 0.01
+_LONGEST_PAUSE_S = 1.0
+
+Result = TypeVar("Result")
+
+
+class Records:
+    """The ledgers' part of one metastore. Every call ends within `timeout_s` or raises `MetastoreError`."""
+
+    def __init__(self, metastore: Metastore, timeout_s: float) -> None:
+        self.metastore = metastore
+        self.timeout_s = timeout_s
+
+    async def persist(self, what: str, call: Callable[[], Awaitable[Result]]) -> Result:
+        """Calls again while the store fails without effect. Raises `MetastoreError` at the deadline, and at once
+        what is no passing failure: errors about the key, lost answers, damage."""
+        pause_s = _FIRST_PAUSE_S
+        last: MetastoreError | None = None
+        with trio.move_on_after(self.timeout_s):
+            while True:
+                try:
+                    return await call()
+                except (MetastoreKeyError, MetastoreUncertainError, MetastoreCorruptError):
+                    raise
+                except MetastoreError as error:
+                    last = error
+                await trio.sleep(pause_s)
+                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        if last is None:
+            raise MetastoreUncertainError(f"{what}: the metastore did not answer in {self.timeout_s} s")
+        raise MetastoreError(f"{what}: the metastore failed for {self.timeout_s} s: {last}") from last
+
+    async def get(self, ledger_id: int) -> tuple[LedgerMetadata, int]:
+        """A ledger's record and its version. Raises `LedgerNotFoundError`, `MetastoreError`."""
+        key = ledger_key_path(ledger_id)
+        try:
+            found = await self.persist(f"reading ledger {ledger_id}", lambda: self.metastore.get(key))
+        except KeyNotFoundError as error:
+            raise LedgerNotFoundError(ledger_id, "there is no such ledger: never created, or deleted") from error
+        except MetastoreUncertainError as error:  # nothing was changed by a read
+            raise MetastoreError(f"reading ledger {ledger_id}: {error}") from error
+        return decode_ledger(key, found.value), found.version
+
+    async def new_id(self) -> int:
+        """A ledger id that nobody else has (M2): ids grow, and those given out and not used are lost."""
+        while True:
+            try:
+                return await self.persist("taking a ledger id", self._take_id)
+            except (VersionConflictError, KeyExistsError, MetastoreUncertainError):
+                continue  # somebody else was faster, or the id may be lost: the next one does as well
+
+    async def _take_id(self) -> int:
+        try:
+            found = await self.metastore.get(NEXT_LEDGER_ID_KEY)
+        except KeyNotFoundError:
+            await self.metastore.create(NEXT_LEDGER_ID_KEY, b"2")
+            return 1
+        taken = int(found.value)
+        await self.metastore.put(NEXT_LEDGER_ID_KEY, b"%d" % (taken + 1), found.version)
+        return taken
+
+    async def create(self, metadata: LedgerMetadata) -> int:
+        """Writes a new ledger's record; returns its version. `metadata.token` resolves a lost answer (M1)."""
+        key = ledger_key_path(metadata.ledger_id)
+        value = encode_ledger(metadata)
+        while True:
+            try:
+                return await self.persist("creating a ledger", lambda: self.metastore.create(key, value))
+            except (MetastoreUncertainError, KeyExistsError):
+                try:
+                    found, version = await self.get(metadata.ledger_id)
+                except LedgerNotFoundError:
+                    continue  # it was not written, and if it is written late, it is the same record
+                if found.token == metadata.token:
+                    return version
+                raise
+
+    async def delete(self, ledger_id: int) -> None:
+        """Deletes a ledger's record, if there is one."""
+        key = ledger_key_path(ledger_id)
+        while True:
+            try:
+                return await self.persist("deleting a ledger", lambda: self.metastore.delete(key))
+            except KeyNotFoundError:
+                return None
+            except MetastoreUncertainError:
+                continue  # deleting twice is deleting once
+
+    async def perform(self, effect: WriteMetadata | ReadMetadata, machine: LedgerWriting | LedgerRecovery) -> None:
+        """Does a machine's metadata effect and tells it the answer."""
+        try:
+            if isinstance(effect, WriteMetadata):
+                machine.metadata_written(await self._put(effect))
+            else:
+                machine.metadata_read(*await self.get(effect.ledger_id))
+        except VersionConflictError:
+            machine.metadata_conflict()
+        except MetastoreUncertainError:
+            machine.metadata_uncertain()
+        except (KeyNotFoundError, LedgerNotFoundError):
+            machine.metadata_missing()
+        except MetastoreError as error:
+            machine.abandon(error)
+
+    async def _put(self, effect: WriteMetadata) -> int:
+        key, value = ledger_key_path(effect.metadata.ledger_id), encode_ledger(effect.metadata)
+        return await self.persist(f"changing {key}", lambda: self.metastore.put(key, value, effect.expected))

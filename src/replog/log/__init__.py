@@ -1,0 +1,1 @@
+"""Logs made of ledgers: taking over, writing and rolling, reading across ledgers, trimming."""

@@ -1,0 +1,314 @@
+"""The reader of a log: crosses its ledgers in the order of the list, without gap or duplicate (L6)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from itertools import repeat
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+import trio
+
+from replog.client.entries import EntryBatch
+from replog.client.ledgers import Ledgers
+from replog.client.reader import LedgerScan
+from replog.errors import LedgerNotFoundError, LogNotFoundError, PositionError, TrimmedError
+from replog.log.records import LogRecords
+from replog.metadata import ledger_key_path, log_key_path
+from replog.protocol.model import LedgerState, LogMetadata, Position, Segment
+
+_CLOSING_S = (
+    5.0  # how long a ledger that isn't the last may still be open, before a reader that doesn't follow ends there
+)
+
+
+class Record(NamedTuple):
+    """One entry of a log."""
+
+    segment: int
+    entry: int
+    data: bytes
+    timestamp_ns: int
+
+    @property
+    def position(self) -> Position:
+        """Where it stands; prints as "17:42" and parses back."""
+        return Position(self.segment, self.entry)
+
+    @property
+    def timestamp(self) -> datetime:
+        """When its writer sent it, by the writer's clock, in UTC."""
+        return datetime.fromtimestamp(self.timestamp_ns / 1e9, UTC)
+
+
+class RecordBatch:
+    """Consecutive records of one segment, as they were stored."""
+
+    __slots__ = ("_batch", "segment")
+
+    def __init__(self, segment: int, batch: EntryBatch) -> None:
+        self.segment = segment
+        self._batch = batch
+
+    def __len__(self) -> int:
+        return len(self._batch)
+
+    @property
+    def first_position(self) -> Position:
+        """Where the first record stands."""
+        return Position(self.segment, self._batch.first_entry_id)
+
+    @property
+    def last_position(self) -> Position:
+        """Where the last record stands: read on after it."""
+        return Position(self.segment, self._batch.last_entry_id)
+
+    @property
+    def timestamp_ns(self) -> int:
+        """When the first of them was sent, by its writer's clock, in ns since the epoch."""
+        return self._batch.timestamp_ns
+
+    def payloads(self) -> list[bytes]:
+        """The records' bytes, in order."""
+        return self._batch.payloads()
+
+    def to_arrow(self) -> Any:
+        """A pyarrow BinaryArray of the records' bytes, without a copy where that can be. Needs `replog[arrow]`."""
+        return self._batch.to_arrow()
+
+    def __iter__(self) -> Iterator[Record]:
+        entries = range(self._batch.first_entry_id, self._batch.last_entry_id + 1)
+        return map(Record, repeat(self.segment), entries, self._batch.payloads(), repeat(self._batch.timestamp_ns))
+
+
+class LogReader(trio.abc.ReceiveChannel[Record]):
+    """Reads a log after a position. Made by `Client.read_log`; use it as a context, and iterate it or its `batches()`.
+
+    Without `follow` it ends at the last entry that is known to be confirmed; with it, it waits for more, and crosses
+    rolls and takeovers. Never fences (D1). Cancelling a wait loses nothing: the next call goes on where it stood.
+    """
+
+    def __init__(
+        self, name: str, ledgers: Ledgers, records: LogRecords, password: bytes, after: Position | None, follow: bool
+    ) -> None:
+        self.name = name
+        self.position = after
+        self._ledgers = ledgers
+        self._records = records
+        self._password = password
+        self._follow = follow
+        self._metadata: LogMetadata | None = None
+        self._version = -1
+        self._segment: Segment | None = None
+        self._scan: LedgerScan | None = None
+        self._iterator: Iterator[Record] = iter(())
+        self._closed = False
+        self._waited_for_closing = False
+
+    async def start(self) -> None:
+        """Finds where to begin. Raises `LogNotFoundError`, `TrimmedError`, `PositionError`, `MetastoreError`."""
+        if self._follow:
+            await self._wait_for_log()
+        metadata = await self._reread()
+        if self.position is None:
+            return
+        if self.position.segment >= metadata.next_segment_number:
+            problem = f"{self.position} is no position of log {self.name!r}: its last segment is "
+            raise PositionError(f"{problem}{metadata.next_segment_number - 1}")
+        if metadata.segments and self.position.segment < metadata.segments[0].number:
+            raise self._trimmed(self.position)
+        await self._open(next(each for each in metadata.segments if each.number >= self.position.segment))
+
+    async def _wait_for_log(self) -> None:
+        while True:
+            try:
+                await self._records.get(self.name)
+                return
+            except LogNotFoundError:
+                await self._ledgers.records.metastore.wait_changed(log_key_path(self.name), None)
+
+    # -- reading --------------------------------------------------------------------------------------------------
+
+    async def __anext__(self) -> Record:
+        for record in self._iterator:
+            return record
+        return await self._next_record()
+
+    async def _next_record(self) -> Record:
+        while True:
+            batch = await self.receive_batch()
+            if batch is None:
+                raise StopAsyncIteration
+            self._iterator = iter(batch)
+            for record in self._iterator:
+                return record
+
+    async def receive(self) -> Record:
+        """The next record. Raises `trio.EndOfChannel` at the end, if it doesn't follow; else as iterating does."""
+        try:
+            return await self.__anext__()
+        except StopAsyncIteration:
+            raise trio.EndOfChannel from None
+
+    def batches(self) -> LogBatches:
+        """The records in batches, as they were stored: by far the cheapest way to read many."""
+        return LogBatches(self)
+
+    async def receive_batch(self) -> RecordBatch | None:
+        """The next batch of records; None at the end, if it doesn't follow. Raises `EntryUnreadableError` (retry: yes),
+        `EntryNotFoundError`, `TrimmedError`, `MetastoreError`."""
+        while True:
+            if self._closed:
+                raise trio.ClosedResourceError(f"log {self.name!r}: this reader was closed")
+            if self._scan is None or self._segment is None:
+                if not await self._open_next():
+                    return None
+                continue
+            try:
+                batch = await self._scan.take()
+            except LedgerNotFoundError:
+                await self._explain_missing(self._segment)
+                raise
+            if batch is not None:
+                self.position = Position(self._segment.number, batch.last_entry_id)
+                return RecordBatch(self._segment.number, batch)
+            if not await self._at_end_of_known(self._segment, self._scan):
+                return None
+
+    async def _at_end_of_known(self, segment: Segment, scan: LedgerScan) -> bool:
+        """Nothing more may be read as far as is known. Learns more; False if the reader is at its end."""
+        if scan.is_at_end:
+            self._scan = None
+            return True
+        if self._follow:
+            await self._wait_for_news(scan)
+            return True
+        log = await self._reread()
+        if segment == log.segments[-1] or self._waited_for_closing:
+            before = scan.last_readable
+            await self._refresh(segment, scan)
+            return scan.last_readable > before or scan.is_at_end
+        # Its writer has rolled and is about to close it, or is dead: then this is the end until somebody takes over.
+        self._waited_for_closing = True
+        with trio.move_on_after(_CLOSING_S):
+            while True:
+                await self._refresh(segment, scan)
+                metadata, version = await self._ledgers.records.get(scan.ledger_id)
+                if metadata.state is LedgerState.CLOSED:
+                    break
+                await self._ledgers.records.metastore.wait_changed(ledger_key_path(scan.ledger_id), version)
+            await self._refresh(segment, scan)
+        return True
+
+    async def _wait_for_news(self, scan: LedgerScan) -> None:
+        """Until more is confirmed in this ledger, or its record changes."""
+        key = ledger_key_path(scan.ledger_id)
+        assert self._segment is not None
+        try:
+            before, version = await self._ledgers.records.get(scan.ledger_id)
+        except LedgerNotFoundError:
+            await self._explain_missing(self._segment)
+            raise
+        if before.state is LedgerState.CLOSED:
+            await self._refresh(self._segment, scan)
+            return
+
+        async def wait_changed(scope: trio.CancelScope) -> None:
+            await self._ledgers.records.metastore.wait_changed(key, version)
+            scope.cancel()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait_changed, nursery.cancel_scope)
+            await scan.refresh(self._ledgers.options.follow_wait_s)
+            nursery.cancel_scope.cancel()
+
+    async def _refresh(self, segment: Segment, scan: LedgerScan) -> None:
+        try:
+            await scan.refresh()
+        except LedgerNotFoundError:
+            await self._explain_missing(segment)
+            raise
+
+    # -- from ledger to ledger ----------------------------------------------------------------------------------------
+
+    async def _open_next(self) -> bool:
+        """Opens the ledger after the last one read. False if there is none, and it doesn't follow."""
+        while True:
+            metadata, version = await self._reread(), self._version
+            done = self._segment.number if self._segment is not None else -1
+            following = [segment for segment in metadata.segments if segment.number > done]
+            if following:
+                if self._segment is not None and following[0].number != done + 1:
+                    raise self._trimmed(Position(done + 1, 0))
+                await self._open(following[0])
+                return True
+            if not self._follow:
+                return False
+            await self._ledgers.records.metastore.wait_changed(log_key_path(self.name), version)
+
+    async def _open(self, segment: Segment) -> None:
+        first = 0
+        if self.position is not None and self.position.segment == segment.number:
+            first = self.position.entry + 1
+        try:
+            metadata, _ = await self._ledgers.records.get(segment.ledger_id)
+            scan = self._ledgers.scan(metadata, first, self._password)
+            await scan.refresh()
+        except LedgerNotFoundError:
+            await self._explain_missing(segment)
+            raise
+        last = scan.metadata.last_entry_id
+        if last is not None and first > last + 1:
+            raise PositionError(f"{self.position} is no position of log {self.name!r}: that segment ends at {last}")
+        self._segment, self._scan = segment, scan
+        self._waited_for_closing = False
+
+    async def _explain_missing(self, segment: Segment) -> None:
+        """Raises `TrimmedError` if the segment's ledger is gone because the log was trimmed."""
+        metadata = await self._reread()
+        if segment not in metadata.segments:
+            raise self._trimmed(Position(segment.number, 0))
+
+    def _trimmed(self, position: Position) -> TrimmedError:
+        assert self._metadata is not None
+        available = Position(self._metadata.segments[0].number, 0) if self._metadata.segments else None
+        problem = f"{position} was trimmed away; the log begins at {available}: read from there (without `after`)"
+        return TrimmedError(self.name, problem, available)
+
+    async def _reread(self) -> LogMetadata:
+        self._metadata, self._version = await self._records.get(self.name)
+        return self._metadata
+
+    # -- ending -----------------------------------------------------------------------------------------------------
+
+    async def aclose(self) -> None:
+        """Ends the reader. Idempotent."""
+        self._closed = True
+        self._iterator = iter(())
+        await trio.lowlevel.checkpoint()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._closed = True
+        self._iterator = iter(())
+
+
+class LogBatches:
+    """An async iterator over `RecordBatch`."""
+
+    def __init__(self, reader: LogReader) -> None:
+        self._reader = reader
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> RecordBatch:
+        batch = await self._reader.receive_batch()
+        if batch is None:
+            raise StopAsyncIteration
+        return batch

@@ -1,0 +1,344 @@
+"""The writer of a log: appends to the log's last ledger, and rolls to new ones (L2, L5).
+
+Entries keep the order of the calls across ledgers: those pushed after a roll are gathered, and sent only once every
+entry of the previous ledger is confirmed. So nothing is confirmed in a ledger before all that stands before it.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from types import TracebackType
+from typing import Self
+
+import trio
+
+from replog.client.failure import another
+from replog.client.ledgers import Ledgers
+from replog.client.writer import LedgerWriter
+from replog.errors import FencedError, LedgerNotFoundError, ReplogError
+from replog.hookspecs import LogRolled
+from replog.log.positions import Positions
+from replog.log.records import LogRecords
+from replog.protocol.chaining import LogChanged, LogRolling
+from replog.protocol.model import Position
+
+_RETRY_ROLL_AFTER_S = 5.0
+
+
+class _RollRequest:
+    """Somebody waits for a roll."""
+
+    __slots__ = ("done", "error")
+
+    def __init__(self) -> None:
+        self.done = trio.Event()
+        self.error: ReplogError | None = None
+
+
+class LogWriter:
+    """The one writer of a log, until somebody else takes over. Made by `Client.write_log`; use it as a context.
+
+    Leaving the context without an error confirms everything and closes the last ledger; leaving it on an error closes
+    it at the last confirmed entry. Once deposed, every method raises `FencedError`, whose `positions` have an unknown
+    fate: read them back after the takeover (L5). Appends of many tasks share batches.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        ledgers: Ledgers,
+        records: LogRecords,
+        changed: LogChanged,
+        writer: LedgerWriter,
+        create_ledger: Callable[[], Awaitable[LedgerWriter]],
+        password: bytes,
+    ) -> None:
+        self.name = name
+        self._ledgers = ledgers
+        self._options = ledgers.options
+        self._records = records
+        self._metadata = changed.metadata
+        self._version = changed.version
+        self._writer = writer
+        self._segment = changed.metadata.segments[-1].number
+        self._create_ledger = create_ledger
+        self._password = password
+        self._confirmed: Position | None = None  # in segments before the current one
+        self._rolls = 0
+        self._roll_failures = 0
+        self._rolling = trio.Lock()
+        self._roll_wanted = trio.Event()
+        self._roll_requests: list[_RollRequest] = []
+        self._segment_started = trio.current_time()
+        self._finished = trio.Event()
+        self._previous: LedgerWriter | None = None
+        writer.on_progress = self._consider_roll
+
+    # -- looking --------------------------------------------------------------------------------------------------
+
+    @property
+    def segment(self) -> int:
+        """The number of the segment that is appended to."""
+        return self._segment
+
+    @property
+    def ledger_id(self) -> int:
+        """The ledger that is appended to."""
+        return self._writer.ledger_id
+
+    @property
+    def last_add_pushed(self) -> Position | None:
+        """Where the last entry was put that was pushed by this writer; None before the first."""
+        if self._writer.last_add_pushed < 0:
+            return Position(self._segment - 1, self._previous.last_add_pushed) if self._previous else self._confirmed
+        return Position(self._segment, self._writer.last_add_pushed)
+
+    @property
+    def last_add_confirmed(self) -> Position | None:
+        """The last entry of this writer that is confirmed, with all before it; None before the first."""
+        if self._writer.last_add_confirmed < 0:
+            if self._previous is not None and self._previous.last_add_confirmed >= 0:
+                return Position(self._segment - 1, self._previous.last_add_confirmed)
+            return self._confirmed
+        return Position(self._segment, self._writer.last_add_confirmed)
+
+    @property
+    def unconfirmed_bytes(self) -> int:
+        """Payload bytes that were pushed and are not confirmed."""
+        previous = self._previous.unconfirmed_bytes if self._previous is not None else 0
+        return self._writer.unconfirmed_bytes + previous
+
+    def statistics(self) -> dict[str, float]:
+        """Counters and gauges: those of the current ledger's writer, and of rolling."""
+        rolling = {"segment": self._segment, "rolls": self._rolls, "roll_failures": self._roll_failures}
+        return {**self._writer.statistics(), **rolling}
+
+    # -- appending --------------------------------------------------------------------------------------------------
+
+    async def append(self, data: bytes) -> Position:
+        """Appends an entry, and returns its position once it is confirmed: it survives from then on.
+
+        Raises `FencedError` if somebody took over (outcome unknown), `AddTimeoutError` or `NotEnoughBookiesError` if it
+        was not confirmed in time (outcome unknown), `PayloadTooLargeError` or TypeError (not written). If cancelled, the
+        outcome is unknown; `last_add_pushed` and `last_add_confirmed` tell where it stands."""
+        if not self._writer.has_room(len(data)):
+            await self._wait_for_room(len(data))
+        writer, segment = self._writer, self._segment
+        try:
+            return Position(segment, await writer.append(data))
+        except FencedError as error:
+            raise self._with_positions(error) from None
+
+    async def extend(self, data: Sequence[bytes]) -> Positions:
+        """Appends many entries, in order, in as few batches as can be; returns their positions once all are confirmed.
+        Raises as `append` does: then each of them has an unknown outcome, unless one was no entry (nothing written)."""
+        data = list(data)
+        await self._wait_for_room(sum(map(len, data)))
+        writer, segment = self._writer, self._segment
+        try:
+            return Positions(segment, await writer.extend(data))
+        except FencedError as error:
+            raise self._with_positions(error) from None
+
+    def push_nowait(self, data: bytes) -> Position:
+        """Puts an entry in flight, and returns where it will stand. `flush` tells when it is confirmed.
+
+        Raises `trio.WouldBlock` if the byte budget is used up: nothing was pushed. Otherwise as `append`."""
+        try:
+            return Position(self._segment, self._writer.push_nowait(data))
+        except FencedError as error:
+            raise self._with_positions(error) from None
+
+    async def push(self, data: bytes) -> Position:
+        """As `push_nowait`, but waits for the byte budget. If cancelled, nothing was pushed."""
+        await self._wait_for_room(len(data))
+        return self.push_nowait(data)
+
+    async def _wait_for_room(self, size_bytes: int) -> None:
+        """Room in whatever ledger is current when there is some: a roll may come in between."""
+        while True:
+            writer = self._writer
+            try:
+                await writer.wait_for_room(size_bytes)
+            except trio.ClosedResourceError:
+                if self._writer is writer:
+                    raise
+            except FencedError as error:
+                raise self._with_positions(error) from None
+            if self._writer is writer:
+                return
+
+    async def flush(self) -> None:
+        """Waits until everything pushed so far is confirmed. If cancelled, it goes on being in flight."""
+        try:
+            await self._writer.flush()
+        except FencedError as error:
+            raise self._with_positions(error) from None
+        except trio.ClosedResourceError:
+            if self._finished.is_set():
+                raise
+
+    def _with_positions(self, error: FencedError) -> FencedError:
+        error.positions = Positions(self._segment, self._writer.unconfirmed)
+        if self._previous is not None and self._previous.unconfirmed:
+            earlier = Positions(self._segment - 1, self._previous.unconfirmed)
+            error.positions = [*earlier, *error.positions]
+        return error
+
+    # -- rolling ----------------------------------------------------------------------------------------------------
+
+    async def roll(self) -> Position:
+        """Goes on to a new ledger (L2), so that all before it can be trimmed; returns its first position.
+
+        Appends go on meanwhile. Raises `FencedError` if somebody took over, `NotEnoughBookiesError` or `MetastoreError`
+        if there can be no new ledger now: then the current one goes on. If cancelled, it may roll or not."""
+        self._writer.check_usable()
+        request = _RollRequest()
+        self._roll_requests.append(request)
+        self._roll_wanted.set()
+        await request.done.wait()
+        if request.error is not None:
+            raise another(request.error)
+        return Position(self._segment, 0)
+
+    def _consider_roll(self) -> None:
+        if self._writer.error is not None:
+            self._roll_wanted.set()  # wakes the background task, which ends
+        elif not self._roll_wanted.is_set():
+            options, writer = self._options, self._writer
+            is_long = options.roll_bytes is not None and writer.length_bytes >= options.roll_bytes
+            is_many = options.roll_entries is not None and writer.last_add_pushed + 1 >= options.roll_entries
+            if is_long or is_many:
+                self._roll_wanted.set()
+
+    async def run(self) -> None:
+        """The background task: rolls on demand, by bytes, entries and age. Ends when the writer is closed or failed."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._roll_when_wanted)
+            await self._finished.wait()
+            nursery.cancel_scope.cancel()
+
+    async def _roll_when_wanted(self) -> None:
+        while self._writer.error is None:
+            age_s = self._options.roll_age_s
+            deadline = float("inf") if age_s is None else self._segment_started + age_s
+            with trio.move_on_at(deadline):
+                await self._roll_wanted.wait()
+            async with self._rolling:
+                self._roll_wanted = trio.Event()
+                requests, self._roll_requests = self._roll_requests, []
+                error = await self._roll_or_say_why(bool(requests))
+            for request in requests:
+                request.error = error
+                request.done.set()
+            if error is not None and not isinstance(error, FencedError):
+                await trio.sleep(_RETRY_ROLL_AFTER_S)
+                self._consider_roll()
+        for request in self._roll_requests:
+            request.error = self._writer.error
+            request.done.set()
+
+    async def _roll_or_say_why(self, demanded: bool) -> ReplogError | None:
+        if self._writer.error is not None:
+            return self._writer.error
+        self._segment_started = trio.current_time()
+        if self._writer.last_add_pushed < 0 and not demanded:
+            return None  # an empty ledger need not be rolled for its age
+        try:
+            await self._roll()
+        except ReplogError as error:
+            self._roll_failures += 1  # the current ledger goes on, unless it failed itself
+            return error
+        return None
+
+    async def _roll(self) -> None:
+        created: list[LedgerWriter] = []
+
+        async def create_ledger() -> int:
+            created.append(await self._create_ledger())
+            created[0].hold()
+            return created[0].ledger_id
+
+        now_ms = time.time_ns() // 1_000_000
+        machine = LogRolling(self._metadata, self._version, secrets.token_hex(16), now_ms)
+        machine.start()
+        try:
+            changed = await self._records.drive(machine, create_ledger, self._password)
+        except ReplogError as error:
+            for writer in created:
+                writer.abandon(FencedError(writer.ledger_id, "the log did not roll to it"))
+            if created and not isinstance(error, FencedError):
+                # The list may name the new ledger, or may come to: nothing may be confirmed before it any more (L2).
+                problem = f"whether the log rolled is unknown ({error}): take it over again"
+                error = FencedError(self._writer.ledger_id, problem)
+            if isinstance(error, FencedError):
+                self._writer.abandon(error)
+            raise error
+        self._metadata, self._version = changed.metadata, changed.version
+        await self._switch(created[0], changed.metadata.segments[-1].number)
+
+    async def _switch(self, writer: LedgerWriter, segment: int) -> None:
+        """From here on entries go to the new ledger; it sends them once the previous one is wholly confirmed."""
+        previous = self._previous = self._writer
+        previous.on_progress = None
+        self._writer, self._segment = writer, segment
+        self._rolls += 1
+        try:
+            await previous.flush()
+        except ReplogError as error:
+            writer.abandon(error)
+            raise
+        if previous.last_add_confirmed >= 0:
+            self._confirmed = Position(segment - 1, previous.last_add_confirmed)
+        self._previous = None
+        writer.on_progress = self._consider_roll
+        writer.release()
+        await self._close_previous(previous)
+        self._ledgers.observe(LogRolled(self.name, segment, writer.ledger_id, previous.ledger_id))
+
+    async def _close_previous(self, previous: LedgerWriter) -> None:
+        """Closes the ledger before the current one. It must be closed before the next roll: a takeover recovers two."""
+        try:
+            await previous.aclose()
+            return
+        except FencedError:
+            return  # somebody takes over and closes it; the current ledger is fenced too, and its writer will see
+        except ReplogError:
+            pass  # the metastore fails: its record may be open, so it is closed as anybody would close it
+        while self._writer.error is None:
+            try:
+                await self._ledgers.recover(previous.ledger_id, self._password)
+                return
+            except LedgerNotFoundError:
+                return  # trimmed already
+            except ReplogError:
+                self._roll_failures += 1
+                await trio.sleep(_RETRY_ROLL_AFTER_S)
+
+    # -- closing ----------------------------------------------------------------------------------------------------
+
+    async def aclose(self) -> None:
+        """Confirms everything and closes the last ledger. Idempotent. Raises as `append` does."""
+        try:
+            async with self._rolling:
+                await self._writer.aclose()
+        except FencedError as error:
+            raise self._with_positions(error) from None
+        finally:
+            self._finished.set()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is None:
+            await self.aclose()
+            return
+        try:
+            await self._writer.__aexit__(kind, error, traceback)
+        finally:
+            self._finished.set()
