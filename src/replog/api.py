@@ -196,10 +196,7 @@ async def connect(
     A metastore that is given as an object stays open. Raises `ConfigError` for what can't be; unreachable servers show at
     the first call. Leaving the context cancels what is still open: leave writers first."""
     plugins = registry or Registry()
-    if isinstance(metastore, Metastore):
-        opened = metastore
-    else:
-        opened = plugins.open_metastore(metastore)
+    opened = metastore if isinstance(metastore, Metastore) else plugins.open_metastore(metastore)
     try:
         async with _client(opened, plugins, options or ClientOptions(), quorum or Quorum(), placement, ()) as client:
             yield client

@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager
 import attrs
 import trio
 
-from replog.abc import DropLedger, Mutation, PutBatch, Reply, Storage
+from replog.abc import Mutation, PutBatch, Reply, Storage
 from replog.errors import StorageError, StorageFullError, StorageUncertainError
 from replog.protocol.batch import Batch
 from replog.protocol.bookie import Accepted, LedgerOnBookie, settle_add

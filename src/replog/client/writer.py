@@ -358,11 +358,21 @@ class LedgerWriter:
                 for effect in effects:
                     self._perform(effect)
                 if not effects:
+                    if self._machine.metadata.fragments is not self._fragments:
+                        self._report_ensemble_change()
                     if not self._gathered or self._send_scheduled or not self._may_send():
                         return
                     self._send_batch()
         finally:
             self._driving = False
+
+    def _report_ensemble_change(self) -> None:
+        before, self._fragments = self._fragments[-1], self._machine.metadata.fragments
+        after = self._fragments[-1]
+        pairs = enumerate(zip(before.ensemble, after.ensemble, strict=True))
+        replaced = {index: (old, new) for index, (old, new) in pairs if old != new}
+        if replaced:  # else only the close dropped a fragment without entries
+            self._observe(EnsembleChanged(self.ledger_id, after.first_entry_id, replaced))
 
     def _perform(self, effect: Effect) -> None:
         if isinstance(effect, SendAdd):

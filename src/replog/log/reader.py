@@ -105,6 +105,7 @@ class LogReader(trio.abc.ReceiveChannel[Record]):
         self._iterator: Iterator[Record] = iter(())
         self._closed = False
         self._waited_for_closing = False
+        self._asked_again = False
 
     async def start(self) -> None:
         """Finds where to begin. Raises `LogNotFoundError`, `TrimmedError`, `PositionError`, `MetastoreError`."""
@@ -186,9 +187,11 @@ class LogReader(trio.abc.ReceiveChannel[Record]):
             return True
         log = await self._reread()
         if segment == log.segments[-1] or self._waited_for_closing:
-            before = scan.last_readable
+            if self._asked_again:
+                return False  # else a busy writer would keep this reader for ever
+            self._asked_again = True
             await self._refresh(segment, scan)
-            return scan.last_readable > before or scan.is_at_end
+            return True
         # Its writer has rolled and is about to close it, or is dead: then this is the end until somebody takes over.
         self._waited_for_closing = True
         with trio.move_on_after(_CLOSING_S):
@@ -262,7 +265,7 @@ class LogReader(trio.abc.ReceiveChannel[Record]):
         if last is not None and first > last + 1:
             raise PositionError(f"{self.position} is no position of log {self.name!r}: that segment ends at {last}")
         self._segment, self._scan = segment, scan
-        self._waited_for_closing = False
+        self._waited_for_closing = self._asked_again = False
 
     async def _explain_missing(self, segment: Segment) -> None:
         """Raises `TrimmedError` if the segment's ledger is gone because the log was trimmed."""
