@@ -14,6 +14,7 @@ import json
 import os
 import uuid
 import weakref
+from contextlib import suppress
 
 from replog.backends.files.disk import Disk, named_errors, read_all, write_all, write_file_atomically
 from replog.backends.files.record import PAGE_BYTES, unpack_file_header
@@ -47,11 +48,21 @@ class DirectoryLock:
                 f"{path} is open in process {owner}{' (this one)' if owner == str(os.getpid()) else ''}",
                 "Close it there first, or use another directory",
             ) from error
-        write_all(disk, self._fd, (f"{os.getpid():<31}\n".encode(),), 0)
+        try:
+            write_all(disk, self._fd, (f"{os.getpid():<31}\n".encode(),), 0)
+        except BaseException:
+            self.release()
+            raise
         _held.add(self)
 
     def release(self) -> None:
         """Gives the lock up. Idempotent."""
+        if self._fd >= 0:
+            self._disk.unlock(self._fd)
+            self._fd = -1
+
+    def forget(self) -> None:
+        """Gives up this process's copy, not the lock."""
         if self._fd >= 0:
             self._disk.close(self._fd)
             self._fd = -1
@@ -62,21 +73,20 @@ _held: weakref.WeakSet[DirectoryLock] = weakref.WeakSet()
 
 def _release_in_child() -> None:
     for lock in list(_held):
-        lock.release()
+        lock.forget()
 
 
 os.register_at_fork(after_in_child=_release_in_child)
 
 
 def check_is_ours(disk: Disk, path: str) -> None:
-    """Makes the directory if there is none; refuses, untouched, one that holds anything but a storage."""
+    """Makes the directory, and those above it, if there is none; refuses, untouched, one that holds anything but a
+    storage. Its name is durable afterwards, also if it was made by a process that was killed right then."""
     with named_errors(f"make the directory {path}"):
-        parent = os.path.dirname(os.path.abspath(path))
         try:
             names = disk.names(path)
         except FileNotFoundError:
-            disk.make_directory(path)
-            disk.sync_directory(parent)
+            _make_directories(disk, path)
             return
     foreign = sorted(set(names) - _OWN_NAMES)
     if FORMAT_FILE not in names and foreign:
@@ -84,6 +94,22 @@ def check_is_ours(disk: Disk, path: str) -> None:
             f"{path} is no storage of replog, and not empty: it has {', '.join(foreign[:3])}",
             "Nothing was touched: name another directory",
         )
+    with named_errors(f"sync the directory above {path}"), suppress(PermissionError):
+        disk.sync_directory(_parent(path))  # one that we may not even read was not made by us
+
+
+def _make_directories(disk: Disk, path: str) -> None:
+    parent = _parent(path)
+    try:
+        disk.make_directory(path)
+    except FileNotFoundError:
+        _make_directories(disk, parent)
+        disk.make_directory(path)
+    disk.sync_directory(parent)
+
+
+def _parent(path: str) -> str:
+    return os.path.dirname(os.path.abspath(path))
 
 
 def read_bookie_id(disk: Disk, path: str, expected: str) -> str | None:

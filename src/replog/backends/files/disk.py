@@ -98,6 +98,11 @@ class Disk:
             raise
         return fd
 
+    def unlock(self, fd: int) -> None:
+        """Gives up the lock and the descriptor, also if a child that was just forked has a copy of it."""
+        fcntl.flock(fd, fcntl.LOCK_UN)
+        os.close(fd)
+
     def random_bytes(self, size: int) -> bytes:
         """Bytes that nobody can guess and that never repeat."""
         return os.urandom(size)

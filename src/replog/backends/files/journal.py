@@ -40,7 +40,7 @@ class Journal:
         self.files = files
         self.current = current
         self.sequence = 0  # of the last group
-        self.has_rolled = False  # since somebody last looked
+        self.sealed: list[JournalFile] = []  # files that became full since the storage last looked
 
     def make_room(self, size: int, *, keep_reserve: bool) -> None:
         """Makes sure that a group of this size fits into space that exists, in the current file or in a new one.
@@ -58,8 +58,8 @@ class Journal:
     def _roll(self) -> JournalFile:
         ready = self._pool.take(self.current.number + 1)
         self.files[ready.number] = ready
+        self.sealed.append(self.current)
         self.current = ready
-        self.has_rolled = True
         return ready
 
     def _allocate(self, file: JournalFile, end: int) -> None:

@@ -115,7 +115,7 @@ class FilesStorage(Storage):
             if plan.records:
                 try:
                     self._write(plan)
-                    if self._look_for_dead or self._journal.has_rolled:
+                    if self._look_for_dead or self._journal.sealed:
                         self._recycle()
                 except StorageFailedError as error:
                     self._fail(error)
@@ -192,7 +192,11 @@ class FilesStorage(Storage):
     def _recycle(self) -> None:
         """Lets go of full files without a live batch, once what else they say stands in the current one, durably."""
         journal, index = self._journal, self._index
-        journal.has_rolled = self._look_for_dead = False
+        self._look_for_dead = False
+        with self._changed:
+            self._opened += journal.sealed
+            self._close_unread()
+        journal.sealed.clear()
         dead = [
             file
             for number, file in journal.files.items()
@@ -273,12 +277,16 @@ class FilesStorage(Storage):
     def _open_for_reading(self, file: JournalFile) -> None:
         file.fd = self._disk.open(file.path)
         self._opened.append(file)
-        for other in self._opened[: -self._options.open_files_max]:
-            if not other.pins and other.filling.acquire(blocking=False):
-                self._disk.close(other.fd)
-                other.fd = -1
-                other.filling.release()
-                self._opened.remove(other)
+        self._close_unread()
+
+    def _close_unread(self) -> None:
+        """Closes the files that were opened first, while too many are open and nobody reads or fills them."""
+        for file in self._opened[: -self._options.open_files_max]:
+            if not file.pins and file.filling.acquire(blocking=False):
+                self._disk.close(file.fd)
+                file.fd = -1
+                file.filling.release()
+                self._opened.remove(file)
 
     def marks(self, ledger_id: int) -> Marks | None:
         """As `Storage.marks`."""

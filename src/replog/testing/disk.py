@@ -1,0 +1,285 @@
+"""A disk in memory that loses power, for the files storage: unsynced writes survive in any part, or not at all.
+
+What it keeps to, and what the storage may rely on:
+
+- Content that `fdatasync` reported, and names that `sync_directory` reported, survive everything.
+- Of unsynced writes any subset of 512-byte sectors may survive a power loss, in any order of time.
+- Of unsynced changes to a directory any beginning may survive, in their order, as with a journalling file system.
+- When a process is killed, everything written is still there to be read, but no more durable than before.
+- After a failed `fdatasync` the pages count as clean: they can be read until the power fails, and no later sync saves them.
+"""
+
+from __future__ import annotations
+
+import errno
+import random
+from collections.abc import Callable, Sequence
+
+from replog.backends.files.disk import Buffer, Disk
+
+SECTOR_BYTES = 512
+SYNCS = ("fdatasync", "sync_directory")
+
+
+class PowerLoss(BaseException):
+    """Raised by a test's fault function where the machine stops. Not an Exception, so nothing handles it."""
+
+
+class _Inode:
+    __slots__ = ("durable", "pending", "visible")
+
+    def __init__(self) -> None:
+        self.visible = bytearray()
+        self.durable = bytearray()
+        self.pending: list[tuple[int, bytes]] = []
+
+    def write(self, offset: int, data: bytes) -> None:
+        _store(self.visible, offset, data)
+        self.pending.append((offset, data))
+
+    def sync(self) -> None:
+        for offset, data in self.pending:
+            _store(self.durable, offset, data)
+        self.pending.clear()
+
+    def after_power_loss(self, chance: random.Random) -> _Inode:
+        """What is on the disk: durable content, and a part of what was not synced."""
+        sectors = [piece for offset, data in self.pending for piece in _sectors(offset, data)]
+        chance.shuffle(sectors)
+        kept = sectors[: chance.choice((0, len(sectors), chance.randint(0, len(sectors))))]
+        survivor = _Inode()
+        survivor.durable = bytearray(self.durable)
+        for offset, data in kept:
+            _store(survivor.durable, offset, data)
+        survivor.visible = bytearray(survivor.durable)
+        return survivor
+
+
+def _store(content: bytearray, offset: int, data: bytes) -> None:
+    if len(content) < offset:
+        content.extend(bytes(offset - len(content)))
+    content[offset : offset + len(data)] = data
+
+
+def _sectors(offset: int, data: bytes) -> list[tuple[int, bytes]]:
+    pieces = []
+    end = offset + len(data)
+    while offset < end:
+        stop = min(end, (offset // SECTOR_BYTES + 1) * SECTOR_BYTES)
+        pieces.append((offset, data[len(data) - (end - offset) : len(data) - (end - stop)]))
+        offset = stop
+    return pieces
+
+
+Names = dict[str, "_Inode | None"]  # by path; None for a directory
+_Change = tuple[str, Callable[[Names], None]]  # and the directory that it is in
+
+
+class MemoryDisk(Disk):
+    """A `Disk` in memory. `fault(operation, path)` is called before each change and read of the disk, and may raise an
+    OSError or `PowerLoss` in its place. `write_bytes_max` makes writes short. Files may take `capacity_bytes` in all.
+    `random_bytes` repeat per `seed`."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self.fault: Callable[[str, str], None] = _no_fault
+        self.write_bytes_max = 1 << 62
+        self.capacity_bytes = 1 << 62
+        self.seed = seed
+        self._names: Names = {"/": None}
+        self._durable_names: Names = {"/": None}
+        self._changes: list[_Change] = []  # of names, not yet durable
+        self._open: dict[int, tuple[str, _Inode]] = {}
+        self._locks: dict[int, str] = {}
+        self._last_fd = 1000
+        self._random = random.Random(seed)
+
+    # -- what may happen to it ------------------------------------------------------------------------------------
+
+    def after_kill(self) -> MemoryDisk:
+        """The same disk, for a process that is started after this one was killed."""
+        return self._successor(dict(self._names), self._durable_names, self._changes)
+
+    def after_power_loss(self, chance: random.Random) -> MemoryDisk:
+        """What is left after the power failed now: one of the many things that may be."""
+        names = dict(self._durable_names)
+        for _, change in self._changes[: chance.randint(0, len(self._changes))]:
+            change(names)
+        for path in sorted(names):
+            if path != "/" and _parent(path) not in names:
+                del names[path]  # its directory never was
+        left: dict[int, _Inode] = {}
+        for path, inode in names.items():
+            if inode is not None:
+                names[path] = left.setdefault(id(inode), inode.after_power_loss(chance))
+        return self._successor(names, dict(names), [])
+
+    def _successor(self, names: Names, durable: Names, changes: list[_Change]) -> MemoryDisk:
+        successor = MemoryDisk(self._random.randrange(1 << 32))
+        successor.capacity_bytes = self.capacity_bytes
+        successor._names, successor._durable_names, successor._changes = names, durable, changes
+        return successor
+
+    def content(self, path: str) -> bytearray:
+        """The bytes of a file, to look at or to damage: changes are as durable as what they replace."""
+        inode = self._inode(path)
+        inode.sync()
+        inode.durable = inode.visible
+        return inode.visible
+
+    def paths(self) -> list[str]:
+        """All files, sorted."""
+        return sorted(path for path, inode in self._names.items() if inode is not None)
+
+    def size_bytes(self) -> int:
+        """What all files take."""
+        return sum(len(inode.visible) for inode in self._names.values() if inode is not None)
+
+    # -- Disk -----------------------------------------------------------------------------------------------------
+
+    def open(self, path: str, *, create: bool = False) -> int:
+        """As `Disk.open`."""
+        self.fault("open", path)
+        if create:
+            inode = _Inode()
+            self._change(path, lambda names: names.__setitem__(path, inode))
+        return self._opened(path, self._inode(path))
+
+    def _opened(self, path: str, inode: _Inode) -> int:
+        self._last_fd += 1
+        self._open[self._last_fd] = (path, inode)
+        return self._last_fd
+
+    def close(self, fd: int) -> None:
+        """As `Disk.close`."""
+        self._locks.pop(fd, None)
+        if self._open.pop(fd, None) is None:
+            raise OSError(errno.EBADF, f"descriptor {fd} is not open")
+
+    @property
+    def open_count(self) -> int:
+        """How many descriptors are open."""
+        return len(self._open)
+
+    def pread(self, fd: int, size: int, offset: int) -> bytes:
+        """As `Disk.pread`."""
+        path, inode = self._open[fd]
+        self.fault("pread", path)
+        return bytes(inode.visible[offset : offset + size])
+
+    def pread_cached(self, fd: int, size: int, offset: int) -> bytes:
+        """As `Disk.pread_cached`: all is in memory, unless the fault function raises BlockingIOError."""
+        path, inode = self._open[fd]
+        self.fault("pread_cached", path)
+        return bytes(inode.visible[offset : offset + size])
+
+    def pwritev(self, fd: int, buffers: Sequence[Buffer], offset: int) -> int:
+        """As `Disk.pwritev`."""
+        path, inode = self._open[fd]
+        self.fault("pwritev", path)
+        data = b"".join(buffers)[: self.write_bytes_max]
+        data = data[: len(inode.visible) + self._free_bytes() - offset]
+        if not data:
+            raise OSError(errno.ENOSPC, "No space left on device", path)
+        inode.write(offset, data)
+        return len(data)
+
+    def fdatasync(self, fd: int) -> None:
+        """As `Disk.fdatasync`."""
+        path, inode = self._open[fd]
+        try:
+            self.fault("fdatasync", path)
+        except OSError:
+            inode.pending.clear()
+            raise
+        inode.sync()
+
+    def allocate(self, fd: int, offset: int, size: int) -> None:
+        """As `Disk.allocate`."""
+        path, inode = self._open[fd]
+        self.fault("allocate", path)
+        grown = max(0, offset + size - len(inode.visible))
+        if grown > self._free_bytes():
+            raise OSError(errno.ENOSPC, "No space left on device", path)
+        inode.write(len(inode.visible), bytes(grown))
+
+    def size(self, fd: int) -> int:
+        """As `Disk.size`."""
+        return len(self._open[fd][1].visible)
+
+    def rename(self, source: str, target: str) -> None:
+        """As `Disk.rename`."""
+        self.fault("rename", source)
+        self._inode(source)
+        self._change(source, lambda names: names.__setitem__(target, names.pop(source)))
+
+    def unlink(self, path: str) -> None:
+        """As `Disk.unlink`."""
+        self.fault("unlink", path)
+        self._inode(path)
+        self._change(path, lambda names: names.__delitem__(path))
+
+    def names(self, directory: str) -> list[str]:
+        """As `Disk.names`."""
+        self.fault("names", directory)
+        if directory not in self._names:
+            raise FileNotFoundError(errno.ENOENT, "no such directory", directory)
+        prefix = directory.rstrip("/") + "/"
+        below = (path.removeprefix(prefix) for path in self._names if path.startswith(prefix) and path != prefix)
+        return sorted(name for name in below if "/" not in name)
+
+    def make_directory(self, path: str) -> None:
+        """As `Disk.make_directory`."""
+        self.fault("make_directory", path)
+        if _parent(path) not in self._names:
+            raise FileNotFoundError(errno.ENOENT, "no such directory", _parent(path))
+        if path not in self._names:
+            self._change(path, lambda names: names.__setitem__(path, None))
+
+    def sync_directory(self, path: str) -> None:
+        """As `Disk.sync_directory`."""
+        self.fault("sync_directory", path)
+        for directory, change in self._changes:
+            if directory == path:
+                change(self._durable_names)
+        self._changes[:] = [each for each in self._changes if each[0] != path]
+
+    def lock(self, path: str) -> int:
+        """As `Disk.lock`."""
+        self.fault("lock", path)
+        if path in self._locks.values():
+            raise BlockingIOError(errno.EAGAIN, "locked", path)
+        if path not in self._names:
+            inode = _Inode()
+            self._change(path, lambda names: names.__setitem__(path, inode))
+        fd = self._opened(path, self._inode(path))
+        self._locks[fd] = path
+        return fd
+
+    def unlock(self, fd: int) -> None:
+        """As `Disk.unlock`."""
+        self.close(fd)
+
+    def random_bytes(self, size: int) -> bytes:
+        """As `Disk.random_bytes`, but the same for the same seed."""
+        return self._random.randbytes(size)
+
+    def _free_bytes(self) -> int:
+        return max(0, self.capacity_bytes - self.size_bytes())
+
+    def _inode(self, path: str) -> _Inode:
+        inode = self._names.get(path)
+        if inode is None:
+            raise FileNotFoundError(errno.ENOENT, "no such file", path)
+        return inode
+
+    def _change(self, path: str, change: Callable[[Names], None]) -> None:
+        change(self._names)
+        self._changes.append((_parent(path), change))
+
+
+def _parent(path: str) -> str:
+    return path.rpartition("/")[0] or "/"
+
+
+def _no_fault(operation: str, path: str) -> None:
+    """Nothing goes wrong."""

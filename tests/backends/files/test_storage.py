@@ -1,0 +1,293 @@
+"""The files storage on a real disk: its exam, whom a directory belongs to, forks, threads."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import trio
+
+from replog.abc import DropLedger, PutBatch, SetMarks, Storage
+from replog.backends.files import FilesOptions, FilesStorage, open_storage
+from replog.errors import (
+    ConfigError,
+    LocalProtocolError,
+    StorageFailedError,
+    StorageIdentityError,
+    StorageInUseError,
+)
+from replog.testing import check_storage
+from replog.testing.disk import MemoryDisk
+from replog.testing.storage_exam import make_batch
+
+SMALL = FilesOptions(journal_file_bytes=64 << 10)
+
+
+@pytest.mark.parametrize("options", [FilesOptions(), SMALL, FilesOptions(journal_file_bytes=70_001, spare_files=0)])
+def test_exam(tmp_path: Path, options: FilesOptions) -> None:
+    check_storage(lambda path: open_storage(str(path), options), tmp_path)
+
+
+def test_exam_on_a_disk_in_memory(tmp_path: Path) -> None:
+    disk = MemoryDisk()
+
+    def open_in_memory(path: Path) -> Storage:
+        return open_storage(str(path), SMALL, disk=disk)
+
+    check_storage(open_in_memory, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    assert disk.open_count == 0
+
+
+def opened(path: Path, options: FilesOptions | None = None) -> contextlib.closing[FilesStorage]:
+    return contextlib.closing(open_storage(str(path), options))
+
+
+# -- whom a directory belongs to (B4) -----------------------------------------------------------------------------
+
+
+def test_a_second_opener_in_this_process_is_told_so(tmp_path: Path) -> None:
+    with opened(tmp_path), pytest.raises(StorageInUseError, match=rf"open in process {os.getpid()} \(this one\)"):
+        open_storage(str(tmp_path))
+    open_storage(str(tmp_path)).close()
+
+
+HOLD = """
+import sys
+from replog.backends.files import open_storage
+storage = open_storage(sys.argv[1])
+print("open", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_second_process_waits_for_the_first_to_die(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", HOLD, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "open\n"
+        with pytest.raises(StorageInUseError, match=f"open in process {holder.pid}\\."):
+            open_storage(str(tmp_path))
+        holder.send_signal(signal.SIGKILL)
+        holder.wait(30)
+    open_storage(str(tmp_path)).close()
+
+
+def test_a_directory_of_somebody_else_is_refused_untouched(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("years of work")
+    with pytest.raises(StorageIdentityError, match=r"no storage of replog, and not empty: it has thesis\.txt"):
+        open_storage(str(tmp_path))
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_a_file_is_no_directory(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageFailedError, match="make the directory"):
+        open_storage(str(tmp_path / "file"))
+
+
+def test_directories_above_are_made(tmp_path: Path) -> None:
+    with opened(tmp_path / "a" / "b" / "c") as storage:
+        storage.commit([SetMarks(1, fence_term=1)])
+    with opened(tmp_path / "a" / "b" / "c") as storage:
+        assert storage.ledger_ids() == [1]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"format": "replog files storage", "version": 2, "bookie_id": "%s"}', "version 2, this replog reads"),
+        ('{"format": "something else", "version": 1, "bookie_id": "%s"}', "'something else' version 1"),
+        ('{"format": "replog files storage", "version": 1}', "can't be read"),
+        ('{"format": "replog files storage", "version": 1, "bookie_id": "bob"}', "can't be read"),
+        ('["replog"]', "can't be read"),
+        ("", "can't be read"),
+        (
+            '{"format": "replog files storage", "version": 1, "bookie_id": "bookie-0123456789abcdef0123456789abcdef"}',
+            "is a journal of format 1 of bookie-",
+        ),
+    ],
+)
+def test_a_strange_format_file_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    with opened(tmp_path) as storage:
+        bookie_id = storage.bookie_id
+    (tmp_path / "storage.json").write_text(text.replace("%s", bookie_id))
+    with pytest.raises(StorageIdentityError, match=message):
+        open_storage(str(tmp_path))
+
+
+def test_the_expected_identity_is_checked(tmp_path: Path) -> None:
+    with opened(tmp_path / "one") as storage:
+        bookie_id = storage.bookie_id
+    with opened(tmp_path / "one", FilesOptions(expected_bookie_id=bookie_id)) as storage:
+        assert storage.bookie_id == bookie_id
+    with pytest.raises(StorageIdentityError, match=f"belongs to {bookie_id}, expected bookie-other"):
+        open_storage(str(tmp_path / "one"), FilesOptions(expected_bookie_id="bookie-other"))
+    with pytest.raises(StorageIdentityError, match=f"is empty, expected the storage of {bookie_id}"):
+        open_storage(str(tmp_path / "two"), FilesOptions(expected_bookie_id=bookie_id))
+
+
+def test_a_foreign_journal_file_is_refused(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        open_storage(str(tmp_path / name)).close()
+    foreign = tmp_path / "one" / "journal" / "000000000001.journal"
+    foreign.write_bytes((tmp_path / "two" / "journal" / "000000000001.journal").read_bytes())
+    with pytest.raises(StorageIdentityError, match="expected format 1 of bookie-"):
+        open_storage(str(tmp_path / "one"))
+
+
+@pytest.mark.parametrize(
+    "options", [{"journal_file_bytes": 1000}, {"spare_files": -1}, {"fill_ahead_bytes": -1}, {"open_files_max": 0}]
+)
+def test_impossible_options(options: dict[str, int]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(options))):
+        FilesOptions(**options)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="needs a directory"):
+        open_storage("")
+
+
+# -- forks --------------------------------------------------------------------------------------------------------
+
+
+def in_child(action: object) -> int:
+    """Runs the function in a forked child; returns its exit status."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os._exit(action())  # type: ignore[operator]
+        finally:
+            os._exit(99)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def test_a_forked_child_can_not_use_the_storage(tmp_path: Path) -> None:
+    storage = open_storage(str(tmp_path))
+    storage.commit([SetMarks(1, fence_term=1)])
+
+    def child() -> int:
+        refused = 0
+        for call in (
+            lambda: storage.commit([SetMarks(2, fence_term=1)]),
+            lambda: storage.read(1, 0, 1, 0),
+            lambda: storage.marks(1),
+            storage.ledger_ids,
+        ):
+            try:
+                call()
+            except LocalProtocolError as error:
+                refused += "nothing was written" in str(error)
+        storage.close()
+        return refused
+
+    assert in_child(child) == 4
+    storage.commit([SetMarks(3, fence_term=1)])  # the child's close closed nothing of ours
+    with pytest.raises(StorageInUseError):
+        open_storage(str(tmp_path))
+    storage.close()
+    with opened(tmp_path) as storage:
+        assert storage.ledger_ids() == [1, 3]
+
+
+def test_a_forked_child_does_not_keep_the_directory_locked(tmp_path: Path) -> None:
+    storage = open_storage(str(tmp_path))
+    child_runs, stop = os.pipe(), os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(stop[1])
+        os.write(child_runs[1], b".")
+        os.read(stop[0], 1)  # lives on after its parent is done with the storage
+        os._exit(0)
+    os.read(child_runs[0], 1)
+    os.close(storage._lock._fd)  # as the kernel does for a parent that is killed
+    storage._lock._fd = -1
+    again = open_storage(str(tmp_path))
+    storage.close()
+    again.close()
+    for fd in (*child_runs, *stop):
+        os.close(fd)
+    os.waitpid(pid, 0)
+
+
+# -- the thread that prepares files -------------------------------------------------------------------------------
+
+
+def test_close_joins_the_thread_and_closes_every_file(tmp_path: Path) -> None:
+    before, threads = set(os.listdir("/proc/self/fd")), threading.active_count()
+    with opened(tmp_path, SMALL) as storage:
+        for ledger_id in range(60):
+            storage.commit([PutBatch(make_batch(ledger_id, 0, 4, size_bytes=3000)), DropLedger(ledger_id - 20)])
+    assert threading.active_count() == threads
+    assert set(os.listdir("/proc/self/fd")) == before
+
+
+def test_files_are_recycled_and_a_small_storage_stays_small(tmp_path: Path) -> None:
+    options = FilesOptions(journal_file_bytes=256 << 10, spare_files=1)
+    with opened(tmp_path, options) as storage:
+        for ledger_id in range(300):
+            storage.commit([PutBatch(make_batch(ledger_id, 0, 4, size_bytes=10_000)), DropLedger(ledger_id - 3)])
+        assert storage.read(299, 3, 1, 0)
+    files = list((tmp_path / "journal").iterdir())
+    assert len(files) <= 6
+    with opened(tmp_path / "small") as storage:
+        storage.commit([PutBatch(make_batch(1, 0))])
+    assert sum(path.stat().st_size for path in (tmp_path / "small" / "journal").iterdir()) <= 8 << 20
+
+
+def test_more_files_than_may_be_open(tmp_path: Path) -> None:
+    options = FilesOptions(journal_file_bytes=64 << 10, open_files_max=2)
+    batches = [make_batch(1, 4 * number, 4, size_bytes=5000) for number in range(40)]
+    for reopened in (False, True):
+        with opened(tmp_path, options) as storage:
+            if not reopened:
+                for batch in batches:
+                    storage.commit([PutBatch(batch)])
+            assert storage.statistics()["journal_files"] > 8
+            for batch in [*batches, *reversed(batches)]:
+                assert storage.read(1, batch.last_entry_id, 1, 1) == [batch]
+            at_once = 0
+            for batch in batches:
+                with contextlib.suppress(trio.WouldBlock):
+                    at_once += storage.read_nowait(1, batch.last_entry_id, 1, 1) == [batch]
+            assert at_once >= 3
+            open_files = [name for name in os.listdir("/proc/self/fd") if _is_journal(name)]
+            assert len(open_files) <= 2 + 3
+
+
+def _is_journal(fd: str) -> bool:
+    try:
+        return os.readlink(f"/proc/self/fd/{fd}").endswith(".journal")
+    except FileNotFoundError:
+        return False
+
+
+def test_reads_from_files_that_are_recycled_meanwhile(tmp_path: Path) -> None:
+    done = threading.Event()
+    counts = {"found": 0, "absent": 0}
+    faults = []
+
+    def read_on(storage: FilesStorage) -> None:
+        while not done.is_set():
+            for ledger_id in storage.ledger_ids():
+                try:
+                    found = storage.read(ledger_id, 1, 1, 100_000)
+                except BaseException as fault:
+                    faults.append(fault)
+                    raise
+                counts["found" if found else "absent"] += 1
+
+    with opened(tmp_path, FilesOptions(journal_file_bytes=64 << 10, open_files_max=1)) as storage:
+        readers = [threading.Thread(target=read_on, args=(storage,)) for _ in range(2)]
+        for reader in readers:
+            reader.start()
+        for ledger_id in range(400):
+            storage.commit([PutBatch(make_batch(ledger_id, 0, 4, size_bytes=3000)), DropLedger(ledger_id - 8)])
+        done.set()
+        for reader in readers:
+            reader.join()
+        assert storage.statistics()["journal_recycled_files"] > 20
+    assert faults == []
+    assert counts["found"] > 50
