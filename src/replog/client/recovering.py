@@ -69,7 +69,7 @@ class RecoveringShell:
             self._driving = False
 
     def _perform(self, effect: Effect) -> None:
-        if isinstance(effect, SendFence) or isinstance(effect, SendRecoveryRead):
+        if isinstance(effect, SendFence | SendRecoveryRead):
             self._ask_patiently(effect, 1)
         elif isinstance(effect, SendAdd):
             self._send_add(effect)
