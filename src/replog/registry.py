@@ -30,6 +30,8 @@ ENTRY_POINT_GROUP = "replog"
 # Name of the plugin, its module, and the extra of replog that it needs, if any.
 _BUILTINS = (
     ("random-placement", "replog.placement", ""),
+    ("memory-storage", "replog.backends.memory", ""),
+    ("files-storage", "replog.backends.files", ""),
     ("memory-transport", "replog.transports.memory", ""),
     ("memory-metastore", "replog.metastores.memory", ""),
     ("lmdb-metastore", "replog.metastores.lmdb", ""),

@@ -1,0 +1,297 @@
+"""Configuration: URLs, texts that become options, files and environments, and every fault at once."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from replog import config
+from replog.config import BackendURL, BookieOptions, ClientOptions, load, structure
+from replog.errors import ConfigError
+
+# -- URLs ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "url"),
+    [
+        ("lmdb:./wal", BackendURL("lmdb", "./wal")),
+        ("lmdb:/abs/wal?map_bytes=64MiB", BackendURL("lmdb", "/abs/wal", {"map_bytes": "64MiB"})),
+        ("lmdb:///abs/wal", BackendURL("lmdb", "/abs/wal")),
+        ("zookeeper://zk1:2181,zk2/prod", BackendURL("zookeeper", "zk1:2181,zk2/prod")),
+        ("memory:", BackendURL("memory")),
+        ("memory", BackendURL("memory")),
+        ("files?segment=1&empty=", BackendURL("files", "", {"segment": "1", "empty": ""})),
+        ("a+b.c-2:x", BackendURL("a+b.c-2", "x")),
+        ("lmdb:a%20b%3Fc%25?name=%26%3D+x", BackendURL("lmdb", "a b?c%", {"name": "&= x"})),
+    ],
+)
+def test_a_url_is_scheme_rest_and_options(text: str, url: BackendURL) -> None:
+    assert BackendURL.parse(text) == url
+
+
+@pytest.mark.parametrize("text", ["", ":x", "./wal", "/abs/wal", "LMDB:x", "1x:y", "lm db:x"])
+def test_what_is_no_url_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"is no URL of a backend: one looks like scheme:rest\?option=value"):
+        BackendURL.parse(text)
+
+
+def test_options_that_do_not_read_are_refused() -> None:
+    with pytest.raises(ConfigError, match="its options don't read"):
+        BackendURL.parse("lmdb:x?flag")
+    with pytest.raises(ConfigError, match="given twice"):
+        BackendURL.parse("lmdb:x?a=1&a=2")
+
+
+@given(st.text(max_size=20), st.dictionaries(st.text("abc_", min_size=1), st.text(max_size=10), max_size=3))
+def test_what_is_printed_reads_back(rest: str, options: dict[str, str]) -> None:
+    url = BackendURL("lmdb", "x" + rest.replace("@", ""), options)
+    assert BackendURL.parse(str(url)) == url
+
+
+def test_secrets_are_not_printed() -> None:
+    url = BackendURL.parse("zookeeper://user:hunter2@zk1:2181/prod?tls_password=hunter2&auth_token=hunter2&timeout_s=1")
+    assert "hunter2" not in str(url)
+    assert str(url) == "zookeeper:user:***@zk1:2181/prod?tls_password=***&auth_token=***&timeout_s=1"
+
+
+# -- texts that become options ------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Inner:
+    """Options within options."""
+
+    count: int = attrs.field(default=1, validator=attrs.validators.ge(1))
+
+
+@attrs.frozen
+class Everything:
+    """One option of each type."""
+
+    name: str
+    number: int = 0
+    ratio: float = 0.0
+    flag: bool = False
+    maybe: int | None = None
+    names: tuple[str, ...] = ()
+    sizes: tuple[int, ...] = ()
+    where: Path = Path()
+    inner: Inner = Inner()
+
+
+def from_texts(**values: Any) -> Everything:
+    return structure(Everything, {"name": "n", **values}, what="it")
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "found"),
+    [
+        ("number", "12", 12),
+        ("number", " 64 MiB ", 64 << 20),
+        ("number", "64mb", 64_000_000),
+        ("number", "2KiB", 2048),
+        ("number", "3G", None),
+        ("number", "1_000", 1000),
+        ("number", "-5", -5),
+        ("number", 7, 7),
+        ("number", "1.5", None),
+        ("number", 1.5, None),
+        ("number", True, None),
+        ("number", "", None),
+        ("ratio", "0.25", 0.25),
+        ("ratio", 1, 1.0),
+        ("ratio", "five", None),
+        ("ratio", False, None),
+        ("flag", "yes", True),
+        ("flag", "OFF", False),
+        ("flag", "1", True),
+        ("flag", True, True),
+        ("flag", 1, None),
+        ("flag", "ja", None),
+        ("name", "x", "x"),
+        ("name", 5, None),
+        ("names", "a, b,c", ("a", "b", "c")),
+        ("names", "", ()),
+        ("names", ["a", "b"], ("a", "b")),
+        ("names", {"a": 1}, None),
+        ("sizes", "1KiB,2", (1024, 2)),
+        ("sizes", "1,x", None),
+        ("where", "/a/b", Path("/a/b")),
+        ("inner", {"count": "3"}, Inner(3)),
+        ("inner", "three", None),
+    ],
+)
+def test_a_text_becomes_what_the_option_is(option: str, value: object, found: object) -> None:
+    if found is None:
+        with pytest.raises(ConfigError, match=f"^it: {option}"):
+            from_texts(**{option: value})
+    else:
+        got = getattr(from_texts(**{option: value}), option)
+        assert got == found
+        assert type(got) is type(found) or isinstance(got, Path)
+
+
+@pytest.mark.parametrize(("value", "found"), [("none", None), ("None", None), (None, None), ("5", 5), (5, 5)])
+def test_nothing_can_be_said(value: object, found: int | None) -> None:
+    assert from_texts(maybe=value).maybe == found
+
+
+def test_all_faults_are_reported_with_their_paths_and_reasons() -> None:
+    with pytest.raises(ConfigError) as raised:
+        structure(
+            Everything, {"number": "x", "flag": "y", "inner": {"count": 0, "cuont": 1}, "nmae": "z"}, what="the file"
+        )
+    assert str(raised.value).splitlines() == [
+        "the file: 6 faults",
+        "  - name: it must be given",
+        "  - number: 'x' is no whole number, nor a size like 64MiB",
+        "  - flag: 'y' is neither true nor false",
+        "  - inner.count: 'count' must be >= 1: 0",
+        "  - inner: no such option: cuont (there are: count)",
+        "  - no such option: nmae (there are: name, number, ratio, flag, maybe, names, sizes, where, inner)",
+    ]
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@given(st.dictionaries(st.sampled_from([field.name for field in attrs.fields(Everything)] + ["other"]), JSON))
+def test_nothing_that_a_file_can_say_raises_anything_else(values: dict[str, Any]) -> None:
+    with contextlib.suppress(ConfigError):
+        structure(Everything, values, what="it")
+
+
+@given(st.dictionaries(st.sampled_from([field.name for field in attrs.fields(ClientOptions)]), JSON))
+def test_options_that_pass_hold_their_checks(values: dict[str, Any]) -> None:
+    try:
+        options = structure(ClientOptions, values, what="it")
+    except ConfigError:
+        return
+    assert options == ClientOptions(**attrs.asdict(options))
+
+
+# -- files, environments, arguments -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def toml(tmp_path: Path) -> Path:
+    path = tmp_path / "replog.toml"
+    path.write_text('[client]\nadd_timeout_s = 2.5\nroll_bytes = "1MiB"\nroll_entries = 10\n[bookie]\nlease_s = 3\n')
+    return path
+
+
+def test_arguments_go_before_the_environment_before_the_file_before_defaults(toml: Path) -> None:
+    environment = {
+        "REPLOG_CLIENT_ROLL_BYTES": "2MiB",
+        "REPLOG_CLIENT_ROLL_ENTRIES": "20",
+        "PATH": "/bin",
+        "REPLOG_X": "1",
+    }
+    options = load(
+        ClientOptions,
+        toml_path=toml,
+        table="client",
+        environment=environment,
+        prefix="REPLOG_CLIENT_",
+        overrides={"roll_entries": 30},
+    )
+    assert options == ClientOptions(add_timeout_s=2.5, roll_bytes=2 << 20, roll_entries=30)
+    assert load(BookieOptions, toml_path=toml, table="bookie") == BookieOptions(lease_s=3.0)
+    assert load(BookieOptions, toml_path=toml, table="nowhere") == BookieOptions()
+    assert load(ClientOptions) == ClientOptions()
+
+
+def test_every_fault_names_where_it_came_from(toml: Path) -> None:
+    toml.write_text("add_timeout_s = -1\nread_timeout = 3\n")
+    with pytest.raises(ConfigError) as raised:
+        load(
+            ClientOptions,
+            toml_path=toml,
+            environment={"REPLOG_CLIENT_ROLL_AGE_S": "soon"},
+            prefix="REPLOG_CLIENT_",
+            overrides={"batch_bytes_max": 0},
+        )
+    lines = str(raised.value).splitlines()
+    assert lines[0] == "ClientOptions: 4 faults"
+    assert "  - batch_bytes_max (from an argument): 0 is not between 1 and 16777216" in lines
+    assert f"  - add_timeout_s (from {toml}): -1.0 is not above 0 and finite" in lines
+    assert "  - roll_age_s (from REPLOG_CLIENT_ROLL_AGE_S): 'soon' is no number" in lines
+    assert lines[4].startswith("  - no such option: read_timeout (there are: in_flight_bytes_max, ")
+
+
+def test_a_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"missing\.toml: cannot be read: No such file"):
+        load(ClientOptions, toml_path=tmp_path / "missing.toml")
+    (tmp_path / "bad.toml").write_text("a = = 1")
+    with pytest.raises(ConfigError, match=r"bad\.toml: is no TOML: .*line 1"):
+        load(ClientOptions, toml_path=tmp_path / "bad.toml")
+    (tmp_path / "latin.toml").write_bytes(b"a = '\xe9'")
+    with pytest.raises(ConfigError, match=r"latin\.toml: is no TOML"):
+        load(ClientOptions, toml_path=tmp_path / "latin.toml")
+    (tmp_path / "flat.toml").write_text("client = 5")
+    with pytest.raises(ConfigError, match="client must be a table"):
+        load(ClientOptions, toml_path=tmp_path / "flat.toml", table="client")
+
+
+def test_an_environment_needs_a_prefix() -> None:
+    with pytest.raises(ConfigError, match="a prefix is needed"):
+        load(ClientOptions, environment={"A": "1"})
+
+
+# -- the options there are ----------------------------------------------------------------------------------------
+
+CLASSES = [ClientOptions, BookieOptions]
+FIELDS = [
+    pytest.param(each, field, id=f"{each.__name__}.{field.name}") for each in CLASSES for field in attrs.fields(each)
+]
+
+
+@pytest.mark.parametrize(("options", "field"), FIELDS)
+def test_an_option_has_a_default_that_holds_and_a_line_for_people(options: type, field: Any) -> None:
+    config.check_field(field, field.default)
+    assert field.metadata["doc"].endswith(".")
+    assert getattr(options(), field.name) == field.default
+
+
+CHECKED = [each for each in FIELDS if each.values[1].metadata["check"] is not None]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(("options", "field"), CHECKED)
+def test_a_number_that_makes_no_sense_is_refused_however_it_comes(options: type, field: Any) -> None:
+    for nonsense in (-1, float("nan")):
+        with pytest.raises(ConfigError, match=field.name):
+            options(**{field.name: nonsense})
+    with pytest.raises(ConfigError, match=field.name):
+        load(options, overrides={field.name: "-1"})
+
+
+def test_a_constructor_reports_all_faults_too() -> None:
+    with pytest.raises(ConfigError) as raised:
+        ClientOptions(add_timeout_s=0, roll_bytes=-5, in_flight_bytes_max="much")  # type: ignore[arg-type]
+    assert str(raised.value).splitlines() == [
+        "ClientOptions: 3 faults",
+        "  - in_flight_bytes_max: 'much' is no number",
+        "  - add_timeout_s: 0 is not above 0 and finite",
+        "  - roll_bytes: -5 is not above 0 and finite",
+    ]
+
+
+def test_options_that_contradict_each_other_are_refused_however_they_come() -> None:
+    wrong: dict[str, Any] = {"batch_bytes_max": 4096, "in_flight_bytes_max": 1024, "add_timeout_s": 60.0}
+    for make in (lambda: ClientOptions(**wrong), lambda: load(ClientOptions, overrides=wrong)):
+        with pytest.raises(ConfigError) as raised:
+            make()
+        assert str(raised.value).count("ClientOptions") == 1
+        assert "batch_bytes_max 4096 exceeds in_flight_bytes_max 1024" in str(raised.value)
+        assert "add_timeout_s 60.0 exceeds add_quorum_timeout_s 30.0" in str(raised.value)

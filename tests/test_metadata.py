@@ -1,0 +1,380 @@
+"""Keys and records in the metastore: what is written is read back, and what does not fit is refused."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from replog.errors import ConfigError, MetastoreCorruptError, MetastoreError
+from replog.metadata import (
+    LEDGER_ID_MAX,
+    decode_ledger,
+    decode_log,
+    encode_ledger,
+    encode_log,
+    ledger_key_path,
+    list_ledger_ids,
+    list_log_names,
+    log_key_path,
+    next_ledger_ids,
+    parse_ledger_key,
+    parse_log_key,
+)
+from replog.metastores.keys import check_key
+from replog.metastores.memory import MemoryMetastore
+from replog.protocol.digest import DigestType
+from replog.protocol.model import Fragment, LedgerMetadata, LedgerState, LogMetadata, Segment
+from replog.protocol.quorum import Quorum
+from replog.testing import Fault, FaultyMetastore
+
+FORMATS = Path(__file__).parent / "formats"
+
+LEDGER = LedgerMetadata(
+    ledger_id=12_345,
+    quorum=Quorum(4, 3, 2),
+    digest_type=DigestType.HMAC_SHA256,
+    key_check="0f" * 32,
+    fragments=(Fragment(0, ("a", "b", "c", "d")), Fragment(100, ("a", "e", "c", "d"), 1)),
+    state=LedgerState.CLOSED,
+    term=2,
+    last_entry_id=141,
+    token="a-token",
+    created_at_ms=1_763_600_000_000,
+    custom={"application": "d\N{LATIN SMALL LETTER E WITH ACUTE}mo"},
+)
+OPEN = LedgerMetadata(7, Quorum(), DigestType.CRC32C, "", (Fragment(0, ("a", "b", "c")),))
+LOG = LogMetadata(
+    name="orders/\N{SNOWMAN}",
+    segments=(Segment(3, 12_345, 1_763_600_000_000), Segment(5, 7, 1_763_600_000_001)),
+    next_segment_number=6,
+    token="another",
+    created_at_ms=1_763_500_000_000,
+    custom={"owner": "me"},
+)
+
+ledger_ids = st.integers(0, LEDGER_ID_MAX) | st.integers(0, 20_000) | st.integers(10**10 - 5, 10**10 + 5)
+
+# -- keys (M2) ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("ledger_id", "key"),
+    [
+        (0, "ledgers/00/0000/0000"),
+        (12_345, "ledgers/00/0001/2345"),
+        (9_999_999_999, "ledgers/99/9999/9999"),
+        (10_000_000_000, "long-ledgers/000/0000/0100/0000/0000"),
+        (LEDGER_ID_MAX, "long-ledgers/922/3372/0368/5477/5807"),
+    ],
+)
+def test_the_keys_of_ledgers(ledger_id: int, key: str) -> None:
+    assert ledger_key_path(ledger_id) == key
+    assert parse_ledger_key(key) == ledger_id
+
+
+@given(ledger_ids)
+def test_a_ledger_key_reads_back_and_no_directory_is_too_large(ledger_id: int) -> None:
+    key = ledger_key_path(ledger_id)
+    assert parse_ledger_key(key) == ledger_id
+    assert all(len(word) <= 4 and word.isdecimal() for word in key.split("/")[1:]), "at most 10 000 children each"
+
+
+@given(st.lists(ledger_ids, min_size=2, max_size=2, unique=True))
+def test_two_ids_have_two_keys_in_the_order_of_the_ids(ids: list[int]) -> None:
+    low, high = sorted(ids)
+    assert ledger_key_path(low) < ledger_key_path(high)
+
+
+@pytest.mark.parametrize("ledger_id", [-1, LEDGER_ID_MAX + 1])
+def test_an_id_out_of_range_has_no_key(ledger_id: int) -> None:
+    with pytest.raises(ConfigError, match="no ledger id"):
+        ledger_key_path(ledger_id)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "ledgers",
+        "ledgers/1",
+        "ledgers/00/0000/000x",
+        "ledgers/0/00000/0000",
+        "long-ledgers/000/0000/0000/0000/0001",
+        "long-ledgers/999/9999/9999/9999/9999",
+        "ledgers/00/0000/\N{ARABIC-INDIC DIGIT ONE}000",
+        "logs/00/0000/0000",
+    ],
+)
+def test_what_is_no_ledgers_key_is_refused(key: str) -> None:
+    with pytest.raises(MetastoreCorruptError, match="is no ledger's"):
+        parse_ledger_key(key)
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("orders", "logs/orders"),
+        ("Orders-1_a.b~c", "logs/Orders-1_a.b~c"),
+        ("a/b c%", "logs/a%2Fb%20c%25"),
+        ("\N{LATIN SMALL LETTER E WITH ACUTE}", "logs/%C3%A9"),
+        (".", "logs/%2E"),
+        ("..", "logs/%2E%2E"),
+        ("...a", "logs/...a"),
+    ],
+)
+def test_the_keys_of_logs(name: str, key: str) -> None:
+    assert log_key_path(name) == key
+    assert parse_log_key(key) == name
+
+
+@given(st.text(min_size=1, max_size=250))
+def test_a_name_has_a_key_that_every_metastore_takes_or_is_refused(name: str) -> None:
+    try:
+        key = log_key_path(name)
+    except ConfigError:
+        too_long = len(name) > 200 or len(name.encode()) * 3 > 400
+        assert too_long or not name.isprintable()
+        return
+    assert key.isascii()
+    assert parse_log_key(key) == name
+    check_key(key)
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("", "it is empty"),
+        ("a\nb", "cannot be printed"),
+        ("a\x00", "cannot be printed"),
+        ("\ud800", "cannot be printed"),
+        ("a" * 201, "201 characters, and 200 are allowed"),
+        ("/" * 150, "450 bytes when percent-encoded, and 400 are allowed"),
+    ],
+)
+def test_a_name_that_cannot_be_is_refused_with_the_reason(name: str, problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        log_key_path(name)
+    assert log_key_path("a" * 200) == "logs/" + "a" * 200
+
+
+@pytest.mark.parametrize(
+    "key", ["logs/", "logs/a%2", "logs/%61", "logs/%2f", "logs/%FF", "ledgers/a", "logs/.", "logs/a/b"]
+)
+def test_what_is_no_logs_key_is_refused(key: str) -> None:
+    with pytest.raises(MetastoreCorruptError, match="is no log's"):
+        parse_log_key(key)
+
+
+# -- listing ------------------------------------------------------------------------------------------------------
+
+IDS = [0, 1, 9_999, 10_000, 12_345_678, 10**10 - 1, 10**10, 10**10 + 1, 10**15, LEDGER_ID_MAX]
+
+
+async def create_ledgers(ids: list[int]) -> MemoryMetastore:
+    metastore = MemoryMetastore()
+    for ledger_id in ids:
+        await metastore.create(ledger_key_path(ledger_id), b"")
+    return metastore
+
+
+async def test_ledgers_are_listed_in_ascending_order() -> None:
+    metastore = await create_ledgers(IDS[::-1])
+    assert await list_ledger_ids(metastore) == IDS
+    assert await list_ledger_ids(MemoryMetastore()) == []
+
+
+async def test_a_page_is_a_directory_and_begins_after_any_id() -> None:
+    metastore = await create_ledgers(IDS)
+    assert await next_ledger_ids(metastore) == [0, 1, 9_999]
+    for after in range(-1, 3):
+        assert (await next_ledger_ids(metastore, after))[0] == min(each for each in IDS if each > after)
+    for after in IDS[:-1]:
+        assert (await next_ledger_ids(metastore, after))[0] == IDS[IDS.index(after) + 1]
+        assert (await next_ledger_ids(metastore, after - 1))[0] == after
+    assert await next_ledger_ids(metastore, LEDGER_ID_MAX) == []
+    assert await next_ledger_ids(metastore, 10**10) == [10**10 + 1]
+
+
+async def test_a_listing_that_fails_or_finds_strangers_proves_nothing() -> None:
+    """B6: garbage collection must not take an error for an absence."""
+    metastore = await create_ledgers(IDS)
+    faulty = FaultyMetastore(metastore)
+    faulty.fail_next("children", Fault.UNAVAILABLE, under="ledgers/99/")
+    with pytest.raises(MetastoreError, match="on purpose"):
+        await list_ledger_ids(faulty)
+    assert faulty.planned() == 0
+    await metastore.create("ledgers/00/0000/stranger", b"")
+    with pytest.raises(MetastoreCorruptError, match="ledgers/00/0000/stranger"):
+        await list_ledger_ids(metastore)
+
+
+async def test_logs_are_listed_by_name() -> None:
+    metastore = MemoryMetastore()
+    for name in ("b/c", "a", "..", "Z"):
+        await metastore.create(log_key_path(name), b"")
+    assert await list_log_names(metastore) == ["..", "Z", "a", "b/c"]
+
+
+# -- records ------------------------------------------------------------------------------------------------------
+
+GOLDEN: dict[str, tuple[Any, Any, LedgerMetadata | LogMetadata, str]] = {
+    "ledger-closed": (encode_ledger, decode_ledger, LEDGER, ledger_key_path(LEDGER.ledger_id)),
+    "ledger-open": (encode_ledger, decode_ledger, OPEN, ledger_key_path(OPEN.ledger_id)),
+    "log": (encode_log, decode_log, LOG, log_key_path(LOG.name)),
+}
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_the_format_is_what_it_was(name: str) -> None:
+    """If this fails, the format has changed: give it another number, and read the old one too."""
+    encode, decode, record, key = GOLDEN[name]
+    golden = (FORMATS / f"metadata-{name}-v1.json").read_bytes()
+    assert encode(record) == golden
+    assert decode(key, golden) == record
+    assert golden.startswith(b'{"format":1,')
+
+
+def test_every_field_of_a_record_is_written() -> None:
+    for record, encode in ((LEDGER, encode_ledger), (LOG, encode_log)):
+        written = json.loads(encode(record))  # type: ignore[arg-type]
+        assert set(written) == {"format", *(field.name for field in attrs.fields(type(record)))}
+        for field in attrs.fields(type(record)):
+            if field.default is not attrs.NOTHING and not isinstance(field.default, attrs.Factory):  # type: ignore[arg-type]
+                assert getattr(record, field.name) != field.default, (
+                    f"{field.name}: the golden file should tell it apart"
+                )
+
+
+entry_ids = st.integers(0, 1 << 62)
+texts = st.text(max_size=10)
+
+
+@st.composite
+def ledgers(draw: st.DrawFn) -> LedgerMetadata:
+    ensemble = draw(st.integers(1, 4))
+    write = draw(st.integers(1, ensemble))
+    quorum = Quorum(ensemble, write, draw(st.integers(1, write)))
+    bookies = st.lists(texts, min_size=ensemble, max_size=ensemble, unique=True).map(tuple)
+    starts = [0, *draw(st.lists(entry_ids.filter(bool), max_size=3, unique=True).map(sorted))]
+    fragments = tuple(Fragment(start, draw(bookies), draw(entry_ids)) for start in starts)
+    state = draw(st.sampled_from(LedgerState))
+    return LedgerMetadata(
+        draw(ledger_ids),
+        quorum,
+        draw(st.sampled_from(DigestType)),
+        draw(texts),
+        fragments,
+        state,
+        draw(entry_ids),
+        draw(st.integers(-1, 1 << 62)) if state is LedgerState.CLOSED else None,
+        draw(texts),
+        draw(entry_ids),
+        draw(st.dictionaries(texts, texts, max_size=3)),
+    )
+
+
+@given(ledgers())
+@settings(max_examples=50)
+def test_a_ledger_reads_back(ledger: LedgerMetadata) -> None:
+    assert decode_ledger(ledger_key_path(ledger.ledger_id), encode_ledger(ledger)) == ledger
+
+
+def changed(record: bytes, **fields: Any) -> bytes:
+    return json.dumps({**json.loads(record), **fields}).encode()
+
+
+def test_a_field_that_is_not_known_is_ignored_unless_it_is_required() -> None:
+    key = ledger_key_path(OPEN.ledger_id)
+    newer = changed(encode_ledger(OPEN), colour="blue")
+    assert decode_ledger(key, newer) == OPEN
+    assert b"colour" not in encode_ledger(decode_ledger(key, newer)), "and is dropped by who writes it again"
+    assert decode_ledger(key, changed(newer, required=["term"])) == OPEN
+    with pytest.raises(MetastoreCorruptError, match=r"'ledgers/00/0000/0007'.*\['colour'\].*upgrade"):
+        decode_ledger(key, changed(newer, required=["term", "colour"]))
+
+
+@pytest.mark.parametrize("version", [2, 99])
+def test_a_newer_format_is_refused_by_key_and_version(version: int) -> None:
+    with pytest.raises(MetastoreCorruptError, match=f"'logs/a': its format is {version}.*reads up to 1.*upgrade"):
+        decode_log("logs/a", b'{"format":%d,"anything":[]}' % version)
+
+
+@pytest.mark.parametrize(
+    ("fields", "fault"),
+    [
+        ({"format": 0}, "its format is 0"),
+        ({"format": "1"}, "its format is '1'"),
+        ({"format": True}, "its format is True"),
+        ({"required": 5}, "required"),
+        ({"ledger_id": 8}, "ledger_id is 8"),
+        ({"ledger_id": 1 << 70}, "ledger_id is 1180591620717411303424"),
+        ({"ledger_id": "7"}, r"'7' is no int @ \$\.ledger_id"),
+        ({"term": True}, "True is no int"),
+        ({"term": 1.0}, "1.0 is no int"),
+        ({"quorum": {"ensemble": 3, "write": 3, "ack": 4}}, r"ensemble >= write >= ack >= 1 must hold.* @ \$\.quorum"),
+        ({"digest_type": "md5"}, "'md5' is no digest type"),
+        ({"digest_type": 1}, "1 is no digest type"),
+        ({"state": "closing"}, "'closing' is not a valid LedgerState"),
+        ({"state": "closed"}, "last_entry_id: None in a ledger that is closed"),
+        ({"last_entry_id": 5}, "last_entry_id: 5 in a ledger that is open"),
+        ({"state": "closed", "last_entry_id": -2}, "-2 is no entry"),
+        ({"fragments": []}, r"they begin at \[\]"),
+        ({"fragments": [{"first_entry_id": 1, "ensemble": ["a", "b", "c"]}]}, r"they begin at \[1\]"),
+        ({"fragments": [{"first_entry_id": 0, "ensemble": ["a", "b"]}]}, "not 3 distinct bookies"),
+        ({"fragments": [{"first_entry_id": 0, "ensemble": ["a", "b", "a"]}]}, "not 3 distinct bookies"),
+        ({"fragments": [{"first_entry_id": 0}]}, r"'ensemble' missing @ \$\.fragments\[0\]"),
+        ({"custom": {"a": 1}}, "1 is no str"),
+    ],
+)
+def test_a_record_that_cannot_be_is_refused_with_key_and_fault(fields: dict[str, Any], fault: str) -> None:
+    with pytest.raises(MetastoreCorruptError, match=fault) as raised:
+        decode_ledger("ledgers/00/0000/0007", changed(encode_ledger(OPEN), **fields))
+    assert "'ledgers/00/0000/0007'" in str(raised.value)
+    assert "Nothing was changed" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("fields", "fault"),
+    [
+        ({"name": "other"}, "name is 'other'"),
+        ({"next_segment_number": 5}, r"the numbers \[3, 5\] don't rise from 1 to below 5"),
+        ({"segments": [{"number": 3, "ledger_id": 1}, {"number": 3, "ledger_id": 2}]}, r"\[3, 3\] don't rise"),
+        ({"segments": [{"number": 0, "ledger_id": 1}]}, r"\[0\] don't rise"),
+        ({"segments": "abc"}, "segments"),
+    ],
+)
+def test_a_log_that_cannot_be_is_refused(fields: dict[str, Any], fault: str) -> None:
+    """L3: segment numbers are never reused, so they rise."""
+    with pytest.raises(MetastoreCorruptError, match=fault):
+        decode_log(log_key_path(LOG.name), changed(encode_log(LOG), **fields))
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.binary(max_size=50) | JSON.map(lambda value: json.dumps(value).encode()))
+def test_any_bytes_give_a_record_or_a_named_error(value: bytes) -> None:
+    for decode, key in ((decode_ledger, "ledgers/00/0000/0007"), (decode_log, "logs/a")):
+        with pytest.raises(MetastoreCorruptError, match=key):
+            decode(key, value)
+
+
+@given(st.sampled_from([field.name for field in attrs.fields(LedgerMetadata)]), JSON)
+def test_any_value_in_any_field_gives_a_record_or_a_named_error(name: str, value: object) -> None:
+    with suppress(MetastoreCorruptError):
+        decode_ledger("ledgers/00/0000/0007", changed(encode_ledger(OPEN), **{name: value}))
+
+
+def test_what_is_nested_too_deeply_is_refused() -> None:
+    with pytest.raises(MetastoreCorruptError, match="nested too deeply"):
+        decode_log("logs/a", b"[" * 100_000)
