@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,7 @@ RULES = {
 HERE = Path(__file__).parent
 
 
+@cache
 def cited_rules() -> list[tuple[str, str, str]]:
     """(rule, function, docstring) of all tests in test_spec_*.py."""
     found = []

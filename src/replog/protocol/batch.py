@@ -33,6 +33,7 @@ BATCH_BYTES_MAX = 32 << 20
 BATCH_COUNT_MAX = 1 << 20
 ENTRY_ID_MAX = (1 << 63) - 1
 _REQUIRED_FLAGS = 0xFF00
+_CACHED_COUNT_MAX = 4096  # of larger batches nothing is cached: it would save little time, and keep much memory
 _DIGEST_TYPES = {int(digest_type): digest_type for digest_type in DigestType}
 
 
@@ -147,20 +148,24 @@ def build(
     timestamp_ns: int,
     cumulative_length: int,
 ) -> Batch:
-    """Builds a batch's bytes. The caller has checked sizes with `check_payloads`."""
+    """Builds a batch's bytes. The caller has checked each payload with `check_payload`, and keeps to the limits of a
+    batch: what is above them would be refused by every bookie."""
     count = len(payloads)
+    assert count <= BATCH_COUNT_MAX, "too many entries for one batch"
     size = len(payloads[0])
     if len(set(map(len, payloads))) == 1:
         offsets = _even_offsets(count, size)
     else:
         offsets = struct.pack(f"<{count + 1}i", *itertools.accumulate(map(len, payloads), initial=0))
     body = b"".join(payloads)
+    batch_bytes = HEADER.size + len(offsets) + len(body) + digest.code_size
+    assert batch_bytes <= BATCH_BYTES_MAX, "too many bytes for one batch"
     header = HEADER.pack(
         MAGIC,
         FORMAT,
         digest.digest_type,
         0,
-        HEADER.size + len(offsets) + len(body) + digest.code_size,
+        batch_bytes,
         count,
         stride,
         0,
@@ -243,11 +248,23 @@ def check_damage(batch: Batch) -> None:
         raise RemoteProtocolError(f"{batch!r} does not match its CRC32C: it was damaged on the way or on disk")
 
 
-@lru_cache(maxsize=64)
 def _even_struct(count: int, size: int) -> struct.Struct:
+    return _small_even_struct(count, size) if count <= _CACHED_COUNT_MAX else struct.Struct(f"{size}s" * count)
+
+
+def _even_offsets(count: int, size: int) -> bytes:
+    return _small_even_offsets(count, size) if count <= _CACHED_COUNT_MAX else _pack_even_offsets(count, size)
+
+
+@lru_cache(maxsize=64)
+def _small_even_struct(count: int, size: int) -> struct.Struct:
     return struct.Struct(f"{size}s" * count)
 
 
 @lru_cache(maxsize=64)
-def _even_offsets(count: int, size: int) -> bytes:
-    return struct.pack(f"<{count + 1}i", *range(0, count * size + 1, size or 1)) if size else bytes(4 * (count + 1))
+def _small_even_offsets(count: int, size: int) -> bytes:
+    return _pack_even_offsets(count, size)
+
+
+def _pack_even_offsets(count: int, size: int) -> bytes:
+    return struct.pack(f"<{count + 1}i", *range(0, count * size + 1, size)) if size else bytes(4 * (count + 1))
