@@ -12,8 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replog import config
+from replog.backends.files import FilesOptions
 from replog.config import BackendURL, BookieOptions, ClientOptions, load, structure
 from replog.errors import ConfigError
+from replog.metastores.lmdb import LMDBOptions
 
 # -- URLs ---------------------------------------------------------------------------------------------------------
 
@@ -187,7 +189,9 @@ def test_options_that_pass_hold_their_checks(values: dict[str, Any]) -> None:
 @pytest.fixture
 def toml(tmp_path: Path) -> Path:
     path = tmp_path / "replog.toml"
-    path.write_text('[client]\nadd_timeout_s = 2.5\nroll_bytes = "1MiB"\nroll_entries = 10\n[bookie]\nlease_s = 3\n')
+    path.write_text(
+        '[client]\nadd_timeout_s = 2.5\nroll_bytes = "1MiB"\nroll_entries = 10\n[bookie]\nlong_poll_max_s = 3\n'
+    )
     return path
 
 
@@ -207,7 +211,7 @@ def test_arguments_go_before_the_environment_before_the_file_before_defaults(tom
         overrides={"roll_entries": 30},
     )
     assert options == ClientOptions(add_timeout_s=2.5, roll_bytes=2 << 20, roll_entries=30)
-    assert load(BookieOptions, toml_path=toml, table="bookie") == BookieOptions(lease_s=3.0)
+    assert load(BookieOptions, toml_path=toml, table="bookie") == BookieOptions(long_poll_max_s=3.0)
     assert load(BookieOptions, toml_path=toml, table="nowhere") == BookieOptions()
     assert load(ClientOptions) == ClientOptions()
 
@@ -255,6 +259,30 @@ CLASSES = [ClientOptions, BookieOptions]
 FIELDS = [
     pytest.param(each, field, id=f"{each.__name__}.{field.name}") for each in CLASSES for field in attrs.fields(each)
 ]
+
+
+def shown(default: object) -> str:
+    """A default as people write it."""
+    if isinstance(default, int) and not isinstance(default, bool) and default >= 1 << 20:
+        assert default % (1 << 20) == 0
+        return f"{default >> 20} MiB"
+    return "none" if default is None else str(default).lower()
+
+
+@pytest.mark.parametrize(("options", "field"), FIELDS)
+def test_the_page_tells_the_default_and_the_meaning_of_an_option(options: type, field: Any) -> None:
+    page = (Path(__file__).parent.parent / "docs" / "configuration.md").read_text(encoding="utf-8")
+    _, section = page.split(f"\n## `{options.__name__}`")
+    rows = section.split("\n## ")[0].splitlines()
+    assert f"| `{field.name}` | {shown(field.default)} | {field.metadata['doc']} |" in rows
+
+
+@pytest.mark.parametrize(("options", "url"), [(LMDBOptions, "lmdb:PATH"), (FilesOptions, "files:PATH")])
+def test_the_page_tells_the_options_of_the_backends(options: type, url: str) -> None:
+    page = (Path(__file__).parent.parent / "docs" / "configuration.md").read_text(encoding="utf-8")
+    rows = page.split(f"\n## Options of `{url}`")[1].split("\n## ")[0]
+    told = {row.split("|")[1].strip(): row.split("|")[2].strip() for row in rows.splitlines() if row.startswith("| `")}
+    assert told == {f"`{field.name}`": shown(field.default) for field in attrs.fields(options)}
 
 
 @pytest.mark.parametrize(("options", "field"), FIELDS)

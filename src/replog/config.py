@@ -399,4 +399,3 @@ class BookieOptions(Checked):
     garbage_collection_interval_s: float = option(
         600.0, "How often ledgers that were deleted are looked for (B6).", positive
     )
-    lease_s: float = option(10.0, "How soon after its death a bookie counts as gone (liveness only, M3).", positive)
