@@ -1,0 +1,215 @@
+"""The reader before lying, damaged, slow and forgetful bookies. Single rules: test_spec_reading.py."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from replog.errors import EntryNotFoundError
+from replog.protocol import batch as batches
+from replog.protocol.batch import Batch
+from replog.protocol.digest import Digest, DigestType
+from replog.protocol.effects import Delivered, Failed, ReadMetadata, SendRead
+from replog.protocol.model import Fragment, LedgerMetadata
+from replog.protocol.quorum import Quorum
+from replog.protocol.reading import LedgerReading
+
+QUORUMS = [Quorum(1, 1, 1), Quorum(3, 3, 2), Quorum(4, 3, 2), Quorum(5, 2, 2)]
+DIGEST = Digest(DigestType.HMAC_SHA256, 7, b"secret")
+FORGER = Digest(DigestType.HMAC_SHA256, 7, b"guess")
+
+
+def build(
+    first: int, stride: int, payloads: list[bytes], confirmed: int, digest: Digest = DIGEST, **other: int
+) -> Batch:
+    fields = {"ledger_id": 7, "stamp": 1} | other
+    return batches.build(
+        digest,
+        first_entry_id=first,
+        stride=stride,
+        payloads=payloads,
+        last_add_confirmed=confirmed,
+        timestamp_ns=1,
+        cumulative_length=1,
+        ledger_id=fields["ledger_id"],
+        stamp=fields["stamp"],
+    )
+
+
+class Reading(RuleBasedStateMachine):
+    """Knows the true entries, and hands the reader true and false answers."""
+
+    @initialize(
+        quorum=st.sampled_from(QUORUMS),
+        sizes=st.lists(st.integers(1, 9), min_size=1, max_size=6),
+        first=st.integers(0, 8),
+        is_closed=st.booleans(),
+    )
+    def create(self, quorum: Quorum, sizes: list[int], first: int, is_closed: bool) -> None:
+        self.quorum = quorum
+        self.truth = [b"true %d" % entry_id for entry_id in range(sum(sizes))]
+        self.batches: list[Batch] = []
+        start = 0
+        for size in sizes:
+            payloads = self.truth[start : start + size]
+            for rotation in range(min(quorum.stride, size)):
+                mine = payloads[rotation :: quorum.stride]
+                self.batches.append(build(start + rotation, quorum.stride, mine, start - 1))
+            start += size
+        fragment = Fragment(0, tuple(f"b{index}" for index in range(quorum.ensemble)))
+        self.metadata = LedgerMetadata(7, quorum, DigestType.HMAC_SHA256, "", (fragment,))
+        self.closed = self.metadata.closed_at(len(self.truth) - 2)
+        self.bound = len(self.truth) - 2 if is_closed else -1  # what anybody has said to be confirmed
+        self.machine = LedgerReading(self.closed if is_closed else self.metadata, DIGEST, first, list)
+        self.first = first
+        self.delivered: list[bytes] = []
+        self.asked: list[SendRead] = []
+        self.refreshes = 0
+        self.error: Exception | None = None
+
+    def collect(self) -> None:
+        for effect in self.machine.take_effects():
+            assert self.error is None, "nothing follows the end"
+            if isinstance(effect, SendRead):
+                assert effect.index in self.quorum.write_set(effect.entry_id)
+                assert effect.entry_id <= self.bound  # D1: nothing past the bound is even asked for
+                self.asked.append(effect)
+            elif isinstance(effect, Delivered):
+                self.deliver(effect)
+            elif isinstance(effect, ReadMetadata):
+                self.refreshes += 1
+            else:
+                assert isinstance(effect, Failed)
+                self.error = effect.error
+
+    def deliver(self, effect: Delivered) -> None:
+        held = {
+            entry_id: payload
+            for batch in effect.batches
+            for entry_id, payload in zip(batch.entry_ids, batch.payloads(), strict=True)
+        }
+        assert effect.first_entry_id == self.first + len(self.delivered)  # D3: no gap, no repetition
+        assert effect.first_entry_id <= effect.last_entry_id <= self.bound  # R7
+        for entry_id in range(effect.first_entry_id, effect.last_entry_id + 1):
+            assert held[entry_id] == self.truth[entry_id]
+            self.delivered.append(held[entry_id])
+
+    def is_alive(self) -> bool:
+        return self.error is None
+
+    @precondition(lambda self: self.error is not None)
+    @rule(first=st.integers(0, 8))
+    def begin_again(self, first: int) -> None:
+        """The reader gave up: another one comes, that knows nothing of what the first one heard."""
+        self.machine = LedgerReading(self.machine.metadata, DIGEST, first, list)
+        self.first, self.delivered, self.error = first, [], None
+        self.asked, self.refreshes = [], 0
+
+    @precondition(is_alive)
+    @rule()
+    def read_on(self) -> None:
+        self.machine.read_on()
+        self.collect()
+
+    @precondition(is_alive)
+    @rule(data=st.data())
+    def hear(self, data: st.DataObject) -> None:
+        """Somebody who knows says how far the ledger is confirmed: perhaps long ago."""
+        heard = data.draw(st.integers(-1, len(self.truth) - 2))
+        self.bound = max(self.bound, heard)
+        self.machine.last_add_confirmed_heard(heard)
+        self.collect()
+
+    @precondition(lambda self: self.error is None and self.asked)
+    @rule(data=st.data(), count=st.integers(1, 4), is_late=st.booleans())
+    def answer_truly(self, data: st.DataObject, count: int, is_late: bool) -> None:
+        """The batch that holds the entry, and some that follow it in this rotation; perhaps the same answer again."""
+        effect = data.draw(st.sampled_from(self.asked))
+        if not is_late:
+            self.asked.remove(effect)
+        self.answer(effect, self.following(effect.entry_id)[:count])
+
+    def following(self, entry_id: int) -> list[Batch]:
+        found = [each for each in self.batches if each.holds(entry_id)]
+        return found + [each for each in self.batches if each.first_entry_id > entry_id]
+
+    def answer(self, effect: SendRead, answered: list[Batch]) -> None:
+        known = max((each.last_add_confirmed for each in answered if each in self.batches), default=-1)
+        self.bound = max(self.bound, known)  # the header of a true batch may move it (D1)
+        self.machine.read_found(effect.index, effect.entry_id, answered)
+        self.collect()
+
+    @precondition(lambda self: self.error is None and self.asked)
+    @rule(data=st.data(), lie=st.sampled_from(["forged", "ledger", "stamp", "stride", "elsewhere", "nothing", "mixed"]))
+    def answer_falsely(self, data: st.DataObject, lie: str) -> None:
+        effect = data.draw(st.sampled_from(self.asked))
+        entry_id, stride = effect.entry_id, self.quorum.stride
+        claims = {
+            "forged": [build(entry_id, stride, [b"false"], entry_id - 1, FORGER)],
+            "ledger": [build(entry_id, stride, [b"false"], entry_id - 1, ledger_id=8)],
+            "stamp": [build(entry_id, stride, [b"false"], entry_id - 1, stamp=2)],
+            "stride": [build(entry_id, stride + 1, [b"false"], entry_id - 1)],
+            "elsewhere": [each for each in self.batches if not each.holds(entry_id)][:1],
+            "nothing": [],
+            "mixed": [*self.following(entry_id)[:1], build(entry_id + stride, stride, [b"false"], entry_id, FORGER)],
+        }
+        self.answer(effect, claims[lie])
+
+    @precondition(lambda self: self.error is None and self.asked)
+    @rule(data=st.data(), is_doubt=st.booleans())
+    def answer_in_vain(self, data: st.DataObject, is_doubt: bool) -> None:
+        effect = data.draw(st.sampled_from(self.asked))
+        self.asked.remove(effect)
+        (self.machine.read_unknown if is_doubt else self.machine.read_absent)(effect.index, effect.entry_id)
+        self.collect()
+
+    @precondition(lambda self: self.error is None and self.asked)
+    @rule(data=st.data())
+    def be_slow(self, data: st.DataObject) -> None:
+        self.machine.read_slow(data.draw(st.sampled_from(self.asked)).entry_id)
+        self.collect()
+
+    @precondition(lambda self: self.error is None)
+    @rule(is_closed=st.booleans())
+    def refresh(self, is_closed: bool) -> None:
+        """The metadata is reread, because the machine asked for it or for no reason."""
+        self.refreshes = 0
+        if is_closed:
+            self.bound = max(self.bound, len(self.truth) - 2)
+        self.machine.metadata_read(self.closed if is_closed else self.metadata)
+        self.collect()
+
+    @invariant()
+    def what_was_handed_out_is_the_truth(self) -> None:
+        if self.delivered:
+            assert self.delivered == self.truth[self.first : self.first + len(self.delivered)]
+            assert self.machine.next_entry_id == self.first + len(self.delivered)
+
+    @invariant()
+    def an_error_says_that_it_found_no_copy(self) -> None:
+        assert self.error is None or isinstance(self.error, EntryNotFoundError)
+
+    def teardown(self) -> None:
+        """Once the bookies are kind, everything up to the bound is handed out, unless the reader has given up before."""
+        if not hasattr(self, "machine"):
+            return
+        for _ in range(200):
+            if self.error is not None or (not self.asked and not self.refreshes and self.machine.is_at_end):
+                break
+            if self.refreshes:
+                self.refresh(is_closed=True)
+            elif self.asked:
+                effect = self.asked.pop()
+                self.answer(effect, self.following(effect.entry_id)[:1])
+            else:
+                self.bound = max(self.bound, len(self.truth) - 2)
+                self.machine.metadata_read(self.closed)
+                self.read_on()
+        if self.error is None:
+            assert self.machine.is_at_end or self.first > self.bound
+            assert self.delivered == self.truth[self.first : len(self.truth) - 1]
+
+
+TestReading = Reading.TestCase
+TestReading.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
