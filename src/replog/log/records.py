@@ -70,12 +70,13 @@ class LogRecords:
                     return effect
                 if isinstance(effect, LogFailed):
                     raise effect.error
-                if machine.is_done:
-                    break  # it was abandoned: what else it wanted no longer matters
                 try:
                     await self._perform(effect, machine, create_ledger, password)
                 except ReplogError as error:
+                    if machine.is_done:
+                        raise  # the record stands as it was decided; what was to be deleted after it stays
                     machine.abandon(error)
+                    break  # what else it wanted no longer matters
 
     async def _perform(
         self, effect: LogEffect, machine: LogMachine, create_ledger: Callable[[], Awaitable[int]], password: bytes
