@@ -177,10 +177,15 @@ def test_w5_what_is_published_is_confirmed_also_while_the_ensemble_changes() -> 
     """W5, C1: during a change nothing is published, so that no mark runs ahead of the metadata."""
     writer = Cluster().writer()
     writer.add(b"a")
+    writer.run()
     writer.bookie_failed("b3")
     writer.machine.publish()
     writer.collect()
     assert not writer.find(SendLastAddConfirmed)
+    writer.run()
+    writer.machine.publish()
+    writer.collect()
+    assert {effect.last_add_confirmed for effect in writer.find(SendLastAddConfirmed)} == {0}
 
 
 def test_w5_a_published_mark_that_is_refused_ends_the_writer() -> None:
