@@ -97,8 +97,13 @@ async def child(script: str, *arguments: str | Path) -> AsyncIterator[trio.Proce
 
 async def line(process: trio.Process) -> bytes:
     assert process.stdout is not None
+    said = b""
     with trio.fail_after(30):
-        return bytes(await process.stdout.receive_some())
+        while not said.endswith(b"\n"):
+            piece = await process.stdout.receive_some()
+            assert piece, "it ended without a word"
+            said += piece
+    return said
 
 
 async def test_processes_count_together_and_one_is_killed_in_the_middle(tmp_path: Path) -> None:

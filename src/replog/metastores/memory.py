@@ -126,6 +126,9 @@ class _Waiter:
     woken: trio.Event = attrs.field(factory=trio.Event)
 
     def wake(self) -> None:
+        if trio.lowlevel.in_trio_run() and trio.lowlevel.current_trio_token() is self.token:
+            self.woken.set()
+            return
         with suppress(trio.RunFinishedError):  # its run is over: nobody waits any more
             self.token.run_sync_soon(self.woken.set, idempotent=True)
 

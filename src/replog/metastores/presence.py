@@ -53,9 +53,11 @@ class Presence:
             return self._mine
 
     def beat(self) -> None:
-        """Says that this process is alive."""
+        """Says that this process is alive. Takes its lock again, should somebody in it have closed this file (a backup,
+        say): who looked meanwhile saw it gone. Raises OSError if the seat was taken by another process then."""
         with self._lock:
             if self._mine is not None:
+                fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, self._mine.number)
                 self._write(self._mine)
 
     def is_there(self, seat: Seat) -> bool:
