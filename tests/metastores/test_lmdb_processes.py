@@ -40,7 +40,7 @@ from replog.metastores.lmdb import LMDBMetastore, LMDBOptions
 def say(*words):
     print(*words, flush=True)
 
-metastore = LMDBMetastore(sys.argv[1], LMDBOptions(lease_s=0.4))
+metastore = LMDBMetastore(sys.argv[1])
 """
 
 # Counts up two keys for ever, and says each number once it is confirmed: what it said must never be lost.
@@ -58,7 +58,8 @@ async def main():
 
 ANNOUNCE = """
 async def main():
-    async with metastore.announce("live/" + sys.argv[2], b"value"):
+    metastore = LMDBMetastore(sys.argv[1], LMDBOptions(lease_s=float(sys.argv[2])))
+    async with metastore.announce("live/x", b"value"):
         say("here")
         await trio.sleep_forever()
 """
@@ -104,6 +105,13 @@ async def line(process: trio.Process) -> bytes:
             assert piece, "it ended without a word"
             said += piece
     return said
+
+
+async def until_children(metastore: LMDBMetastore, expected: list[str]) -> None:
+    """A loaded machine may make a process look silent for a moment: what counts is how it ends."""
+    with trio.fail_after(20):
+        while (found := await metastore.children("live")) != expected:
+            await metastore.wait_children_changed("live", found)
 
 
 async def test_processes_count_together_and_one_is_killed_in_the_middle(tmp_path: Path) -> None:
@@ -161,7 +169,7 @@ async def test_processes_count_together_and_one_is_killed_in_the_middle(tmp_path
 
 
 async def test_what_a_dead_process_announced_is_gone_and_can_be_announced_again(tmp_path: Path) -> None:
-    async with opened(tmp_path) as metastore, child(ANNOUNCE, tmp_path, "x") as process:
+    async with opened(tmp_path) as metastore, child(ANNOUNCE, tmp_path, "60") as process:
         assert await line(process) == b"here\n"
         version = (await metastore.get("live/x")).version
         assert await metastore.announced("live") == {"x": b"value"}
@@ -183,19 +191,17 @@ async def test_what_a_dead_process_announced_is_gone_and_can_be_announced_again(
 
 
 async def test_a_stopped_process_is_not_there_until_it_goes_on(tmp_path: Path) -> None:
-    async with opened(tmp_path) as metastore, child(ANNOUNCE, tmp_path, "x") as process:
+    async with opened(tmp_path) as metastore, child(ANNOUNCE, tmp_path, "0.4") as process:
         assert await line(process) == b"here\n"
-        await trio.sleep(1.0)  # longer than its lease: it must have renewed it
-        assert await metastore.announced("live") == {"x": b"value"}
+        await trio.sleep(1.0)  # longer than its lease, which it renews
+        await until_children(metastore, ["x"])
+        assert (await metastore.get("live/x")).value == b"value"
         process.send_signal(signal.SIGSTOP)
-        with trio.fail_after(10):
-            await metastore.wait_children_changed("live", ["x"])
+        await until_children(metastore, [])
         assert await metastore.announced("live") == {}
         async with metastore.announce("live/y", b""):  # sweeps, but nothing that may come back
             process.send_signal(signal.SIGCONT)
-            with trio.fail_after(10):
-                await metastore.wait_children_changed("live", ["y"])
-            assert sorted(await metastore.announced("live")) == ["x", "y"]
+            await until_children(metastore, ["x", "y"])
 
 
 async def test_a_process_that_stops_within_a_transaction_blocks_nobody_for_ever(tmp_path: Path) -> None:
