@@ -71,6 +71,11 @@ class Storage(ABC):
     def close(self) -> None:
         """Gives up files and locks. Idempotent. What was committed stays."""
 
+    @property
+    def is_instant(self) -> bool:
+        """Whether nothing here ever waits for a disk: then a bookie needs no threads, and calls from its event loop."""
+        return False
+
     def read_nowait(self, ledger_id: int, entry_id: int, stamp: int, bytes_max: int) -> list[Batch]:
         """As `read`, but raises `trio.WouldBlock` rather than wait for a disk."""
         raise trio.WouldBlock

@@ -15,7 +15,6 @@ from replog.bookie.serving import ServedBookie, close_storage, open_storage, ser
 from replog.client.driving import Surroundings
 from replog.client.ledgers import Ledgers
 from replog.client.membership import Membership
-from replog.client.nursery import open_service_nursery
 from replog.client.reader import LedgerReader
 from replog.client.records import Records
 from replog.client.writer import LedgerWriter
@@ -27,6 +26,7 @@ from replog.log.records import LogRecords
 from replog.log.takeover import take_over
 from replog.log.writer import LogWriter
 from replog.metadata import log_key_path
+from replog.nursery import open_service_nursery
 from replog.protocol.digest import DigestType
 from replog.protocol.model import LedgerMetadata, Position
 from replog.protocol.quorum import Quorum

@@ -99,6 +99,11 @@ class MemoryStorage(Storage):
         """The random identity made at format (B4)."""
         return self._content.bookie_id
 
+    @property
+    def is_instant(self) -> bool:
+        """There is no disk to wait for."""
+        return True
+
     def commit(self, mutations: Sequence[Mutation]) -> None:
         """As `Storage.commit`; never full and never failed."""
         with self._opened() as content:

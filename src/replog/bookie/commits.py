@@ -1,7 +1,11 @@
 """Group commit: one thread makes durable what was accepted, in order, a group at a time (B1, B2).
 
 While one group is on its way to the disk, what arrives gathers into the next: no timer, and latency at low load is
-that of one sync. The thread belongs to whoever entered `running`, and has ended when that is left.
+that of one sync. The thread belongs to whoever entered `running`, and has ended when that is left. A storage that never
+waits for a disk gets no thread.
+
+What is accepted builds on what was accepted before it, durable or not. So when a commit fails, everything accepted up to
+then fails with it: works carry an epoch, a failure ends one, and nothing of an ended epoch is committed.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ import attrs
 import trio
 
 from replog.abc import Mutation, PutBatch, Reply, Storage
-from replog.errors import StorageError, StorageFullError, StorageUncertainError
+from replog.errors import StorageError, StorageFailedError, StorageFullError, StorageUncertainError
 from replog.protocol.batch import Batch
 from replog.protocol.bookie import Accepted, LedgerOnBookie, settle_add
 from replog.protocol.messages import AddRequest, RecoveryReadRequest, Response, Status
@@ -28,11 +32,12 @@ _FAST_COMMIT_S = 0.001  # a disk that takes longer is not worth stopping the eve
 class Work:
     """Something accepted, waiting to be durable, and then to be answered."""
 
-    __slots__ = ("accepted", "ledger", "reply", "size_bytes")
+    __slots__ = ("accepted", "epoch", "ledger", "reply", "size_bytes")
 
     def __init__(self, ledger: LedgerOnBookie, accepted: Accepted, reply: Reply, size_bytes: int) -> None:
         self.ledger = ledger
         self.accepted = accepted
+        self.epoch = 0
         self.reply = reply
         self.size_bytes = size_bytes
 
@@ -61,13 +66,18 @@ class GroupCommit:
         self._commit_bytes_max = commit_bytes_max
         self._failed = failed  # called in the trio thread
         self._waiting: deque[Work] = deque()
+        self._works = 0  # accepted and not answered
+        self._epoch = 0  # of what is accepted now. Written in the trio thread
+        self._ended_epoch = -1  # nothing of it, or of one before it, is committed any more. Written where commits are made
+        self._ended_by: StorageError | None = None
+        self._is_drain_scheduled = False
         self._wake: queue.SimpleQueue[bool] = queue.SimpleQueue()  # True for work; False ends the thread
         self._token: trio.lowlevel.TrioToken | None = None
 
     @property
     def is_idle(self) -> bool:
         """Whether everything accepted was answered. Asked in the trio thread."""
-        return self.queued_bytes == 0
+        return self._works == 0
 
     @property
     def is_fast(self) -> bool:
@@ -78,6 +88,13 @@ class GroupCommit:
     async def running(self) -> AsyncIterator[None]:
         """Runs the commit thread. On leaving, what is queued is still committed, then the thread ends."""
         self._token = trio.lowlevel.current_trio_token()
+        if self.storage.is_instant:
+            try:
+                yield
+            finally:
+                while group := self._take_group():
+                    self._answer(*self._process(group))
+            return
         thread = threading.Thread(target=self._run, name="replog commit", daemon=True)
         thread.start()
         try:
@@ -89,14 +106,35 @@ class GroupCommit:
 
     def put(self, work: Work) -> None:
         """Queues work for the thread. Called in the trio thread."""
-        self.queued_bytes += work.size_bytes
+        self._count(work)
         self._waiting.append(work)
-        self._wake.put(True)
+        if not self.storage.is_instant:
+            self._wake.put(True)
+        elif not self._is_drain_scheduled:
+            self._schedule_drain()
+
+    def _count(self, work: Work) -> None:
+        work.epoch = self._epoch
+        self.queued_bytes += work.size_bytes
+        self._works += 1
+
+    def _schedule_drain(self) -> None:
+        assert self._token is not None
+        self._is_drain_scheduled = True
+        self._token.run_sync_soon(self._drain)
+
+    def _drain(self) -> None:
+        """Commits a group in the trio thread: what arrived since the last tick. One at a time, to be fair to others."""
+        self._is_drain_scheduled = False
+        if group := self._take_group():
+            self._answer(*self._process(group))
+        if self._waiting and not self._is_drain_scheduled:
+            self._schedule_drain()
 
     def commit_now(self, work: Work) -> None:
         """Does lone work in the caller's thread: it saves two changes of thread. Only while idle."""
         assert self.is_idle, "the commit thread may be writing"
-        self.queued_bytes += work.size_bytes
+        self._count(work)
         self._answer(*self._process([work]))
 
     # -- in the commit thread ---------------------------------------------------------------------------------------
@@ -117,19 +155,31 @@ class GroupCommit:
         while self._waiting:
             work = self._waiting[0]
             size_bytes += work.size_bytes
-            if group and size_bytes > self._commit_bytes_max:
+            if group and (size_bytes > self._commit_bytes_max or work.epoch != group[0].epoch):
                 break
             group.append(self._waiting.popleft())
         return group
 
     def _process(self, group: list[Work]) -> tuple[list[Work], list[_Outcome], StorageError | None]:
-        """Makes a group durable."""
+        """Makes a group durable, unless it builds on one that failed."""
+        error = self._ended_by
+        if error is None or group[0].epoch > self._ended_epoch:
+            try:
+                return group, self._commit_or_fail(group), None
+            except StorageError as failure:
+                error = failure
+                self._ended_epoch, self._ended_by = group[0].epoch, failure
+        status = Status.READ_ONLY if isinstance(error, StorageFullError) else Status.UNKNOWN
+        return group, [_Outcome(status, str(error))] * len(group), error
+
+    def _commit_or_fail(self, group: list[Work]) -> list[_Outcome]:
         try:
-            return group, self._commit(group), None
-        except StorageFullError as error:
-            return group, [_Outcome(Status.READ_ONLY, str(error))] * len(group), error
-        except StorageError as error:
-            return group, [_Outcome(Status.UNKNOWN, str(error))] * len(group), error
+            return self._commit(group)
+        except StorageError:
+            raise
+        except Exception as error:
+            problem = f"bookie {self.storage.bookie_id}: its storage broke its contract: {error!r}"
+            raise StorageFailedError(problem, "Restart the bookie, and report this") from error
 
     def _commit(self, group: list[Work]) -> list[_Outcome]:
         outcomes: list[_Outcome] = []
@@ -187,10 +237,14 @@ class GroupCommit:
     # -- in the trio thread -----------------------------------------------------------------------------------------
 
     def _answer(self, group: list[Work], outcomes: list[_Outcome], error: StorageError | None) -> None:
+        self._works -= len(group)
         for work in group:
             self.queued_bytes -= work.size_bytes
-        self.last_failure = error
-        if error is not None:
+        if error is None:
+            self.last_failure = None
+        elif group[0].epoch == self._epoch:
+            self._epoch += 1
+            self.last_failure = error
             self._failed(error)
         for work, outcome in zip(group, outcomes, strict=True):
             if outcome.failure is None:

@@ -15,8 +15,9 @@ from replog.abc import Marks, Reply, Storage
 from replog.bookie.commits import GroupCommit, Work
 from replog.bookie.polls import LongPolls
 from replog.config import BookieOptions
-from replog.errors import StorageError, StorageFailedError, StorageFullError, StorageUncertainError
+from replog.errors import StorageError, StorageFailedError, StorageFullError
 from replog.hookspecs import Event, StorageFailed
+from replog.nursery import open_service_nursery
 from replog.protocol.bookie import LedgerOnBookie, OrderedRequest, read_answer
 from replog.protocol.messages import (
     AddRequest,
@@ -61,12 +62,11 @@ class BookieServer:
     async def running(self) -> AsyncIterator[None]:
         """Runs the commit thread and the waiting questions. On leaving, what was accepted is still made durable and
         answered; the storage stays open."""
-        async with trio.open_nursery() as nursery:
+        async with open_service_nursery() as nursery:
             self._nursery = nursery
             nursery.start_soon(self._polls.expire)
             async with self._commits.running():
                 yield
-            nursery.cancel_scope.cancel()
 
     # -- requests -------------------------------------------------------------------------------------------------
 
@@ -146,10 +146,9 @@ class BookieServer:
                 bytes_max,
                 limiter=self._reading_threads,
             )
-        except StorageUncertainError as error:
-            reply([Response(request.request_id, Status.UNKNOWN, detail=str(error))])
         except StorageError as error:
-            self._storage_failed(error)
+            if isinstance(error, StorageFailedError) and self.failure is None:
+                self._storage_failed(error)
             reply([Response(request.request_id, Status.UNKNOWN, detail=str(error))])
         else:
             ledger = self._ledger(request.ledger_id)

@@ -11,7 +11,7 @@ import attrs
 import trio
 
 from replog.abc import Metastore, Storage, Transport
-from replog.bookie.garbage import collect_garbage
+from replog.bookie.garbage import collect_garbage, known_ledgers
 from replog.bookie.server import BookieServer
 from replog.config import BackendURL, BookieOptions
 from replog.errors import (
@@ -24,6 +24,7 @@ from replog.errors import (
 )
 from replog.hookspecs import Event
 from replog.membership import BOOKIES_KEY, BookieAddress, encode_address
+from replog.nursery import open_service_nursery
 from replog.registry import Registry
 
 COOKIES_KEY = "cookies"
@@ -43,7 +44,7 @@ async def check_cookie(storage: Storage, metastore: Metastore) -> None:
     try:
         await metastore.get(key)
     except KeyNotFoundError:
-        if await trio.to_thread.run_sync(storage.ledger_ids):
+        if await known_ledgers(storage):
             raise StorageIdentityError(
                 f"bookie {storage.bookie_id} has ledgers, but the metastore has never heard of it",
                 "Either the metastore was lost, or this directory belongs to another one: bring the two that belong "
@@ -70,10 +71,9 @@ async def serving(
     bookie = ServedBookie(server, metastore)
     async with server.running(), transport.listen(storage.bookie_id, server) as address:
         announced = encode_address(BookieAddress(transport_scheme, address))
-        async with metastore.announce(f"{BOOKIES_KEY}/{storage.bookie_id}", announced), trio.open_nursery() as nursery:
+        async with metastore.announce(f"{BOOKIES_KEY}/{storage.bookie_id}", announced), open_service_nursery() as nursery:
             nursery.start_soon(bookie.collect_when_asked)
             yield bookie
-            nursery.cancel_scope.cancel()
 
 
 class ServedBookie:
