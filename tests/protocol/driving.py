@@ -375,6 +375,17 @@ class Recovery(Actor):
             self.machine.bookie_failed(effect.index, effect.bookie_id)
 
 
+def fenced(cluster: Cluster, *bookie_ids: str, nonce: str = "w2") -> Recovery:
+    """A recovery that has claimed the ledger and fenced these bookies."""
+    recovery = cluster.recovery(nonce=nonce)
+    recovery.start()
+    if recovery.find(WriteMetadata):
+        recovery.deliver(WriteMetadata)
+    for name in bookie_ids:
+        recovery.deliver(SendFence, name)
+    return recovery
+
+
 class Reader(Actor):
     """A client that only reads."""
 

@@ -1,15 +1,10 @@
-"""Ledgers: closing and recovery (rules R)."""
+"""Ledgers: recovery (rules R4-R9)."""
 
 from __future__ import annotations
 
-from itertools import combinations
-
-import attrs
 import pytest
 
 from replog.errors import (
-    FencedError,
-    LedgerClosedError,
     NotEnoughBookiesError,
     RecoveryUndecidedError,
 )
@@ -18,17 +13,15 @@ from replog.protocol.batch import Batch
 from replog.protocol.digest import ledger_key
 from replog.protocol.effects import (
     ChooseReplacements,
-    ReadMetadata,
     SendAdd,
     SendFence,
     SendRecoveryRead,
     WriteMetadata,
 )
-from replog.protocol.messages import FenceRequest, RecoveryReadRequest
 from replog.protocol.model import LedgerState
 from replog.protocol.quorum import Quorum
 from tests.protocol.bookies import Bookie
-from tests.protocol.driving import PASSWORD, STRIPED, THREE, Cluster, Recovery
+from tests.protocol.driving import PASSWORD, STRIPED, THREE, Cluster, Recovery, fenced
 
 KEY = ledger_key(7, PASSWORD)
 QUORUMS = [Quorum(1, 1, 1), Quorum(2, 2, 2), THREE, Quorum(3, 2, 2), Quorum(4, 3, 2), STRIPED, Quorum(6, 2, 2)]
@@ -37,234 +30,6 @@ QUORUMS = [Quorum(1, 1, 1), Quorum(2, 2, 2), THREE, Quorum(3, 2, 2), Quorum(4, 3
 def closed_by(cluster: Cluster, last_entry_id: int) -> None:
     """Somebody else closes the ledger at this entry."""
     cluster.change(cluster.metadata().closed_at(last_entry_id))
-
-
-def fenced(cluster: Cluster, *bookie_ids: str, nonce: str = "w2") -> Recovery:
-    """A recovery that has claimed the ledger and fenced these bookies."""
-    recovery = cluster.recovery(nonce=nonce)
-    recovery.start()
-    if recovery.find(WriteMetadata):
-        recovery.deliver(WriteMetadata)
-    for name in bookie_ids:
-        recovery.deliver(SendFence, name)
-    return recovery
-
-
-# -- R1: the writer closes -----------------------------------------------------------------------------------------
-
-
-def test_r1_closing_fixes_the_last_add_confirmed_and_fails_what_is_pending() -> None:
-    """R1: entry 0 is confirmed, entry 1 is on one bookie: the ledger ends at 0, and late acks change nothing."""
-    cluster = Cluster()
-    writer = cluster.writer()
-    writer.add(b"a")
-    writer.run()
-    writer.add(b"b")
-    writer.deliver(SendAdd, "b1", 1)
-    late = [writer.arrive(SendAdd, name, 1) for name in ("b2", "b3")]
-    writer.close()
-    for answer in late:
-        answer()
-    writer.run()
-    assert writer.confirmed == [0]
-    assert writer.finished == cluster.metadata()
-    assert (cluster.metadata().state, cluster.metadata().last_entry_id) == (LedgerState.CLOSED, 0)
-    assert writer.machine.unconfirmed == range(1, 2)
-
-
-def test_r1_conflict_with_an_open_ledger_retries() -> None:
-    """R1: a repair changed the record: the close is proposed anew, upon what is there now."""
-    cluster = Cluster()
-    writer = cluster.writer()
-    writer.add(b"a")
-    writer.run()
-    cluster.change(attrs.evolve(cluster.metadata(), custom={"owner": "ops"}))
-    writer.close()
-    writer.run()
-    assert writer.finished is not None
-    assert cluster.metadata().last_entry_id == 0
-    assert cluster.metadata().custom == {"owner": "ops"}
-
-
-def test_r1_closed_at_the_same_entry_is_success() -> None:
-    """R1: somebody recovered the ledger to the very end that the writer wanted."""
-    cluster = Cluster()
-    writer = cluster.writer()
-    writer.add(b"a")
-    writer.run()
-    cluster.recovery().recover()
-    writer.close()
-    writer.run()
-    assert writer.error is None
-    assert writer.finished == cluster.metadata()
-
-
-@pytest.mark.parametrize("last_entry_id", [0, 2])
-def test_r1_closed_at_another_entry_is_an_error(last_entry_id: int) -> None:
-    """R1: a longer one (recovery kept what the writer never confirmed) as well as, by damage, a shorter one."""
-    cluster = Cluster()
-    writer = cluster.writer()
-    writer.add(b"a", b"b")
-    writer.run()
-    writer.add(b"c")
-    closed_by(cluster, last_entry_id)
-    writer.close()
-    writer.run()
-    assert isinstance(writer.error, FencedError | LedgerClosedError)
-    assert writer.error.unconfirmed == range(2, 3)
-
-
-def test_r1_in_recovery_is_an_error_for_the_closing_writer() -> None:
-    """R1: the writer doesn't win against a recovery that has begun (seed 000)."""
-    cluster = Cluster()
-    writer = cluster.writer()
-    writer.add(b"a")
-    writer.run()
-    cluster.recovery().claim()
-    writer.close()
-    writer.run()
-    assert isinstance(writer.error, FencedError)
-    assert cluster.metadata().state is LedgerState.IN_RECOVERY
-
-
-@pytest.mark.parametrize("answer_comes", [True, False])
-def test_r1_closing_during_a_change_settles_the_change_first(answer_comes: bool) -> None:
-    """R1, C1: one CAS at a time; a fragment that would hold no entry is dropped by the close."""
-    cluster = Cluster()
-    writer = cluster.writer()
-    writer.add(b"a")
-    writer.run()
-    writer.add(b"b")
-    writer.bookie_failed("b3")
-    writer.choose({2: "b4"})
-    writer.close()
-    assert len(writer.find(WriteMetadata)) == 1
-    if not answer_comes:
-        writer.write_loses_answer()
-    writer.run()
-    assert writer.finished == cluster.metadata()
-    assert cluster.metadata().last_entry_id == 0
-    assert len(cluster.metadata().fragments) == 1
-
-
-def test_r1_closing_while_replacements_are_chosen_needs_none() -> None:
-    """R1: the choice comes too late, and changes nothing."""
-    cluster = Cluster()
-    writer = cluster.writer()
-    writer.add(b"a")
-    writer.bookie_failed("b3")
-    writer.close()
-    writer.choose({2: "b4"})
-    writer.machine.add_fenced(2)  # the metadata decides who closed it
-    writer.run()
-    assert writer.finished is not None
-    assert cluster.metadata().last_entry_id == -1
-
-
-# -- R2, R3: fencing -----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("quorum", QUORUMS)
-def test_r2_reading_begins_when_each_write_quorum_is_covered(quorum: Quorum) -> None:
-    """R2: for every set of bookies that answer, and in every quorum: reading begins iff no ack quorum avoids them."""
-    names = [f"b{number}" for number in range(1, quorum.ensemble + 1)]
-    rotations = [{names[index] for index in quorum.write_set(rotation)} for rotation in range(quorum.ensemble)]
-    for size in range(quorum.ensemble + 1):
-        for answering in combinations(names, size):
-            cluster = Cluster(quorum)
-            cluster.create_ledger()
-            recovery = fenced(cluster, *answering)
-            assert bool(recovery.find(SendRecoveryRead)) == _covers(rotations, quorum, answering)
-
-
-def _covers(rotations: list[set[str]], quorum: Quorum, answering: tuple[str, ...]) -> bool:
-    return all(len(write_set & set(answering)) >= quorum.write - quorum.ack + 1 for write_set in rotations)
-
-
-def test_r2_the_claim_comes_before_the_fences() -> None:
-    """R2: no bookie is fenced before IN_RECOVERY is durable: else a writer could change the ensemble behind the fence."""
-    cluster = Cluster()
-    cluster.create_ledger()
-    recovery = cluster.recovery()
-    recovery.start()
-    assert [type(effect) for effect in recovery.waiting] == [WriteMetadata]
-    recovery.write_loses_answer()
-    assert not recovery.find(SendFence)
-    recovery.deliver(ReadMetadata)
-    assert [effect.bookie_id for effect in recovery.find(SendFence)] == ["b1", "b2", "b3"]
-
-
-def test_r2_the_last_fragment_as_it_stands_after_the_claim_is_fenced() -> None:
-    """R2: the writer changed its ensemble between recovery's read of the metadata and its CAS."""
-    cluster = Cluster()
-    writer = cluster.writer()
-    recovery = cluster.recovery()  # has read the metadata
-    writer.add(b"a")
-    writer.fail(SendAdd, "b1")
-    writer.run()
-    recovery.start()
-    recovery.deliver(WriteMetadata)
-    recovery.deliver(ReadMetadata)
-    recovery.deliver(WriteMetadata)
-    assert [effect.bookie_id for effect in recovery.find(SendFence)] == ["b4", "b2", "b3"]
-    recovery.run()
-    assert cluster.metadata().last_entry_id == 0
-
-
-def test_r2_too_few_that_can_be_fenced_is_an_error_to_retry() -> None:
-    """R2, R4: b2 and b3 silent: two bookies might still take the writer's adds. The ledger stays as it is."""
-    cluster = Cluster()
-    cluster.writer()
-    cluster.down = {"b2", "b3"}
-    with pytest.raises(RecoveryUndecidedError, match="b2, b3"):
-        cluster.recovery().recover()
-    assert cluster.metadata().state is LedgerState.IN_RECOVERY
-    cluster.down = set()
-    assert cluster.recovery(nonce="w3").recover().last_entry_id == -1
-
-
-@pytest.mark.parametrize("request_kind", ["fence", "recovery read"])
-@pytest.mark.parametrize("known", [True, False])
-def test_r3_no_answer_before_key_and_fence_are_durable(request_kind: str, known: bool) -> None:
-    """R3: whatever the answer is, {key, fence} are in the mutations that come before it, also for an unknown ledger;
-    and they stay after a restart."""
-    cluster = Cluster()
-    bookie = cluster["b1"]
-    writer = cluster.writer()
-    if known:
-        writer.add(b"a")
-        writer.deliver(SendAdd, "b1")
-    request = FenceRequest(1, 7, KEY, 2) if request_kind == "fence" else RecoveryReadRequest(1, 7, KEY, 2, 5, 1)
-    accepted = bookie.accept(request)
-    bookie.disk.commit(accepted.mutations)
-    bookie.crash()  # right before the answer
-    assert bookie.disk.marks[7].key == KEY
-    assert bookie.disk.marks[7].fence_term == 2
-    writer.add(b"b")
-    writer.deliver(SendAdd, "b1", 0 if not known else 1)
-    assert isinstance(writer.error, FencedError)
-
-
-def test_r3_a_crash_before_the_commit_forgets_the_fence_and_answers_nothing() -> None:
-    """R3: the fence is accepted, the bookie dies before its commit: nobody was told, so the writer may go on."""
-    bookie = Bookie()
-    bookie.accept(FenceRequest(1, 7, KEY, 2))
-    bookie.crash()
-    assert not bookie.disk.marks
-    assert bookie.ledger(7).fence_term == 0
-
-
-def test_r3_recovery_adds_pass_the_fence_and_writers_adds_dont() -> None:
-    """R3: behind the fence only who has its term writes."""
-    cluster = Cluster()
-    writer = cluster.writer()
-    writer.add(b"a")
-    writer.deliver(SendAdd, "b1")
-    recovery = fenced(cluster, "b1", "b2", "b3")
-    writer.deliver(SendAdd, "b2")
-    assert isinstance(writer.error, FencedError)
-    recovery.run()
-    assert cluster.holders(0) == {"b1", "b2", "b3"}
 
 
 # -- R4: reading ---------------------------------------------------------------------------------------------------
@@ -486,6 +251,50 @@ def test_r6_the_loser_of_the_closing_cas_adopts_what_the_metadata_says() -> None
         assert w2.finished == w3.finished == cluster.metadata()
         assert cluster.metadata().last_entry_id == (-1 if w3_first else 0)
         assert cluster.reader().read_all() == ([] if w3_first else [b"a"])
+
+
+def recovering_one_entry(cluster: Cluster) -> Recovery:
+    """Entry 0 was found on b1, and is on its way back; entry 1 is proven absent: only the acks are missing."""
+    writer = cluster.writer()
+    writer.add(b"a")
+    writer.deliver(SendAdd, "b1")
+    recovery = fenced(cluster, "b1", "b2")
+    recovery.deliver(SendRecoveryRead, "b1", 0)
+    for name in ("b1", "b2"):
+        recovery.deliver(SendRecoveryRead, name, 1)
+    return recovery
+
+
+def test_r4_no_close_before_the_last_entry_is_at_its_ack_quorum() -> None:
+    """R4: the end is known, and waits for the second ack."""
+    recovery = recovering_one_entry(Cluster())
+    assert not recovery.find(WriteMetadata)
+    recovery.deliver(SendAdd, "b1")
+    assert not recovery.find(WriteMetadata)
+    recovery.deliver(SendAdd, "b3")
+    assert recovery.find(WriteMetadata)[0].metadata.last_entry_id == 0
+
+
+def test_r6_acks_of_bookies_that_recovery_replaced_count_for_nothing() -> None:
+    """R6, C5, C6: b3 acknowledged and was replaced by b4, b2 acknowledges after it was replaced by b5: only b1's ack
+    is left, until b4 or b5 has the entry."""
+    cluster = Cluster()
+    recovery = recovering_one_entry(cluster)
+    recovery.deliver(SendAdd, "b3")
+    recovery.machine.bookie_failed(2, "b3")
+    recovery.collect()
+    recovery.choose({2: "b4"})
+    late = recovery.arrive(SendAdd, "b2")
+    recovery.machine.bookie_failed(1, "b2")
+    recovery.collect()
+    recovery.choose({1: "b5"})
+    late()
+    recovery.deliver(SendAdd, "b1")
+    assert not recovery.find(WriteMetadata)
+    recovery.deliver(SendAdd, "b5")
+    recovery.deliver(WriteMetadata)
+    assert cluster.metadata().last_fragment.ensemble == ("b1", "b5", "b4")
+    assert cluster.copies(0) >= 2
 
 
 def test_r6_nothing_can_replace_what_failed_is_an_error_to_retry() -> None:
