@@ -14,6 +14,7 @@ from replog.protocol.effects import Delivered, Failed, ReadMetadata, SendRead
 from replog.protocol.model import Fragment, LedgerMetadata
 from replog.protocol.quorum import Quorum
 from replog.protocol.reading import LedgerReading
+from tests.protocol.driving import Cluster
 
 QUORUMS = [Quorum(1, 1, 1), Quorum(3, 3, 2), Quorum(4, 3, 2), Quorum(5, 2, 2)]
 DIGEST = Digest(DigestType.HMAC_SHA256, 7, b"secret")
@@ -213,3 +214,24 @@ class Reading(RuleBasedStateMachine):
 
 TestReading = Reading.TestCase
 TestReading.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+
+
+def test_a_read_brings_several_batches_also_when_entries_stripe() -> None:
+    """Batches of other rotations lie between those of the one that was asked for: they are passed over."""
+    for quorum in (Quorum(3, 3, 2), Quorum(5, 3, 2)):
+        cluster = Cluster(quorum)
+        writer = cluster.writer()
+        for _ in range(20):
+            writer.add(*[b"x"] * quorum.stride)
+        writer.run()
+        writer.close()
+        writer.run()
+        reader = cluster.reader()
+        reader.read_on()
+        reads = 0
+        while reader.waiting:
+            reads += len(reader.find(SendRead))
+            reader.run()
+            reader.read_on()
+        assert len(reader.payloads) == 20 * quorum.stride
+        assert reads == quorum.stride

@@ -146,7 +146,10 @@ class LedgerReading:
         if not batches or not self._accept(rotation, batches[0], entry_id):
             self.read_unknown(index, entry_id)
             return
+        stride = len(self._rotations)
         for batch in batches[1:]:
+            if (batch.first_entry_id - entry_id) % stride:
+                continue  # of another rotation, which asks for itself
             if not self._accept(rotation, batch, rotation.next_entry_id):
                 break  # a gap, damage, or not yet confirmed: asked for when its turn comes
         self._preferred = index
