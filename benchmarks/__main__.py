@@ -1,0 +1,156 @@
+"""Measures the cases in turns, and prints each figure beside what it is compared with."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import attrs
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.against import own_floor, yardstick
+from benchmarks.cases import CASES, COMPARISONS, ONCE, QUIET_RAW_P50_US, Comparison, Round, Setting, is_quiet
+from benchmarks.figures import medians
+from benchmarks.loads import MIB, Place
+
+_ATTEMPTS_PER_ROUND = 3  # at a case whose rounds are discarded when the machine is not quiet
+
+_WIDTH = 150  # of the table, where nobody says how wide it may be
+
+
+@attrs.define
+class Results:
+    """The rounds of each case that count, and how many did not."""
+
+    rounds: dict[str, list[Round]] = attrs.field(factory=dict)
+    discarded: dict[str, int] = attrs.field(factory=dict)
+
+    def take(self, case: str, found: Round) -> bool:
+        """Keeps a round if it says something."""
+        if is_quiet(found):
+            self.rounds.setdefault(case, []).append(found)
+            return True
+        self.discarded[case] = self.discarded.get(case, 0) + 1
+        return False
+
+
+def measure(setting: Setting, names: Sequence[str], runs: int, console: Console) -> Results:
+    """Runs the cases in turns, so that noise meets them all."""
+    results = Results()
+    for run in range(runs):
+        for name in names:
+            if run and name in ONCE:
+                continue
+            console.print(f"[dim]round {run + 1} of {runs}: {name}[/]")
+            for _ in range(_ATTEMPTS_PER_ROUND):
+                if results.take(name, CASES[name](setting)):
+                    break
+    return results
+
+
+def table(results: Results, against: str) -> Table:
+    """The comparisons of what was measured."""
+    found = Table(title=f"against: {against}", title_justify="left")
+    for heading in ("case", "figure", "compared with", "ratio", "of rounds", "goal", ""):
+        found.add_column(heading, justify="left" if heading in ("case", "") else "right")
+    for each in COMPARISONS:
+        if each.case in results.rounds:
+            found.add_row(*_cells(each, results.rounds[each.case]))
+        elif each.case in results.discarded:
+            found.add_row(each.title, "", "", "", "", _goal(each), "[yellow]not quiet[/]")
+    return found
+
+
+def _cells(each: Comparison, rounds: Sequence[Round]) -> list[str]:
+    measured = medians([found[each.measured] for found in rounds])[each.figure]
+    against = medians([found[each.against] for found in rounds])[each.against_figure]
+    ratio, ratios = each.median(rounds), each.ratios(rounds)
+    decimals = 0 if measured >= 100 else 2
+    verdict = {True: "[green]met[/]", False: "[red]not met[/]", None: ""}[each.is_met(ratio)]
+    spread = f"{min(ratios):.2f}-{max(ratios):.2f}"
+    figure = f"{measured:,.{decimals}f} {each.unit}"
+    return [each.title, figure, f"{against:,.{decimals}f}", f"{ratio:.2f}", spread, _goal(each), verdict]
+
+
+def _goal(each: Comparison) -> str:
+    return "" if each.goal is None else f"{'>=' if each.at_least else '<='} {each.goal:g}"
+
+
+def as_json(results: Results, setting: Setting) -> str:
+    """All rounds, and the comparisons of their medians."""
+    compared = [
+        {**attrs.asdict(each), "ratio": each.median(rounds), "met": each.is_met(each.median(rounds))}
+        for each in COMPARISONS
+        if (rounds := results.rounds.get(each.case))
+    ]
+    about = {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "cpus": os.cpu_count(),
+        "seconds": setting.seconds,
+    }
+    return json.dumps(
+        {**about, "against": setting.against.name, "compared": compared, **attrs.asdict(results)}, indent=1
+    )
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The command line."""
+    quick = [name for name in CASES if name not in ONCE]
+    parser = argparse.ArgumentParser(
+        prog="benchmarks", description="Measure replog against the disk, SQLite and a floor."
+    )
+    parser.add_argument(
+        "--case", action="append", choices=[*CASES, "all"], help=f"may be repeated; default: {', '.join(quick)}"
+    )
+    parser.add_argument("--runs", type=int, default=5, help="rounds, to take the medians of (default: 5)")
+    parser.add_argument("--seconds", type=float, default=1.0, help="for each measurement (default: 1)")
+    parser.add_argument("--dir", type=Path, default=Path(), help="on the disk to measure (default: here); takes 4 GiB")
+    parser.add_argument(
+        "--memory-mib", type=int, default=10 << 10, help="through the log of the case memory (default: 10 GiB)"
+    )
+    parser.add_argument(
+        "--yardstick", type=Path, help="a Python file to compare with; else $REPLOG_YARDSTICK, else our own floor"
+    )
+    parser.add_argument("--json", action="store_true", help="print all rounds as JSON")
+    options = parser.parse_args(arguments)
+    if options.runs < 1 or options.seconds <= 0 or options.memory_mib < 1:
+        parser.error("--runs, --seconds and --memory-mib must be positive")
+    given = options.case or quick
+    options.case = list(CASES) if "all" in given else [name for name in CASES if name in given]
+    if options.yardstick is None and os.environ.get("REPLOG_YARDSTICK"):
+        options.yardstick = Path(os.environ["REPLOG_YARDSTICK"])
+    return options
+
+
+def main(arguments: Sequence[str] | None = None, *, spare_files: int = 12) -> None:
+    """Measures and prints."""
+    options = parse(arguments)
+    progress = Console(stderr=True)
+    with tempfile.TemporaryDirectory(prefix="benchmarks-", dir=options.dir) as temporary:
+        directory = Path(temporary)
+        against = yardstick(options.yardstick, directory) if options.yardstick else own_floor(directory)
+        one, three = (Place(directory / f"bookies-{count}", count, spare_files) for count in (1, 3))
+        setting = Setting(directory, options.seconds, against, one, three, options.memory_mib * MIB)
+        if set(options.case) - ONCE:
+            for place in (one, three):
+                place.directory.mkdir()
+                place.warm_up()
+        results = measure(setting, options.case, options.runs, progress)
+    if options.json:
+        print(as_json(results, setting))
+        return
+    console = Console(width=None if sys.stdout.isatty() else _WIDTH)
+    console.print(table(results, against.name))
+    for case, count in results.discarded.items():
+        console.print(f"{case}: {count} rounds discarded, as fdatasync alone took more than {QUIET_RAW_P50_US:.0f} us")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,173 @@
+"""What is measured in one round of each case, and what is compared with what."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import attrs
+
+from benchmarks import loads, memory, raw
+from benchmarks.against import Against
+from benchmarks.figures import Figures
+
+KIB, MIB = 1 << 10, 1 << 20
+Round = Mapping[str, Figures]  # by what was measured
+QUIET_RAW_P50_US = 150.0  # a machine that takes longer says nothing about latency
+
+
+@attrs.frozen
+class Setting:
+    """Where and how long to measure."""
+
+    directory: Path
+    seconds: float
+    against: Against
+    one: loads.Place
+    three: loads.Place
+    memory_bytes: int
+
+
+def latency(setting: Setting) -> Round:
+    """One append of 1 KiB in flight, next to the disk alone."""
+    return {
+        "raw": raw.raw_fdatasync(setting.directory, setting.seconds / 2),
+        "one": loads.append_one_by_one(setting.one, setting.seconds, KIB),
+        "three": loads.append_one_by_one(setting.three, setting.seconds, KIB),
+        "raw after": raw.raw_fdatasync(setting.directory, setting.seconds / 2),
+    }
+
+
+def push(setting: Setting) -> Round:
+    """1 KiB entries by push_nowait, 1000 in flight."""
+    return {
+        "against": setting.against.measure("append-1000-1k", setting.seconds),
+        "three": loads.push(setting.three, setting.seconds, KIB, in_flight=1000),
+    }
+
+
+def extend(setting: Setting) -> Round:
+    """100 B entries by extend of 1000, 10 000 in flight."""
+    return {
+        "against": setting.against.measure("extend-10000-100", setting.seconds),
+        "three": loads.extend(setting.three, setting.seconds, 100, entries_per_call=1000, calls=10),
+    }
+
+
+def tasks(setting: Setting) -> Round:
+    """1000 tasks that await appends of 100 B."""
+    return {
+        "against": setting.against.measure("append-1000-100", setting.seconds),
+        "three": loads.append_from_tasks(setting.three, setting.seconds, 100, tasks=1000),
+    }
+
+
+def scan(setting: Setting) -> Round:
+    """A closed log of 100 B entries, in batches of as many as those that it is compared with."""
+    against = setting.against.measure("scan-100", setting.seconds)
+    return {"against": against, **loads.scan(setting.three, setting.seconds, 100, batch_entries=2000)}
+
+
+def sqlite(setting: Setting) -> Round:
+    """One bookie, and SQLite on the same disk."""
+    found: dict[str, Figures] = {
+        "SQLite 1": raw.sqlite_inserts(setting.directory, setting.seconds, KIB, 1),
+        "replog 1": loads.append_one_by_one(setting.one, setting.seconds, KIB),
+    }
+    for size in (100, KIB):
+        found[f"SQLite 1000 {size}"] = raw.sqlite_inserts(setting.directory, setting.seconds, size, 1000)
+        found[f"replog 1000 {size}"] = loads.extend(setting.one, setting.seconds, size, entries_per_call=1000, calls=1)
+    return found
+
+
+def memory_use(setting: Setting) -> Round:
+    """Much through a log that is trimmed, with one bookie and with three."""
+    return {
+        f"{bookies}": memory.measure(setting.directory / f"memory-{bookies}", bookies, setting.memory_bytes)
+        | {"limit_mib": 200.0}
+        for bookies in (1, 3)
+    }
+
+
+CASES: dict[str, Callable[[Setting], Round]] = {
+    "latency": latency,
+    "push": push,
+    "extend": extend,
+    "tasks": tasks,
+    "scan": scan,
+    "sqlite": sqlite,
+    "memory": memory_use,
+}
+ONCE = {"memory"}  # long, and not noisy
+
+
+def is_quiet(found: Round) -> bool:
+    """Whether this round may say something about latency. Rounds of other cases always may."""
+    return all(found[name]["p50_us"] <= QUIET_RAW_P50_US for name in ("raw", "raw after") if name in found)
+
+
+@attrs.frozen
+class Comparison:
+    """One line of the table: a figure, divided by another one of the same round. Without a goal it only informs."""
+
+    case: str
+    title: str
+    measured: str
+    against: str
+    figure: str
+    against_figure: str
+    unit: str
+    goal: float | None = None
+    at_least: bool = True
+
+    def ratios(self, rounds: Sequence[Round]) -> list[float]:
+        """One for each round."""
+        return [each[self.measured][self.figure] / each[self.against][self.against_figure] for each in rounds]
+
+    def median(self, rounds: Sequence[Round]) -> float:
+        """Of the ratios."""
+        return statistics.median(self.ratios(rounds))
+
+    def is_met(self, ratio: float) -> bool | None:
+        """Whether the goal is; None without one."""
+        if self.goal is None:
+            return None
+        return ratio >= self.goal if self.at_least else ratio <= self.goal
+
+
+def _rate(case: str, title: str, measured: str, against: str, goal: float | None) -> Comparison:
+    return Comparison(case, title, measured, against, "entries_per_s", "entries_per_s", "entries/s", goal)
+
+
+def _latency(title: str, measured: str, figure: str, goal: float | None) -> Comparison:
+    return Comparison("latency", title, measured, "raw", figure, "p50_us", "us", goal, at_least=False)
+
+
+def _cpu(case: str, title: str) -> Comparison:
+    return Comparison(case, title, "three", "against", "total_cpu_us", "total_cpu_us", "us of CPU", at_least=False)
+
+
+COMPARISONS = (
+    _latency("1 bookie, append of 1 KiB, p50", "one", "p50_us", 1.8),
+    _latency("1 bookie, append of 1 KiB, p99", "one", "p99_us", None),
+    _latency("3 bookies, append of 1 KiB, p50", "three", "p50_us", 4.0),
+    _latency("3 bookies, append of 1 KiB, p99", "three", "p99_us", None),
+    _rate("push", "3 bookies, 1 KiB, push_nowait", "three", "against", 0.60),
+    _cpu("push", "  its CPU for an entry"),
+    _rate("extend", "3 bookies, 100 B, extend of 1000", "three", "against", 0.40),
+    _cpu("extend", "  its CPU for an entry"),
+    _rate("tasks", "3 bookies, 100 B, 1000 tasks append", "three", "against", 0.15),
+    _cpu("tasks", "  its CPU for an entry"),
+    _rate("scan", "scan, 100 B, batches to bytes", "bytes", "against", 0.50),
+    _rate("scan", "scan, 100 B, batches to Arrow", "arrow", "against", 1.50),
+    _rate("scan", "  the same against bytes", "arrow", "bytes", 3.0),
+    _rate("scan", "scan, 100 B, record by record", "records", "against", 0.15),
+    _rate("sqlite", "1 bookie, 1 KiB, append one by one", "replog 1", "SQLite 1", 1.1),
+    _rate("sqlite", "1 bookie, 100 B, extend of 1000", "replog 1000 100", "SQLite 1000 100", 3.0),
+    _rate("sqlite", "1 bookie, 1 KiB, extend of 1000", "replog 1000 1024", "SQLite 1000 1024", 3.0),
+    Comparison("memory", "1 bookie, peak memory", "1", "1", "peak_mib", "limit_mib", "MiB", 1.0, at_least=False),
+    Comparison("memory", "  its growth", "1", "1", "growth_mib", "limit_mib", "MiB", 1.0, at_least=False),
+    Comparison("memory", "3 bookies, peak memory", "3", "3", "peak_mib", "limit_mib", "MiB", 1.0, at_least=False),
+    Comparison("memory", "  its growth", "3", "3", "growth_mib", "limit_mib", "MiB", 1.0, at_least=False),
+)

@@ -1,0 +1,207 @@
+"""What is asked of replog: appends to a log of embedded bookies with real files, and scans of a closed one.
+
+Every measurement opens the same directory again, and deletes its log at the end. So all but the first write into journal
+files that were used before, as a log does that is trimmed now and then.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import attrs
+import trio
+
+import replog
+from benchmarks.figures import Figures, Meter, clock, percentiles
+from replog.config import BookieOptions, ClientOptions
+from replog.log.writer import LogWriter
+
+MIB = 1 << 20
+_LOG = "benchmark"
+_SPARE_FILES = 12  # journal files of 64 MiB that each bookie keeps: what a second of appends needs
+_WARM_UP_SHARE = 0.2
+_RECYCLE_TIMEOUT_S = 60.0
+
+Load = Callable[[LogWriter, float], Awaitable[int]]  # appends for so many seconds; returns how many entries
+
+
+@attrs.frozen
+class Place:
+    """A directory with bookies."""
+
+    directory: Path
+    bookies: int
+    spare_files: int = _SPARE_FILES
+
+    @asynccontextmanager
+    async def client(self, options: ClientOptions | None = None) -> AsyncIterator[replog.Client]:
+        """A client with these bookies embedded; at the end nothing but spare files is left of what was written."""
+        storage = f"files?spare_files={self.spare_files}"
+        bookie_options = BookieOptions(storage=storage, commit_inline_when_idle=self.bookies == 1)
+        async with replog.embed(
+            self.directory, bookies=self.bookies, options=options, bookie_options=bookie_options
+        ) as client:
+            yield client
+            if _LOG in await client.logs():
+                await client.delete_log(_LOG)
+                await _recycled(client)
+
+    def warm_up(self) -> None:
+        """Writes as much as the spare files hold, so that all of them exist."""
+        trio.run(self._warm_up)
+
+    async def _warm_up(self) -> None:
+        data = [os.urandom(MIB)] * 16
+        async with self.client() as client, client.write_log(_LOG) as log:
+            for _ in range(self.spare_files * 64 // len(data)):
+                await log.extend(data)
+
+
+async def _recycled(client: replog.Client) -> None:
+    """Until the bookies have dropped the deleted ledgers, and reuse their files."""
+    with trio.fail_after(_RECYCLE_TIMEOUT_S):
+        while any(bookie.statistics()["journal_files"] > 1 for bookie in client.bookies):  # noqa: ASYNC110
+            await trio.sleep(0.05)
+    await trio.sleep(0.2)  # files that are let go of are renamed in the background
+
+
+# -- appending ------------------------------------------------------------------------------------------------------
+
+
+def append_one_by_one(place: Place, seconds: float, entry_bytes: int) -> Figures:
+    """One task awaits each append before the next one."""
+
+    async def load(log: LogWriter, seconds: float) -> int:
+        data = os.urandom(entry_bytes)
+        durations.clear()
+        deadline = clock() + seconds
+        while not durations or clock() < deadline:
+            started = clock()
+            await log.append(data)
+            durations.append(clock() - started)
+        return len(durations)
+
+    durations: list[float] = []
+    figures = trio.run(_append, place, load, seconds, None)
+    return figures | percentiles(durations)
+
+
+def push(place: Place, seconds: float, entry_bytes: int, in_flight: int) -> Figures:
+    """Pushes without waiting for anything but the byte budget, which is that of so many entries."""
+    budget = entry_bytes * in_flight
+
+    async def load(log: LogWriter, seconds: float) -> int:
+        entries = [os.urandom(entry_bytes) for _ in range(1000)]
+        pushed, deadline = 0, clock() + seconds
+        while not pushed or clock() < deadline:
+            for data in entries:
+                try:
+                    log.push_nowait(data)
+                except trio.WouldBlock:
+                    await log.push(data)
+            pushed += len(entries)
+        await log.flush()
+        return pushed
+
+    options = ClientOptions(in_flight_bytes_max=budget, batch_bytes_max=min(MIB, budget))
+    return trio.run(_append, place, load, seconds, options)
+
+
+def extend(place: Place, seconds: float, entry_bytes: int, entries_per_call: int, calls: int) -> Figures:
+    """So many tasks call `extend` with so many entries, again and again."""
+
+    async def one(log: LogWriter, seconds: float) -> int:
+        appended, deadline = 0, clock() + seconds
+        while not appended or clock() < deadline:
+            appended += len(await log.extend(entries))
+        return appended
+
+    entries = [os.urandom(entry_bytes) for _ in range(entries_per_call)]
+    return trio.run(_append, place, partial(_side_by_side, one, calls), seconds, None)
+
+
+def append_from_tasks(place: Place, seconds: float, entry_bytes: int, tasks: int) -> Figures:
+    """So many tasks, each of which awaits its appends one by one."""
+
+    async def one(log: LogWriter, seconds: float) -> int:
+        appended, deadline = 0, clock() + seconds
+        while not appended or clock() < deadline:
+            await log.append(data)
+            appended += 1
+        return appended
+
+    data = os.urandom(entry_bytes)
+    return trio.run(_append, place, partial(_side_by_side, one, tasks), seconds, None)
+
+
+async def _side_by_side(one: Load, tasks: int, log: LogWriter, seconds: float) -> int:
+    appended = 0
+
+    async def run() -> None:
+        nonlocal appended
+        here = await one(log, seconds)
+        appended += here
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(tasks):
+            nursery.start_soon(run)
+    return appended
+
+
+async def _append(place: Place, load: Load, seconds: float, options: ClientOptions | None) -> Figures:
+    async with place.client(options) as client, client.write_log(_LOG) as log:
+        await load(log, seconds * _WARM_UP_SHARE)
+        meter = Meter()
+        return meter.figures(await load(log, seconds))
+
+
+# -- scanning -------------------------------------------------------------------------------------------------------
+
+
+def scan(place: Place, seconds: float, entry_bytes: int, batch_entries: int) -> dict[str, Figures]:
+    """Reads a closed log of a million entries, in three ways."""
+    return trio.run(_scan, place, seconds, entry_bytes, batch_entries)
+
+
+async def _scan(place: Place, seconds: float, entry_bytes: int, batch_entries: int) -> dict[str, Figures]:
+    batches = 1_000_000 // batch_entries if seconds >= 0.1 else 2
+    entries = [os.urandom(entry_bytes) for _ in range(batch_entries)]
+    async with place.client() as client:
+        async with client.write_log(_LOG) as log:
+            for _ in range(batches):
+                await log.extend(entries)
+        found = {}
+        for name, read in (("bytes", _read_bytes), ("arrow", _read_arrow), ("records", _read_records)):
+            scanned, meter, deadline = 0, Meter(), clock() + seconds
+            while not scanned or clock() < deadline:
+                async with client.read_log(_LOG) as reader:
+                    scanned += await read(reader)
+            if scanned % (batches * batch_entries):
+                raise ValueError("the scan did not find what was written")
+            found[name] = meter.figures(scanned)
+    return found
+
+
+async def _read_bytes(reader: replog.LogReader) -> int:
+    found = 0
+    async for batch in reader.batches():
+        found += len(batch.payloads())
+    return found
+
+
+async def _read_arrow(reader: replog.LogReader) -> int:
+    found = 0
+    async for batch in reader.batches():
+        found += len(batch.to_arrow())
+    return found
+
+
+async def _read_records(reader: replog.LogReader) -> int:
+    found = 0
+    async for record in reader:
+        found += len(record.data) > 0
+    return found

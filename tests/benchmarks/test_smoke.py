@@ -1,0 +1,82 @@
+"""The benchmarks run, count what they should, and judge by their goals. No figure is tested: machines differ."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+from benchmarks import __main__ as program
+from benchmarks import floor
+from benchmarks.against import yardstick
+from benchmarks.cases import CASES, COMPARISONS, ONCE, is_quiet
+from benchmarks.figures import medians
+
+SECONDS = 0.01
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    program.main([*arguments, "--json", "--runs", "1", "--seconds", str(SECONDS)], spare_files=0)
+    return dict(json.loads(capsys.readouterr().out))
+
+
+@pytest.mark.parametrize("case", [name for name in CASES if name != "latency"])
+def test_each_case_runs_and_compares(case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = run(capsys, "--case", case, "--dir", str(tmp_path), "--memory-mib", "2")
+    assert {each["title"] for each in found["compared"]} == {each.title for each in COMPARISONS if each.case == case}
+    assert all(each["ratio"] > 0 for each in found["compared"])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_rounds_of_a_machine_that_is_not_quiet_are_discarded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("benchmarks.cases.QUIET_RAW_P50_US", 0.0)
+    found = run(capsys, "--case", "latency", "--dir", str(tmp_path))
+    assert found["discarded"] == {"latency": 3}
+    assert found["compared"] == []
+
+
+def test_a_quiet_round_counts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("benchmarks.cases.QUIET_RAW_P50_US", 1e9)
+    found = run(capsys, "--case", "latency", "--dir", str(tmp_path))
+    assert found["discarded"] == {}
+    assert {each["measured"] for each in found["compared"]} == {"one", "three"}
+
+
+def test_the_middle_of_three_rounds_decides() -> None:
+    assert medians([{"rate": 1.0}, {"rate": 9.0}, {"rate": 2.0}]) == {"rate": 2.0}
+    comparison = next(each for each in COMPARISONS if each.case == "push" and each.goal is not None)
+    figures = [{"three": {"entries_per_s": rate}, "against": {"entries_per_s": 1.0}} for rate in (0.1, 0.7, 0.7)]
+    assert comparison.is_met(comparison.median(figures)) is True
+    assert comparison.is_met(comparison.median(figures[:1])) is False
+    assert attrs.evolve(comparison, at_least=False).is_met(0.7) is False
+    assert attrs.evolve(comparison, goal=None).is_met(0.7) is None
+
+
+def test_cases_without_a_disk_of_their_own_are_always_quiet() -> None:
+    assert is_quiet({"against": {"entries_per_s": 1.0}})
+    assert "latency" not in ONCE
+
+
+def test_a_yardstick_may_be_given(tmp_path: Path) -> None:
+    file = tmp_path / "given.py"
+    file.write_text(
+        "CRC32_SOURCE, JOURNAL_BYTES = 'here', 1 << 20\n"
+        "CASES = {'scan-100': lambda journals, seconds: {'entries_per_s': len(journals) / seconds}}\n"
+    )
+    given = yardstick(file, tmp_path)
+    assert given.name == "yardstick (here)"
+    assert given.measure("scan-100", 0.5) == {"entries_per_s": 6.0}
+    with pytest.raises(SystemExit, match="no Python file"):
+        yardstick(tmp_path / "missing.py", tmp_path)
+
+
+def test_a_floor_whose_frame_is_damaged_is_no_measure() -> None:
+    frame = floor._pack(0, [b"a", b"bc"])
+    assert floor._unpack(frame) == [b"a", b"bc"]
+    with pytest.raises(ValueError, match="checksum"):
+        floor._unpack(frame[:-1] + b"x")
