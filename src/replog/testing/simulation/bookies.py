@@ -8,8 +8,7 @@ looks at.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -26,12 +25,12 @@ from replog.protocol.messages import (
     Status,
 )
 from replog.protocol.mutations import DELETED_TERM, DropLedger, Marks, Mutation, PutBatch, SetMarks
-from replog.testing.simulation.world import Node, World
+from replog.testing.simulation.calls import Call, Reply, Server
+from replog.testing.simulation.world import Action, World
 
 if TYPE_CHECKING:
     from replog.testing.simulation.invariants import Oracle
 
-Reply = Callable[[Response | None], None]
 _READ_BATCHES_MAX = 3
 
 
@@ -87,7 +86,7 @@ class _Waiting:
     response: Response | None = None
 
 
-class SimulatedBookie(Node):
+class SimulatedBookie(Server):
     """One bookie."""
 
     def __init__(self, world: World, name: str, oracle: Oracle) -> None:
@@ -119,6 +118,17 @@ class SimulatedBookie(Node):
         accepted = ledger.accept(request)
         self._queue.append(_Waiting(ledger, accepted, list(accepted.mutations), reply))
         self._sync_next()
+
+    def wake(self, action: Action, arguments: tuple[Any, ...]) -> None:
+        """A process that is down refuses connections; a machine that is down says nothing."""
+        call = getattr(action, "__self__", None)
+        if not self.alive and isinstance(call, Call):
+            bits, _ = self.world.draw(self.number, call.client.number, "tear", 1)
+            if bits & 1:
+                self.world.count("connection refused")
+                call.reply(None)
+            return
+        super().wake(action, arguments)
 
     @property
     def is_idle(self) -> bool:

@@ -34,14 +34,15 @@ from replog.protocol.messages import (
     Status,
     WriteLastAddConfirmedRequest,
 )
-from replog.protocol.model import RECOVERY_TERM, WRITER_TERM, LedgerMetadata
+from replog.protocol.model import RECOVERY_TERM, WRITER_TERM, Fragment, LedgerMetadata
+from replog.protocol.quorum import Quorum
 from replog.protocol.recovery import LedgerRecovery
 from replog.protocol.writing import LedgerWriting
+from replog.testing.simulation.calls import Call, describe_call
 from replog.testing.simulation.metastore import Outcome, SimulatedMetastore
 from replog.testing.simulation.world import Node, World
 
 if TYPE_CHECKING:
-    from replog.testing.simulation.bookies import SimulatedBookie
     from replog.testing.simulation.cluster import Cluster
 
 PASSWORD = b"simulated"
@@ -57,82 +58,10 @@ def digest_and_key(ledger_id: int) -> tuple[Digest, bytes]:
     return _digests[ledger_id]
 
 
-class Call:
-    """One request to one bookie. `answered` is called with a response, or with None when there is none in time."""
-
-    __slots__ = ("answered", "bookie", "client", "is_answered", "is_open", "kind", "request", "subject")
-
-    def __init__(
-        self,
-        client: Client,
-        bookie: SimulatedBookie,
-        kind: str,
-        subject: int,
-        request: Request,
-        answered: Callable[[Response | None, bool], None],
-    ) -> None:
-        self.client = client
-        self.bookie = bookie
-        self.kind = kind
-        self.subject = subject
-        self.request = request
-        self.answered = answered
-        self.is_open = True
-        self.is_answered = False
-
-    def arrive(self) -> None:
-        """At the bookie."""
-        self.bookie.handle(self.request, self.reply, self.client.number)
-
-    def reply(self, response: Response | None) -> None:
-        """The bookie answers."""
-        world = self.client.world
-        world.transmit(self.bookie, self.client, f"{self.kind}:answer", self.subject, self.receive, response)
-
-    def receive(self, response: Response | None) -> None:
-        """The answer is there: in time, late, or for the second time."""
-        world = self.client.world
-        if world.transcript is not None:
-            late = "" if self.is_open else " (again)" if self.is_answered else " (late)"
-            world.tell(f"{self.client.name} < {self.bookie.name}: {describe_response(self, response)}{late}")
-        if not self.is_open:
-            world.count("answer twice" if self.is_answered else "answer after its deadline")
-        in_time, self.is_open, self.is_answered = self.is_open, False, True
-        self.answered(response, in_time)
-
-    def time_out(self) -> None:
-        """The deadline."""
-        if self.is_open:
-            self.is_open = False
-            if self.client.world.transcript is not None:
-                self.client.world.tell(f"{self.client.name}: no answer of {self.bookie.name} to {describe_call(self)}")
-            self.answered(None, True)
-
-
-def describe_call(call: Call) -> str:
-    """A request in a few words."""
-    ledger_id, entry_id = divmod(call.subject, 1000)
-    request = call.request
-    if isinstance(request, AddRequest):
-        batch = request.batch
-        kind = f"recovery-add term {request.term}" if request.recovery else f"add term {request.term}"
-        confirmed = request.last_add_confirmed if request.recovery else batch.last_add_confirmed
-        return f"{kind} {ledger_id}/{','.join(map(str, batch.entry_ids))} confirmed {confirmed}"
-    if isinstance(request, FenceRequest):
-        return f"fence {ledger_id} term {request.term}"
-    if isinstance(request, WriteLastAddConfirmedRequest):
-        return f"write-confirmed {ledger_id} {request.last_add_confirmed}"
-    return f"{call.kind} {ledger_id}/{entry_id}"
-
-
-def describe_response(call: Call, response: Response | None) -> str:
-    """A response in a few words."""
-    if response is None:
-        return f"refused connection for {describe_call(call)}"
-    held = "".join(f" [{','.join(map(str, batch.entry_ids))}]" for batch in response.batches)
-    term = f" term {response.fence_term}" if response.status is Status.FENCED else ""
-    confirmed = f" confirmed {response.last_add_confirmed}" if response.status is Status.OK else ""
-    return f"{response.status.name.lower()}{term}{held}{confirmed} for {describe_call(call)}"
+def new_ledger(quorum: Quorum, ensemble: tuple[str, ...], ledger_id: int) -> LedgerMetadata:
+    """The record of a new ledger."""
+    digest, _ = digest_and_key(ledger_id)
+    return LedgerMetadata(ledger_id, quorum, digest.digest_type, "", (Fragment(0, ensemble),), token="created")
 
 
 class Client(Node):
@@ -276,8 +205,9 @@ class WriterShell(LedgerShell):
         self.machine = LedgerWriting(metadata, version, self.digest, nonce)
         self.submitted = 0
         self._retrying = False
+        self._sent_through = -1
         self.is_closing = False
-        self.on_confirmed: Callable[[], None] | None = None
+        self.on_changed: Callable[[], None] | None = None
 
     def append(self, payloads: list[bytes]) -> None:
         """Submits entries, as one gathering."""
@@ -287,8 +217,10 @@ class WriterShell(LedgerShell):
         self.oracle.added(self.ledger_id, first, payloads)
         if self.machine.is_changing:
             self.world.count("added during an ensemble change")
+        self._sent_through = first - 1
         self.machine.add(payloads, self.world.now)
         self.pump()
+        self._sent_through = self.machine.last_add_pushed
 
     def close(self) -> None:
         """Closes at the last add confirmed."""
@@ -319,8 +251,8 @@ class WriterShell(LedgerShell):
             if self.world.transcript is not None:
                 self.world.tell(f"{self.client.name}: confirmed {self.ledger_id}/{effect.last_add_confirmed}")
             self.oracle.confirmed(self.ledger_id, effect.last_add_confirmed)
-            if self.on_confirmed is not None:
-                self.on_confirmed()
+            if self.on_changed is not None:
+                self.on_changed()
         elif isinstance(effect, ChooseReplacements):
             self.client.choose(effect, partial(self._chosen, self.machine))
         elif isinstance(effect, SendLastAddConfirmed):
@@ -341,6 +273,8 @@ class WriterShell(LedgerShell):
     def _send_add(self, effect: SendAdd) -> None:
         request = AddRequest(0, self.ledger_id, self.key, WRITER_TERM, effect.batch)
         index, bookie_id, first = effect.index, effect.bookie_id, effect.batch.first_entry_id
+        if first <= self._sent_through:
+            self.world.count("resent to a replacement")
 
         def answered(response: Response | None, in_time: bool) -> None:
             machine = self.machine
@@ -381,8 +315,8 @@ class WriterShell(LedgerShell):
             self._count_fate(effect.error)
         if self.world.transcript is not None:
             self.world.tell(f"{self.client.name}: writer of {self.ledger_id} ended: {self.error or 'closed'}")
-        if self.on_confirmed is not None:
-            self.on_confirmed()
+        if self.on_changed is not None:
+            self.on_changed()
 
     def _count_fate(self, error: ReplogError) -> None:
         if isinstance(error, FencedError):
@@ -422,6 +356,7 @@ class RecoveryShell(LedgerShell):
         self._attempt += 1
         self._uncertain = self.is_reading = False
         self.nonce = f"{self.client.name}.{self.ledger_id}.{self._attempt}"
+        self._negatives: dict[int, int] = {}
         self.machine = LedgerRecovery(record, version, self.digest, self.nonce)
         self.client.cluster.recoveries.append(self)
         self.machine.start()
@@ -467,6 +402,7 @@ class RecoveryShell(LedgerShell):
             if response is not None and response.status is Status.OK:
                 machine.read_found(index, entry_id, response.batches[0])
             elif response is not None and response.status is Status.NO_ENTRY:
+                self._negatives[entry_id] = self._negatives.get(entry_id, 0) | 1 << index
                 machine.read_absent(index, entry_id)
             elif response is not None and response.status is Status.FENCED:
                 machine.refused(response.fence_term)
@@ -516,5 +452,10 @@ class RecoveryShell(LedgerShell):
                 self._on_done(None)
             return
         self.is_done = True
+        last = effect.metadata.last_entry_id
+        quorum = effect.metadata.quorum
+        negatives = self._negatives.get(-1 if last is None else last + 1, 0).bit_count()
+        if negatives == quorum.negatives_needed < quorum.write:
+            self.world.count("negatives at exactly the quorum")
         self.client.cluster.note_recovered(self, machine, effect)
         self._on_done(effect.metadata)

@@ -7,11 +7,10 @@ from typing import Any
 import attrs
 
 from replog.protocol.effects import Finished
-from replog.protocol.model import Fragment, LedgerMetadata, LedgerState
-from replog.protocol.quorum import Quorum
+from replog.protocol.model import LedgerMetadata, LedgerState
 from replog.protocol.recovery import LedgerRecovery
 from replog.testing.simulation.bookies import SimulatedBookie
-from replog.testing.simulation.clients import Client, RecoveryShell, WriterShell, digest_and_key
+from replog.testing.simulation.clients import Client, RecoveryShell, WriterShell, new_ledger
 from replog.testing.simulation.invariants import Oracle, Violation
 from replog.testing.simulation.metastore import SimulatedMetastore
 from replog.testing.simulation.plan import Op, Plan
@@ -185,12 +184,6 @@ class Cluster:
             self.world.count(f"recovery from {base} found entries")
             if self.oracle.reaches_past_end(recovery.ledger_id):
                 self.world.count("recovery ended inside a batch")
-
-
-def new_ledger(quorum: Quorum, ensemble: tuple[str, ...], ledger_id: int) -> LedgerMetadata:
-    """The record of a new ledger."""
-    digest, _ = digest_and_key(ledger_id)
-    return LedgerMetadata(ledger_id, quorum, digest.digest_type, "", (Fragment(0, ensemble),), token="created")
 
 
 def _where(error: AssertionError) -> str:

@@ -143,3 +143,4 @@ class Plan:
     ops: tuple[Op, ...]
     heal_at: int
     faults: tuple[Fault, ...] | None = None
+    overlook: frozenset[str] = frozenset()  # rules that the oracle doesn't check: what would follow from breaking them?

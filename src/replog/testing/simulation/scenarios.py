@@ -33,6 +33,7 @@ STRATEGIES: dict[str, Rates] = {
     "metastore": Rates(lost=40, delayed=60, metastore_lost=180, metastore_delayed=220, delay_bits=11),
     "swarm": Rates(lost=60, delayed=150, duplicated=30, delay_bits=11, metastore_delayed=200, nobody=30, same=30),
     "doubtful": Rates(lost=40, delayed=80, doubted=60, damaged=60, refused=60, nobody=60, same=100),
+    "patient": Rates(lost=60, delayed=300, duplicated=40, delay_bits=11, timeout=1500),
     "slow": Rates(lost=20, delayed=40, slow_sync=200, timeout=150),
 }
 
@@ -56,8 +57,9 @@ def _ledger_ops(chance: random.Random, strategy: str, bookies: int, horizon: int
     ops = _appends(chance, "w1", horizon, chance.randint(2, 9))
     if chance.random() < 0.4:
         ops.append(Op(chance.randrange(horizon), "publish", "w1"))
-    if chance.random() < 0.15:
-        ops.append(Op(chance.randrange(horizon // 2, horizon), chance.choice(("close", "abandon", "kill")), "w1"))
+    if chance.random() < 0.25:
+        ending = chance.choice(("close", "close", "abandon", "kill"))
+        ops.append(Op(chance.randrange(horizon // 4, horizon), ending, "w1"))
     ops += _recoveries(chance, strategy, horizon)
     for number in range(1, chance.choice((1, 2, 3))):
         stale = ("stale",) if chance.random() < 0.5 else ()
@@ -112,4 +114,25 @@ def _cuts(chance: random.Random, names: list[str], clients: list[str], horizon: 
     return [Op(time, "cut", source, (target, duration)) for source, target in ways]
 
 
-_SCENARIOS: dict[str, Callable[[random.Random, str, int, int], list[Op]]] = {"ledger": _ledger_ops}
+def _log_ops(chance: random.Random, strategy: str, bookies: int, horizon: int) -> list[Op]:
+    leaders = [f"l{number}" for number in range(1, chance.choice((2, 3, 3, 4)) + 1)]
+    ops = [Op(chance.randrange(100), "lead", "l1")]
+    together = chance.randrange(horizon)
+    for leader in leaders[1:]:
+        time = together + chance.randrange(150) if strategy == "swarm" else chance.randrange(horizon)
+        ops.append(Op(time, "lead", leader))
+    again = chance.choice((0, 1, 2))
+    ops += [Op(chance.randrange(horizon), "lead", chance.choice(leaders)) for _ in range(again)]
+    for leader in leaders:
+        ops += _appends(chance, leader, horizon, chance.randint(2, 10))
+        ops += [Op(chance.randrange(horizon), "roll", leader) for _ in range(chance.choice((0, 1, 2, 3)))]
+    for number in range(1, chance.choice((1, 1, 2, 3))):
+        ops.append(Op(chance.randrange(horizon), "trim", f"t{number}", (str(chance.choice((0, 0, 1))),)))
+    for number in range(1, chance.choice((1, 2, 3))):
+        ops.append(Op(chance.randrange(horizon), "follow", f"f{number}"))
+    if chance.random() < 0.3:
+        ops.append(Op(chance.randrange(horizon), chance.choice(("kill", "abandon")), chance.choice(leaders)))
+    return ops + _troubles(chance, strategy, bookies, [*leaders, *leaders, "m"], horizon)
+
+
+_SCENARIOS: dict[str, Callable[[random.Random, str, int, int], list[Op]]] = {"ledger": _ledger_ops, "log": _log_ops}

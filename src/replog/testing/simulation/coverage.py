@@ -1,0 +1,63 @@
+"""Which situations must have happened before "no violation" means anything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+# Each was counted by a shell, the oracle or the world. A test fails if one of them never happened.
+REQUIRED = (
+    "CAS ambiguous and lost",
+    "CAS ambiguous and won",
+    "CAS applied after its client had given up",
+    "added during an ensemble change",
+    "answer after its deadline",
+    "answer twice",
+    "append held back over a roll",
+    "bookie dropped a deleted ledger",
+    "closed during an ensemble change",
+    "concurrent recoveries both read",
+    "crash after the sync, before the answers",
+    "crash that lost unsynced writes",
+    "degraded: no replacement",
+    "follower crossed to the next ledger",
+    "follower met a trimmed ledger",
+    "fragment appended",
+    "fragment replaced in place",
+    "late acknowledgement of a replaced bookie",
+    "leader deposed on a roll",
+    "leader deposed on an append",
+    "leader rolled",
+    "ledger closed empty",
+    "ledger closed with entries",
+    "message stopped by a partition",
+    "negatives at exactly the quorum",
+    "reader found newer metadata",
+    "reader trimmed a batch",
+    "recovery adopted another's close",
+    "recovery changed its private ensemble",
+    "recovery closed with a private ensemble",
+    "recovery ended inside a batch",
+    "recovery failed: NotEnoughBookiesError",
+    "recovery failed: RecoveryUndecidedError",
+    "recovery from a confirmed entry found entries",
+    "recovery from nothing found entries",
+    "resent to a replacement",
+    "takeover met a ledger that was trimmed",
+    "takeover served",
+    "the log's CAS met a conflict",
+    "the log's CAS was ambiguous",
+    "unconfirmed entries dropped by recovery",
+    "unconfirmed entries kept by recovery",
+    "writer fenced",
+    "writer fenced with unconfirmed entries",
+    "writer gave up at its deadline",
+    *(
+        f"fault: {effect}"
+        for effect in ("damage", "delay", "doubt", "duplicate", "lose", "nobody", "refuse", "same", "stall")
+    ),
+)
+
+
+def missing(counts: Mapping[str, int]) -> list[str]:
+    """The required situations that never happened."""
+    return [situation for situation in REQUIRED if not counts.get(situation)]

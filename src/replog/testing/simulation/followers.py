@@ -1,0 +1,63 @@
+"""The shell of a simulated follower: it reads a log ledger by ledger, and goes on when the list grows (L6)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from replog.protocol.model import LogMetadata
+from replog.testing.simulation.clients import Client
+from replog.testing.simulation.leaders import LOG_NAME
+from replog.testing.simulation.metastore import Outcome
+from replog.testing.simulation.readers import ReaderShell
+
+_POLL = 120
+
+
+class LogFollower:
+    """Reads the log from its first ledger on, for ever, or until it is stopped."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self.world = client.world
+        self.number = 0  # of the segment that is being read, or was read last
+        self.is_stopped = False
+        self._reader: ReaderShell | None = None
+        self._oracle = client.cluster.oracle
+
+    def start(self) -> None:
+        """Reads the list."""
+        if not self.is_stopped:
+            self.client.metastore.get(self.client, LOG_NAME, self._listed)
+
+    def _listed(self, outcome: Outcome, record: Any, version: int) -> None:
+        if self.is_stopped:
+            return
+        following = []
+        if outcome is Outcome.DONE:
+            assert isinstance(record, LogMetadata)
+            following = [segment for segment in record.segments if segment.number > self.number]
+        if not following:
+            self.client.after(_POLL, self.start)
+            return
+        segment = following[0]
+        if self.number:
+            self.world.count("follower crossed to the next ledger")
+        self._oracle.follower_crosses(self.client.name, self.number, segment.number)
+        self.number = segment.number
+        self._reader = ReaderShell(self.client, segment.ledger_id, 0, self._ended)
+        self._reader.start()
+
+    def _ended(self, exists: bool) -> None:
+        if not exists:
+            self.world.count("follower met a trimmed ledger")
+        self.start()
+
+    def has_read(self, number: int, entry_id: int) -> bool:
+        """Whether it came so far."""
+        return self._oracle.progress_of(self.client.name) >= (number, entry_id)
+
+    def stop(self) -> None:
+        """Reads no more."""
+        self.is_stopped = True
+        if self._reader is not None:
+            self._reader.stop()

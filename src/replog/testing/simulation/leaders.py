@@ -1,0 +1,308 @@
+"""The shells of a simulated log: a leader that takes over, appends, rolls and is deposed, and whoever trims.
+
+The boundary at a roll: records for the new ledger wait until everything in the previous one is confirmed, and a next
+roll waits until that one is closed. Otherwise a crash could keep a later record and drop an earlier one (O4), or leave
+three ledgers open (I11).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from replog.errors import FencedError, LedgerNotFoundError, ReplogError, TakeoverFailedError
+from replog.protocol.chaining import (
+    CreateLedger,
+    DeleteLedger,
+    LogChanged,
+    LogEffect,
+    LogFailed,
+    LogRolling,
+    LogTakeover,
+    LogTrimming,
+    ReadLog,
+    RecoverLedger,
+    WriteLog,
+)
+from replog.protocol.model import LedgerMetadata, LogMetadata
+from replog.testing.simulation.clients import Client, RecoveryShell, WriterShell, new_ledger
+from replog.testing.simulation.metastore import Outcome
+
+if TYPE_CHECKING:
+    from replog.testing.simulation.log_cluster import LogCluster
+
+LOG_NAME = "log"
+_RETRY = 150
+_RECOVERY_ATTEMPTS = 4
+LogMachine = LogTakeover | LogRolling | LogTrimming
+
+
+class LogShell:
+    """Does the effects of machines that change the log's list."""
+
+    def __init__(self, client: Client, cluster: LogCluster) -> None:
+        self.client = client
+        self.cluster = cluster
+        self.world = client.world
+        self.owner = client.name
+        self._created_records: dict[int, tuple[LedgerMetadata, int]] = {}
+
+    def pump(self, machine: LogMachine) -> None:
+        """Does what the machine wants done."""
+        effects = machine.take_effects()
+        while effects:
+            for effect in effects:
+                self._perform(machine, effect)
+            effects = machine.take_effects()
+
+    def _perform(self, machine: LogMachine, effect: LogEffect) -> None:
+        metastore = self.client.metastore
+        if isinstance(effect, ReadLog):
+            metastore.get(self.client, LOG_NAME, partial(self._log_read, machine))
+        elif isinstance(effect, WriteLog):
+            self.write_log(machine, effect)
+        elif isinstance(effect, RecoverLedger):
+            self._recover(machine, effect.ledger_id)
+        elif isinstance(effect, CreateLedger):
+            self._create(machine)
+        elif isinstance(effect, DeleteLedger):
+            self._delete(effect.ledger_id)
+        elif isinstance(effect, LogChanged):
+            self.changed(machine, effect)
+        else:
+            self.failed(machine, effect)
+
+    def write_log(self, machine: LogMachine, effect: WriteLog) -> None:
+        """Sends the CAS."""
+        written = partial(self._log_written, machine)
+        self.client.metastore.cas(self.client, LOG_NAME, effect.expected, effect.metadata, written)
+
+    def _log_read(self, machine: LogMachine, outcome: Outcome, record: Any, version: int) -> None:
+        if outcome is Outcome.UNCERTAIN:
+            self.client.after(_RETRY, self._perform, machine, ReadLog(LOG_NAME))
+            return
+        if outcome is Outcome.MISSING:
+            machine.log_read(None, None)
+        else:
+            machine.log_read(record, version)
+        self.pump(machine)
+
+    def _log_written(self, machine: LogMachine, outcome: Outcome, record: Any, version: int) -> None:
+        if outcome is Outcome.DONE:
+            machine.log_written(version)
+        elif outcome is Outcome.UNCERTAIN:
+            self.world.count("the log's CAS was ambiguous")
+            machine.log_uncertain()
+        else:
+            self.world.count("the log's CAS met a conflict")
+            machine.log_conflict()
+        self.pump(machine)
+
+    def _recover(self, machine: LogMachine, ledger_id: int) -> None:
+        assert isinstance(machine, LogTakeover)
+
+        def done(metadata: LedgerMetadata | None) -> None:
+            if metadata is not None:
+                machine.ledger_recovered(ledger_id)
+            elif shell.is_missing:
+                self.world.count("takeover met a ledger that was trimmed")
+                machine.ledger_missing(ledger_id)
+            else:
+                machine.abandon(shell.error or TakeoverFailedError(LOG_NAME, "simulated"))
+            self.pump(machine)
+
+        shell = RecoveryShell(self.client, ledger_id, _RECOVERY_ATTEMPTS, done)
+        shell.start()
+
+    def _create(self, machine: LogMachine) -> None:
+        record = new_ledger(self.world.plan.quorum, self._ensemble(), 0)
+        self.client.metastore.create(self.client, record, partial(self._created, machine))
+
+    def _ensemble(self) -> tuple[str, ...]:
+        bits, _ = self.world.draw(self.client.number, self.client.number, "order", 0)
+        names = list(self.cluster.bookies)
+        names = [names.pop((bits >> 7 * turn) % len(names)) for turn in range(len(names))]
+        names.sort(key=lambda name: self.client.suspects.get(name, 0) > self.world.now)
+        return tuple(names[: self.world.plan.quorum.ensemble])
+
+    def _created(self, machine: LogMachine, outcome: Outcome, record: Any, version: int) -> None:
+        assert isinstance(machine, LogTakeover | LogRolling)
+        if outcome is Outcome.DONE:
+            self._created_records[record.ledger_id] = record, version
+            self.cluster.oracle.ledgers[record.ledger_id].owner = self.owner
+            machine.ledger_created(record.ledger_id)
+            self.pump(machine)
+        else:
+            self.client.after(_RETRY, self._create, machine)  # what may have been created is garbage for ever
+
+    def _delete(self, ledger_id: int) -> None:
+        def answered(outcome: Outcome, record: Any, version: int) -> None:
+            if outcome is Outcome.UNCERTAIN:
+                self.client.after(_RETRY, self._delete, ledger_id)
+
+        self.client.metastore.delete(self.client, ledger_id, answered)
+
+    def changed(self, machine: LogMachine, effect: LogChanged) -> None:
+        """The machine is done."""
+        raise NotImplementedError
+
+    def failed(self, machine: LogMachine, effect: LogFailed) -> None:
+        """The machine is done, in vain."""
+        raise NotImplementedError
+
+
+class TrimShell(LogShell):
+    """One trim."""
+
+    def __init__(self, client: Client, cluster: LogCluster, before_segment: int) -> None:
+        super().__init__(client, cluster)
+        self.is_done = False
+        self.machine = LogTrimming(LOG_NAME, before_segment, f"{client.name}")
+
+    def start(self) -> None:
+        """Begins."""
+        self.machine.start()
+        self.pump(self.machine)
+
+    def changed(self, machine: LogMachine, effect: LogChanged) -> None:
+        """Trimmed."""
+        self.is_done = True
+
+    def failed(self, machine: LogMachine, effect: LogFailed) -> None:
+        """There was nothing to trim."""
+        self.is_done = True
+
+
+class LeaderShell(LogShell):
+    """One session of a would-be leader: from its takeover until it is deposed."""
+
+    def __init__(self, client: Client, cluster: LogCluster, owner: str) -> None:
+        super().__init__(client, cluster)
+        self.owner = owner
+        self.error: ReplogError | None = None
+        self.writer: WriterShell | None = None
+        self.is_over = False
+        self.is_busy = True  # taking over or rolling
+        self._previous: WriterShell | None = None
+        self._held: list[list[bytes]] = []
+        self._submitted = 0
+        self._changes = 0
+        self._metadata = LogMetadata(LOG_NAME)
+        self._version = 0
+        self._wants_close = False
+
+    # -- taking over and rolling -------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Takes over."""
+        machine = LogTakeover(LOG_NAME, f"{self.owner}.t", self.world.now)
+        machine.start()
+        self.pump(machine)
+
+    def roll(self) -> None:
+        """Goes on in a new ledger."""
+        if self.writer is None or self.is_busy or self.is_over or self._previous is not None:
+            return
+        self.is_busy = True
+        self._changes += 1
+        machine = LogRolling(self._metadata, self._version, f"{self.owner}.r{self._changes}", self.world.now)
+        machine.start()
+        self.pump(machine)
+
+    def changed(self, machine: LogMachine, effect: LogChanged) -> None:
+        """The log names the new ledger: append to it."""
+        assert effect.ledger_id is not None
+        self.is_busy = False
+        self._metadata, self._version = effect.metadata, effect.version
+        if isinstance(machine, LogTakeover):
+            self.world.count("takeover served")
+            self.cluster.oracle.took_over(effect.ledger_id, self.owner)
+        elif self.is_over:
+            return
+        else:
+            self.world.count("leader rolled")
+            self._previous = self.writer
+        self.serve(effect.ledger_id)
+        self._watch()
+
+    def serve(self, ledger_id: int) -> None:
+        """Begins to write to this ledger."""
+        record, version = self._created_records[ledger_id]
+        self.writer = WriterShell(self.client, record, version, f"{self.owner}.{ledger_id}")
+        self.writer.on_changed = self._watch
+
+    def failed(self, machine: LogMachine, effect: LogFailed) -> None:
+        """Taken over by somebody else, or no takeover at all."""
+        self.is_busy = False
+        if isinstance(machine, LogRolling) and isinstance(effect.error, FencedError) and not self.is_over:
+            self.world.count("leader deposed on a roll")
+        self._end(effect.error)
+
+    # -- appending ---------------------------------------------------------------------------------------------------
+
+    def append(self, count: int) -> None:
+        """Submits records."""
+        if self.writer is None or self.is_over or self._wants_close:
+            return
+        payloads = [f"{self.owner}:{number}".encode() for number in range(self._submitted, self._submitted + count)]
+        self._submitted += count
+        if self._previous is not None and self.holds_back():
+            self.world.count("append held back over a roll")
+            self._held.append(payloads)
+        else:
+            self.writer.append(payloads)
+
+    def holds_back(self) -> bool:
+        """Whether records for the new ledger must wait: something in the previous one is unconfirmed."""
+        assert self._previous is not None
+        return bool(self._held) or bool(self._previous.machine.unconfirmed)
+
+    def _watch(self) -> None:
+        """Something was confirmed, or a writer ended."""
+        if self.is_over or self.writer is None:
+            return
+        for writer in (self._previous, self.writer):
+            if writer is not None and writer.is_done and writer.error is not None and not _is_trimmed(writer):
+                if isinstance(writer.error, FencedError):
+                    self.world.count("leader deposed on an append")
+                self._end(writer.error)
+                return
+        if self._previous is not None:
+            self._finish_previous(self._previous)
+        if self._wants_close and self.is_settled and not self.writer.machine.unconfirmed:
+            self.writer.close()
+            if self.writer.is_done:
+                self.is_over = True
+
+    def _finish_previous(self, previous: WriterShell) -> None:
+        if previous.is_done:
+            self._previous = None
+        elif not previous.machine.unconfirmed and not previous.is_closing:
+            previous.close()
+        assert self.writer is not None
+        if not previous.machine.unconfirmed:
+            held, self._held = self._held, []
+            for payloads in held:
+                self.writer.append(payloads)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether no roll is under way and nothing is held back."""
+        return not self.is_busy and self._previous is None and not self._held
+
+    def finish(self) -> None:
+        """Closes the log's last ledger once all is confirmed."""
+        self._wants_close = True
+        self._watch()
+
+    def _end(self, error: ReplogError) -> None:
+        self.error = error
+        self.is_over = True
+        for writer in (self._previous, self.writer):
+            if writer is not None and not writer.is_done:
+                writer.abandon()
+
+
+def _is_trimmed(writer: WriterShell) -> bool:
+    """Whether a previous ledger, all of it confirmed, was trimmed before it was closed."""
+    return isinstance(writer.error, LedgerNotFoundError) and not writer.machine.unconfirmed and writer.is_closing

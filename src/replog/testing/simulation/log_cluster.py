@@ -1,0 +1,147 @@
+"""A simulated run of a log: leaders, followers, trims, and bookies that collect what was deleted."""
+
+from __future__ import annotations
+
+from replog.protocol.model import LedgerState
+from replog.testing.simulation.bookies import SimulatedBookie
+from replog.testing.simulation.cluster import Cluster
+from replog.testing.simulation.followers import LogFollower
+from replog.testing.simulation.leaders import LeaderShell, TrimShell
+from replog.testing.simulation.plan import Op, Plan
+
+_COLLECTIONS = 3
+_LAST_LEADER = "l99"
+_LAST_FOLLOWER = "f99"
+
+
+class LogCluster(Cluster):
+    """One log."""
+
+    def __init__(self, plan: Plan, transcript: list[str] | None = None) -> None:
+        super().__init__(plan, transcript)
+        self.leaders: dict[str, LeaderShell] = {}  # by session
+        self._current: dict[str, LeaderShell] = {}  # by client: its last session
+        self._followers: dict[str, LogFollower] = {}
+        self._trims: list[TrimShell] = []
+        self._finale = 0
+        self.oracle.on_deleted = self._deleted
+
+    # -- operations --------------------------------------------------------------------------------------------------
+
+    def op_lead(self, op: Op) -> None:
+        """A client takes over the log."""
+        client = self.client(op.node)
+        session = self._current.get(op.node)
+        if session is not None and not session.is_over:
+            return
+        owner = f"{op.node}.{len(self.leaders) + 1}"
+        session = LeaderShell(client, self, owner)
+        self.leaders[owner] = self._current[op.node] = session
+        client.wake(session.start, ())
+
+    def op_append(self, op: Op) -> None:
+        """A leader appends; whoever doesn't lead doesn't."""
+        session = self._current.get(op.node)
+        if session is not None:
+            session.client.wake(session.append, (int(op.arguments[0]),))
+
+    def op_roll(self, op: Op) -> None:
+        """A leader goes on in a new ledger."""
+        session = self._current.get(op.node)
+        if session is not None:
+            session.client.wake(session.roll, ())
+
+    def op_abandon(self, op: Op) -> None:
+        """A leader's deadline passes."""
+        session = self._current.get(op.node)
+        if session is not None and session.writer is not None:
+            session.client.wake(session.writer.abandon, ())
+
+    def op_trim(self, op: Op) -> None:
+        """Somebody trims: whole ledgers before the last one that has something confirmed, and as many more stay."""
+        number, _ = self.oracle.highest_position
+        shell = TrimShell(self.client(op.node), self, number - int(op.arguments[0]))
+        self._trims.append(shell)
+        shell.client.wake(shell.start, ())
+
+    def op_follow(self, op: Op) -> None:
+        """A client reads the log from its beginning, and follows."""
+        self._follow(op.node)
+
+    def _follow(self, name: str) -> LogFollower:
+        follower = self._followers.get(name)
+        if follower is None:
+            follower = self._followers[name] = LogFollower(self.client(name))
+            follower.client.wake(follower.start, ())
+        return follower
+
+    # -- garbage collection ------------------------------------------------------------------------------------------
+
+    def _deleted(self, ledger_id: int) -> None:
+        for bookie in self.bookies.values():
+            bits, _ = self.world.draw(bookie.number, bookie.number, "collect", ledger_id)
+            for turn in range(_COLLECTIONS):
+                self.world.at(5 + (bits >> 10 * turn) % 1000, self._collect, bookie, ledger_id)
+
+    def _collect(self, bookie: SimulatedBookie, ledger_id: int) -> None:
+        disk = bookie.disk.get(ledger_id)
+        if bookie.alive and disk is not None and not disk.deleted:
+            self.world.count("bookie dropped a deleted ledger")
+            bookie.drop(ledger_id)
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    def pursue_goals(self) -> bool:
+        """All that is under way ends; a last leader takes over, appends and closes; a last follower reads it all."""
+        alive = [session for session in self.leaders.values() if session.client.alive]
+        last = self._current.get(_LAST_LEADER)
+        if last is None:
+            if any(session.is_busy for session in alive) or any(
+                trim.client.alive and not trim.is_done for trim in self._trims
+            ):
+                return False
+            self.operate(Op(self.world.now, "lead", _LAST_LEADER))
+            return False
+        if last.writer is None or not self._depose(alive, last):
+            return False
+        return self._conclude(last)
+
+    def _depose(self, alive: list[LeaderShell], last: LeaderShell) -> bool:
+        """Whoever still believes to lead appends, and learns better (L5)."""
+        others = [session for session in alive if session is not last and not session.is_over]
+        if self._finale == 0:
+            self._finale = 1
+            last.append(2)
+            for session in others:
+                session.append(1)
+        return not others
+
+    def _conclude(self, last: LeaderShell) -> bool:
+        assert last.writer is not None
+        if self._finale == 1:
+            self._finale = 2
+            last.roll()
+            last.append(3)
+        last.finish()
+        record = self.oracle.ledgers[last.writer.ledger_id].record
+        if record.state is not LedgerState.CLOSED or record.last_entry_id is None:
+            return False
+        end = self.oracle.segments[last.writer.ledger_id], record.last_entry_id
+        self._follow(_LAST_FOLLOWER)
+        followers = [each for each in self._followers.values() if each.client.alive]
+        if not all(follower.has_read(*end) for follower in followers):
+            return False
+        for follower in followers:
+            follower.stop()
+        return True
+
+    def unfinished(self) -> str:
+        """What is left to do."""
+        left = [f"{owner}{' busy' * session.is_busy}" for owner, session in self.leaders.items() if not session.is_over]
+        left += [f"{name} at {each.number}" for name, each in self._followers.items() if not each.is_stopped]
+        return f"{', '.join(left)}; {sum(not trim.is_done for trim in self._trims)} trims; stage {self._finale}"
+
+    def check_end(self) -> None:
+        """The log holds every confirmed record once, in order."""
+        super().check_end()
+        self.oracle.check_log()

@@ -1,0 +1,443 @@
+"""Known bugs, put back one by one: what proves that the simulator would find them.
+
+A mutant is one or two changes of a method's text, applied to the class while a context lasts. A change whose old text
+is not there exactly once is an error, so this table follows the code or fails. `seeds` is how many seeds, from `first`
+on, find it; where chance needs thousands, `conversation` names the scripted schedule that needs one.
+"""
+
+from __future__ import annotations
+
+from replog.errors import LocalProtocolError
+from replog.protocol.bookie import LedgerOnBookie
+from replog.protocol.chaining import LogTakeover, LogTrimming
+from replog.protocol.change import Change
+from replog.protocol.quorum import Quorum
+from replog.protocol.reading import LedgerReading
+from replog.protocol.recovery import LedgerRecovery
+from replog.protocol.writing import LedgerWriting
+from replog.testing.simulation.bookies import SimulatedBookie
+from replog.testing.simulation.leaders import LeaderShell
+from replog.testing.simulation.mutation import Mutant, Patch
+
+MUTANTS = (
+    Mutant(
+        "too-few-negatives",
+        "R4",
+        "BOOKKEEPER-355, -365: one negative too few proves absence",
+        (
+            Patch(
+                LedgerRecovery,
+                "_decide",
+                "self.quorum.is_absent(entry_id, self._negatives)",
+                "self._negatives.bit_count() >= max(1, self.quorum.negatives_needed - 1)",
+            ),
+        ),
+        60,
+    ),
+    Mutant(
+        "reads-dont-fence",
+        "R4",
+        "issue 2614 (C1): recovery reads look, but do not fence",
+        (
+            Patch(
+                LedgerOnBookie,
+                "_raise_marks",
+                "confirmed = -1",
+                "confirmed = -1\n    if isinstance(request, RecoveryReadRequest):\n        return None",
+            ),
+        ),
+        60,
+        overlook=frozenset({"R3", "O10"}),
+    ),
+    Mutant(
+        "advancing-confirmed",
+        "R5",
+        "issue 5d69fdd (C6): recovery adds carry an advancing last add confirmed",
+        (Patch(LedgerRecovery, "_send", "True, self.frozen_last_add_confirmed", "True, self._written_through"),),
+        60,
+    ),
+    Mutant(
+        "ensemble-before-cas",
+        "C3",
+        "issue 1591 (C14): the new ensemble is used before the metadata names it",
+        (
+            Patch(
+                LedgerWriting,
+                "_propose_ensemble",
+                "self._propose(self.metadata.with_fragment(fragment))",
+                "self._propose(self.metadata.with_fragment(fragment))\n"
+                "    self._change.written(self.version + 1)\n    self._ensemble_durable()",
+            ),
+            Patch(
+                LedgerWriting,
+                "metadata_written",
+                "if self._stage is _Stage.DONE:",
+                "if self._stage is _Stage.DONE or self._change.proposed is None:",
+            ),
+            Patch(
+                LedgerWriting,
+                "metadata_conflict",
+                "if self._stage is not _Stage.DONE:",
+                "if self._stage is not _Stage.DONE and self._change.proposed is not None:",
+            ),
+        ),
+        60,
+    ),
+    Mutant(
+        "replaced-acks-kept",
+        "C5",
+        "C5: acknowledgements of a replaced bookie stay counted",
+        (Patch(LedgerWriting, "_ensemble_durable", "pending.acknowledged &= ~resend", "pass"),),
+        60,
+    ),
+    Mutant(
+        "late-acks-counted",
+        "C6",
+        "a late acknowledgement counts for the index, whoever stands there now",
+        (Patch(LedgerWriting, "add_confirmed", "self._ensemble[index] != bookie_id or ", ""),),
+        60,
+    ),
+    Mutant(
+        "completion-during-change",
+        "C1",
+        "issues 3005, 4097, 4651 (C15): entries are confirmed while the ensemble changes",
+        (
+            Patch(
+                LedgerWriting,
+                "add_confirmed",
+                "if self._stage is _Stage.STEADY:",
+                "if self._stage is not _Stage.CLOSING:",
+            ),
+        ),
+        60,
+    ),
+    Mutant(
+        "fragment-starts-late",
+        "C2",
+        "the new fragment starts one entry too late",
+        (
+            Patch(
+                LedgerWriting,
+                "_propose_ensemble",
+                "self.last_add_confirmed + 1",
+                "min(self.last_add_confirmed + 2, self.last_add_pushed + 1)",
+            ),
+        ),
+        60,
+    ),
+    Mutant(
+        "confirmed-out-of-order",
+        "W2",
+        "an entry is confirmed at its own quorum, whatever lower ids are doing",
+        (
+            Patch(
+                LedgerWriting,
+                "add_confirmed",
+                "        self._complete()",
+                "        last = pending.batch.last_entry_id\n"
+                "        if pending.acknowledged.bit_count() >= self.quorum.ack and last > self.last_add_confirmed:\n"
+                "            self.last_add_confirmed = last\n            self._effects.append(Confirmed(last))",
+            ),
+        ),
+        60,
+    ),
+    Mutant(
+        "partial-gathering",
+        "W2",
+        "a gathering is confirmed when the first of its striped batches is",
+        (
+            Patch(
+                LedgerWriting,
+                "_complete",
+                "if pending.acknowledged.bit_count() < ack:",
+                "if pending.acknowledged.bit_count() < ack and pending is gathering.pending[0]:",
+            ),
+        ),
+        60,
+    ),
+    Mutant(
+        "resend-other-bytes",
+        "W3",
+        "a resend builds the batch anew, with today's last add confirmed",
+        (
+            Patch(
+                LedgerWriting,
+                "_ensemble_durable",
+                "        self._send(pending, resend & ~self._failed)",
+                "        old = pending.batch\n"
+                "        pending.batch = batches.build(self._digest, ledger_id=old.ledger_id, stride=old.stride,\n"
+                "            first_entry_id=old.first_entry_id, payloads=old.payloads(), stamp=old.stamp,\n"
+                "            last_add_confirmed=self.last_add_confirmed, timestamp_ns=old.timestamp_ns,\n"
+                "            cumulative_length=old.cumulative_length)\n"
+                "        self._send(pending, resend & ~self._failed)",
+            ),
+        ),
+        60,
+    ),
+    Mutant(
+        "writer-ignores-fenced",
+        "W4",
+        "a fenced writer goes on as if nothing had been said",
+        (Patch(LedgerWriting, "add_fenced", "if self._stage not in", "if False and self._stage not in"),),
+        60,
+    ),
+    Mutant(
+        "fenced-is-failure",
+        "W4",
+        "a fenced writer looks for other bookies, and keeps confirming there",
+        (
+            Patch(
+                LedgerWriting,
+                "metadata_read",
+                "elif metadata.state is not LedgerState.OPEN:",
+                "elif metadata.state is LedgerState.CLOSED:",
+            ),
+            Patch(LedgerWriting, "add_fenced", "self._fail(", "self._complete() if self else ("),
+        ),
+        60,
+    ),
+    Mutant(
+        "close-without-freezing",
+        "R1",
+        "issue 4049: entries are confirmed between the closing CAS and its answer",
+        (
+            Patch(LedgerWriting, "close", "    self._gatherings.clear()\n    self._pending.clear()\n", ""),
+            Patch(
+                LedgerWriting,
+                "add_confirmed",
+                "if self._stage is _Stage.STEADY:",
+                "if self._stage in (_Stage.STEADY, _Stage.CLOSING):",
+            ),
+        ),
+        60,
+    ),
+    Mutant(
+        "uncertain-is-written",
+        "M1",
+        "a CAS whose answer was lost is taken for written",
+        (
+            Patch(
+                LedgerWriting,
+                "metadata_uncertain",
+                "self.metadata_conflict()",
+                "if self._stage is not _Stage.DONE:\n        self.metadata_written(self.version + 1)",
+            ),
+        ),
+        60,
+    ),
+    Mutant(
+        "error-is-absence",
+        "R4",
+        "issue 2908 (C17): silence or damage counts as a negative",
+        (Patch(LedgerRecovery, "read_unknown", "self._doubts |=", "self._negatives |="),),
+        60,
+    ),
+    Mutant(
+        "recovery-publishes-early",
+        "R6",
+        "C3: recovery's ensemble change is in the metadata before it closes",
+        (
+            Patch(
+                LedgerRecovery,
+                "replacements_chosen",
+                "        self._add_private_fragment()",
+                "        self._add_private_fragment()\n        if self._change.proposed is None:\n"
+                "            self._propose(self.metadata.with_fragment(self._fragments[-1]))",
+            ),
+            Patch(
+                LedgerRecovery,
+                "_settle",
+                "else:",
+                "elif self._stage is _Stage.READING:\n        self._close_when_written()\n    else:",
+            ),
+            Patch(
+                LedgerRecovery,
+                "_close_when_written",
+                "or self._choosing",
+                "or self._choosing or self._change.proposed is not None",
+            ),
+        ),
+        60,
+        overlook=frozenset({"R6"}),
+    ),
+    Mutant(
+        "reads-changed-ensemble",
+        "R9",
+        "C4: recovery reads ask recovery's own new ensemble",
+        (Patch(LedgerRecovery, "_read_next", "self._frozen.ensemble[index]", "self._ensemble[index]"),),
+        60,
+    ),
+    Mutant(
+        "starts-behind-fragment",
+        "R4",
+        "issue 2615 (C2): recovery starts at the last add confirmed reported, before the last fragment",
+        (
+            Patch(
+                LedgerRecovery,
+                "_start_reading",
+                "max(self._highest_reported, self._frozen.first_entry_id - 1)",
+                "self._highest_reported",
+            ),
+        ),
+        60,
+    ),
+    Mutant(
+        "written-back-once",
+        "R4",
+        "a recovered entry counts as written back with one copy",
+        (Patch(LedgerRecovery, "_advance", "< self.quorum.ack", "< 1"),),
+        60,
+    ),
+    Mutant(
+        "recovery-resends-nothing",
+        "R6",
+        "recovery keeps the acknowledgements of bookies that it replaced",
+        (Patch(LedgerRecovery, "replacements_chosen", "pending.acknowledged &= ~resend", "pass"),),
+        60,
+    ),
+    Mutant(
+        "fence-forgotten",
+        "R3",
+        "BOOKKEEPER-500, -815: the fence is not durable, and a restart forgets it",
+        (Patch(SimulatedBookie, "set_marks", "disk.fence_term = max(disk.fence_term, mutation.fence_term)", "pass"),),
+        60,
+        overlook=frozenset({"R3", "O10"}),
+    ),
+    Mutant(
+        "answer-before-durable",
+        "B1",
+        "an add is acknowledged before it is synced",
+        (
+            Patch(
+                SimulatedBookie,
+                "handle",
+                "    self._sync_next()",
+                "    if isinstance(request, AddRequest) and accepted.refusal is None:\n"
+                "        reply(ledger.answer(accepted))\n    self._sync_next()",
+            ),
+        ),
+        60,
+        overlook=frozenset({"B1"}),
+    ),
+    Mutant(
+        "only-last-fenced",
+        "L1",
+        "C19: taking over fences only the last ledger",
+        (Patch(LogTakeover, "_start_over", "-RECOVERED_AT_TAKEOVER:", "-1:"),),
+        60,
+        overlook=frozenset({"L1", "I11"}),
+        scenario="log",
+    ),
+    Mutant(
+        "serving-before-cas",
+        "L1",
+        "a leader serves before the CAS that names its ledger",
+        (
+            Patch(
+                LogTakeover,
+                "ledger_created",
+                "self._propose(metadata.with_ledger(ledger_id, self._now_ms))",
+                "self._propose(metadata.with_ledger(ledger_id, self._now_ms))\n    self.is_done = True\n"
+                "    self._effects.append(LogChanged(self._change.proposed, (self._change.version or 0) + 1, ledger_id))",
+            ),
+        ),
+        60,
+        overlook=frozenset({"L1"}),
+        scenario="log",
+    ),
+    Mutant(
+        "trim-deletes-first",
+        "L3",
+        "ledgers are deleted before the list is cut",
+        (
+            Patch(
+                LogTrimming,
+                "_start_over",
+                "self._propose(trimmed)",
+                "self._effects += [DeleteLedger(each) for each in self._dropped]\n        self._propose(trimmed)",
+            ),
+        ),
+        60,
+        scenario="log",
+    ),
+    Mutant(
+        "drop-forgets-fence",
+        "L5",
+        "a bookie that drops a deleted ledger forgets its fence",
+        (
+            Patch(SimulatedBookie, "drop", "Marks(fence_term=DELETED_TERM)", "Marks()"),
+            Patch(SimulatedBookie, "tombstone", "disk.fence_term, disk.deleted = DELETED_TERM, True", "pass"),
+        ),
+        60,
+        overlook=frozenset({"R3", "O10"}),
+        scenario="log",
+    ),
+    Mutant(
+        "roll-does-not-wait",
+        "L2",
+        "records for the new ledger are sent while the previous one has unconfirmed ones",
+        (
+            Patch(
+                LeaderShell,
+                "holds_back",
+                "return bool(self._held) or bool(self._previous.machine.unconfirmed)",
+                "return False",
+            ),
+        ),
+        60,
+        scenario="log",
+    ),
+    Mutant(
+        "reads-past-end",
+        "R7",
+        "a reader hands out the whole batch that it got",
+        (
+            Patch(LedgerReading, "_deliver", "    while self.next_entry_id <= self.last_readable:", "    while True:"),
+            Patch(LedgerReading, "_accept", "        and entry_id <= self.last_readable\n", ""),
+        ),
+        60,
+    ),
+)
+
+# What changes nothing that anybody could see, and why.
+EQUIVALENT = (
+    Mutant(
+        "token-ignored",
+        "M1",
+        "An ambiguous CAS that was written is taken for lost. Every machine has a second look, because a change may be"
+        " followed by somebody else's before it is read back: the writer compares the last fragment or the end, a takeover"
+        " and a roll look for their ledger in the list, a recovery adopts what it finds.",
+        (
+            Patch(
+                Change,
+                "read_back",
+                "Settled.WRITTEN if record.token == self.proposed.token else Settled.LOST",
+                "Settled.LOST",
+            ),
+        ),
+        0,
+    ),
+    Mutant(
+        "fence-cover-in-total",
+        "R2",
+        "Fences are counted in total instead of for each write set. Recovery reads fence as well (R4), and a negative"
+        " counts only from the write set of its entry; the fencing phase only finds a better place to start.",
+        (
+            Patch(
+                Quorum,
+                "is_covered",
+                "all(self.is_absent(rotation, indices) for rotation in range(self.ensemble))",
+                "indices.bit_count() >= self.negatives_needed",
+            ),
+        ),
+        0,
+    ),
+)
+
+
+def mutant_named(name: str) -> Mutant:
+    """The mutant of this name."""
+    for mutant in (*MUTANTS, *EQUIVALENT):
+        if mutant.name == name:
+            return mutant
+    raise LocalProtocolError(f"no mutant {name!r}; known: {', '.join(mutant.name for mutant in MUTANTS)}")
