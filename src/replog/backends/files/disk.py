@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import io
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -38,9 +39,13 @@ class Disk:
 
     def pread_cached(self, fd: int, size: int, offset: int) -> bytes:
         """As `pread` if the page cache has it, else BlockingIOError; fewer bytes where the cache ends."""
-        buffer = bytearray(size)
-        count = os.preadv(fd, (buffer,), offset, os.RWF_NOWAIT)
-        return bytes(buffer) if count == size else bytes(memoryview(buffer)[:count])
+        target = io.BytesIO()  # gives its bytes away without a copy
+        target.seek(size - 1)
+        target.write(b"\0")
+        with target.getbuffer() as buffer:
+            count = os.preadv(fd, (buffer,), offset, os.RWF_NOWAIT)
+        target.truncate(count)
+        return target.getvalue()
 
     def pwritev(self, fd: int, buffers: Sequence[Buffer], offset: int) -> int:
         """Writes the buffers one after the other; returns how many bytes were taken, which may be fewer."""
@@ -133,6 +138,12 @@ def is_full(error: OSError) -> bool:
 
 def write_all(disk: Disk, fd: int, buffers: Sequence[Buffer], offset: int) -> None:
     """Writes all of these bytes, in as few calls as the system allows."""
+    if len(buffers) <= _IOV_MAX:
+        written = disk.pwritev(fd, buffers, offset)
+        if written == sum(map(len, buffers)):
+            return
+        offset += written
+        buffers = _after(list(buffers), written)
     for start in range(0, len(buffers), _IOV_MAX):
         left = list(buffers[start : start + _IOV_MAX])
         while left:
@@ -155,6 +166,8 @@ def _after(buffers: list[Buffer], written: int) -> list[Buffer]:
 def read_all(disk: Disk, fd: int, size: int, offset: int) -> bytes:
     """Exactly these bytes, or fewer if the file ends before."""
     data = disk.pread(fd, size, offset)
+    if len(data) == size:
+        return data
     while 0 < len(data) < size:
         more = disk.pread(fd, size - len(data), offset + len(data))
         if not more:

@@ -5,6 +5,7 @@ The journal files *are* the log: a batch's bytes go from the caller's object int
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 from replog.backends.files.disk import ZEROS, Buffer, Disk, is_full, named_error, write_all
@@ -26,6 +27,9 @@ Record = tuple[RecordType, bytes]
 
 _EPOCH_RECORD_BYTES = RECORD_HEADER_BYTES + 8
 _ALLOCATE_BYTES = 16 << 20
+_FILL_BYTES_PER_S_MAX = (
+    100 << 20
+)  # who writes new files faster than this loses more by the zeros than by waiting for metadata
 
 
 class Journal:
@@ -36,6 +40,7 @@ class Journal:
     ) -> None:
         self._disk = disk
         self._options = options
+        self._capacity = options.capacity_bytes
         self._pool = pool
         self.files = files
         self.current = current
@@ -49,7 +54,7 @@ class Journal:
         reserve = self._options.reserve_bytes if keep_reserve else 0
         needed = size + _EPOCH_RECORD_BYTES + reserve
         file = self.current
-        if file.position + needed > self._options.capacity_bytes and file.position > PAGE_BYTES:
+        if file.position + needed > self._capacity and file.position > PAGE_BYTES:
             file = self._roll()
         end = -(-(file.position + needed) // PAGE_BYTES) * PAGE_BYTES
         if end > file.allocated:
@@ -68,7 +73,7 @@ class Journal:
             if end <= file.allocated:
                 return
             file.is_outrun = True
-            generous = min(file.allocated + _ALLOCATE_BYTES, self._options.capacity_bytes)
+            generous = min(file.allocated + _ALLOCATE_BYTES, self._capacity)
             try:
                 self._reserve(file, max(end, generous))
             except OSError as error:
@@ -91,10 +96,10 @@ class Journal:
         file = self.current
         sequence = self.sequence + 1
         buffers, locations, end, epoch = self._lay_out(file, records, sequence)
+        file.is_pristine = False  # if this fails, a part may stand there: the next group begins another epoch
         try:
             write_all(self._disk, file.fd, buffers, file.position)
         except OSError as error:
-            file.is_pristine = False  # a part may stand there: the next group begins another epoch
             raise named_error(f"write to {file.path} at {file.position}", error) from error
         try:
             self._disk.fdatasync(file.fd)
@@ -147,9 +152,10 @@ class Journal:
         return buffers, locations, offset, epoch
 
     def _prepare_ahead(self, file: JournalFile) -> None:
-        capacity = self._options.capacity_bytes
+        capacity = self._capacity
         if file.position > capacity // 2:
-            self._pool.want(file.number + 1)
+            elapsed_s = time.monotonic() - file.began_s
+            self._pool.want(file.number + 1, fill=file.position < elapsed_s * _FILL_BYTES_PER_S_MAX)
         ahead = self._options.fill_ahead_bytes
         if file.allocated < capacity and not file.is_outrun and file.allocated - file.position < ahead // 2:
             self._pool.fill(file)

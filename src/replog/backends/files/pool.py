@@ -30,6 +30,7 @@ class JournalFile:
 
     __slots__ = (
         "allocated",
+        "began_s",
         "epoch",
         "fd",
         "filling",
@@ -53,7 +54,8 @@ class JournalFile:
         self.is_pristine = False  # nobody else wrote records of this epoch here, wholly or in part
         self.position = PAGE_BYTES  # where the next group goes
         self.allocated = allocated
-        self.is_outrun = False  # the writer was faster than the zeros
+        self.is_outrun = False  # the writer is faster than the zeros: it allocates what it needs
+        self.began_s = time.monotonic()  # when it became the current one
         self.first_sequence = 0
         self.last_sequence = 0
         self.pins = 0  # how many reads are under way
@@ -74,6 +76,7 @@ class FilePool:
         self._spares: list[str] = []
         self._spare_count = 0
         self._wanted = 0  # the number of the file to prepare
+        self._fill_wanted = True
         self._ready: JournalFile | None = None
         self._refusal: OSError | None = None  # why the wanted file could not be made: no space
         self._to_fill: JournalFile | None = None
@@ -106,19 +109,20 @@ class FilePool:
                 self._disk.close(file.fd)
                 file.fd = -1
 
-    def want(self, number: int) -> None:
-        """Asks for the next file to be prepared. Returns at once."""
+    def want(self, number: int, *, fill: bool) -> None:
+        """Asks for the next file to be prepared, and to be filled if it is a new one. Returns at once."""
         with self._changed:
             if self._ready is not None or self._wanted == number:
                 return
             self._wanted = number
+            self._fill_wanted = fill
             self._refusal = None
             self._changed.notify_all()
         self._work_inline()
 
     def take(self, number: int) -> JournalFile:
         """The prepared file, waiting for it if need be. Raises `StorageFullError`, `StorageFailedError`."""
-        self.want(number)
+        self.want(number, fill=False)
         deadline = time.monotonic() + _PREPARE_TIMEOUT_S
         with self._changed:
             while self._ready is None:
@@ -133,6 +137,7 @@ class FilePool:
                         "Look at the disk, then restart the bookie",
                     )
             ready, self._ready = self._ready, None
+        ready.began_s = time.monotonic()
         return ready
 
     def fill(self, file: JournalFile) -> None:
@@ -234,6 +239,7 @@ class FilePool:
                 self._refusal = error
                 self._changed.notify_all()
             return
+        ready.is_outrun = not self._fill_wanted
         with self._changed:
             self._wanted = 0
             self._ready = ready

@@ -17,6 +17,11 @@ _COALESCE_BYTES_MAX = 32 << 10  # larger batches are read one by one: a call cos
 _ELSEWHERE = "Read it from another bookie, and re-replicate this one"
 
 
+def fetch_one(disk: Disk, file: JournalFile, location: Location, *, wait: bool) -> Batch:
+    """The batch at this place. Raises `StorageUncertainError`; without waiting, `trio.WouldBlock`."""
+    return _checked(file, location, _read_bytes(disk, file, location.size, location.offset, wait), wait)
+
+
 def fetch(disk: Disk, files: dict[int, JournalFile], locations: Sequence[Location], *, wait: bool) -> list[Batch]:
     """The batches at these places, up to the first one that is damaged or, without waiting, isn't in memory.
 
@@ -25,10 +30,8 @@ def fetch(disk: Disk, files: dict[int, JournalFile], locations: Sequence[Locatio
     while len(batches) < len(locations):
         at = len(batches)
         stop = _adjacent_end(locations, at)
-        run = locations[at:stop] if at or stop < len(locations) else locations
-        file = files[run[0].number]
         try:
-            batches += _fetch_run(disk, file, run, wait)
+            batches += _fetch_run(disk, files[locations[at].number], locations[at:stop], wait)
         except (trio.WouldBlock, StorageUncertainError):
             if not batches:
                 raise
@@ -59,19 +62,24 @@ def _fetch_run(disk: Disk, file: JournalFile, run: Sequence[Location], wait: boo
     batches: list[Batch] = []
     for location in run:
         at = location.offset - start
-        piece = data if len(run) == 1 else data[at : at + location.size]
-        if len(piece) == location.size and payload_checksum(piece) == location.checksum:
-            try:
-                batches.append(decode(piece))
-                continue
-            except RemoteProtocolError as error:
-                raise _uncertain(file, location) from error
-        if batches:
+        try:
+            batches.append(_checked(file, location, data[at : at + location.size] if len(run) > 1 else data, wait))
+        except (trio.WouldBlock, StorageUncertainError):
+            if not batches:
+                raise
             break
-        if not wait and len(piece) < location.size:
-            raise trio.WouldBlock
-        raise _uncertain(file, location)
     return batches
+
+
+def _checked(file: JournalFile, location: Location, data: bytes, wait: bool) -> Batch:
+    if len(data) == location.size and payload_checksum(data) == location.checksum:
+        try:
+            return decode(data)
+        except RemoteProtocolError as error:
+            raise _uncertain(file, location) from error
+    if len(data) < location.size and not wait:
+        raise trio.WouldBlock
+    raise _uncertain(file, location)
 
 
 def _read_bytes(disk: Disk, file: JournalFile, size: int, start: int, wait: bool) -> bytes:

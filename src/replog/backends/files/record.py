@@ -20,8 +20,9 @@ a header with a higher sequence proves that everything before it was durable onc
 file gets a new one, and so does a file that an earlier process wrote to. A record counts only if it has the epoch that
 is current at its place, so what an earlier life or a torn write left behind never joins a later group.
 
-Checksums are CRC32C; that of a header starts from the file's number and the bookie's identity. That of a payload takes the
-last four bytes first: most batches end with their own CRC32C, and a plain CRC32C over such bytes is the same whatever they say.
+Checksums are CRC32C; that of a header starts from the file's number and the bookie's identity. That of a payload covers
+its last four bytes and the CRC32C of all before them, in this order: most batches end with their own CRC32C, and a
+plain one over such bytes is the same whatever they say.
 """
 
 from __future__ import annotations
@@ -123,9 +124,9 @@ def checksum_seed(number: int, identity: bytes) -> int:
 
 
 def payload_checksum(payload: bytes | memoryview) -> int:
-    """The checksum of a payload: its last four bytes first."""
-    view = memoryview(payload)
-    return int(crc32c(view[:-4], crc32c(view[-4:])))
+    """The checksum of a payload: over its last four bytes and the CRC32C of what is before them."""
+    checksum: int = crc32c(crc32c(memoryview(payload)[:-4]).to_bytes(4, "little"), crc32c(payload[-4:]))
+    return checksum
 
 
 def pack_record_header(

@@ -22,12 +22,11 @@ from replog.backends.files.journal import Journal, Record
 from replog.backends.files.opening import close_files, open_directory
 from replog.backends.files.options import FilesOptions
 from replog.backends.files.pool import FilePool, JournalFile
-from replog.backends.files.reading import fetch
+from replog.backends.files.reading import fetch, fetch_one
 from replog.backends.files.record import RECORD_HEADER_BYTES, RecordType, pack_checkpoint, pack_drop, pack_marks
 from replog.errors import (
     ConfigError,
     LocalProtocolError,
-    StorageError,
     StorageFailedError,
     StorageFullError,
     StorageUncertainError,
@@ -68,9 +67,10 @@ class FilesStorage(Storage):
         self._options = options
         self._disk = disk
         self._pid = os.getpid()
-        self._changed = threading.Condition(threading.Lock())
+        self._mutex = threading.Lock()  # for the index, and for files being opened, closed and read
+        self._changed = threading.Condition(self._mutex)
         self._commit_lock = threading.Lock()
-        self._failure: StorageError | None = None
+        self._failure: BaseException | None = None
         self._is_closed = False
         self._is_usable = False
         self._look_for_dead = True
@@ -112,14 +112,16 @@ class FilesStorage(Storage):
         with self._commit_lock:
             self._check_usable()
             plan = self._plan(mutations)
-            if plan.records:
-                try:
+            try:
+                if plan.records:
                     self._write(plan)
                     if self._look_for_dead or self._journal.sealed:
                         self._recycle()
-                except StorageFailedError as error:
-                    self._fail(error)
-                    raise
+            except StorageFullError:
+                raise
+            except BaseException as error:  # also an interrupt: what is on the disk is not what the index says
+                self._fail(error)
+                raise
             self._commits += 1
 
     def _plan(self, mutations: Sequence[Mutation]) -> _Plan:
@@ -167,7 +169,7 @@ class FilesStorage(Storage):
         journal.make_room(plan.size, keep_reserve=plan.has_batches)
         locations = journal.write(plan.records)
         index = self._index
-        with self._changed:
+        with self._mutex:
             for location, change in zip(locations, plan.changes, strict=True):
                 if isinstance(change, Batch):
                     index.put_batch(
@@ -240,26 +242,37 @@ class FilesStorage(Storage):
         return self._read(ledger_id, entry_id, stamp, bytes_max, wait=False)
 
     def _read(self, ledger_id: int, entry_id: int, stamp: int, bytes_max: int, *, wait: bool) -> list[Batch]:
-        self._check_usable()
-        with self._changed:
-            if self._is_closed:
-                raise _closed(self._path)
+        if not self._is_usable or os.getpid() != self._pid:
+            self._check_usable()
+        with self._mutex:
             locations = self._index.locate(ledger_id, entry_id, stamp, bytes_max)
             if not locations:
                 return []
             files = self._pin(locations, wait)
+        if len(locations) == 1:  # a point read: as few calls as can be
+            (file,) = files.values()
+            try:
+                return [fetch_one(self._disk, file, locations[0], wait=wait)]
+            finally:
+                with self._mutex:
+                    file.pins -= 1
+                    if not file.pins:
+                        self._unpinned(file)
         try:
             return fetch(self._disk, files, locations, wait=wait)
         finally:
-            with self._changed:
+            with self._mutex:
                 for file in files.values():
                     file.pins -= 1
-                    if not file.pins and (self._is_closed or file.number not in self._journal.files):
-                        self._changed.notify_all()
+                    if not file.pins:
+                        self._unpinned(file)
 
     def _pin(self, locations: list[Location], wait: bool) -> dict[int, JournalFile]:
         """The files of these places, open, and kept so until they are unpinned."""
-        files = {number: self._journal.files[number] for number in {location.number for location in locations}}
+        if self._is_closed:
+            raise _closed(self._path)
+        known = self._journal.files
+        files = {location.number: known[location.number] for location in locations}
         for file in files.values():
             if file.fd < 0:
                 if not wait:
@@ -273,6 +286,10 @@ class FilesStorage(Storage):
         for file in files.values():
             file.pins += 1
         return files
+
+    def _unpinned(self, file: JournalFile) -> None:
+        if self._is_closed or file.number not in self._journal.files:
+            self._changed.notify_all()  # somebody may wait to close or to recycle it
 
     def _open_for_reading(self, file: JournalFile) -> None:
         file.fd = self._disk.open(file.path)
@@ -338,7 +355,7 @@ class FilesStorage(Storage):
                 close_files(self._disk, files)
             self._lock.release()
 
-    def _fail(self, error: StorageError) -> None:
+    def _fail(self, error: BaseException) -> None:
         self._failure = error
         self._is_usable = False
 
@@ -353,7 +370,8 @@ class FilesStorage(Storage):
         if self._is_closed:
             raise _closed(self._path)
         failure = self._failure or self._pool.failure
-        raise StorageFailedError(f"the storage in {self._path} has stopped: {failure}") from failure
+        self._is_usable = False
+        raise StorageFailedError(f"the storage in {self._path} has stopped: {failure or repr(failure)}") from failure
 
 
 def _closed(path: str) -> trio.ClosedResourceError:
