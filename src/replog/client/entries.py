@@ -39,6 +39,11 @@ class EntryBatch:
         """When the first of them was sent, by its writer's clock, in ns since the epoch."""
         return min(batch.timestamp_ns for batch in self._batches)
 
+    @property
+    def size_bytes(self) -> int:
+        """The memory that it holds: the stored batches, with their headers."""
+        return sum(len(batch.data) for batch in self._batches)
+
     def payloads(self) -> list[bytes]:
         """The entries' bytes, in order. Raises `RemoteProtocolError` if their writer was broken."""
         if len(self._batches) == 1:

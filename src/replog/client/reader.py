@@ -156,6 +156,7 @@ class LedgerScan:
     async def take(self) -> EntryBatch | None:
         """The next entries, or None if nothing more may be read as far as is known. Raises `EntryUnreadableError` (retry:
         yes), `EntryNotFoundError`, `LedgerNotFoundError`. If cancelled, nothing is lost."""
+        await trio.lowlevel.checkpoint_if_cancelled()  # later it may not be: what was taken out must be given out
         while True:
             try:
                 batch = self.take_nowait()
@@ -165,24 +166,26 @@ class LedgerScan:
                     return None
                 await self._wait_for_delivery()
             else:
-                await trio.lowlevel.checkpoint()
+                await trio.lowlevel.cancel_shielded_checkpoint()
                 return batch
 
     async def _wait_for_delivery(self) -> None:
         self._arrived = trio.Event()
         if self._to_connect:
-            waiting, self._to_connect = self._to_connect, []
-            await connect_all(self._membership, {effect.bookie_id for effect in waiting})
+            waiting = list(self._to_connect)
+            await connect_all(self._membership, {effect.bookie_id for effect in waiting})  # cancelled: they still wait
+            del self._to_connect[: len(waiting)]
             for effect in waiting:
                 self._send_read(effect, self._membership.channel(effect.bookie_id))
             self._drive()
         if self._rereads:
-            self._rereads = 0
+            answered = self._rereads
             try:
                 metadata, _ = await self._surroundings.records.get(self.ledger_id)
                 self._machine.metadata_read(metadata)
             except LedgerNotFoundError:
                 self._machine.metadata_missing()
+            self._rereads -= answered
             self._drive()
             return
         if self._deliveries or self._error is not None:
@@ -311,6 +314,17 @@ class LedgerReader:
             assert batch is not None, "all of it is confirmed"
             found += batch.payloads()
         return found[: last - first + 1]
+
+    async def receive_batch(self) -> EntryBatch | None:
+        """The next batch of entries; None at the end, as far as is known. Raises `EntryUnreadableError` (retry: yes),
+        `EntryNotFoundError`, `MetastoreError`. If cancelled, nothing is lost."""
+        self._check_open()
+        return await self._scan.take()
+
+    def receive_batch_nowait(self) -> EntryBatch:
+        """As `receive_batch`, but raises `trio.WouldBlock` if none is here yet, or at the end."""
+        self._check_open()
+        return self._scan.take_nowait()
 
     def batches(self) -> LedgerBatches:
         """The entries in batches, as they were stored: by far the cheapest way to read many. Use one at a time."""

@@ -69,6 +69,11 @@ class RecordBatch:
         """When the first of them was sent, by its writer's clock, in ns since the epoch."""
         return self._batch.timestamp_ns
 
+    @property
+    def size_bytes(self) -> int:
+        """The memory that it holds: the stored batches, with their headers."""
+        return self._batch.size_bytes
+
     def payloads(self) -> list[bytes]:
         """The records' bytes, in order."""
         return self._batch.payloads()
@@ -93,7 +98,7 @@ class LogReader(trio.abc.ReceiveChannel[Record]):
         self, name: str, ledgers: Ledgers, records: LogRecords, password: bytes, after: Position | None, follow: bool
     ) -> None:
         self.name = name
-        self.position = after
+        self._position = after  # of the last record given out in a batch: an iteration may stand before it
         self._ledgers = ledgers
         self._records = records
         self._password = password
@@ -112,14 +117,14 @@ class LogReader(trio.abc.ReceiveChannel[Record]):
         if self._follow:
             await self._wait_for_log()
         metadata = await self._reread()
-        if self.position is None:
+        if self._position is None:
             return
-        if self.position.segment >= metadata.next_segment_number:
-            problem = f"{self.position} is no position of log {self.name!r}: its last segment is "
+        if self._position.segment >= metadata.next_segment_number:
+            problem = f"{self._position} is no position of log {self.name!r}: its last segment is "
             raise PositionError(f"{problem}{metadata.next_segment_number - 1}")
-        if metadata.segments and self.position.segment < metadata.segments[0].number:
-            raise self._trimmed(self.position)
-        await self._open(next(each for each in metadata.segments if each.number >= self.position.segment))
+        if metadata.segments and self._position.segment < metadata.segments[0].number:
+            raise self._trimmed(self._position)
+        await self._open(next(each for each in metadata.segments if each.number >= self._position.segment))
 
     async def _wait_for_log(self) -> None:
         while True:
@@ -172,10 +177,21 @@ class LogReader(trio.abc.ReceiveChannel[Record]):
                 await self._explain_missing(self._segment)
                 raise
             if batch is not None:
-                self.position = Position(self._segment.number, batch.last_entry_id)
-                return RecordBatch(self._segment.number, batch)
+                return self._given_out(self._segment, batch)
             if not await self._at_end_of_known(self._segment, self._scan):
                 return None
+
+    def receive_batch_nowait(self) -> RecordBatch:
+        """As `receive_batch`, but raises `trio.WouldBlock` if none is here yet, or at the end."""
+        if self._closed:
+            raise trio.ClosedResourceError(f"log {self.name!r}: this reader was closed")
+        if self._scan is None or self._segment is None:
+            raise trio.WouldBlock
+        return self._given_out(self._segment, self._scan.take_nowait())
+
+    def _given_out(self, segment: Segment, batch: EntryBatch) -> RecordBatch:
+        self._position = Position(segment.number, batch.last_entry_id)
+        return RecordBatch(segment.number, batch)
 
     async def _at_end_of_known(self, segment: Segment, scan: LedgerScan) -> bool:
         """Nothing more may be read as far as is known. Learns more; False if the reader is at its end."""
@@ -252,8 +268,8 @@ class LogReader(trio.abc.ReceiveChannel[Record]):
 
     async def _open(self, segment: Segment) -> None:
         first = 0
-        if self.position is not None and self.position.segment == segment.number:
-            first = self.position.entry + 1
+        if self._position is not None and self._position.segment == segment.number:
+            first = self._position.entry + 1
         try:
             metadata, _ = await self._ledgers.records.get(segment.ledger_id)
             scan = self._ledgers.scan(metadata, first, self._password)
@@ -263,7 +279,7 @@ class LogReader(trio.abc.ReceiveChannel[Record]):
             raise
         last = scan.metadata.last_entry_id
         if last is not None and first > last + 1:
-            raise PositionError(f"{self.position} is no position of log {self.name!r}: that segment ends at {last}")
+            raise PositionError(f"{self._position} is no position of log {self.name!r}: that segment ends at {last}")
         self._segment, self._scan = segment, scan
         self._waited_for_closing = self._asked_again = False
 
