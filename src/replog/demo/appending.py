@@ -1,0 +1,94 @@
+"""How a leader appends: it keeps entries in flight, and tells what is confirmed once it is confirmed."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator
+from itertools import islice
+
+import attrs
+import trio
+
+from replog.config import ClientOptions
+from replog.demo.input import LINE_BYTES_MAX
+from replog.demo.reports import Confirmed
+from replog.log.writer import LogWriter
+from replog.protocol.model import Position
+
+LOG_NAME = "demo"
+_PUSHED_AT_ONCE = 256
+
+# Small ledgers, so that a takeover meets a log of several; a budget that keeps the log busy and a failure's doubt small.
+CLIENT_OPTIONS = ClientOptions(in_flight_bytes_max=2 * LINE_BYTES_MAX, batch_bytes_max=1 << 18, roll_bytes=8 << 20)
+
+
+@attrs.frozen
+class Quota:
+    """How much is appended: so many entries, or so many seconds long, whichever is reached first. None: no bound."""
+
+    entries: int | None = None
+    seconds: float | None = None
+
+    def fraction(self, entries: int, elapsed_s: float) -> float | None:
+        """How much of it is used up, 1.0 or more if all of it; None if there is no end to it."""
+        used = [] if self.entries is None else [entries / self.entries]
+        used += [] if self.seconds is None else [elapsed_s / self.seconds]
+        return max(used, default=None)
+
+
+class Appender:
+    """Appends lines to a log that has `entries` entries, and tells each advance of what is confirmed.
+
+    Which entry stands where is noted when it is pushed, and told only after `last_add_confirmed` has come there.
+    """
+
+    def __init__(
+        self, log: LogWriter, lines: Iterator[bytes], entries: int, tell: Callable[[Confirmed], Awaitable[None]]
+    ) -> None:
+        self.pushed = entries
+        self.confirmed = entries
+        self._first = entries
+        self._log = log
+        self._lines = lines
+        self._tell = tell
+        self._pushed: deque[tuple[Position, int]] = deque()
+
+    async def run(self, quota: Quota) -> None:
+        """Appends until the quota is reached, and has all of it confirmed. Raises what the log's writer raises.
+
+        If cancelled, some entries are in flight."""
+        started = time.monotonic()
+        position = await self._log.append(next(self._lines))
+        self.pushed += 1
+        await self._confirmed(self.pushed, position)
+        while (quota.fraction(self.pushed - self._first, time.monotonic() - started) or 0.0) < 1:
+            left = None if quota.entries is None else quota.entries - (self.pushed - self._first)
+            await self._push(_PUSHED_AT_ONCE if left is None else min(_PUSHED_AT_ONCE, left))
+            await self._tell_what_is_confirmed()
+        await self._log.flush()
+        await self._tell_what_is_confirmed()
+
+    async def _push(self, count: int) -> None:
+        log = self._log
+        for line in islice(self._lines, count):
+            try:
+                log.push_nowait(line)
+            except trio.WouldBlock:
+                await log.push(line)
+            self.pushed += 1
+        assert log.last_add_pushed is not None
+        self._pushed.append((log.last_add_pushed, self.pushed))
+        await trio.lowlevel.checkpoint()
+
+    async def _tell_what_is_confirmed(self) -> None:
+        last = self._log.last_add_confirmed
+        found: tuple[Position, int] | None = None
+        while last is not None and self._pushed and self._pushed[0][0] <= last:
+            found = self._pushed.popleft()
+        if found is not None:
+            await self._confirmed(found[1], found[0])
+
+    async def _confirmed(self, entries: int, position: Position) -> None:
+        self.confirmed = entries
+        await self._tell(Confirmed(entries, position, self.pushed))
