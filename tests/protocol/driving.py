@@ -67,6 +67,7 @@ class Cluster:
         self.digest_type = digest_type
         self.bookies = {f"b{number}": Bookie() for number in range(1, bookies + 1)}
         self.down: set[str] = set()
+        self.created: dict[int, LedgerMetadata] = {}  # as their creators know them
         self.records: dict[int, tuple[LedgerMetadata, int]] = {}
         self.logs: dict[str, tuple[LogMetadata, int]] = {}
         self.ledger_ids = itertools.count(1)  # of ledgers that logs create: never reused
@@ -83,6 +84,7 @@ class Cluster:
             (Fragment(0, tuple(self.bookies)[: self.quorum.ensemble]),),
             token=f"creator of {ledger_id}",
         )
+        self.created[ledger_id] = metadata
         self.records[ledger_id] = (metadata, 0)
         return metadata
 
@@ -107,10 +109,10 @@ class Cluster:
         return Digest(self.digest_type, ledger_id, PASSWORD)
 
     def writer(self, ledger_id: int = 7, nonce: str = "w1") -> Writer:
-        if ledger_id not in self.records:
+        """Its creator's: whatever has become of the ledger since."""
+        if ledger_id not in self.created:
             self.create_ledger(ledger_id)
-        metadata, version = self.records[ledger_id]
-        return Writer(self, LedgerWriting(metadata, version, self.digest(ledger_id), nonce), ledger_id)
+        return Writer(self, LedgerWriting(self.created[ledger_id], 0, self.digest(ledger_id), nonce), ledger_id)
 
     def recovery(self, ledger_id: int = 7, nonce: str = "w2") -> Recovery:
         metadata, version = self.records[ledger_id]

@@ -288,7 +288,20 @@ def test_l4_positions_are_ordered_printable_and_parse_back() -> None:
     assert sorted(positions) == positions
     assert [Position.parse(str(position)) for position in positions] == positions
     assert Position.parse(" 17:42\n") == Position(17, 42)
-    for text in ("", "17", "17:", ":42", "17:-1", "1:2:3", "x:1", "1.0:2", "1_7:4", "\uff11:2"):
+    for text in (
+        "",
+        "17",
+        "17:",
+        ":42",
+        "17:-1",
+        "1:2:3",
+        "x:1",
+        "1.0:2",
+        "1_7:4",
+        "\uff11:2",
+        f"1:{1 << 63}",
+        f"{1 << 63}:1",
+    ):
         with pytest.raises(PositionError):
             Position.parse(text)
 

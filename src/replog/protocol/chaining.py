@@ -236,7 +236,10 @@ class LogRolling(_LogMachine):
         self._ledger_id: int | None = None
 
     def start(self) -> None:
-        """Begins. When it is done, append to the new ledger, and close the previous one then."""
+        """Begins. When it is done, close the previous ledger, and that before the next roll: a takeover recovers two.
+
+        Nothing is sent to the new ledger before everything in the previous one is confirmed: else a takeover could find
+        a later entry and not the one before it."""
         self._effects.append(CreateLedger(self.metadata.name))
 
     def ledger_created(self, ledger_id: int) -> None:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import attrs
 
 from replog.errors import PositionError
+from replog.protocol.batch import ENTRY_ID_MAX
 from replog.protocol.digest import DigestType
 from replog.protocol.quorum import Quorum
 
@@ -131,6 +132,6 @@ class Position(NamedTuple):
     def parse(cls, text: str) -> Position:
         """Reads "17:42". Raises `PositionError`."""
         match = _POSITION.fullmatch(text.strip())
-        if match is None:
+        if match is None or int(match[1]) > ENTRY_ID_MAX or int(match[2]) > ENTRY_ID_MAX:
             raise PositionError(f"{text!r} is no position: one looks like 17:42, segment and entry")
         return cls(int(match[1]), int(match[2]))
