@@ -241,6 +241,34 @@ def test_d3_a_reader_with_old_metadata_finds_the_entries_that_moved() -> None:
     assert reader.read_all() == payloads(2)
 
 
+def test_d3_a_reader_of_a_closed_ledger_follows_its_repair() -> None:
+    """D3, D2: all three bookies were replaced one after the other since the reader opened the closed ledger."""
+    cluster = Cluster()
+    writer = written(cluster, 1)
+    writer.close()
+    writer.run()
+    reader = cluster.reader()
+    for old, new in (("b1", "b4"), ("b2", "b5"), ("b3", "b6")):
+        cluster[new].disk.batches[7] = cluster[old].disk.batches.pop(7)
+        fragment = cluster.metadata().last_fragment
+        ensemble = tuple(new if bookie == old else bookie for bookie in fragment.ensemble)
+        cluster.change(cluster.metadata().with_fragment(attrs.evolve(fragment, ensemble=ensemble)))
+    assert reader.read_all() == [b"0"]
+
+
+def test_d3_closed_is_final_for_a_reader() -> None:
+    """D3, O8: an old copy of the record, from before the close, takes nothing back."""
+    cluster = Cluster()
+    writer = written(cluster, 1)
+    before = cluster.metadata()
+    writer.close()
+    writer.run()
+    reader = cluster.reader()
+    reader.machine.metadata_read(before)
+    assert reader.read_all() == [b"0"]
+    assert reader.machine.is_at_end
+
+
 def test_d3_entries_of_a_fragment_are_read_under_its_stamp() -> None:
     """D3, T3: a zombie of an older term on the same bookie is never handed out (F4)."""
     cluster = Cluster()

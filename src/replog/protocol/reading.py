@@ -93,8 +93,8 @@ class LedgerReading:
     def metadata_read(self, metadata: LedgerMetadata) -> None:
         """The ledger's record, reread."""
         self._refreshing = False
-        if self.metadata.state is not LedgerState.CLOSED:
-            self.metadata = metadata
+        if metadata.state is LedgerState.CLOSED or self.metadata.state is not LedgerState.CLOSED:
+            self.metadata = metadata  # closed is final, but a repair may move a closed ledger's copies
         for rotation in self._rotations:
             if rotation.asked_entry_id is not None and not rotation.waiting and not rotation.order:
                 rotation.refreshed = True
