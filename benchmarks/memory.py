@@ -27,12 +27,13 @@ def measure(directory: Path, bookies: int, size_bytes: int) -> Figures:
 
 
 async def _write_through(directory: Path, bookies: int, size_bytes: int) -> Figures:
-    data = [os.urandom(_ENTRY_BYTES) for _ in range(1024)]
+    source = os.urandom(MIB + _ENTRY_BYTES)
     async with replog.embed(directory, bookies=bookies) as client, client.write_log("memory") as log:
         await log.append(b"first")
         before, started = _peak_mib(), clock()
-        for written in range(0, size_bytes, len(data) * _ENTRY_BYTES):
-            for entry in data:
+        for written in range(0, size_bytes, MIB):
+            for start in range(0, MIB, _ENTRY_BYTES):
+                entry = source[start + 1 : start + 1 + _ENTRY_BYTES]  # bytes of its own, as an application has them
                 try:
                     log.push_nowait(entry)
                 except trio.WouldBlock:
