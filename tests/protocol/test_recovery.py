@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import random
 
+import attrs
 import pytest
 
-from replog.errors import NotEnoughBookiesError, RecoveryUndecidedError
+from replog.errors import FencedError, LedgerNotFoundError, NotEnoughBookiesError, RecoveryUndecidedError
 from replog.protocol.effects import (
     ChooseReplacements,
     ReadMetadata,
@@ -19,7 +20,7 @@ from replog.protocol.effects import (
 )
 from replog.protocol.model import LedgerState
 from replog.protocol.quorum import Quorum
-from tests.protocol.driving import Actor, Cluster, Recovery, Tell, Writer
+from tests.protocol.driving import Actor, Cluster, Recovery, Tell, Writer, fenced
 
 QUORUMS = [Quorum(2, 2, 2), Quorum(3, 3, 2), Quorum(3, 2, 2), Quorum(4, 3, 2), Quorum(5, 3, 2), Quorum(4, 2, 2)]
 LOSABLE = (SendAdd, SendFence, SendRecoveryRead)
@@ -155,3 +156,82 @@ def test_many_batches_are_written_back_a_few_at_a_time() -> None:
         recovery.run()
         assert cluster.metadata().last_entry_id == 40 * quorum.stride - 1
         assert recovery.machine.recovered_entries == 40 * quorum.stride
+
+
+def test_a_repair_of_an_older_fragment_does_not_hinder_the_close() -> None:
+    """R6: the record changed, but not what this recovery is about: the close is proposed upon it."""
+    cluster = Cluster()
+    writer = cluster.writer()
+    writer.add(b"a")
+    writer.run()
+    cluster.down = {"b3"}
+    writer.add(b"b")
+    writer.run()
+    recovery = cluster.recovery()
+    recovery.start()
+    while not recovery.find(WriteMetadata) or recovery.find(WriteMetadata)[0].metadata.last_entry_id is None:
+        recovery._arrive(recovery.waiting.pop(0))()
+    metadata = cluster.metadata()
+    repaired = attrs.evolve(metadata.fragments[0], ensemble=("b1", "b2", "b8"))
+    cluster.change(attrs.evolve(metadata, fragments=(repaired, *metadata.fragments[1:])))
+    recovery.run()
+    assert recovery.finished == cluster.metadata()
+    assert cluster.metadata().fragments[0] == repaired
+    assert cluster.metadata().last_entry_id == 1
+
+
+def test_another_last_fragment_behind_its_back_ends_a_recovery_undecided() -> None:
+    """R9: nobody may change what it fences and reads: then it must not close by what it has read."""
+    cluster = Cluster()
+    cluster.writer()
+    recovery = fenced(cluster, "b1", "b2")
+    recovery.deliver(SendRecoveryRead, "b1", 0)
+    recovery.deliver(SendRecoveryRead, "b2", 0)
+    foreign = attrs.evolve(cluster.metadata().last_fragment, ensemble=("b1", "b2", "b8"))
+    cluster.change(cluster.metadata().with_fragment(foreign))
+    recovery.run()
+    assert isinstance(recovery.error, RecoveryUndecidedError)
+    assert cluster.metadata().state is LedgerState.IN_RECOVERY
+
+
+def test_a_ledger_deleted_during_its_recovery_is_an_error() -> None:
+    """R4: no end can be reported of what is gone."""
+    cluster = Cluster()
+    cluster.writer()
+    recovery = fenced(cluster, "b1", "b2")
+    del cluster.records[7]
+    recovery.run()
+    assert isinstance(recovery.error, LedgerNotFoundError)
+    recovery.machine.metadata_read(cluster.created[7], 5)
+    recovery.machine.metadata_missing()
+    recovery.machine.abandon(RecoveryUndecidedError(7, "late"))
+    recovery.machine.refused(9)
+    assert recovery.machine.is_done
+    assert recovery.machine.take_effects() == []
+
+
+def test_a_fence_above_recoverys_ends_it() -> None:
+    """T1: a bookie that holds a higher term, as of a deleted ledger, is not argued with."""
+    for kind in (SendFence, SendRecoveryRead):
+        cluster = Cluster()
+        cluster.writer()
+        recovery = fenced(cluster, *(("b1", "b2") if kind is SendRecoveryRead else ()))
+        cluster["b3"].finish(cluster["b3"].ledger(7).drop())
+        recovery.deliver(kind, "b3")
+        assert isinstance(recovery.error, FencedError)
+
+
+def test_an_abandoned_recovery_leaves_the_ledger_to_the_next() -> None:
+    """W6: the deadline passes while entry 0 is on its way back."""
+    cluster = Cluster()
+    writer = cluster.writer()
+    writer.add(b"a")
+    writer.deliver(SendAdd, "b1")
+    recovery = fenced(cluster, "b1", "b2")
+    recovery.deliver(SendRecoveryRead, "b1", 0)
+    recovery.deliver(SendAdd, "b2")
+    recovery.machine.abandon(RecoveryUndecidedError(7, "the deadline passed"))
+    recovery.run()
+    assert isinstance(recovery.error, RecoveryUndecidedError)
+    assert cluster.metadata().state is LedgerState.IN_RECOVERY
+    assert cluster.recovery(nonce="next").recover().last_entry_id == 0
