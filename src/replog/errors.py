@@ -38,6 +38,12 @@ class PositionError(ConfigError, ValueError):
     """A position does not parse, or is not one of this log's. Retry: no. Outcome: nothing was read or trimmed."""
 
 
+class ForkedError(ReplogError):
+    """A blocking client, or what it gave out, was used in a fork of its process: the thread that serves it stayed behind.
+
+    Retry: no, open a client of its own in each process, after the fork. Outcome: not written, nothing was touched."""
+
+
 # -- ledgers and logs ---------------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,201 @@
+"""A client for every thread, and the ways to it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
+
+from replog import api
+from replog.blocking.portal import Portal
+from replog.blocking.readers import LedgerReader, LogReader
+from replog.blocking.writers import LedgerWriter, LogWriter
+from replog.config import BookieOptions, ClientOptions
+from replog.protocol.digest import DigestType
+from replog.protocol.model import LedgerMetadata, Position
+from replog.protocol.quorum import Quorum
+from replog.registry import Registry
+
+
+class Client:
+    """A way to ledgers and logs, for any number of threads. Made by `connect` and `embed`.
+
+    Every method is that of `replog.Client`, with the same arguments, results and errors. Outside of the block that made
+    it, it raises `trio.ClosedResourceError`; in a fork of its process, `ForkedError`.
+    """
+
+    def __init__(self, portal: Portal, client: api.Client) -> None:
+        self.default_quorum = client.default_quorum
+        self._portal = portal
+        self._client = client
+
+    # -- ledgers ----------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def create_ledger(
+        self,
+        *,
+        quorum: Quorum | None = None,
+        password: bytes = b"",
+        digest_type: DigestType = DigestType.CRC32C,
+        custom: Mapping[str, str] | None = None,
+    ) -> Iterator[LedgerWriter]:
+        """A new ledger and its writer, as a context: left without an error it confirms everything and closes the ledger, else
+        it closes it at the last confirmed entry. Raises `NotEnoughBookiesError`, `MetastoreError`."""
+        context = self._client.create_ledger
+        with self._portal.opened(
+            lambda: context(quorum=quorum, password=password, digest_type=digest_type, custom=custom)
+        ) as writer:
+            yield LedgerWriter(self._portal, writer)
+
+    @contextmanager
+    def open_ledger(self, ledger_id: int, *, password: bytes = b"") -> Iterator[LedgerReader]:
+        """A reader of a ledger, as a context. Never fences (D1). Raises `LedgerNotFoundError`, `UnauthorizedError`."""
+        with self._portal.opened(lambda: self._client.open_ledger(ledger_id, password=password)) as reader:
+            yield LedgerReader(self._portal, reader)
+
+    def recover_ledger(self, ledger_id: int, *, password: bytes = b"") -> LedgerMetadata:
+        """Fences a ledger and closes it at its last entry (R2-R8); returns its metadata. One that is closed stays as it is.
+        Raises `RecoveryUndecidedError` or `NotEnoughBookiesError` (retry: when bookies are back), `LedgerNotFoundError`."""
+        return self._portal.call(self._client.recover_ledger, ledger_id, password=password)
+
+    def delete_ledger(self, ledger_id: int) -> None:
+        """Deletes a ledger; bookies drop its entries later (B6). One that does not exist is no error."""
+        self._portal.call(self._client.delete_ledger, ledger_id)
+
+    def ledgers(self) -> list[int]:
+        """The ids of all ledgers, ascending."""
+        return self._portal.call(self._client.ledgers)
+
+    # -- logs -------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def write_log(
+        self,
+        name: str,
+        *,
+        quorum: Quorum | None = None,
+        password: bytes = b"",
+        digest_type: DigestType = DigestType.CRC32C,
+        custom: Mapping[str, str] | None = None,
+    ) -> Iterator[LogWriter]:
+        """Takes a log over *now*, and creates it if need be: recovers what the last writer left, and fences it.
+
+        A context with the log's writer. Raises `RecoveryUndecidedError` or `NotEnoughBookiesError` (retry: when bookies
+        are back), `TakeoverFailedError` (others keep taking over), `MetastoreError`."""
+        context = self._client.write_log
+        with self._portal.opened(
+            lambda: context(name, quorum=quorum, password=password, digest_type=digest_type, custom=custom)
+        ) as writer:
+            yield LogWriter(self._portal, writer)
+
+    @contextmanager
+    def lead_log(
+        self,
+        name: str,
+        *,
+        quorum: Quorum | None = None,
+        password: bytes = b"",
+        digest_type: DigestType = DigestType.CRC32C,
+    ) -> Iterator[LogWriter]:
+        """Waits until nobody else leads the log, then takes it over as `write_log` does. Leading is advice (M3)."""
+        context = self._client.lead_log
+        with self._portal.opened(
+            lambda: context(name, quorum=quorum, password=password, digest_type=digest_type)
+        ) as writer:
+            yield LogWriter(self._portal, writer)
+
+    @contextmanager
+    def read_log(
+        self,
+        name: str,
+        *,
+        after: Position | str | None = None,
+        follow: bool = False,
+        password: bytes = b"",
+        timeout_s: float | None = None,
+    ) -> Iterator[LogReader]:
+        """A reader of a log, as a context: from the beginning or `after` a position; with `follow` it waits for more, for
+        `timeout_s` at a time. Raises `LogNotFoundError` (with `follow` it waits for the log instead), `TrimmedError`,
+        `PositionError`."""
+        context = self._client.read_log
+        with self._portal.opened(lambda: context(name, after=after, follow=follow, password=password)) as reader:
+            yield LogReader(self._portal, reader, timeout_s)
+
+    def trim_log(self, name: str, *, before: Position | str) -> Position | None:
+        """Drops the ledgers of a log that lie wholly before the position (L3); returns where the log begins now. The last
+        ledger always stays: `roll` first, to be able to drop it. Raises `LogNotFoundError`, `PositionError`."""
+        return self._portal.call(self._client.trim_log, name, before=before)
+
+    def delete_log(self, name: str, *, password: bytes = b"") -> None:
+        """Fences a log's writer, and deletes the log and its ledgers. Raises `LogNotFoundError`. Deleting again is harmless."""
+        self._portal.call(self._client.delete_log, name, password=password)
+
+    def logs(self) -> list[str]:
+        """The names of all logs, sorted."""
+        return self._portal.call(self._client.logs)
+
+    # -- looking ----------------------------------------------------------------------------------------------------
+
+    def statistics(self) -> dict[str, dict[str, float]]:
+        """Counters and gauges: of the client, and of each bookie that it embeds, by its id."""
+        return self._portal.call_sync(self._client.statistics)
+
+
+# -- ways to a client -----------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def connect(
+    metastore: str,
+    *,
+    options: ClientOptions | None = None,
+    quorum: Quorum | None = None,
+    placement: str = "random",
+    registry: Registry | None = None,
+) -> Iterator[Client]:
+    """`replog.connect` for programs without trio: a client of the bookies that announce themselves in a metastore."""
+    with _client(
+        lambda: api.connect(metastore, options=options, quorum=quorum, placement=placement, registry=registry)
+    ) as client:
+        yield client
+
+
+@contextmanager
+def embed(
+    directory: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    *,
+    bookies: int | None = None,
+    storage: str = "files",
+    metastore: str | None = None,
+    options: ClientOptions | None = None,
+    bookie_options: BookieOptions | None = None,
+    quorum: Quorum | None = None,
+    placement: str = "random",
+    registry: Registry | None = None,
+) -> Iterator[Client]:
+    """`replog.embed` for programs without trio: a client with bookies of its own in this process, served by one thread.
+
+    Leaving the block joins that thread. A forked child can't use the client (`ForkedError`), but may leave the block, and
+    open another directory."""
+    with _client(
+        lambda: api.embed(
+            directory,
+            bookies=bookies,
+            storage=storage,
+            metastore=metastore,
+            options=options,
+            bookie_options=bookie_options,
+            quorum=quorum,
+            placement=placement,
+            registry=registry,
+        )
+    ) as client:
+        yield client
+
+
+@contextmanager
+def _client(make: Callable[[], AbstractAsyncContextManager[api.Client]]) -> Iterator[Client]:
+    portal = Portal()
+    with portal.running(make) as client:
+        yield Client(portal, client)

@@ -1,0 +1,283 @@
+"""One trio run in a thread of its own, and the ways into it from every other thread.
+
+Rules:
+- Whoever starts the thread joins it: nothing of it outlives the `with` block that made it.
+- A caller sleeps on a lock of its own, where signals still reach it; its call is a task in the trio thread. What the task
+  returns or raises is returned or raised in the caller's thread, the very same object.
+- A caller that is interrupted cancels its task, waits some seconds for its end, and lets the interruption pass on.
+- Every call that was accepted is answered, also when the run ends before it could begin.
+- A forked child has these objects but not the thread: each use raises `ForkedError` before anything is touched, and
+  leaving a block there does nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
+from typing import Any, Generic, ParamSpec, TypeVar
+
+import trio
+
+from replog.errors import ForkedError
+from replog.nursery import open_service_nursery
+
+Value = TypeVar("Value")
+Arguments = ParamSpec("Arguments")
+
+_FAREWELL_S = 10.0  # how long an interrupted caller waits for the end of what it has cancelled
+_LOOK_S = 5.0  # how often a caller looks whether the thread is still there
+
+
+class _LeftOnError(Exception):
+    """The block in the caller's thread was left on an error, which stays there."""
+
+
+class _Answer(Generic[Value]):
+    """What comes back of a call: waited for in one thread, given once in another."""
+
+    __slots__ = ("_error", "_given", "_value", "is_started", "scope")
+
+    def __init__(self) -> None:
+        self.scope = trio.CancelScope()
+        self.is_started = False
+        self._given = threading.Lock()
+        self._given.acquire()
+        self._error: BaseException | None = None
+
+    def succeed(self, value: Value) -> None:
+        self._value = value
+        self._given.release()
+
+    def fail(self, error: BaseException) -> None:
+        self._error = error
+        self._given.release()
+
+    def cancel(self) -> None:
+        if self.is_started:
+            self.scope.cancel()
+        else:
+            self.fail(_closed())  # its caller was interrupted before it had asked
+
+    def wait(self, timeout_s: float) -> bool:
+        """Whether it is given by then."""
+        if not self._given.acquire(timeout=timeout_s):
+            return False
+        self._given.release()
+        return True
+
+    def take(self) -> Value:
+        if self._error is not None:
+            try:
+                raise self._error
+            finally:
+                self._error = None  # its traceback has this frame: no cycle, please
+        return self._value
+
+
+class _Block(Generic[Value]):
+    """An async context that a task keeps open while a `with` block in another thread is."""
+
+    def __init__(self, make: Callable[[], AbstractAsyncContextManager[Value]]) -> None:
+        self.entered: _Answer[Value] = _Answer()
+        self.left: _Answer[None] = _Answer()
+        self._make = make
+        self._leaving = trio.Event()
+        self._on_error = False
+
+    async def keep_open(self) -> None:
+        is_entered = False
+        try:
+            async with self._make() as value:
+                is_entered = True
+                self.entered.succeed(value)
+                await self._leaving.wait()
+                if self._on_error:
+                    raise _LeftOnError
+        except BaseException as error:
+            if not is_entered:
+                self.entered.fail(_closed() if isinstance(error, trio.Cancelled) else error)
+            raise
+
+    def leave(self, on_error: bool) -> None:
+        self._on_error = on_error
+        self._leaving.set()
+        if not self.left.is_started:
+            self.left.cancel()
+
+
+class Portal:
+    """A trio run in a thread of its own. Its methods may be called from any thread but that one."""
+
+    def __init__(self) -> None:
+        self._process_id = os.getpid()
+        self._thread = threading.Thread()
+        self._token: trio.lowlevel.TrioToken | None = None
+        self._nursery: trio.Nursery | None = None  # None before and after the run
+        self._is_ready = threading.Event()
+
+    @contextmanager
+    def running(self, make: Callable[[], AbstractAsyncContextManager[Value]]) -> Iterator[Value]:
+        """Starts the thread, opens the async context in it, and gives its value. Leaving closes both."""
+        block = _Block(lambda: self._serving(make))
+        self._thread = threading.Thread(target=self._run_trio, args=(block,), name="replog blocking")
+        try:
+            with self._entered(block, self._thread.start):
+                yield block.entered.take()
+        finally:
+            if os.getpid() == self._process_id and self._thread.ident is not None:
+                self._thread.join()
+
+    @contextmanager
+    def opened(self, make: Callable[[], AbstractAsyncContextManager[Value]]) -> Iterator[Value]:
+        """Opens an async context in the trio thread, and gives its value. Leaving closes it."""
+        block = _Block(make)
+        with self._entered(block, lambda: self._soon(self._start_block, block)):
+            yield block.entered.take()
+
+    def call(
+        self, function: Callable[Arguments, Awaitable[Value]], *args: Arguments.args, **kwargs: Arguments.kwargs
+    ) -> Value:
+        """Calls an async function in the trio thread. If interrupted, it is cancelled, with what that means for it."""
+        answer: _Answer[Value] = _Answer()
+        self._wait(answer, answer, lambda: self._soon(self._start, answer, lambda: function(*args, **kwargs)))
+        return answer.take()
+
+    def call_sync(
+        self, function: Callable[Arguments, Value], *args: Arguments.args, **kwargs: Arguments.kwargs
+    ) -> Value:
+        """Calls a synchronous function in the trio thread, without a task for it."""
+        answer: _Answer[Value] = _Answer()
+        self._wait(answer, answer, lambda: self._soon(self._run_sync, answer, lambda: function(*args, **kwargs)))
+        return answer.take()
+
+    def check_process(self) -> None:
+        """Raises `ForkedError` in a fork of the process that this belongs to."""
+        if os.getpid() != self._process_id:
+            raise ForkedError(
+                f"this client belongs to process {self._process_id}, and this is its fork {os.getpid()}; nothing was "
+                "done. Open a client of its own in each process, after the fork"
+            )
+
+    # -- in the caller's thread -------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _entered(self, block: _Block[Value], begin: Callable[[], object]) -> Iterator[None]:
+        """Begins a block, and ends it when the caller's block does."""
+        try:
+            self._wait(block.entered, block.left, begin)
+            yield
+        except BaseException as error:
+            if os.getpid() == self._process_id:
+                self._leave(block, error)
+            raise
+        if os.getpid() == self._process_id:
+            self._leave(block, None)
+
+    def _leave(self, block: _Block[Value], error: BaseException | None) -> None:
+        if not self._is_ready.wait(_FAREWELL_S):
+            return  # there is no run, and whoever tried to start it is told why
+        with suppress(trio.ClosedResourceError):  # the run has ended, and the block before it: `left` says how
+            self._soon(block.leave, error is not None)
+        try:
+            self._wait(block.left, block.left, lambda: None)
+            block.left.take()
+        except _LeftOnError as left:
+            assert error is not None
+            for note in getattr(left, "__notes__", ()):
+                error.add_note(note)
+        except BaseException as problem:
+            if problem is not error:  # else it was raised already, by entering
+                raise
+
+    def _soon(self, function: Callable[..., object], *args: object) -> None:
+        self.check_process()
+        assert self._token is not None, "the trio run has begun"
+        try:
+            self._token.run_sync_soon(function, *args)
+        except trio.RunFinishedError:
+            raise _closed() from None
+
+    def _wait(self, answer: _Answer[Any], task: _Answer[Any], begin: Callable[[], object]) -> None:
+        """Begins something, and waits for its answer. If interrupted, cancels the task that would give it, and waits for
+        the end of that."""
+        try:
+            begin()
+            while not answer.wait(_LOOK_S):
+                if not self._thread.is_alive() and not answer.wait(0):
+                    raise _closed()
+        except (trio.ClosedResourceError, ForkedError):
+            raise
+        except BaseException:
+            if self._is_ready.wait(_FAREWELL_S):
+                with suppress(trio.ClosedResourceError):
+                    self._soon(task.cancel)
+                    task.wait(_FAREWELL_S)
+            raise
+
+    # -- in the trio thread -----------------------------------------------------------------------------------------
+
+    def _run_trio(self, block: _Block[Any]) -> None:
+        try:
+            trio.run(self._main, block)
+        finally:
+            self._nursery = None
+
+    async def _main(self, block: _Block[Any]) -> None:
+        self._token = trio.lowlevel.current_trio_token()
+        self._is_ready.set()
+        block.left.is_started = True
+        await self._run(block.left, block.keep_open)
+
+    @asynccontextmanager
+    async def _serving(self, make: Callable[[], AbstractAsyncContextManager[Value]]) -> AsyncIterator[Value]:
+        async with make() as value:
+            try:
+                async with open_service_nursery() as self._nursery:
+                    yield value
+            finally:
+                self._nursery = None
+
+    def _start(self, answer: _Answer[Value], function: Callable[[], Awaitable[Value]]) -> None:
+        answer.is_started = True
+        if self._nursery is None:
+            answer.fail(_closed())
+        else:
+            self._nursery.start_soon(self._run, answer, function)
+
+    def _start_block(self, block: _Block[Any]) -> None:
+        if self._nursery is None:
+            block.entered.fail(_closed())
+        self._start(block.left, block.keep_open)
+
+    async def _run(self, answer: _Answer[Value], function: Callable[[], Awaitable[Value]]) -> None:
+        try:
+            with answer.scope:
+                value = await function()
+        except trio.Cancelled:
+            answer.fail(_closed())
+            raise
+        except BaseException as error:
+            answer.fail(error)  # whoever called gets it
+            return
+        if answer.scope.cancelled_caught:
+            answer.fail(_closed())  # nobody takes it: the caller was interrupted
+        else:
+            answer.succeed(value)
+
+    def _run_sync(self, answer: _Answer[Value], function: Callable[[], Value]) -> None:
+        answer.is_started = True
+        if self._nursery is None:
+            answer.fail(_closed())
+            return
+        try:
+            answer.succeed(function())
+        except BaseException as error:
+            answer.fail(error)  # whoever called gets it
+
+
+def _closed() -> trio.ClosedResourceError:
+    return trio.ClosedResourceError(
+        "the client was left, or its trio run failed; what was under way has an unknown outcome"
+    )
