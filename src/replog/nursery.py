@@ -21,6 +21,11 @@ async def open_service_nursery() -> AsyncIterator[trio.Nursery]:
                 yield nursery
             except trio.Cancelled:
                 raise
+            except BaseExceptionGroup as group:
+                cancelled, rest = group.split(trio.Cancelled)
+                if rest is None:
+                    raise  # a nursery of the body's: whether this scope is meant, this nursery knows
+                raised = group if cancelled is None else rest
             except BaseException as error:
                 raised = error
             nursery.cancel_scope.cancel()
