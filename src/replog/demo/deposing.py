@@ -49,9 +49,10 @@ async def act_two(stage: Stage) -> ActResult:
         own_faults = first.faults()
     told = [*first.told, *second.told]
     confirmed = first.told[-1].entries
+    learnt_s = first.learnt_after_s(second.started)
     stage.view.done(
-        f"writer 1 had learnt that it is fenced {first.learnt_after_s(second.started) * 1000:,.0f} ms after the takeover "
-        f"began; confirmed for it since the takeover: {first.confirmed_afterwards:,}",
+        f"writer 1 knew after {learnt_s * 1000:,.0f} ms that it is fenced; confirmed for it since: "
+        f"{first.confirmed_afterwards:,}",
         bad=bool(own_faults),
     )
     return ActResult(
@@ -63,7 +64,7 @@ async def act_two(stage: Stage) -> ActResult:
         first_rate=first.rate,
         second_rate=second.rate,
         findings=await stage.read_back(directory, told),
-        learnt_s=first.learnt_after_s(second.started),
+        learnt_s=learnt_s,
         confirmed_afterwards=first.confirmed_afterwards,
         own_faults=own_faults,
     )

@@ -28,6 +28,7 @@ class Input:
     A line has its line end, so the entries of a log put together are the input, byte for byte."""
 
     path: Path | None = None
+    name: str = ""  # for people, where the path is that of a copy
 
     def lines(self, start: int = 0) -> Iterator[bytes]:
         """The lines from number `start` on, without end. Those before it are skipped before this returns.
@@ -57,7 +58,7 @@ class Input:
 
     def __str__(self) -> str:
         if self.path is not None:
-            return str(self.path)
+            return f"the lines of {self.name or self.path}"
         return f"the standard library's sources of Python {platform.python_version()}"
 
 

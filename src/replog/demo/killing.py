@@ -117,21 +117,20 @@ async def _lead_after(stage: Stage, directory: Path, told: list[Confirmed]) -> _
 
 async def _first_append(leader: LeaderProcess, told: list[Confirmed]) -> tuple[int, Takeover]:
     """A leader's way to its first confirmed append: how many entries it found, and how long each part took."""
-    times = [leader.started]
-
-    def lap_s() -> float:
-        times.append(leader.reported)
-        return times[-1] - times[-2]
-
     await leader.expect(Opened)
-    start_s = lap_s()
+    opened_at = leader.reported
     taken_over = await leader.expect(TakenOver)
-    lap_s()
+    served_at = leader.reported
     replayed = await leader.expect(Replayed)
-    replay_s = lap_s()
+    replayed_at = leader.reported
     await _next_confirmed(leader, told)
-    append_s = lap_s()
-    takeover = Takeover(start_s, taken_over.duration_s, replay_s, append_s, len(taken_over.recovered))
+    takeover = Takeover(
+        start_s=opened_at - leader.started,
+        recovery_s=taken_over.duration_s,
+        replay_s=replayed_at - served_at,
+        append_s=leader.reported - replayed_at,
+        ledgers_recovered=len(taken_over.recovered),
+    )
     return replayed.entries, takeover
 
 

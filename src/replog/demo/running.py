@@ -116,7 +116,7 @@ def _prepare(settings: Settings, directory: Path, console: Console) -> Input:
             raise ConfigError(f"input {settings.input}: cannot be read: {error.strerror}") from error
     if not is_whole:
         console.print(Text(f"of {settings.input} only the first {SPOOLED_BYTES_MAX >> 20} MiB are taken"))
-    return Input(copy)
+    return Input(copy, "standard input" if settings.input == "-" else settings.input)
 
 
 @asynccontextmanager

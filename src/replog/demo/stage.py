@@ -36,14 +36,14 @@ class Stage:
 
     def taken_over(self, who: str, takeover: Takeover) -> None:
         """Tells of a takeover that was done."""
-        recovered = f"{takeover.ledgers_recovered} ledgers recovered in {takeover.recovery_s * 1000:,.0f} ms"
-        replayed = f"log replayed in {takeover.replay_s:.2f} s"
-        self.view.done(f"{who} took over in {takeover.total_s:.2f} s: {recovered}, {replayed}")
+        ledgers = "1 ledger" if takeover.ledgers_recovered == 1 else f"{takeover.ledgers_recovered} ledgers"
+        recovered = f"fenced {ledgers} in {takeover.recovery_s * 1000:,.0f} ms"
+        self.view.done(f"{who} took over in {takeover.total_s:.2f} s: {recovered}, then replayed the log")
 
     async def read_back(self, directory: Path, told: Sequence[Confirmed]) -> Findings:
         """Reads everything back and compares it."""
         self.view.step("reading everything back through a fresh client")
         findings = await verify(directory, self.bookies, self.source, told, self.view)
-        what = "is not what was confirmed" if findings.faults else "is what was confirmed, in order"
-        self.view.done(f"read back: {findings.read:,} entries; it {what}", bad=bool(findings.faults))
+        what = "NOT what was confirmed" if findings.faults else "exactly those confirmed, in order"
+        self.view.done(f"read back {findings.read:,} entries: {what}", bad=bool(findings.faults))
         return findings

@@ -89,11 +89,16 @@ class View:
             mark = ("✘", "bold red") if bad else ("✔", "green")
         else:
             mark = ("!!", "bold red") if bad else ("ok", "green")
-        self._console.print(Text.assemble("  ", mark, "  ", text), soft_wrap=True)
+        if self._is_live:
+            line = Table.grid(padding=(0, 2, 0, 0))
+            line.add_row("", Text(*mark), text)
+            self._console.print(line)
+        else:
+            self._console.print(Text.assemble("  ", mark, "  ", text), soft_wrap=True)
 
     def show(self, renderable: RenderableType) -> None:
         """Something that stays, as it is."""
-        self._console.print(renderable, soft_wrap=True)
+        self._console.print(renderable, soft_wrap=not self._is_live)
 
     # -- the live picture ---------------------------------------------------------------------------------------------
 
