@@ -27,11 +27,13 @@ class Confirmations:
             self._gathering = trio.Event()
         return self._gathering
 
-    def sent(self, last_entry_id: int, size_bytes: int, now: float, *, is_all: bool) -> None:
-        """Entries up to this one are on their way; `is_all`: nothing pushed is left behind."""
+    def sent(self, last_entry_id: int, size_bytes: int, now: float, last_add_pushed: int) -> None:
+        """Entries up to this one are on their way; those after it, up to the last pushed, go on gathering.
+
+        Who waits so far waits for the last pushed now, and not for what others push later: that might never end."""
         self._sizes.append((last_entry_id, size_bytes, now))
-        if is_all and self._gathering is not None:
-            self._waiting.append((last_entry_id, self._gathering))
+        if self._gathering is not None:
+            self._waiting.append((last_add_pushed, self._gathering))
             self._gathering = None
 
     def all_sent(self, last_entry_id: int) -> trio.Event:

@@ -95,7 +95,8 @@ class LedgerWriter:
         self._send_scheduled = False
         self._held = False
         self._alone = False
-        self._closing = False
+        self._closing = False  # no push is taken any more
+        self._is_machine_closed = False
         self._closed = trio.Event()
         self._error: ReplogError | None = None
         self._is_error_told = False
@@ -176,6 +177,7 @@ class LedgerWriter:
     async def push(self, data: bytes) -> int:
         """As `push_nowait`, but waits for the byte budget. If cancelled, nothing was pushed."""
         check_payload(data)
+        await trio.lowlevel.checkpoint()
         await self._wait_for_budget(len(data))
         return self.push_nowait(data)
 
@@ -246,6 +248,9 @@ class LedgerWriter:
         """Waits until everything pushed so far is confirmed. If cancelled, it goes on being in flight."""
         await trio.lowlevel.checkpoint()
         self.check_usable()
+        await self._confirm_all()
+
+    async def _confirm_all(self) -> None:
         last = self.last_add_pushed
         if self._confirmations.confirmed >= last:
             return
@@ -319,7 +324,7 @@ class LedgerWriter:
     def _send_batch(self) -> None:
         payloads, size_bytes = self._take_batch()
         last = self.last_add_pushed - len(self._gathered)
-        self._confirmations.sent(last, size_bytes, trio.current_time(), is_all=not self._gathered)
+        self._confirmations.sent(last, size_bytes, trio.current_time(), self.last_add_pushed)
         self.batches_sent += 1
         self.entries_sent += len(payloads)
         self._published = self._machine.last_add_confirmed  # the batch carries it
@@ -371,6 +376,9 @@ class LedgerWriter:
         after = self._fragments[-1]
         pairs = enumerate(zip(before.ensemble, after.ensemble, strict=True))
         replaced = {index: (old, new) for index, (old, new) in pairs if old != new}
+        self._published = -1  # a bookie that is new does not know it
+        if not self._attention.is_set():
+            self._attention.set()
         if replaced:  # else only the close dropped a fragment without entries
             self._observe(EnsembleChanged(self.ledger_id, after.first_entry_id, replaced))
 
@@ -454,11 +462,17 @@ class LedgerWriter:
 
     async def run(self) -> None:
         """The writer's background task: changes of ensemble, deadlines, publishing when idle. Ends when it is closed."""
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._waiting_effects.run)
-            nursery.start_soon(self._supervise)
-            await self._closed.wait()
-            nursery.cancel_scope.cancel()
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._waiting_effects.run)
+                nursery.start_soon(self._supervise)
+                await self._closed.wait()
+                nursery.cancel_scope.cancel()
+        finally:  # nobody drives it any more, be it closed or cancelled with its client: nobody may wait for it
+            self._closing = self._is_machine_closed = True
+            self._gathered, self._gathered_bytes = [], 0
+            self._confirmations.fail()
+            self._closed.set()
 
     async def _supervise(self) -> None:
         """Looks after the writer a few times a second, and not at all while it is idle."""
@@ -471,7 +485,8 @@ class LedgerWriter:
                 self._attention = trio.Event()
                 await self._attention.wait()
             await trio.sleep(tick_s)
-            if not self._confirmations.in_flight and entries_sent == self.entries_sent:
+            is_idle = not self._confirmations.in_flight and entries_sent == self.entries_sent
+            if is_idle and self._published < self.last_add_confirmed and not self._machine.is_changing:
                 self._published = self.last_add_confirmed
                 self._machine.publish()
             entries_sent = self.entries_sent
@@ -501,19 +516,20 @@ class LedgerWriter:
     # -- closing --------------------------------------------------------------------------------------------------
 
     async def aclose(self) -> None:
-        """Confirms everything and closes the ledger (R1). Idempotent. Raises the writer's failure if it failed, unless that
-        was raised before. If cancelled, the ledger may be open or closed; recover it to know."""
-        if self._error is None and not self._closing:
-            await self.flush()
+        """Confirms what was pushed, takes nothing more, and closes the ledger (R1). Idempotent. Raises the writer's failure
+        if it failed, unless that was raised before. If cancelled, the ledger may be open or closed; recover it to know."""
+        self._closing = True
+        if self._error is None and not self._is_machine_closed:
+            await self._confirm_all()
         await self._close()
 
     async def _close(self) -> None:
-        if not self._closing and self._error is None:
-            self._closing = True
+        self._closing = True
+        if self._error is None and not self._is_machine_closed:
+            self._is_machine_closed = True
             self._gathered, self._gathered_bytes = [], 0
             self._machine.close()
             self._drive()
-        self._closing = True
         self._confirmations.fail()
         with trio.move_on_after(_CLOSE_PATIENCE * self._options.metastore_timeout_s):
             await self._closed.wait()
@@ -530,9 +546,17 @@ class LedgerWriter:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if error is None:
-            await self.aclose()
+        if error is not None:
+            await self._say_farewell(error)
             return
+        try:
+            await self.aclose()
+        except trio.Cancelled as cancelled:
+            await self._say_farewell(cancelled)
+            raise
+
+    async def _say_farewell(self, error: BaseException) -> None:
+        """Closes at the last confirmed entry, if that can be done in a few seconds."""
         with trio.CancelScope(deadline=trio.current_time() + _FAREWELL_S, shield=True):
             try:
                 await self._close()
