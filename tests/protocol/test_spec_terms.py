@@ -87,6 +87,16 @@ def test_t1_a_fence_that_was_not_committed_is_asked_for_again() -> None:
     assert bookie.handle(AddRequest(3, 7, KEY, 1, batch_of(b"y", first_entry_id=1))).status is Status.FENCED
 
 
+def test_t1_a_mark_that_was_not_committed_is_asked_for_again() -> None:
+    """T1, W5: the same of an explicit last add confirmed: OK means that it survives a restart."""
+    bookie = Bookie()
+    bookie.handle(AddRequest(0, 7, KEY, 1, batch_of(b"x")))
+    bookie.accept(WriteLastAddConfirmedRequest(1, 7, KEY, 1, last_add_confirmed=0))  # its commit fails
+    assert bookie.handle(WriteLastAddConfirmedRequest(2, 7, KEY, 1, last_add_confirmed=0)).status is Status.OK
+    bookie.crash()
+    assert bookie.ledger(7).last_add_confirmed == 0
+
+
 def test_t1_plain_reads_carry_no_term_and_raise_no_fence() -> None:
     """T1: a reader can't fence, not even by mistake."""
     for request in (messages.ReadRequest, messages.ReadLastAddConfirmedRequest):

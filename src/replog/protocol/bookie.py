@@ -46,6 +46,7 @@ class LedgerOnBookie:
 
     __slots__ = (
         "_durable_fence_term",
+        "_durable_last_add_confirmed",
         "_highest",
         "_is_key_durable",
         "_last_entry_id",
@@ -63,6 +64,7 @@ class LedgerOnBookie:
         self.last_add_confirmed = marks.last_add_confirmed
         self._is_key_durable = marks.key is not None
         self._durable_fence_term = marks.fence_term
+        self._durable_last_add_confirmed = marks.last_add_confirmed  # or more, in batches' headers
         self._last_entry_id = marks.last_entry_id
         self._highest: dict[tuple[int, int], int] = {}  # by stamp and rotation: the last id accepted
         self._stride: int | None = None  # of all batches: else two of them could hold one id in different rotations
@@ -111,7 +113,7 @@ class LedgerOnBookie:
     def _raise_marks(self, request: OrderedRequest) -> SetMarks | None:
         """Raises the fence (T1) and the last add confirmed in memory; returns what must follow on the disk.
 
-        Key and fence are asked for again until `answer` tells that they are durable: a commit that found no space did
+        Marks are asked for again until `answer` tells that they are durable: a commit that found no space did
         nothing, and the next request must not be answered as if it had (R3). A batch raises the last add confirmed by
         itself: its header is stored with it."""
         confirmed = -1
@@ -121,7 +123,7 @@ class LedgerOnBookie:
             confirmed = request.last_add_confirmed
         new_key = None if self._is_key_durable else request.key
         new_term = request.term if request.term > self._durable_fence_term else None
-        new_confirmed = confirmed if confirmed > self.last_add_confirmed else None
+        new_confirmed = confirmed if confirmed > self._durable_last_add_confirmed else None
         if new_key is None and new_term is None and new_confirmed is None:
             return None
         self.key = request.key
@@ -137,11 +139,17 @@ class LedgerOnBookie:
         if accepted.refusal is not None:
             return accepted.refusal
         if accepted.mutations and isinstance(accepted.mutations[0], SetMarks):
-            self._is_key_durable = True
-            self._durable_fence_term = max(self._durable_fence_term, accepted.mutations[0].fence_term or 0)
+            self._remember_durable(accepted.mutations[0])
         if isinstance(request, RecoveryReadRequest):
             return read_answer(request.request_id, found, self.last_add_confirmed)
         return Response(request.request_id, Status.OK, self.last_add_confirmed, self.fence_term)
+
+    def _remember_durable(self, marks: SetMarks) -> None:
+        self._is_key_durable = True
+        if marks.fence_term is not None:
+            self._durable_fence_term = max(self._durable_fence_term, marks.fence_term)
+        if marks.last_add_confirmed is not None:
+            self._durable_last_add_confirmed = max(self._durable_last_add_confirmed, marks.last_add_confirmed)
 
     # -- plain reads ----------------------------------------------------------------------------------------------
 
