@@ -1,8 +1,8 @@
 """A simulated bookie: the real machine of each ledger, around a disk that forgets what was not synced.
 
 What is accepted waits in memory for the next group commit, as on a real bookie; a commit is atomic and ordered. A
-crash forgets all that waits; of the group being synced, either all or nothing survives. The disk is what the oracle
-looks at.
+crash forgets all that waits; of the group being synced, some first part survives, or nothing. The disk is what the
+oracle looks at.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from replog.protocol.messages import (
     Response,
     Status,
 )
-from replog.protocol.mutations import DELETED_TERM, DropLedger, Marks, Mutation, PutBatch, SetMarks
+from replog.protocol.mutations import DELETED_TERM, Marks, PutBatch, SetMarks
 from replog.testing.simulation.calls import Call, Reply, Server
 from replog.testing.simulation.world import Action, World
 
@@ -80,8 +80,7 @@ class _Waiting:
     """A request between its acceptance and its answer."""
 
     ledger: LedgerOnBookie
-    accepted: Accepted | None
-    mutations: list[Mutation]
+    accepted: Accepted
     reply: Reply | None
     response: Response | None = None
 
@@ -116,7 +115,7 @@ class SimulatedBookie(Server):
                 reply(Response(request.request_id, Status.READ_ONLY))
                 return
         accepted = ledger.accept(request)
-        self._queue.append(_Waiting(ledger, accepted, list(accepted.mutations), reply))
+        self._queue.append(_Waiting(ledger, accepted, reply))
         self._sync_next()
 
     def wake(self, action: Action, arguments: tuple[Any, ...]) -> None:
@@ -147,9 +146,8 @@ class SimulatedBookie(Server):
     def drop(self, ledger_id: int) -> None:
         """Garbage collection found that the ledger was deleted (B6)."""
         if self.alive:
-            ledger = LedgerOnBookie(ledger_id, Marks(fence_term=DELETED_TERM))
-            self._ledgers[ledger_id] = ledger
-            self._queue.append(_Waiting(ledger, None, [DropLedger(ledger_id)], None))
+            ledger = self.machine(ledger_id)
+            self._queue.append(_Waiting(ledger, ledger.drop(), None))
             self._sync_next()
 
     def _answer_read(
@@ -195,17 +193,27 @@ class SimulatedBookie(Server):
         if epoch != self._epoch:
             return  # it crashed meanwhile
         group, self._syncing = self._syncing, []
+        rates = self.world.rates
+        if rates.full and self.world.fault("full", rates.full, self.number, self.number, "sync", 2):
+            self._fail_commit(group)
+            return
         self._make_durable(group)
         for waiting in group:
             if waiting.reply is not None and waiting.response is not None:
                 waiting.reply(waiting.response)
         self._sync_next()
 
+    def _fail_commit(self, group: list[_Waiting]) -> None:
+        """No space: nothing of the group happened, nor of what builds on it; the machines are made anew."""
+        failed, self._queue = group + self._queue, []
+        self._ledgers = {}
+        for waiting in failed:
+            if waiting.reply is not None:
+                waiting.reply(Response(waiting.accepted.request.request_id, Status.READ_ONLY))
+
     def _make_durable(self, group: list[_Waiting]) -> None:
         for waiting in group:
             status = self._commit(waiting)
-            if waiting.accepted is None:
-                continue
             request = waiting.accepted.request
             if status is Status.CONFLICT:
                 waiting.response = Response(request.request_id, Status.CONFLICT, detail="other bytes (T3)")
@@ -219,12 +227,13 @@ class SimulatedBookie(Server):
 
     def _commit(self, waiting: _Waiting) -> Status | None:
         status = None
-        for mutation in waiting.mutations:
-            disk = self.disk.setdefault(waiting.ledger.ledger_id, LedgerOnDisk())
+        ledger_id = waiting.ledger.ledger_id
+        for mutation in waiting.accepted.mutations:
+            disk = self.disk.setdefault(ledger_id, LedgerOnDisk())
             if isinstance(mutation, PutBatch):
-                request = waiting.accepted.request if waiting.accepted is not None else None
+                request = waiting.accepted.request
                 assert isinstance(request, AddRequest)
-                if waiting.accepted is not None and waiting.accepted.may_be_stored:
+                if waiting.accepted.may_be_stored:
                     status = settle_add(mutation.batch, disk.overlapping(mutation.batch))
                 if status is None:
                     disk.put(mutation.batch)
@@ -232,8 +241,9 @@ class SimulatedBookie(Server):
             elif isinstance(mutation, SetMarks):
                 self.set_marks(disk, mutation)
             else:
-                self.disk[mutation.ledger_id] = self.tombstone()
-                self._oracle.dropped(self, mutation.ledger_id)
+                self.disk[ledger_id] = self.tombstone()
+                self._ledgers.pop(ledger_id, None)
+                self._oracle.dropped(self, ledger_id)
         return status
 
     def set_marks(self, disk: LedgerOnDisk, mutation: SetMarks) -> None:
@@ -258,10 +268,12 @@ class SimulatedBookie(Server):
         if not self.alive:
             return
         bits, _ = self.world.draw(self.number, self.number, "tear", 0)
-        if self._syncing and bits & 1:
-            self._make_durable(self._syncing)
-            self.world.count("crash after the sync, before the answers")
-        elif any(waiting.mutations for waiting in self._syncing):
+        kept = (bits >> 8) % (len(self._syncing) + 1) if bits & 1 else 0
+        lost = [*self._syncing[kept:], *self._queue]
+        if kept:
+            self._make_durable(self._syncing[:kept])
+            self.world.count("crash after a sync, before its answers")
+        if any(waiting.accepted.mutations for waiting in lost):
             self.world.count("crash that lost unsynced writes")
         self._queue, self._syncing = [], []
         self._epoch += 1

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from replog.protocol.messages import (
     AddRequest,
     FenceRequest,
+    ReadLastAddConfirmedRequest,
     Request,
     Response,
     Status,
@@ -60,7 +61,7 @@ class Call:
     def receive(self, response: Response | None) -> None:
         """The answer is there: in time, late, or for the second time."""
         world = self.client.world
-        if world.transcript is not None:
+        if world.transcript is not None and not self.is_idle_poll(response):
             late = "" if self.is_open else " (again)" if self.is_answered else " (late)"
             world.tell(f"{self.client.name} < {self.bookie.name}: {describe_response(self, response)}{late}")
         if not self.is_open:
@@ -68,11 +69,18 @@ class Call:
         in_time, self.is_open, self.is_answered = self.is_open, False, True
         self.answered(response, in_time)
 
+    def is_idle_poll(self, response: Response | None) -> bool:
+        """Whether this is a poll that told nothing new: a conversation leaves it out."""
+        request = self.request
+        if not isinstance(request, ReadLastAddConfirmedRequest):
+            return False
+        return response is None or response.last_add_confirmed <= request.after
+
     def time_out(self) -> None:
         """The deadline."""
         if self.is_open:
             self.is_open = False
-            if self.client.world.transcript is not None:
+            if self.client.world.transcript is not None and not self.is_idle_poll(None):
                 self.client.world.tell(f"{self.client.name}: no answer of {self.bookie.name} to {describe_call(self)}")
             self.answered(None, True)
 

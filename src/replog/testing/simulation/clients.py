@@ -88,7 +88,7 @@ class Client(Node):
         """Sends a request to a bookie."""
         bookie = self.cluster.bookies[bookie_id]
         call = Call(self, bookie, kind, subject, request, answered)
-        if self.world.transcript is not None:
+        if self.world.transcript is not None and not call.is_idle_poll(None):
             self.world.tell(f"{self.name} > {bookie_id}: {describe_call(call)}")
         self.world.transmit(self, bookie, kind, subject, call.arrive)
         self.after(self.world.rates.timeout, call.time_out)

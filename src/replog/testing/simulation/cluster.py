@@ -13,7 +13,7 @@ from replog.testing.simulation.bookies import SimulatedBookie
 from replog.testing.simulation.clients import Client, RecoveryShell, WriterShell, new_ledger
 from replog.testing.simulation.invariants import Oracle, Violation
 from replog.testing.simulation.metastore import SimulatedMetastore
-from replog.testing.simulation.plan import Op, Plan
+from replog.testing.simulation.plan import Op, Plan, node_number
 from replog.testing.simulation.readers import ReaderShell
 from replog.testing.simulation.world import Node, World
 
@@ -21,6 +21,7 @@ LEDGER_ID = 1
 _GOALS_EVERY = 97
 _HEALING_MAX = 40_000
 _STEPS_MAX = 200_000
+_BUGS = (AssertionError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
 @attrs.frozen
@@ -71,8 +72,8 @@ class Cluster:
         except Violation as error:
             violation = error
             world.tell(f"violation: {error}")
-        except AssertionError as error:
-            violation = Violation("assertion", f"{error} ({_where(error)})")
+        except _BUGS as error:
+            violation = Violation("bug", f"{type(error).__name__}: {error} ({_where(error)})")
             world.tell(f"violation: {violation}")
         return Result(self.plan, violation, world.trace, world.steps, world)
 
@@ -157,9 +158,7 @@ class Cluster:
 
     def op_cut(self, op: Op) -> None:
         """Nothing passes from one node to another, for a while."""
-        source, target = self.node(op.node), self.node(op.arguments[0])
-        if source is not None and target is not None:
-            self.world.cut(source.number, target.number, int(op.arguments[1]))
+        self.world.cut(node_number(op.node), node_number(op.arguments[0]), int(op.arguments[1]))
 
     # -- what shells tell ----------------------------------------------------------------------------------------------
 
@@ -186,7 +185,7 @@ class Cluster:
                 self.world.count("recovery ended inside a batch")
 
 
-def _where(error: AssertionError) -> str:
+def _where(error: Exception) -> str:
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

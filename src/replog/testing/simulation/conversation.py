@@ -5,7 +5,7 @@
     seed 849
     quorum 3 2 2
     bookies 4
-    rates lost=0 ... timeout=1500
+    rates timeout=1500
     heal 2400
     mutant reads-dont-fence
     expect I1
@@ -63,7 +63,7 @@ class Conversation:
             f"seed {plan.seed}",
             f"quorum {quorum.ensemble} {quorum.write} {quorum.ack}",
             f"bookies {plan.bookies}",
-            f"rates {plan.rates}",
+            f"rates {plan.rates}".rstrip(),
             f"heal {plan.heal_at}",
         ]
         head += [f"mutant {self.mutant}"] if self.mutant else []

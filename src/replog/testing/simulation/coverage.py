@@ -16,7 +16,8 @@ REQUIRED = (
     "bookie dropped a deleted ledger",
     "closed during an ensemble change",
     "concurrent recoveries both read",
-    "crash after the sync, before the answers",
+    "connection refused",
+    "crash after a sync, before its answers",
     "crash that lost unsynced writes",
     "degraded: no replacement",
     "follower crossed to the next ledger",
@@ -53,7 +54,7 @@ REQUIRED = (
     "writer gave up at its deadline",
     *(
         f"fault: {effect}"
-        for effect in ("damage", "delay", "doubt", "duplicate", "lose", "nobody", "refuse", "same", "stall")
+        for effect in ("damage", "delay", "doubt", "duplicate", "full", "lose", "nobody", "refuse", "same", "stall")
     ),
 )
 

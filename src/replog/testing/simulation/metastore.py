@@ -90,7 +90,8 @@ class SimulatedMetastore(Node):
         if outcome is Outcome.DONE and not call.is_open and call.kind == "cas":
             self.world.count("CAS applied after its client had given up")
         if self.world.transcript is not None:
-            self.world.tell(f"m: {call.kind} of {call.client.name}: {outcome.value} {describe(record)} v{version}")
+            what = f" {describe(record)} v{version}" if record is not None else ""
+            self.world.tell(f"m: {call.kind} of {call.client.name}: {outcome.value}{what}")
         self.world.transmit(
             self, call.client, f"{call.kind}:answer", call.subject, self._answer, call, outcome, record, version
         )
@@ -134,10 +135,8 @@ class SimulatedMetastore(Node):
         return Outcome.DONE, None, 0
 
 
-def describe(record: Record | None) -> str:
+def describe(record: Record) -> str:
     """A record in one line."""
-    if record is None:
-        return "-"
     if isinstance(record, LogMetadata):
         return "log [" + " ".join(f"{each.number}:{each.ledger_id}" for each in record.segments) + "]"
     fragments = " ".join(f"{each.first_entry_id}:{','.join(each.ensemble)}" for each in record.fragments)

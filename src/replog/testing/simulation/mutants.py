@@ -365,7 +365,7 @@ MUTANTS = (
         "L5",
         "a bookie that drops a deleted ledger forgets its fence",
         (
-            Patch(SimulatedBookie, "drop", "Marks(fence_term=DELETED_TERM)", "Marks()"),
+            Patch(LedgerOnBookie, "drop", "self.fence_term = DELETED_TERM", "self.fence_term = 0"),
             Patch(SimulatedBookie, "tombstone", "disk.fence_term, disk.deleted = DELETED_TERM, True", "pass"),
         ),
         60,

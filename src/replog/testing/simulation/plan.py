@@ -60,6 +60,7 @@ class Rates:
     delayed: int = 0
     damaged: int = 0  # of read answers
     slow_sync: int = 0
+    full: int = 0  # commits that find no space
     metastore_lost: int = 0
     metastore_delayed: int = 0
     nobody: int = 0  # a placement that finds no replacement
@@ -72,7 +73,10 @@ class Rates:
 
     def __str__(self) -> str:
         given = attrs.asdict(self)
-        return " ".join(f"{field.name}={given[field.name]}" for field in attrs.fields(Rates))
+        return " ".join(f"{name}={value}" for name, value in given.items() if value != getattr(_USUAL, name))
+
+
+_USUAL = Rates()
 
 
 @attrs.frozen

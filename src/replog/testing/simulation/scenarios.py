@@ -28,11 +28,11 @@ STRATEGIES: dict[str, Rates] = {
     "calm": Rates(lost=4, delayed=20, duplicated=10),
     "lossy": Rates(lost=130, duplicated=40, delayed=60, nobody=60, same=60, metastore_lost=60),
     "late": Rates(lost=10, duplicated=60, delayed=260, delay_bits=12, metastore_delayed=150, timeout=200),
-    "crashing": Rates(lost=20, delayed=60, slow_sync=60, timeout=250),
+    "crashing": Rates(lost=20, delayed=60, slow_sync=60, full=15, timeout=250),
     "torn": Rates(lost=30, delayed=60, duplicated=20),
     "metastore": Rates(lost=40, delayed=60, metastore_lost=180, metastore_delayed=220, delay_bits=11),
     "swarm": Rates(lost=60, delayed=150, duplicated=30, delay_bits=11, metastore_delayed=200, nobody=30, same=30),
-    "doubtful": Rates(lost=40, delayed=80, doubted=60, damaged=60, refused=60, nobody=60, same=100),
+    "doubtful": Rates(lost=40, delayed=80, full=60, doubted=60, damaged=60, refused=60, nobody=60, same=100),
     "patient": Rates(lost=60, delayed=300, duplicated=40, delay_bits=11, timeout=1500),
     "slow": Rates(lost=20, delayed=40, slow_sync=200, timeout=150),
 }
@@ -126,13 +126,13 @@ def _log_ops(chance: random.Random, strategy: str, bookies: int, horizon: int) -
     for leader in leaders:
         ops += _appends(chance, leader, horizon, chance.randint(2, 10))
         ops += [Op(chance.randrange(horizon), "roll", leader) for _ in range(chance.choice((0, 1, 2, 3)))]
-    for number in range(1, chance.choice((1, 1, 2, 3))):
+    for number in range(1, chance.choice((1, 2, 2, 3))):
         ops.append(Op(chance.randrange(horizon), "trim", f"t{number}", (str(chance.choice((0, 0, 1))),)))
     for number in range(1, chance.choice((1, 2, 3))):
         ops.append(Op(chance.randrange(horizon), "follow", f"f{number}"))
     if chance.random() < 0.3:
         ops.append(Op(chance.randrange(horizon), chance.choice(("kill", "abandon")), chance.choice(leaders)))
-    return ops + _troubles(chance, strategy, bookies, [*leaders, *leaders, "m"], horizon)
+    return ops + _troubles(chance, strategy, bookies, [*leaders, *leaders, "f1", "m"], horizon)
 
 
 _SCENARIOS: dict[str, Callable[[random.Random, str, int, int], list[Op]]] = {"ledger": _ledger_ops, "log": _log_ops}
