@@ -477,7 +477,7 @@ class LedgerWriter:
     async def _supervise(self) -> None:
         """Looks after the writer a few times a second, and not at all while it is idle."""
         tick_s = self._options.explicit_last_add_confirmed_after_s
-        retry_at = trio.current_time() + self._options.bookie_retry_after_s
+        missing, retry_at = 0, 0.0
         entries_sent = -1
         while True:
             is_up_to_date = self._published >= self.last_add_confirmed
@@ -490,8 +490,11 @@ class LedgerWriter:
                 self._published = self.last_add_confirmed
                 self._machine.publish()
             entries_sent = self.entries_sent
-            if self._machine.missing and trio.current_time() >= retry_at:
+            if self._machine.missing != missing:
+                missing = self._machine.missing
                 retry_at = trio.current_time() + self._options.bookie_retry_after_s
+            elif missing and trio.current_time() >= retry_at:
+                missing = 0
                 self._machine.bookies_changed()
             self._check_deadline()
             self._drive()
