@@ -212,9 +212,9 @@ class Metastore(ABC):
         try:
             yield
         finally:
-            with trio.CancelScope(shield=True, deadline=trio.current_time() + _FAREWELL_S):
-                with suppress(KeyNotFoundError):  # somebody took it away: what we wanted
-                    await self.delete(key)
+            farewell = trio.CancelScope(shield=True, deadline=trio.current_time() + _FAREWELL_S)
+            with farewell, suppress(KeyNotFoundError):  # somebody took it away: what we wanted
+                await self.delete(key)
 
     async def announced(self, key: str) -> dict[str, bytes]:
         """What is announced right below this key, by its last word."""
