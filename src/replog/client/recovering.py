@@ -41,21 +41,24 @@ class RecoveringShell:
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             nursery.start_soon(self._waiting_effects.run)
-            with trio.move_on_after(self._options.recovery_timeout_s):
-                self._machine.start()
-                self._drive()
-                await self._done.wait()
-            if not self._done.is_set():
-                problem = (
-                    f"its recovery took more than {self._options.recovery_timeout_s} s; it stays in recovery: retry"
-                )
-                self._machine.abandon(RecoveryUndecidedError(self._ledger_id, problem))
-                self._drive()
+            try:
+                with trio.move_on_after(self._options.recovery_timeout_s):
+                    self._machine.start()
+                    self._drive()
+                    await self._done.wait()
+            finally:  # also if it was cancelled: answers that come later must find a machine that is done
+                if not self._done.is_set():
+                    self._give_up()
             nursery.cancel_scope.cancel()
         if self._error is not None:
             raise self._error
         assert self._metadata is not None
         return self._metadata
+
+    def _give_up(self) -> None:
+        problem = f"its recovery took more than {self._options.recovery_timeout_s} s; it stays in recovery: retry"
+        self._machine.abandon(RecoveryUndecidedError(self._ledger_id, problem))
+        self._drive()
 
     def _drive(self) -> None:
         if self._driving:
