@@ -66,6 +66,7 @@ class Appender:
             left = None if quota.entries is None else quota.entries - (self.pushed - self._first)
             await self._push(_PUSHED_AT_ONCE if left is None else min(_PUSHED_AT_ONCE, left))
             await self._tell_what_is_confirmed()
+            await trio.lowlevel.checkpoint()  # only here answers come in, so what is told always has some in flight
         await self._log.flush()
         await self._tell_what_is_confirmed()
 
@@ -79,7 +80,6 @@ class Appender:
             self.pushed += 1
         assert log.last_add_pushed is not None
         self._pushed.append((log.last_add_pushed, self.pushed))
-        await trio.lowlevel.checkpoint()
 
     async def _tell_what_is_confirmed(self) -> None:
         last = self._log.last_add_confirmed

@@ -49,7 +49,7 @@ class LeaderProcess:
             with trio.move_on_after(SILENCE_S):
                 received = await self._process.stdout.receive_some(_RECEIVED_BYTES)
             if received is None:
-                raise DemoFailedError(f"{self.name} (process {self.pid}) told nothing for {SILENCE_S:.0f} s")
+                raise DemoFailedError(f"{self.name} (process {self.pid}) told nothing for {SILENCE_S:g} s")
             if not received:
                 return None
             self._buffer += received

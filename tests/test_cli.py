@@ -1,0 +1,95 @@
+"""The command: its exit status, its results on standard output, its errors in one line on standard error."""
+
+from __future__ import annotations
+
+import json
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from replog import cli
+from replog.errors import StorageFailedError
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> object:
+    """Runs the command in this process; its exit status."""
+    monkeypatch.setattr(sys, "argv", ["replog", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    return ended.value.code or 0
+
+
+def test_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(monkeypatch, "version") == 0
+    assert capsys.readouterr().out.startswith(f"replog {version('replog')} (Python 3.")
+
+
+def test_plugins_for_people(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(monkeypatch, "plugins") == 0
+    shown = capsys.readouterr().out
+    row = next(line for line in shown.splitlines() if "lmdb-metastore" in line)
+    assert "built in" in row
+    assert "metastore lmdb" in row
+
+
+def test_plugins_for_programs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(monkeypatch, "plugins", "--json") == 0
+    found = {plugin["name"]: plugin for plugin in json.loads(capsys.readouterr().out)}
+    assert found["files-storage"] == {
+        "name": "files-storage",
+        "origin": "built in",
+        "offers": ["storage files"],
+        "observes": False,
+    }
+
+
+def test_a_plugin_that_is_disabled_is_not_listed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("REPLOG_PLUGINS_DISABLED", "memory-storage")
+    assert run(monkeypatch, "plugins", "--json") == 0
+    assert "memory-storage" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["demo", "--bookies", "0"],
+        ["demo", "--entries", "-1"],
+        ["demo", "--seconds", "nan"],
+        ["demo", "--input", "/nowhere/to/be/found"],
+        ["demo", "--input", "/dev/null"],
+        ["demo", "--nonsense"],
+        ["nonsense"],
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage_is_status_2(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    assert run(monkeypatch, *arguments) == 2
+    shown = capsys.readouterr()
+    assert shown.err
+    assert "Traceback" not in shown.err
+
+
+def test_a_directory_with_something_in_it_is_not_taken(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "mine").touch()
+    assert run(monkeypatch, "demo", "--keep", str(tmp_path)) == 2
+    assert capsys.readouterr().err == f"replog: --keep {tmp_path}: is not empty; name a new directory\n"
+    assert [each.name for each in tmp_path.iterdir()] == ["mine"]
+
+
+def test_an_error_of_replog_is_one_line_and_status_1(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def fail(*_: object) -> None:
+        raise StorageFailedError("the disk is gone", "Buy another")
+
+    monkeypatch.setattr(cli, "run_demo", fail)
+    assert run(monkeypatch, "demo") == 1
+    assert capsys.readouterr().err == "replog: the disk is gone. Buy another\n"
