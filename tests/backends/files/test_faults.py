@@ -42,6 +42,7 @@ def test_a_full_disk_serves_reads_fences_and_deletions_and_recovers_by_itself() 
     assert storage.read(9999, 0, 1, 0) == []
     assert storage.marks(9999) is None
     assert all(storage.read(ledger_id, 1, 1, 0) for ledger_id in stored)
+    assert not [path for path in disk.paths() if path.endswith(".tmp")]
     storage.commit([SetMarks(stored[0], fence_term=7)])  # recovery still fences
     for ledger_id in stored[:-1]:
         storage.commit([DropLedger(ledger_id)])  # and garbage collection still makes room

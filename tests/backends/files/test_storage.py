@@ -97,6 +97,16 @@ def test_directories_above_are_made(tmp_path: Path) -> None:
         assert storage.ledger_ids() == [1]
 
 
+def test_a_relative_path_means_the_same_after_chdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with contextlib.closing(open_storage("wal", SMALL)) as storage:
+        monkeypatch.chdir("/")
+        for ledger_id in range(40):
+            storage.commit([PutBatch(make_batch(ledger_id, 0, 4, size_bytes=3000)), DropLedger(ledger_id - 2)])
+    with opened(tmp_path / "wal", SMALL) as storage:
+        assert storage.ledger_ids() == [38, 39]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -109,7 +109,7 @@ def _make_directories(disk: Disk, path: str) -> None:
 
 
 def _parent(path: str) -> str:
-    return os.path.dirname(os.path.abspath(path))
+    return os.path.dirname(path)
 
 
 def read_bookie_id(disk: Disk, path: str, expected: str) -> str | None:

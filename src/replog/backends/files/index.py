@@ -98,15 +98,21 @@ class BatchIndex:
 
     def locate(self, entry_id: int, bytes_max: int) -> list[Location]:
         """The batch that holds the entry, and those that start after it while they fit; [] if there is none."""
-        at = self.find(entry_id)
+        firsts = self._firsts
+        at = bisect_right(firsts, entry_id) - 1
         if at < 0:
             return []
-        found = [self._location(at)]
-        left = bytes_max - found[0].size
+        if entry_id > self._lasts[at] or (entry_id - firsts[at]) % self._strides[at]:
+            at = self.find(entry_id)  # not in the nearest one: strided ones before it may hold it
+            if at < 0:
+                return []
+        size = self._sizes[at]
+        found = [Location(self._numbers[at], self._offsets[at], size, self._checksums[at])]
+        left = bytes_max - size
         if left <= 0:
             return found
         sizes = self._sizes
-        after = bisect_right(self._firsts, self._firsts[at], at)
+        after = bisect_right(firsts, firsts[at], at)
         while after < len(sizes) and sizes[after] <= left:
             left -= sizes[after]
             found.append(self._location(after))

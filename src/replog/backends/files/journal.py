@@ -62,7 +62,8 @@ class Journal:
 
     def _roll(self) -> JournalFile:
         ready = self._pool.take(self.current.number + 1)
-        self.files[ready.number] = ready
+        with self._pool.changed:
+            self.files[ready.number] = ready
         self.sealed.append(self.current)
         self.current = ready
         return ready

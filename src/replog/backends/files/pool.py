@@ -11,6 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 
 from replog.backends.files.directory import journal_path
 from replog.backends.files.disk import ZEROS, Disk, is_full, named_error, write_all
@@ -72,7 +73,7 @@ class FilePool:
         self._directory = directory
         self._identity = identity
         self._options = options
-        self._changed = changed
+        self.changed = changed
         self._spares: list[str] = []
         self._spare_count = 0
         self._wanted = 0  # the number of the file to prepare
@@ -99,9 +100,9 @@ class FilePool:
 
     def close(self) -> None:
         """Ends the thread, and closes what it held. What is retired but not recycled yet is found at the next start."""
-        with self._changed:
+        with self.changed:
             self._is_closing = True
-            self._changed.notify_all()
+            self.changed.notify_all()
         if self._thread is not None:
             self._thread.join(_JOIN_TIMEOUT_S)
         for file in (self._ready, *self._retired):
@@ -111,27 +112,27 @@ class FilePool:
 
     def want(self, number: int, *, fill: bool) -> None:
         """Asks for the next file to be prepared, and to be filled if it is a new one. Returns at once."""
-        with self._changed:
+        with self.changed:
             if self._ready is not None or self._wanted == number:
                 return
             self._wanted = number
             self._fill_wanted = fill
             self._refusal = None
-            self._changed.notify_all()
+            self.changed.notify_all()
         self._work_inline()
 
     def take(self, number: int) -> JournalFile:
         """The prepared file, waiting for it if need be. Raises `StorageFullError`, `StorageFailedError`."""
         self.want(number, fill=False)
         deadline = time.monotonic() + _PREPARE_TIMEOUT_S
-        with self._changed:
+        with self.changed:
             while self._ready is None:
                 if self.failure is not None:
                     raise self.failure
                 if self._refusal is not None:
                     refusal, self._refusal = self._refusal, None
                     raise named_error(f"make journal file {number} in {self._directory}", refusal) from refusal
-                if not self._changed.wait(deadline - time.monotonic()):
+                if not self.changed.wait(deadline - time.monotonic()):
                     raise StorageFailedError(
                         f"journal file {number} in {self._directory} was not made within {_PREPARE_TIMEOUT_S:.0f} s",
                         "Look at the disk, then restart the bookie",
@@ -142,18 +143,18 @@ class FilePool:
 
     def fill(self, file: JournalFile) -> None:
         """Asks for more zeros ahead of the writes. Returns at once."""
-        with self._changed:
+        with self.changed:
             if self._to_fill is file:
                 return
             self._to_fill = file
-            self._changed.notify_all()
+            self.changed.notify_all()
         self._work_inline()
 
     def retire(self, file: JournalFile) -> None:
         """Nobody needs this file any more, and a durable checkpoint says so."""
-        with self._changed:
+        with self.changed:
             self._retired.append(file)
-            self._changed.notify_all()
+            self.changed.notify_all()
         self._work_inline()
 
     @property
@@ -165,12 +166,12 @@ class FilePool:
 
     def _run(self) -> None:
         while True:
-            with self._changed:
+            with self.changed:
                 job = self._next_job()
                 while job is None:
                     if self._is_closing:
                         return
-                    self._changed.wait()
+                    self.changed.wait()
                     job = self._next_job()
                 if self._is_closing:
                     return
@@ -178,7 +179,7 @@ class FilePool:
 
     def _work_inline(self) -> None:
         while self._thread is None:
-            with self._changed:
+            with self.changed:
                 job = self._next_job()
             if job is None:
                 return
@@ -188,9 +189,9 @@ class FilePool:
         try:
             job()
         except OSError as error:
-            with self._changed:
+            with self.changed:
                 self.failure = named_error(f"look after the journal files in {self._directory}", error)
-                self._changed.notify_all()
+                self.changed.notify_all()
 
     def _next_job(self) -> Callable[[], None] | None:
         if self.failure is not None:
@@ -218,7 +219,7 @@ class FilePool:
         else:
             self._disk.unlink(file.path)
         self._disk.sync_directory(self._directory)
-        with self._changed:
+        with self.changed:
             self._retired.popleft()
             if file.fd >= 0:
                 self._disk.close(file.fd)
@@ -234,16 +235,16 @@ class FilePool:
         except OSError as error:
             if not is_full(error):
                 raise
-            with self._changed:
+            with self.changed:
                 self._wanted = 0
                 self._refusal = error
-                self._changed.notify_all()
+                self.changed.notify_all()
             return
         ready.is_outrun = not self._fill_wanted
-        with self._changed:
+        with self.changed:
             self._wanted = 0
             self._ready = ready
-            self._changed.notify_all()
+            self.changed.notify_all()
 
     def make(self, number: int) -> JournalFile:
         """Makes a journal file from a spare, or anew, and gives it its name when it is durable. May raise OSError."""
@@ -263,6 +264,9 @@ class FilePool:
             file = JournalFile(number, path, fd, self._identity, epoch, disk.size(fd) & -PAGE_BYTES)
         except BaseException:
             disk.close(fd)
+            if spare is None:
+                with suppress(OSError):  # what matters is why it could not be made
+                    disk.unlink(source)
             raise
         if spare:
             self._spares.pop()
@@ -277,7 +281,7 @@ class FilePool:
         assert file is not None
         goal = min(file.position + self._options.fill_ahead_bytes, self._options.capacity_bytes)
         if file.is_outrun or file.allocated >= goal or not self._fill_step(file):
-            with self._changed:
+            with self.changed:
                 self._to_fill = None
 
     def _fill_ready(self) -> None:

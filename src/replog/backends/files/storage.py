@@ -249,31 +249,25 @@ class FilesStorage(Storage):
             if not locations:
                 return []
             files = self._pin(locations, wait)
-        if len(locations) == 1:  # a point read: as few calls as can be
-            (file,) = files.values()
-            try:
-                return [fetch_one(self._disk, file, locations[0], wait=wait)]
-            finally:
-                with self._mutex:
-                    file.pins -= 1
-                    if not file.pins:
-                        self._unpinned(file)
         try:
-            return fetch(self._disk, files, locations, wait=wait)
+            if len(locations) == 1:
+                return [fetch_one(self._disk, files[0], locations[0], wait=wait)]
+            return fetch(self._disk, {file.number: file for file in files}, locations, wait=wait)
         finally:
             with self._mutex:
-                for file in files.values():
+                for file in files:
                     file.pins -= 1
                     if not file.pins:
                         self._unpinned(file)
 
-    def _pin(self, locations: list[Location], wait: bool) -> dict[int, JournalFile]:
+    def _pin(self, locations: list[Location], wait: bool) -> list[JournalFile]:
         """The files of these places, open, and kept so until they are unpinned."""
         if self._is_closed:
             raise _closed(self._path)
         known = self._journal.files
-        files = {location.number: known[location.number] for location in locations}
-        for file in files.values():
+        numbers = [locations[0].number] if len(locations) == 1 else {location.number for location in locations}
+        files = [known[number] for number in numbers]
+        for file in files:
             if file.fd < 0:
                 if not wait:
                     raise trio.WouldBlock
@@ -283,7 +277,7 @@ class FilesStorage(Storage):
                     raise StorageUncertainError(
                         f"could not open {file.path}: {error}", "Read it from another bookie"
                     ) from error
-        for file in files.values():
+        for file in files:
             file.pins += 1
         return files
 
@@ -387,4 +381,4 @@ def open_storage(
     then nothing stays open. `disk` and `background` are for tests: another system below, and no thread."""
     if not path:
         raise ConfigError("files: needs a directory, as in files:/var/lib/wal")
-    return FilesStorage(path.rstrip("/") or "/", options or FilesOptions(), disk or Disk(), background=background)
+    return FilesStorage(os.path.abspath(path), options or FilesOptions(), disk or Disk(), background=background)
