@@ -87,16 +87,16 @@ class LedgerScan:
 
         With `wait_s`, waits so long for something new, and returns at the first news. Raises `MetastoreError`,
         `LedgerNotFoundError`, `UnauthorizedError`. If cancelled, nothing is lost."""
+        before = self.last_readable
         metadata, _ = await self._surroundings.records.get(self.ledger_id)
         self._machine.metadata_read(metadata)
         if metadata.state is LedgerState.CLOSED:
             return
         here = self._confirmed_here(self.ledger_id)
         self._machine.last_add_confirmed_heard(here)
-        if here >= 0 and not wait_s:
+        if self.last_readable > before if wait_s else here >= 0:
             return
         await connect_all(self._membership, metadata.last_fragment.ensemble)
-        before = self.last_readable
         self._arrived = trio.Event()
         self._heard_from = 0
         self._ask_last_add_confirmed(wait_s)
