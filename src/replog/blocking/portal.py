@@ -34,6 +34,10 @@ class _LeftOnError(Exception):
     """The block in the caller's thread was left on an error, which stays there."""
 
 
+class _CancelledByCaller(Exception):
+    """A call ended because its caller was interrupted, who raises what interrupted it."""
+
+
 class _Answer(Generic[Value]):
     """What comes back of a call: waited for in one thread, given once in another."""
 
@@ -58,7 +62,7 @@ class _Answer(Generic[Value]):
         if self.is_started:
             self.scope.cancel()
         else:
-            self.fail(_closed())  # its caller was interrupted before it had asked
+            self.fail(_CancelledByCaller())  # before it had asked
 
     def wait(self, timeout_s: float) -> bool:
         """Whether it is given by then."""
@@ -178,8 +182,11 @@ class Portal:
     def _leave(self, block: _Block[Value], error: BaseException | None) -> None:
         if not self._is_ready.wait(_FAREWELL_S):
             return  # there is no run, and whoever tried to start it is told why
-        with suppress(trio.ClosedResourceError):  # the run has ended, and the block before it: `left` says how
+        try:
             self._soon(block.leave, error is not None)
+        except trio.ClosedResourceError:  # the run has ended, and the block before it: `left` says how
+            if not block.left.is_started:
+                return
         try:
             self._wait(block.left, block.left, lambda: None)
             block.left.take()
@@ -187,6 +194,8 @@ class Portal:
             assert error is not None
             for note in getattr(left, "__notes__", ()):
                 error.add_note(note)
+        except _CancelledByCaller:
+            pass
         except BaseException as problem:
             if problem is not error:  # else it was raised already, by entering
                 raise
@@ -262,7 +271,7 @@ class Portal:
             answer.fail(error)  # whoever called gets it
             return
         if answer.scope.cancelled_caught:
-            answer.fail(_closed())  # nobody takes it: the caller was interrupted
+            answer.fail(_CancelledByCaller())
         else:
             answer.succeed(value)
 

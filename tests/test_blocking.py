@@ -1,0 +1,471 @@
+"""The blocking facade: plain calls, from many threads, interrupted, and over a fork."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trio
+
+import replog
+import replog.blocking
+
+DEADLINE_S = 60
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[replog.blocking.Client]:
+    with replog.blocking.embed(tmp_path / "wal") as client:
+        yield client
+
+
+def run_script(script: str, directory: Path) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        cwd=directory,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    return done
+
+
+# -- the verbs ------------------------------------------------------------------------------------------------------
+
+
+def test_a_log_is_written_read_rolled_trimmed_and_deleted(client: replog.blocking.Client) -> None:
+    with client.write_log("log") as log:
+        first = log.append(b"one")
+        assert list(log.extend(data for data in [b"two", b"three"]))[-1] == log.last_add_confirmed
+        assert log.push(b"four") == log.last_add_pushed
+        pushed = log.push_nowait(b"five")
+        log.flush()
+        assert log.last_add_confirmed == pushed
+        assert log.unconfirmed_bytes == 0
+        start = log.roll()
+        assert (log.name, log.segment) == ("log", start.segment)
+        assert log.statistics()["rolls"] == 1
+        log.append(b"six")
+        with client.read_log("log", after=str(first)) as reader:
+            records = list(reader)
+        assert [record.data for record in records] == [b"two", b"three", b"four", b"five", b"six"]
+        assert records[-1].position == start
+        with client.read_log("log") as reader:
+            assert next(reader.batches()).payloads()[0] == b"one"
+        assert client.trim_log("log", before=start) == start
+        with pytest.raises(replog.TrimmedError), client.read_log("log", after=first):
+            pass
+        assert client.ledgers() == [log.ledger_id]
+    assert client.logs() == ["log"]
+    client.delete_log("log")
+    assert client.logs() == []
+
+
+def test_a_ledger_is_written_read_recovered_and_deleted(client: replog.blocking.Client) -> None:
+    with client.create_ledger(password=b"secret", custom={"made": "here"}) as writer:
+        assert writer.append(b"zero") == 0
+        assert list(writer.extend([b"one", b"two"])) == [1, 2]
+        assert (writer.last_add_pushed, writer.last_add_confirmed) == (2, 2)
+        assert writer.metadata.custom == {"made": "here"}
+        with client.open_ledger(writer.ledger_id, password=b"secret") as reader:
+            assert not reader.is_closed
+            assert reader.read(1, 2) == [b"one", b"two"]
+            assert [entry.data for entry in reader] == [b"zero", b"one", b"two"]
+            writer.append(b"three")
+            assert reader.refresh() == 3
+            assert [batch.payloads() for batch in reader.batches()] == [[b"three"]]
+    with client.open_ledger(writer.ledger_id, password=b"secret") as reader:
+        assert reader.is_closed
+        assert reader.metadata.last_entry_id == 3
+    with pytest.raises(replog.UnauthorizedError), client.open_ledger(writer.ledger_id):
+        pass
+    assert client.recover_ledger(writer.ledger_id, password=b"secret").last_entry_id == 3
+    client.delete_ledger(writer.ledger_id)
+    assert client.ledgers() == []
+    assert "client" in client.statistics()
+
+
+def test_what_was_written_is_there_when_the_directory_is_opened_again(tmp_path: Path) -> None:
+    for number in range(3):
+        with replog.blocking.embed(tmp_path) as client, client.lead_log("log") as log:
+            log.append(b"%d" % number)
+            with client.read_log("log") as reader:
+                assert [record.data for record in reader] == [b"%d" % each for each in range(number + 1)]
+
+
+def test_connect_reaches_the_metastore(tmp_path: Path) -> None:
+    with replog.blocking.embed(tmp_path) as client, client.write_log("log"):
+        pass
+    with replog.blocking.connect(f"lmdb:{tmp_path / 'metadata'}") as connected:
+        assert connected.logs() == ["log"]
+        with pytest.raises(replog.NotEnoughBookiesError), connected.create_ledger():
+            pass
+
+
+# -- errors and leaving ---------------------------------------------------------------------------------------------
+
+
+def test_an_error_comes_as_itself_with_the_caller_in_its_traceback(client: replog.blocking.Client) -> None:
+    with pytest.raises(replog.LogNotFoundError) as caught:
+        client.trim_log("nothing", before="1:0")
+    frames = [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
+    assert "test_an_error_comes_as_itself_with_the_caller_in_its_traceback" in frames
+    assert "trim_log" in frames
+    with pytest.raises(replog.ConfigError):
+        client.create_ledger(quorum=replog.Quorum(1, 2, 1)).__enter__()
+
+
+def test_what_cannot_be_opened_says_why_and_leaves_no_thread(tmp_path: Path) -> None:
+    with replog.blocking.embed(tmp_path), pytest.raises(replog.StorageInUseError), replog.blocking.embed(tmp_path):
+        pass
+    with pytest.raises(replog.ConfigError), replog.blocking.connect("nonsense:"):
+        pass
+    assert [each for each in threading.enumerate() if each.name == "replog blocking"] == []
+
+
+def test_leaving_confirms_what_was_pushed_and_ends_everything(tmp_path: Path) -> None:
+    with replog.blocking.embed(tmp_path) as client:
+        with client.write_log("log") as log, client.read_log("log") as reader:
+            log.push_nowait(b"pushed")
+        with pytest.raises(trio.ClosedResourceError):
+            log.append(b"late")
+        with pytest.raises(trio.ClosedResourceError):
+            reader.receive()
+        with client.read_log("log") as again:
+            assert again.receive().data == b"pushed"
+            with pytest.raises(trio.EndOfChannel):
+                again.receive()
+    for use in (client.logs, client.statistics, lambda: log.append(b""), lambda: log.last_add_pushed):
+        with pytest.raises(trio.ClosedResourceError):
+            use()
+    with pytest.raises(trio.ClosedResourceError), client.write_log("log"):
+        pass
+    assert [each for each in threading.enumerate() if each.name == "replog blocking"] == []
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError(), KeyboardInterrupt(), GeneratorExit(), StopIteration()])
+def test_leaving_on_an_error_lets_that_very_error_pass(tmp_path: Path, error: BaseException) -> None:
+    with (
+        pytest.raises(type(error)) as caught,
+        replog.blocking.embed(tmp_path) as client,
+        client.write_log("log") as log,
+    ):
+        log.append(b"confirmed")
+        raise error
+    assert caught.value is error
+    with replog.blocking.embed(tmp_path) as client, client.read_log("log") as reader:
+        assert [record.data for record in reader] == [b"confirmed"]
+
+
+def test_a_deposed_writer_is_told_and_its_error_names_the_positions(client: replog.blocking.Client) -> None:
+    with client.write_log("log") as old, client.write_log("log") as new:
+        assert new.append(b"new") > (old.segment, 0)
+        with pytest.raises(replog.FencedError) as caught:
+            old.append(b"old")
+        assert list(caught.value.positions) == [replog.Position(old.segment, 0)]
+
+
+def test_a_wrong_argument_is_no_harm(client: replog.blocking.Client) -> None:
+    with client.write_log("log") as log:
+        with pytest.raises(TypeError):
+            log.append("text")  # type: ignore[arg-type]
+        with pytest.raises(replog.PayloadTooLargeError):
+            log.extend([b"good", bytes(17 << 20)])
+        assert log.append(b"first") == (log.segment, 0)
+
+
+def test_the_budget_is_told_to_who_will_not_wait(tmp_path: Path) -> None:
+    options = replog.ClientOptions(in_flight_bytes_max=1 << 20, batch_bytes_max=1 << 20)
+    with replog.blocking.embed(tmp_path, options=options) as client, client.write_log("log") as log:
+        with pytest.raises(trio.WouldBlock):
+            for _ in range(10_000):
+                log.push_nowait(bytes(1 << 19))
+        log.push(bytes(1 << 19))
+        log.flush()
+        assert log.last_add_confirmed == log.last_add_pushed
+
+
+# -- threads --------------------------------------------------------------------------------------------------------
+
+
+def test_many_threads_append_at_once_and_share_batches(client: replog.blocking.Client) -> None:
+    threads, entries = 16, 40
+    positions: list[list[replog.Position]] = [[] for _ in range(threads)]
+    with client.write_log("log") as log:
+
+        def append(number: int) -> None:
+            positions[number] = [log.append(b"%d/%d" % (number, entry)) for entry in range(entries)]
+
+        workers = [threading.Thread(target=append, args=(number,)) for number in range(threads)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+        assert log.statistics()["batches_sent"] < threads * entries
+    with client.read_log("log") as reader:
+        stored = {record.position: record.data for record in reader}
+    assert len(stored) == threads * entries
+    for number, of_thread in enumerate(positions):
+        assert of_thread == sorted(of_thread)
+        assert [stored[position] for position in of_thread] == [b"%d/%d" % (number, each) for each in range(entries)]
+
+
+def test_leaving_the_client_ends_the_calls_of_other_threads(tmp_path: Path) -> None:
+    raised: list[BaseException] = []
+    waiting = threading.Event()
+
+    def follow(client: replog.blocking.Client) -> None:
+        try:
+            with client.read_log("log", follow=True) as reader:
+                assert reader.receive().data == b"one"
+                waiting.set()
+                reader.receive()
+        except trio.ClosedResourceError as error:
+            raised.append(error)
+
+    with replog.blocking.embed(tmp_path) as client, client.write_log("log") as log:
+        log.append(b"one")
+        thread = threading.Thread(target=follow, args=(client,))
+        thread.start()
+        assert waiting.wait(DEADLINE_S)
+    thread.join(DEADLINE_S)
+    assert not thread.is_alive()
+    assert len(raised) == 1
+
+
+# -- reading --------------------------------------------------------------------------------------------------------
+
+
+def test_following_waits_for_so_long_and_then_goes_on_where_it_stood(client: replog.blocking.Client) -> None:
+    with client.write_log("log") as log, client.read_log("log", follow=True, timeout_s=0.2) as reader:
+        found = []
+        for number in range(3):
+            position = log.append(b"%d" % number)
+            with pytest.raises(TimeoutError, match=r"log 'log': nothing came within 0\.2 s"):
+                for record in reader:
+                    found.append(record)
+            assert found[-1].position == position
+        log.roll()
+        log.append(b"3")
+        assert reader.receive().data == b"3"
+    assert [record.data for record in found] == [b"0", b"1", b"2"]
+
+
+def test_breaking_off_an_iteration_loses_no_record(client: replog.blocking.Client) -> None:
+    with client.write_log("log") as log:
+        log.extend([b"%d" % number for number in range(10)])
+    with client.read_log("log") as reader:
+        for record in reader:
+            if record.data == b"3":
+                break
+        assert reader.receive().data == b"4"
+        assert [record.data for record in reader] == [b"5", b"6", b"7", b"8", b"9"]
+
+
+def test_reading_crosses_the_threads_once_for_many_entries(tmp_path: Path) -> None:
+    entries = [b"%0100d" % number for number in range(100_000)]
+    with replog.blocking.embed(tmp_path) as client:
+        with client.write_log("log") as log:
+            log.extend(entries)
+            for number in range(200):
+                log.append(b"%d" % number)  # a batch each
+        with client.read_log("log") as reader:
+            calls = 0
+            call = reader._fetching._portal.call
+
+            def counted(*args: object) -> object:
+                nonlocal calls
+                calls += 1
+                return call(*args)  # type: ignore[arg-type]
+
+            reader._fetching._portal.call = counted  # type: ignore[assignment, method-assign]
+            assert [record.data for record in reader][: len(entries)] == entries
+    assert calls < 100
+
+
+# -- interrupting ---------------------------------------------------------------------------------------------------
+
+
+def interrupt_after(delay_s: float) -> threading.Timer:
+    timer = threading.Timer(delay_s, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    return timer
+
+
+def test_a_follower_can_be_interrupted_and_reads_on(client: replog.blocking.Client) -> None:
+    with client.write_log("log") as log, client.read_log("log", follow=True) as reader:
+        log.append(b"one")
+        assert reader.receive().data == b"one"
+        timer = interrupt_after(0.3)
+        started = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            reader.receive()
+        timer.join()
+        assert time.monotonic() - started < DEADLINE_S
+        log.append(b"two")
+        assert reader.receive().data == b"two"
+
+
+def test_waiting_to_lead_can_be_interrupted_and_the_client_goes_on(client: replog.blocking.Client) -> None:
+    with client.lead_log("log") as leader:
+        timer = interrupt_after(0.3)
+        with pytest.raises(KeyboardInterrupt), client.lead_log("log"):
+            pass
+        timer.join()
+        leader.append(b"still the leader")
+
+
+def test_an_interrupted_program_ends_with_everything_closed(tmp_path: Path) -> None:
+    script = """
+        import sys, replog.blocking
+        with replog.blocking.embed("wal") as client, client.write_log("log") as log:
+            print(log.append(b"confirmed"), flush=True)
+            with client.read_log("log", follow=True) as reader:
+                for record in reader:
+                    pass
+    """
+    program = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert program.stdout is not None
+    assert program.stdout.readline() == "1:0\n"
+    program.send_signal(signal.SIGINT)
+    _, errors = program.communicate(timeout=DEADLINE_S)
+    assert program.returncode == -signal.SIGINT
+    assert errors.strip().endswith("KeyboardInterrupt")
+    with replog.blocking.embed(tmp_path / "wal") as client, client.read_log("log") as reader:
+        assert [record.data for record in reader] == [b"confirmed"]
+
+
+# -- forking --------------------------------------------------------------------------------------------------------
+
+FORKING = """
+    import os, sys, threading
+    import pytest, trio
+    import replog, replog.blocking
+
+    def in_child(child):
+        # Runs in a fork, which ends as an interpreter does; returns its exit status.
+        sys.stdout.flush()
+        pid = os.fork()
+        if pid == 0:
+            child()
+            sys.exit(0)
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+"""
+
+
+def test_every_use_in_a_fork_raises_at_once_and_leaving_is_harmless(tmp_path: Path) -> None:
+    script = textwrap.dedent(FORKING) + textwrap.dedent("""
+        with replog.blocking.embed("wal") as client, client.write_log("log") as log, client.read_log("log") as reader:
+            log.append(b"one")
+            pid = os.fork()
+            if pid == 0:
+                uses = [
+                    lambda: log.append(b"child"), lambda: log.extend([b"child"]), lambda: log.push_nowait(b"child"),
+                    log.flush, log.roll, lambda: log.last_add_confirmed, log.statistics, lambda: list(reader),
+                    client.logs, client.statistics, lambda: client.trim_log("log", before="1:0"),
+                    lambda: client.write_log("log").__enter__(), lambda: client.read_log("log").__enter__(),
+                ]
+                for use in uses:
+                    with pytest.raises(replog.ForkedError, match="Open a client of its own in each process"):
+                        use()
+            else:
+                assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+                log.append(b"two")
+        if pid == 0:
+            sys.exit(0)
+        with replog.blocking.embed("wal") as client, client.read_log("log") as reader:
+            assert [record.data for record in reader] == [b"one", b"two"]
+    """)
+    run_script(script, tmp_path)
+
+
+def test_a_fork_opens_a_client_of_its_own_in_another_directory(tmp_path: Path) -> None:
+    script = textwrap.dedent(FORKING) + textwrap.dedent("""
+        def child():
+            with pytest.raises(replog.StorageInUseError), replog.blocking.embed("wal"):
+                pass
+            with replog.blocking.embed("other") as own, own.write_log("log") as own_log:
+                own_log.append(b"child")
+            with replog.blocking.embed("other") as own, own.read_log("log") as own_reader:
+                assert [record.data for record in own_reader] == [b"child"]
+
+        with replog.blocking.embed("wal") as client, client.write_log("log") as log:
+            log.append(b"one")
+            assert in_child(child) == 0
+            log.append(b"two")
+            with client.read_log("log") as reader:
+                assert [record.data for record in reader] == [b"one", b"two"]
+    """)
+    run_script(script, tmp_path)
+
+
+def test_a_fork_does_not_keep_the_directory_of_a_dead_parent(tmp_path: Path) -> None:
+    script = textwrap.dedent(FORKING) + textwrap.dedent("""
+        import signal
+        gone, told = os.pipe()
+        parent = os.fork()
+        if parent == 0:
+            with replog.blocking.embed("wal") as client, client.write_log("log") as log:
+                log.append(b"confirmed")
+                if os.fork() == 0:
+                    os.write(told, b"%d\\n" % os.getpid())
+                    signal.pause()
+                os.kill(os.getpid(), signal.SIGKILL)
+        orphan = int(os.read(gone, 100))
+        assert os.waitstatus_to_exitcode(os.waitpid(parent, 0)[1]) == -signal.SIGKILL
+        try:
+            with replog.blocking.embed("wal") as client, client.write_log("log"), client.read_log("log") as reader:
+                assert [record.data for record in reader] == [b"confirmed"]
+        finally:
+            os.kill(orphan, signal.SIGKILL)
+    """)
+    run_script(script, tmp_path)
+
+
+def test_a_fork_while_threads_append_hangs_neither_process(tmp_path: Path) -> None:
+    script = textwrap.dedent(FORKING) + textwrap.dedent("""
+        def child():
+            with pytest.raises(replog.ForkedError):
+                log.append(b"child")
+            with replog.blocking.embed(f"other-{os.getpid()}") as own, own.write_log("log") as own_log:
+                own_log.append(b"child")
+
+        with replog.blocking.embed("wal") as client:
+            with client.write_log("log") as log:
+                done = threading.Event()
+
+                def append():
+                    while not done.is_set():
+                        log.append(b"parent")
+
+                threads = [threading.Thread(target=append) for _ in range(4)]
+                for thread in threads:
+                    thread.start()
+                assert [in_child(child) for _ in range(5)] == [0] * 5
+                done.set()
+                for thread in threads:
+                    thread.join()
+                last = log.last_add_confirmed
+            with client.read_log("log") as reader:
+                records = list(reader)
+            assert records[-1].position == last
+            assert {record.data for record in records} == {b"parent"}
+    """)
+    run_script(script, tmp_path)
