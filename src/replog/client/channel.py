@@ -25,12 +25,14 @@ _CHECKS_PER_TIMEOUT = 10
 class BookieChannel:
     """The requests to one bookie over one connection. Made by `BookieChannels`."""
 
-    def __init__(self, bookie_id: str, outstanding_bytes_max: int) -> None:
+    def __init__(self, bookie_id: str, outstanding_bytes_max: int, shortest_timeout_s: float) -> None:
         self.bookie_id = bookie_id
         self.error: BookieError | None = None
         self.outstanding_bytes = 0
         self.connection: Connection | None = None
         self._outstanding_bytes_max = outstanding_bytes_max
+        self._check_every_s = shortest_timeout_s / _CHECKS_PER_TIMEOUT
+        self._checks = 0  # made so far: the clock of deadlines, which costs nothing to read
         self._outstanding: dict[int, tuple[OnAnswer, Any, int, float]] = {}
         self._request_ids = itertools.count(1)
         self._busy = trio.Event()
@@ -49,8 +51,8 @@ class BookieChannel:
             problem = f"{self.outstanding_bytes} bytes wait for its answers: it is too slow"
             on_answer(BookieTooBusyError(self.bookie_id, problem), context)
             return
-        deadline = trio.current_time() + timeout_s
-        self._outstanding[request.request_id] = (on_answer, context, size_bytes, deadline)
+        last_check = self._checks + 1 + timeout_s / self._check_every_s
+        self._outstanding[request.request_id] = (on_answer, context, size_bytes, last_check)
         self.outstanding_bytes += size_bytes
         if len(self._outstanding) == 1:
             self._busy.set()
@@ -98,15 +100,15 @@ class BookieChannel:
             self.outstanding_bytes -= size_bytes
             on_answer(answer, context)
 
-    async def watch(self, shortest_timeout_s: float) -> None:
+    async def watch(self) -> None:
         """Ends requests whose deadline has passed. Runs while connected; sleeps while nothing is outstanding."""
         while self.error is None:
             if not self._outstanding:
                 self._busy = trio.Event()
                 await self._busy.wait()
-            await trio.sleep(shortest_timeout_s / _CHECKS_PER_TIMEOUT)
-            now = trio.current_time()
-            late = [request_id for request_id, entry in self._outstanding.items() if entry[3] <= now]
+            await trio.sleep(self._check_every_s)
+            self._checks += 1
+            late = [request_id for request_id, entry in self._outstanding.items() if entry[3] <= self._checks]
             for request_id in late:
                 problem = "did not answer in time: whether it did what it was asked is unknown"
                 self._answer(request_id, BookieUnreachableError(self.bookie_id, problem))

@@ -70,7 +70,8 @@ class Membership:
 
     async def _open(self, bookie_id: str) -> BookieChannel:
         done = self._connecting[bookie_id] = trio.Event()
-        channel = BookieChannel(bookie_id, OUTSTANDING_BYTES_MAX)
+        shortest_s = min(self._options.add_timeout_s, self._options.read_timeout_s)
+        channel = BookieChannel(bookie_id, OUTSTANDING_BYTES_MAX, shortest_s)
         try:
             with trio.fail_after(self._options.connect_timeout_s):
                 address = await self._address(bookie_id)
@@ -82,8 +83,7 @@ class Membership:
             del self._connecting[bookie_id]
             done.set()
         self._channels[bookie_id] = channel
-        shortest_s = min(self._options.add_timeout_s, self._options.read_timeout_s)
-        self._nursery.start_soon(channel.watch, shortest_s)
+        self._nursery.start_soon(channel.watch)
         return channel
 
     async def _address(self, bookie_id: str) -> BookieAddress:
