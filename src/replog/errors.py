@@ -59,15 +59,6 @@ class LedgerNotFoundError(LedgerError):
     """The metastore has no such ledger: it was never created, or was deleted. Retry: no. Outcome: not written."""
 
 
-class LedgerClosedError(LedgerError):
-    """The ledger was closed by somebody else. Retry: no, open a new one. Outcome: unknown for what was unconfirmed
-    (an entry survives iff its id is not above the `last_entry_id` of the metadata)."""
-
-    def __init__(self, ledger_id: int, message: str, unconfirmed: range = range(0)) -> None:
-        super().__init__(ledger_id, message)
-        self.unconfirmed = unconfirmed
-
-
 class FencedError(LedgerError):
     """Another client recovers this ledger: the writer is deposed (T1, W4, L5).
 
@@ -81,6 +72,14 @@ class FencedError(LedgerError):
     def __init__(self, ledger_id: int, message: str, unconfirmed: range = range(0)) -> None:
         super().__init__(ledger_id, message)
         self.unconfirmed = unconfirmed
+
+
+class LedgerClosedError(FencedError):
+    """Another client has recovered this ledger already, and closed it (C4, R1): a `FencedError` that comes late.
+
+    Retry: no, open a new ledger. Outcome: unknown for `unconfirmed`; an entry of it survives iff its id is not above the
+    `last_entry_id` of the ledger's metadata.
+    """
 
 
 class RecoveryUndecidedError(LedgerError):

@@ -14,7 +14,7 @@ import enum
 from collections import deque
 from collections.abc import Mapping, Sequence
 
-from replog.errors import FencedError, LedgerClosedError, LedgerError, LedgerNotFoundError, ReplogError
+from replog.errors import FencedError, LedgerClosedError, LedgerNotFoundError, ReplogError
 from replog.protocol import batch as batches
 from replog.protocol.change import Change, Settled
 from replog.protocol.digest import Digest
@@ -65,7 +65,9 @@ class LedgerWriting:
         self._digest = digest
         self._change: Change[LedgerMetadata] = Change(metadata, version, nonce)
         self._ensemble = list(metadata.last_fragment.ensemble)
+        self._stride = self.quorum.stride
         self._write_masks = [self.quorum.write_mask(rotation) for rotation in range(self.quorum.ensemble)]
+        self._write_sets = [self.quorum.write_set(rotation) for rotation in range(self.quorum.ensemble)]
         self._gatherings: deque[_Gathering] = deque()
         self._pending: dict[int, PendingBatch] = {}
         self._stage = _Stage.STEADY
@@ -122,7 +124,7 @@ class LedgerWriting:
         first = self.last_add_pushed + 1
         self.length += sum(map(len, payloads))
         self.last_add_pushed += len(payloads)
-        stride = self.quorum.stride
+        stride = self._stride
         pending = []
         for rotation in range(min(stride, len(payloads))):
             batch = batches.build(
@@ -143,7 +145,7 @@ class LedgerWriting:
         self._gatherings.append(_Gathering(self.last_add_pushed, pending))
 
     def _send(self, pending: PendingBatch, indices: int) -> None:
-        for index in self.quorum.write_set(pending.batch.first_entry_id):
+        for index in self._write_sets[pending.batch.first_entry_id % len(self._ensemble)]:
             if indices >> index & 1:
                 self._effects.append(SendAdd(index, self._ensemble[index], pending.batch))
 
@@ -325,7 +327,7 @@ class LedgerWriting:
         elif metadata.state is LedgerState.CLOSED and metadata.last_entry_id == self.last_add_confirmed:
             self._finish_if_closing(metadata)
         elif metadata.state is not LedgerState.OPEN:
-            self._fail(self._fenced(f"found {metadata.state.value}"))
+            self._fail(self._deposed(metadata))
         elif metadata.last_fragment == proposed.last_fragment and self._stage is _Stage.CHANGING:
             self._settle()  # ours, and then somebody changed something that is not the writer's
         else:
@@ -351,16 +353,21 @@ class LedgerWriting:
             self._stage = _Stage.DONE
             self._effects.append(Finished(metadata, self.version))
         else:
-            self._fail(self._fenced(f"found closed at {metadata.last_entry_id}"))
+            self._fail(self._deposed(metadata))
 
     # -- failing --------------------------------------------------------------------------------------------------
 
-    def _fenced(self, how: str) -> LedgerError:
+    def _deposed(self, metadata: LedgerMetadata) -> FencedError:
+        if metadata.state is LedgerState.CLOSED:
+            return self._fenced(f"somebody closed it at {metadata.last_entry_id}", LedgerClosedError)
+        return self._fenced(f"found {metadata.state.value}")
+
+    def _fenced(self, how: str, kind: type[FencedError] = FencedError) -> FencedError:
         unconfirmed = self.unconfirmed
         fate = "nothing was under way"
         if unconfirmed:
             fate = f"entries {unconfirmed[0]}..{unconfirmed[-1]} have an unknown fate: read them back after recovery"
-        return FencedError(self.metadata.ledger_id, f"{how} (W4): this writer is deposed; {fate}", unconfirmed)
+        return kind(self.metadata.ledger_id, f"{how} (W4): this writer is deposed; {fate}", unconfirmed)
 
     def _fail(self, error: ReplogError) -> None:
         self._stage = _Stage.DONE
