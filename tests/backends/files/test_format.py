@@ -18,8 +18,8 @@ from replog.testing.storage_exam import make_batch
 from tests.backends.files.workload import FIRST_FILE, open_small
 
 FORMATS = Path(__file__).parents[2] / "formats"
-GOLDEN_JOURNAL = FORMATS / "files-storage-1-journal.hex"
-GOLDEN_FORMAT_FILE = FORMATS / "files-storage-1-storage.json"
+GOLDEN_JOURNAL = FORMATS / "files-storage-v1-journal.hex"
+GOLDEN_FORMAT_FILE = FORMATS / "files-storage-v1-storage.json"
 
 FIRST, SECOND = make_batch(7, 0, 2), make_batch(7, 2, 1, stride=3, stamp=2, digest_type=DigestType.HMAC_SHA256)
 
