@@ -162,6 +162,11 @@ class Wire:
         self.is_held = False
         self._arrived.set()
 
+    def forget(self) -> None:
+        """Loses what was held, and holds nothing more."""
+        self._waiting.clear()
+        self.is_held = False
+
     async def run(self, handler: RequestHandler) -> None:
         """Delivers what is delayed, in its order, until cancelled."""
         self._handler = handler

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -13,10 +13,16 @@ import trio
 from replog.client.channel import Answer, BookieChannel
 from replog.client.driving import Surroundings
 from replog.client.entries import Entry, EntryBatch
-from replog.client.failure import another
 from replog.client.membership import connect_all
 from replog.config import ClientOptions
-from replog.errors import EntryNotFoundError, LedgerNotFoundError, ReplogError, UnauthorizedError
+from replog.errors import (
+    BookieError,
+    BookieUnreachableError,
+    EntryNotFoundError,
+    LedgerNotFoundError,
+    ReplogError,
+    UnauthorizedError,
+)
 from replog.protocol.digest import Digest
 from replog.protocol.effects import Delivered, Effect, Failed, SendRead, SendReadLastAddConfirmed
 from replog.protocol.messages import ReadLastAddConfirmedRequest, ReadRequest, Response, Status
@@ -43,10 +49,8 @@ class LedgerScan:
         confirmed_here: Callable[[int], int],
     ) -> None:
         self.ledger_id = metadata.ledger_id
-        order = random.Random(metadata.ledger_id)
-        self._machine = LedgerReading(
-            metadata, digest, first_entry_id, lambda write_set: surroundings.placement.read_order(write_set, order)
-        )
+        self._random = random.Random(metadata.ledger_id)
+        self._digest = digest
         self._key = key
         self._surroundings = surroundings
         self._membership = surroundings.membership
@@ -58,7 +62,15 @@ class LedgerScan:
         self._error: ReplogError | None = None
         self._to_connect: list[SendRead] = []
         self._rereads = 0
-        self._heard_from = 0
+        self._round = 0  # of questions how far the ledger is confirmed
+        self._heard_from = 0  # in this round, as a bit mask
+        self._machine = self._start(metadata, first_entry_id)
+
+    def _start(self, metadata: LedgerMetadata, first_entry_id: int) -> LedgerReading:
+        return LedgerReading(metadata, self._digest, first_entry_id, self._read_order)
+
+    def _read_order(self, write_set: Sequence[int]) -> list[int]:
+        return self._surroundings.placement.read_order(write_set, self._random)
 
     @property
     def metadata(self) -> LedgerMetadata:
@@ -98,9 +110,10 @@ class LedgerScan:
             return
         await connect_all(self._membership, metadata.last_fragment.ensemble)
         self._arrived = trio.Event()
+        self._round += 1
         self._heard_from = 0
         self._ask_last_add_confirmed(wait_s)
-        with trio.move_on_after(wait_s + self._options.read_timeout_s):
+        with trio.move_on_after(wait_s or self._options.read_timeout_s):
             while not self._enough_heard(before, wait_s):
                 self._arrived = trio.Event()
                 await self._arrived.wait()
@@ -118,16 +131,20 @@ class LedgerScan:
                 self._perform(effect)
                 continue
             channel = self._membership.channel(effect.bookie_id)
+            context = (effect.index, self._round, bool(wait_s))
             if channel is None:
-                self._heard_from |= 1 << effect.index  # it will not say anything
+                self._heard(BookieUnreachableError(effect.bookie_id, "it can't be connected to"), context)
                 continue
             request = ReadLastAddConfirmedRequest(
                 channel.next_request_id(), self.ledger_id, self._key, effect.after, int(wait_s * 1000)
             )
-            channel.ask(request, self._heard, effect.index, wait_s + self._options.read_timeout_s)
+            channel.ask(request, self._heard, context, wait_s + self._options.read_timeout_s)
 
-    def _heard(self, answer: Answer, index: int) -> None:
-        self._heard_from |= 1 << index
+    def _heard(self, answer: Answer, context: tuple[int, int, bool]) -> None:
+        """An answer, or that there will be none: who waits for news waits on, rather than ask again without a pause."""
+        index, asked_in_round, waits = context
+        if asked_in_round == self._round and not (waits and isinstance(answer, BookieError)):
+            self._heard_from |= 1 << index
         if isinstance(answer, Response) and answer.status is Status.OK:
             self._machine.last_add_confirmed_heard(answer.last_add_confirmed)
         elif isinstance(answer, Response) and answer.status is Status.UNAUTHORIZED:
@@ -259,8 +276,14 @@ class LedgerScan:
         self._arrived.set()
 
     def _check(self) -> None:
+        """Raises what reading failed with, once: the next call tries again."""
         if self._error is not None:
-            raise another(self._error)
+            error, self._error = self._error, None
+            confirmed = self._machine.last_readable
+            self._machine = self._start(self._machine.metadata, self._machine.next_entry_id)
+            self._machine.last_add_confirmed_heard(confirmed)
+            self._to_connect, self._rereads = [], 0
+            raise error
 
 
 class LedgerReader:
