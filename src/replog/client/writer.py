@@ -46,6 +46,7 @@ _SLOW_ROUND_S = 0.002  # rounds that take longer let more batches fly
 _CLOSE_PATIENCE = 3  # times the metastore's own timeout
 _FAREWELL_S = 5.0  # for closing after the application failed or was cancelled
 _LAG_BYTES_MAX = 32 << 20  # that the slowest bookie may be behind before everybody waits for it
+_LAG_CHECK_BYTES = 1 << 20  # how much is sent between two looks at that
 _BATCH_OVERHEAD_BYTES = 4  # of an entry in a batch, beside its payload
 _BATCH_ENTRIES_MAX = 1 << 16
 
@@ -91,6 +92,8 @@ class LedgerWriter:
         self._gathered_bytes = 0
         self._in_flight_bytes_max = options.in_flight_bytes_max
         self._depth = _DEPTH_MIN
+        self._batch_bytes_max = options.batch_bytes_max * machine.quorum.stride
+        self._unchecked_bytes = 0  # sent since the last look at who lags behind
         self._driving = False
         self._send_scheduled = False
         self._held = False
@@ -315,16 +318,22 @@ class LedgerWriter:
     def _may_send(self) -> bool:
         if self._confirmations.in_flight >= self._depth or self._held or self._machine.is_done:
             return False
-        for bookie_id in self._machine.ensemble():  # the slowest bookie must not fall behind without bound
+        return self._unchecked_bytes < _LAG_CHECK_BYTES or self._keep_up()
+
+    def _keep_up(self) -> bool:
+        """Whether no bookie has fallen behind: the slowest one must not do so without bound."""
+        for bookie_id in self._machine.ensemble():
             channel = self._membership.channel(bookie_id)
             if channel is not None and channel.outstanding_bytes > _LAG_BYTES_MAX:
                 return False
+        self._unchecked_bytes = 0
         return True
 
     def _send_batch(self) -> None:
         payloads, size_bytes = self._take_batch()
         last = self.last_add_pushed - len(self._gathered)
         self._confirmations.sent(last, size_bytes, trio.current_time(), self.last_add_pushed)
+        self._unchecked_bytes += size_bytes
         self.batches_sent += 1
         self.entries_sent += len(payloads)
         self._published = self._machine.last_add_confirmed  # the batch carries it
@@ -335,7 +344,7 @@ class LedgerWriter:
     def _take_batch(self) -> tuple[list[bytes], int]:
         """As many of the gathered entries as fit into a batch for each rotation, by their average size; at least one."""
         gathered, size_bytes = self._gathered, self._gathered_bytes
-        limit_bytes = self._options.batch_bytes_max * self._machine.quorum.stride
+        limit_bytes = self._batch_bytes_max
         if size_bytes + _BATCH_OVERHEAD_BYTES * len(gathered) <= limit_bytes and len(gathered) <= _BATCH_ENTRIES_MAX:
             self._gathered, self._gathered_bytes = [], 0
             return gathered, size_bytes
