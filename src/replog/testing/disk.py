@@ -91,6 +91,7 @@ class MemoryDisk(Disk):
         self._open: dict[int, tuple[str, _Inode]] = {}
         self._locks: dict[int, str] = {}
         self._last_fd = 1000
+        self._now_s = 0.0
         self._random = random.Random(seed)
 
     # -- what may happen to it ------------------------------------------------------------------------------------
@@ -258,6 +259,11 @@ class MemoryDisk(Disk):
     def unlock(self, fd: int) -> None:
         """As `Disk.unlock`."""
         self.close(fd)
+
+    def clock_s(self) -> float:
+        """As `Disk.clock_s`: each look at it takes a second, so that nothing depends on the machine's speed."""
+        self._now_s += 1.0
+        return self._now_s
 
     def random_bytes(self, size: int) -> bytes:
         """As `Disk.random_bytes`, but the same for the same seed."""

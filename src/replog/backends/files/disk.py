@@ -9,6 +9,7 @@ import errno
 import fcntl
 import io
 import os
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -107,6 +108,10 @@ class Disk:
         """Gives up the lock and the descriptor, also if a child that was just forked has a copy of it."""
         fcntl.flock(fd, fcntl.LOCK_UN)
         os.close(fd)
+
+    def clock_s(self) -> float:
+        """A clock that never goes back."""
+        return time.monotonic()
 
     def random_bytes(self, size: int) -> bytes:
         """Bytes that nobody can guess and that never repeat."""

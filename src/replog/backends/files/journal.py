@@ -5,7 +5,6 @@ The journal files *are* the log: a batch's bytes go from the caller's object int
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
 from replog.backends.files.disk import ZEROS, Buffer, Disk, is_full, named_error, write_all
@@ -44,6 +43,7 @@ class Journal:
         self._pool = pool
         self.files = files
         self.current = current
+        current.began_s = disk.clock_s()
         self.sequence = 0  # of the last group
         self.sealed: list[JournalFile] = []  # files that became full since the storage last looked
 
@@ -155,7 +155,7 @@ class Journal:
     def _prepare_ahead(self, file: JournalFile) -> None:
         capacity = self._capacity
         if file.position > capacity // 2:
-            elapsed_s = time.monotonic() - file.began_s
+            elapsed_s = self._disk.clock_s() - file.began_s
             self._pool.want(file.number + 1, fill=file.position < elapsed_s * _FILL_BYTES_PER_S_MAX)
         ahead = self._options.fill_ahead_bytes
         if file.allocated < capacity and not file.is_outrun and file.allocated - file.position < ahead // 2:

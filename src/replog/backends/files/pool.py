@@ -56,7 +56,7 @@ class JournalFile:
         self.position = PAGE_BYTES  # where the next group goes
         self.allocated = allocated
         self.is_outrun = False  # the writer is faster than the zeros: it allocates what it needs
-        self.began_s = time.monotonic()  # when it became the current one
+        self.began_s = 0.0  # when it became the current one
         self.first_sequence = 0
         self.last_sequence = 0
         self.pins = 0  # how many reads are under way
@@ -138,7 +138,7 @@ class FilePool:
                         "Look at the disk, then restart the bookie",
                     )
             ready, self._ready = self._ready, None
-        ready.began_s = time.monotonic()
+        ready.began_s = self._disk.clock_s()
         return ready
 
     def fill(self, file: JournalFile) -> None:
