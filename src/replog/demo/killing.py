@@ -47,7 +47,7 @@ async def act_one(stage: Stage) -> ActResult:
     return ActResult(
         title=TITLE,
         confirmed_by_first=first.last.entries,
-        in_flight=first.last.pushed - first.last.entries,
+        in_flight=max(first.last.pushed - first.last.entries, survived),  # it may have pushed after it told
         survived=survived,
         takeover=second.takeover,
         first_rate=first.rate,
@@ -87,7 +87,8 @@ async def _lead_until_killed(stage: Stage, directory: Path, told: list[Confirmed
         if last.pushed <= last.entries:
             raise DemoFailedError("leader 1 was killed with nothing in flight: nothing to see; try more entries")
         stage.view.done(
-            f"leader 1 killed by SIGKILL: {last.entries:,} entries confirmed, {last.pushed - last.entries:,} in flight"
+            f"leader 1 killed by SIGKILL: {last.entries:,} entries confirmed, "
+            f"{last.pushed - last.entries:,} or more in flight"
         )
         return _Led(before, last, Rate(last.entries - first.entries, ended - started), takeover)
 

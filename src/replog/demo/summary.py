@@ -32,7 +32,7 @@ _SECTION = "-"
 _NAMES = (
     "entries confirmed",
     "  by the first leader",
-    "  in flight as it ended",
+    "  in flight at its end",
     "  of these in the log",
     "entries read back",
     _SECTION,
@@ -45,7 +45,7 @@ _NAMES = (
     "  recovery",
     "  replay",
     "  first append",
-    "deposed one knew after",
+    "deposed one knew in",
     "confirmed to it since",
     _SECTION,
     "throughput, entries/s",

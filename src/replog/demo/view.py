@@ -121,7 +121,7 @@ class View:
         if not self._step:
             return Text("")
         self._spinner.update(text=Text.assemble(f" {self._step}", (f"  {self._elapsed():.1f} s", "dim")))
-        step = Padding(self._spinner, (0, 0, 0, 2))
+        step = Padding(self._spinner, (0, 0, 0, 2), expand=False)
         if not self._moving:
             return step
         bar = ProgressBar(
@@ -138,7 +138,7 @@ class View:
         flying = "" if self._in_flight is None else f", {self._in_flight:,} in flight"
         rate = self._samples and f"{self._rate():,.0f} entries/s"
         counts.add_row(Text(self._sparkline(), style="cyan"), Text.assemble(rate or "", (flying, "dim")))
-        return Group(step, Padding(counts, (0, 0, 0, 4)))
+        return Group(step, Padding(counts, (0, 0, 0, 4), expand=False))
 
     def _elapsed(self) -> float:
         return time.monotonic() - self._started
