@@ -31,6 +31,9 @@ _FILL_BYTES_PER_S_MAX = (
 )  # who writes new files faster than this loses more by the zeros than by waiting for metadata
 
 
+_PADDING = memoryview(ZEROS)[:PAGE_BYTES]
+
+
 class Journal:
     """The files, and the place where the next group goes. One thread at a time writes; `files` changes under `pool`'s lock."""
 
@@ -40,6 +43,7 @@ class Journal:
         self._disk = disk
         self._options = options
         self._capacity = options.capacity_bytes
+        self._reserve_bytes = options.reserve_bytes
         self._pool = pool
         self.files = files
         self.current = current
@@ -51,7 +55,7 @@ class Journal:
         """Makes sure that a group of this size fits into space that exists, in the current file or in a new one.
 
         Raises `StorageFullError`; then nothing was written. With `keep_reserve` some space stays for small groups."""
-        reserve = self._options.reserve_bytes if keep_reserve else 0
+        reserve = self._reserve_bytes if keep_reserve else 0
         needed = size + _EPOCH_RECORD_BYTES + reserve
         file = self.current
         if file.position + needed > self._capacity and file.position > PAGE_BYTES:
@@ -144,12 +148,13 @@ class Journal:
             )
             buffers.append(payload)
             offset += RECORD_HEADER_BYTES
-            locations.append(Location(number, offset, len(payload), checksum))
-            offset += len(payload)
+            size = len(payload)
+            locations.append(Location(number, offset, size, checksum))
+            offset += size
             position += 1
         padding = -offset % PAGE_BYTES  # whole pages: no page needs to be read before it is written
         if padding:
-            buffers.append(memoryview(ZEROS)[:padding])
+            buffers.append(_PADDING[:padding])
         return buffers, locations, offset, epoch
 
     def _prepare_ahead(self, file: JournalFile) -> None:

@@ -49,6 +49,7 @@ _FILE_HEADER = struct.Struct("<8sIIQQ16s")
 _PREFIX = struct.Struct("<4sBBHIIQQI")  # a record's header but for its own checksum
 _PREFIX_BYTES = _PREFIX.size
 _CHECKSUM = struct.Struct("<I")
+_pack_checksum = _CHECKSUM.pack
 _SEED = struct.Struct("<Q16s")
 _MARKS = struct.Struct("<qqqi")
 _DROP = struct.Struct("<q")
@@ -125,7 +126,7 @@ def checksum_seed(number: int, identity: bytes) -> int:
 
 def payload_checksum(payload: bytes | memoryview) -> int:
     """The checksum of a payload: over its last four bytes and the CRC32C of what is before them."""
-    checksum: int = crc32c(crc32c(memoryview(payload)[:-4]).to_bytes(4, "little"), crc32c(payload[-4:]))
+    checksum: int = crc32c(_pack_checksum(crc32c(memoryview(payload)[:-4])), crc32c(payload[-4:]))
     return checksum
 
 
@@ -135,7 +136,7 @@ def pack_record_header(
     """The 40 bytes that stand before a payload."""
     flags = LAST_OF_GROUP if is_last else 0
     prefix = _PREFIX.pack(MAGIC, record_type, flags, 0, len(payload), position, epoch, sequence, checksum)
-    return prefix + crc32c(prefix, seed).to_bytes(4, "little")
+    return prefix + _pack_checksum(crc32c(prefix, seed))
 
 
 def unpack_record_header(data: bytes, at: int, seed: int) -> RecordHeader | None:
