@@ -94,7 +94,7 @@ async def _play(settings: Settings, console: Console) -> list[ActResult]:
 def _conclude(results: list[ActResult], console: Console) -> None:
     for result in results:
         for fault in result.faults:
-            console.print(Text.assemble((f"{result.title}: ", "bold"), (fault, "red")))
+            console.print(Text.assemble((f"{result.title}: ", "bold"), (fault, "red")), soft_wrap=True)
     if not any(result.faults for result in results):
         console.print(Text("Every confirmed entry is there: once, unchanged, in order.", style="green"))
 
