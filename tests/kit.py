@@ -318,6 +318,13 @@ async def settle() -> None:
     await trio.testing.wait_all_tasks_blocked()
 
 
+async def until(condition: Callable[[], bool], within_s: float = 5.0) -> None:
+    """Waits until the condition is true, looking every few milliseconds."""
+    with trio.fail_after(within_s):
+        while not condition():  # noqa: ASYNC110 - what it looks at has no event
+            await trio.sleep(0.005)
+
+
 async def read_ledger(client: replog.Client, ledger_id: int, password: bytes = b"") -> list[bytes]:
     """What a ledger holds, as far as is known."""
     async with client.open_ledger(ledger_id, password=password) as reader:

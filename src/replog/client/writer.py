@@ -277,6 +277,10 @@ class LedgerWriter:
         self._machine.abandon(error)
         self._drive()
 
+    def leave(self) -> None:
+        """Ends the writer, and leaves its ledger as it is: nobody was to write to it after all."""
+        self._closed.set()
+
     async def _wait_for_budget(self, size_bytes: int) -> None:
         await trio.lowlevel.checkpoint_if_cancelled()
         self.check_usable()
@@ -559,15 +563,15 @@ class LedgerWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if error is not None:
-            await self._say_farewell(error)
+            await self.say_farewell(error)
             return
         try:
             await self.aclose()
         except trio.Cancelled as cancelled:
-            await self._say_farewell(cancelled)
+            await self.say_farewell(cancelled)
             raise
 
-    async def _say_farewell(self, error: BaseException) -> None:
+    async def say_farewell(self, error: BaseException) -> None:
         """Closes at the last confirmed entry, if that can be done in a few seconds."""
         with trio.CancelScope(deadline=trio.current_time() + _FAREWELL_S, shield=True):
             try:

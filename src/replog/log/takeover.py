@@ -10,7 +10,7 @@ import trio
 
 from replog.client.ledgers import Ledgers
 from replog.client.writer import LedgerWriter
-from replog.errors import FencedError, TakeoverFailedError
+from replog.errors import TakeoverFailedError
 from replog.hookspecs import LogTakenOver
 from replog.log.records import LogRecords
 from replog.log.writer import LogWriter
@@ -60,7 +60,7 @@ async def take_over(
     finally:
         for lost in created:
             if lost is not writer:
-                lost.abandon(FencedError(lost.ledger_id, f"log {name!r} was not taken over with it"))
+                lost.leave()
     segments = changed.metadata.segments
     recovered = tuple(segment.ledger_id for segment in segments[:-1][-RECOVERED_AT_TAKEOVER:])
     duration_s = trio.current_time() - started

@@ -30,11 +30,12 @@ _RETRY_ROLL_AFTER_S = 5.0
 class _RollRequest:
     """Somebody waits for a roll."""
 
-    __slots__ = ("done", "error")
+    __slots__ = ("done", "error", "segment")
 
     def __init__(self) -> None:
         self.done = trio.Event()
         self.error: ReplogError | None = None
+        self.segment = 0  # the new one, if it succeeded
 
 
 class LogWriter:
@@ -72,8 +73,12 @@ class LogWriter:
         self._roll_wanted = trio.Event()
         self._roll_requests: list[_RollRequest] = []
         self._segment_started = trio.current_time()
-        self._finished = trio.Event()
-        self._previous: LedgerWriter | None = None
+        self._background = trio.CancelScope()
+        self._background_ended = trio.Event()
+        self._leaving = trio.Event()
+        self._previous: LedgerWriter | None = None  # while not all of it is confirmed
+        self._next: LedgerWriter | None = None  # while the log's record may name it, or come to
+        self._next_since_ms = 0
         writer.on_progress = self._consider_roll
 
     # -- looking --------------------------------------------------------------------------------------------------
@@ -91,9 +96,11 @@ class LogWriter:
     @property
     def last_add_pushed(self) -> Position | None:
         """Where the last entry was put that was pushed by this writer; None before the first."""
-        if self._writer.last_add_pushed < 0:
-            return Position(self._segment - 1, self._previous.last_add_pushed) if self._previous else self._confirmed
-        return Position(self._segment, self._writer.last_add_pushed)
+        if self._writer.last_add_pushed >= 0:
+            return Position(self._segment, self._writer.last_add_pushed)
+        if self._previous is not None and self._previous.last_add_pushed >= 0:
+            return Position(self._segment - 1, self._previous.last_add_pushed)
+        return self._confirmed
 
     @property
     def last_add_confirmed(self) -> Position | None:
@@ -153,6 +160,7 @@ class LogWriter:
 
     async def push(self, data: bytes) -> Position:
         """As `push_nowait`, but waits for the byte budget. If cancelled, nothing was pushed."""
+        await trio.lowlevel.checkpoint()
         await self._wait_for_room(len(data))
         return self.push_nowait(data)
 
@@ -172,13 +180,15 @@ class LogWriter:
 
     async def flush(self) -> None:
         """Waits until everything pushed so far is confirmed. If cancelled, it goes on being in flight."""
-        try:
-            await self._writer.flush()
-        except FencedError as error:
-            raise self._with_positions(error) from None
-        except trio.ClosedResourceError:
-            if self._finished.is_set():
-                raise
+        writers = [self._writer] if self._previous is None else [self._previous, self._writer]
+        for writer in writers:
+            try:
+                await writer.flush()
+            except FencedError as error:
+                raise self._with_positions(error) from None
+            except trio.ClosedResourceError:
+                if writer is self._writer:
+                    raise  # else a roll has closed it, after all of it was confirmed
 
     def _with_positions(self, error: FencedError) -> FencedError:
         error.positions = Positions(self._segment, self._writer.unconfirmed)
@@ -193,15 +203,27 @@ class LogWriter:
         """Goes on to a new ledger (L2), so that all before it can be trimmed; returns its first position.
 
         Appends go on meanwhile. Raises `FencedError` if somebody took over, `NotEnoughBookiesError` or `MetastoreError`
-        if there can be no new ledger now: then the current one goes on. If cancelled, it may roll or not."""
-        self._writer.check_usable()
+        if there can be no new ledger now: then the current one goes on, and the roll is tried again later. If cancelled,
+        it may roll or not."""
+        await trio.lowlevel.checkpoint_if_cancelled()
+        self._check_usable()
         request = _RollRequest()
         self._roll_requests.append(request)
         self._roll_wanted.set()
         await request.done.wait()
-        if request.error is not None:
+        if request.error is not None and request.error is not self._writer.error:
             raise another(request.error)
-        return Position(self._segment, 0)
+        if not request.segment:
+            self._check_usable()
+        return Position(request.segment, 0)
+
+    def _check_usable(self) -> None:
+        try:
+            self._writer.check_usable()
+        except FencedError as error:
+            raise self._with_positions(error) from None
+        if self._background_ended.is_set():
+            raise trio.ClosedResourceError(f"log {self.name!r}: this writer was closed")
 
     def _consider_roll(self) -> None:
         if self._writer.error is not None:
@@ -215,10 +237,15 @@ class LogWriter:
 
     async def run(self) -> None:
         """The background task: rolls on demand, by bytes, entries and age. Ends when the writer is closed or failed."""
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._roll_when_wanted)
-            await self._finished.wait()
-            nursery.cancel_scope.cancel()
+        try:
+            with self._background:
+                await self._roll_when_wanted()
+        finally:
+            self._background_ended.set()
+            if self._next is not None:
+                self._next.leave()
+            for request in self._roll_requests:
+                request.done.set()
 
     async def _roll_when_wanted(self) -> None:
         while self._writer.error is None:
@@ -228,23 +255,27 @@ class LogWriter:
                 await self._roll_wanted.wait()
             async with self._rolling:
                 self._roll_wanted = trio.Event()
-                requests, self._roll_requests = self._roll_requests, []
+                requests = tuple(self._roll_requests)
                 error = await self._roll_or_say_why(bool(requests))
-            for request in requests:
-                request.error = error
-                request.done.set()
-            if error is not None and not isinstance(error, FencedError):
+                for request in requests:
+                    request.error, request.segment = error, 0 if error else self._segment
+                    request.done.set()
+                del self._roll_requests[: len(requests)]
+                # What wanted a roll of the previous ledger meanwhile has it.
+                self._roll_wanted = trio.Event()
+                if self._roll_requests:
+                    self._roll_wanted.set()
+            if error is not None and self._writer.error is None:
                 await trio.sleep(_RETRY_ROLL_AFTER_S)
-                self._consider_roll()
-        for request in self._roll_requests:
-            request.error = self._writer.error
-            request.done.set()
+                if self._next is not None:
+                    self._roll_wanted.set()
+            self._consider_roll()
 
     async def _roll_or_say_why(self, demanded: bool) -> ReplogError | None:
         if self._writer.error is not None:
             return self._writer.error
         self._segment_started = trio.current_time()
-        if self._writer.last_add_pushed < 0 and not demanded:
+        if self._writer.last_add_pushed < 0 and not demanded and self._next is None:
             return None  # an empty ledger need not be rolled for its age
         try:
             await self._roll()
@@ -254,30 +285,31 @@ class LogWriter:
         return None
 
     async def _roll(self) -> None:
-        created: list[LedgerWriter] = []
+        """Rolls, or raises why not. After a `MetastoreError` the log's record may name the new ledger, or come to: the
+        current one goes on all the same, since a takeover recovers both, and the next roll is to the same ledger."""
 
         async def create_ledger() -> int:
-            created.append(await self._create_ledger())
-            created[0].hold()
-            return created[0].ledger_id
+            if self._next is None:
+                self._next = await self._create_ledger()
+                self._next.hold()
+            return self._next.ledger_id
 
-        now_ms = time.time_ns() // 1_000_000
-        machine = LogRolling(self._metadata, self._version, secrets.token_hex(16), now_ms)
+        if self._next is None:
+            self._next_since_ms = time.time_ns() // 1_000_000
+        machine = LogRolling(self._metadata, self._version, secrets.token_hex(16), self._next_since_ms)
         machine.start()
         try:
             changed = await self._records.drive(machine, create_ledger, self._password)
-        except ReplogError as error:
-            for writer in created:
-                writer.abandon(FencedError(writer.ledger_id, "the log did not roll to it"))
-            if created and not isinstance(error, FencedError):
-                # The list may name the new ledger, or may come to: nothing may be confirmed before it any more (L2).
-                problem = f"whether the log rolled is unknown ({error}): take it over again"
-                error = FencedError(self._writer.ledger_id, problem)
-            if isinstance(error, FencedError):
-                self._writer.abandon(error)
-            raise error
+        except FencedError as error:
+            if self._next is not None:
+                self._next.leave()
+            self._next = None
+            self._writer.abandon(error)
+            raise
+        assert self._next is not None
         self._metadata, self._version = changed.metadata, changed.version
-        await self._switch(created[0], changed.metadata.segments[-1].number)
+        writer, self._next = self._next, None
+        await self._switch(writer, changed.metadata.segments[-1].number)
 
     async def _switch(self, writer: LedgerWriter, segment: int) -> None:
         """From here on entries go to the new ledger; it sends them once the previous one is wholly confirmed."""
@@ -307,7 +339,7 @@ class LogWriter:
             return  # somebody takes over and closes it; the current ledger is fenced too, and its writer will see
         except ReplogError:
             pass  # the metastore fails: its record may be open, so it is closed as anybody would close it
-        while self._writer.error is None:
+        while self._writer.error is None and not self._leaving.is_set():  # who takes over recovers both
             try:
                 await self._ledgers.recover(previous.ledger_id, self._password)
                 return
@@ -315,19 +347,21 @@ class LogWriter:
                 return  # trimmed already
             except ReplogError:
                 self._roll_failures += 1
-                await trio.sleep(_RETRY_ROLL_AFTER_S)
+                with trio.move_on_after(_RETRY_ROLL_AFTER_S):
+                    await self._leaving.wait()
 
     # -- closing ----------------------------------------------------------------------------------------------------
 
     async def aclose(self) -> None:
         """Confirms everything and closes the last ledger. Idempotent. Raises as `append` does."""
-        try:
-            async with self._rolling:
+        self._leaving.set()
+        async with self._rolling:
+            try:
                 await self._writer.aclose()
-        except FencedError as error:
-            raise self._with_positions(error) from None
-        finally:
-            self._finished.set()
+            except FencedError as error:
+                raise self._with_positions(error) from None
+            finally:
+                self._background.cancel()
 
     async def __aenter__(self) -> Self:
         return self
@@ -335,10 +369,21 @@ class LogWriter:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if error is None:
-            await self.aclose()
+        if error is not None:
+            await self._say_farewell(error)
             return
         try:
-            await self._writer.__aexit__(kind, error, traceback)
-        finally:
-            self._finished.set()
+            await self.aclose()
+        except trio.Cancelled as cancelled:
+            await self._say_farewell(cancelled)
+            raise
+
+    async def _say_farewell(self, error: BaseException) -> None:
+        """Ends a roll under way, and closes at the last confirmed entry, if that can be done in a few seconds."""
+        self._leaving.set()
+        self._background.cancel()
+        with trio.CancelScope(shield=True):  # it was cancelled: it ends at once
+            await self._background_ended.wait()
+        for writer in (self._previous, self._writer):
+            if writer is not None:
+                await writer.say_farewell(error)
