@@ -1,7 +1,8 @@
 """One trio run in a thread of its own, and the ways into it from every other thread.
 
 Rules:
-- Whoever starts the thread joins it: nothing of it outlives the `with` block that made it.
+- Whoever starts the thread joins it: nothing of it outlives the `with` block that made it, nor, should that block never
+  be left, the thread that entered it: an interpreter can always end.
 - A caller sleeps on a lock of its own, where signals still reach it; its call is a task in the trio thread. What the task
   returns or raises is returned or raised in the caller's thread, the very same object.
 - A caller that is interrupted cancels its task, waits some seconds for its end, and lets the interruption pass on.
@@ -27,7 +28,7 @@ Value = TypeVar("Value")
 Arguments = ParamSpec("Arguments")
 
 _FAREWELL_S = 10.0  # how long an interrupted caller waits for the end of what it has cancelled
-_LOOK_S = 5.0  # how often a caller looks whether the thread is still there
+_LOOK_S = 1.0  # how often a caller looks whether the trio thread is still there, and that whether its owner is
 
 
 class _LeftOnError(Exception):
@@ -124,7 +125,8 @@ class Portal:
     @contextmanager
     def running(self, make: Callable[[], AbstractAsyncContextManager[Value]]) -> Iterator[Value]:
         """Starts the thread, opens the async context in it, and gives its value. Leaving closes both."""
-        block = _Block(lambda: self._serving(make))
+        owner = threading.current_thread()
+        block = _Block(lambda: self._serving(make, lambda: self._leave_after(owner, block)))
         self._thread = threading.Thread(target=self._run_trio, args=(block,), name="replog blocking")
         try:
             with self._entered(block, self._thread.start):
@@ -191,11 +193,16 @@ class Portal:
             self._wait(block.left, block.left, lambda: None)
             block.left.take()
         except _LeftOnError as left:
-            assert error is not None
+            if error is None:  # the thread that had entered it ended, and this is another one
+                raise _closed() from None
             for note in getattr(left, "__notes__", ()):
                 error.add_note(note)
         except _CancelledByCaller:
             pass
+        except trio.ClosedResourceError as closed:
+            if error is None:
+                raise
+            error.add_note(f"and its block had ended before: {closed}")
         except BaseException as problem:
             if problem is not error:  # else it was raised already, by entering
                 raise
@@ -240,13 +247,22 @@ class Portal:
         await self._run(block.left, block.keep_open)
 
     @asynccontextmanager
-    async def _serving(self, make: Callable[[], AbstractAsyncContextManager[Value]]) -> AsyncIterator[Value]:
+    async def _serving(
+        self, make: Callable[[], AbstractAsyncContextManager[Value]], watch: Callable[[], Awaitable[None]]
+    ) -> AsyncIterator[Value]:
         async with make() as value:
             try:
                 async with open_service_nursery() as self._nursery:
+                    self._nursery.start_soon(watch)
                     yield value
             finally:
                 self._nursery = None
+
+    async def _leave_after(self, owner: threading.Thread, block: _Block[Any]) -> None:
+        """Leaves the block, as on an error, if the thread that has entered it ends without doing so."""
+        while owner.is_alive():  # noqa: ASYNC110 - a thread's end is no event
+            await trio.sleep(_LOOK_S)
+        block.leave(on_error=True)
 
     def _start(self, answer: _Answer[Value], function: Callable[[], Awaitable[Value]]) -> None:
         answer.is_started = True
