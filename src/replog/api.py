@@ -13,13 +13,13 @@ import trio
 from replog.abc import Metastore, Storage
 from replog.bookie.serving import ServedBookie, close_storage, open_storage, serving, storage_url
 from replog.client.driving import Surroundings
-from replog.client.ledgers import Ledgers
+from replog.client.ledgers import Ledgers, check_creation, check_password
 from replog.client.membership import Membership
 from replog.client.reader import LedgerReader
 from replog.client.records import Records
 from replog.client.writer import LedgerWriter
 from replog.config import BackendURL, BookieOptions, ClientOptions
-from replog.errors import ConfigError
+from replog.errors import ConfigError, PositionError
 from replog.log import catalog
 from replog.log.reader import LogReader
 from replog.log.records import LogRecords
@@ -67,7 +67,8 @@ class Client:
 
         Raises `NotEnoughBookiesError` (retry: when there are more), `MetastoreError`: then no ledger was created, or one
         that nobody knows of."""
-        async with await self._ledgers.create(quorum or self.default_quorum, password, digest_type, custom) as writer:
+        wanted = self.default_quorum if quorum is None else quorum
+        async with await self._ledgers.create(wanted, password, digest_type, custom) as writer:
             yield writer
 
     @asynccontextmanager
@@ -108,16 +109,9 @@ class Client:
         A context with the log's writer. Raises `RecoveryUndecidedError` or `NotEnoughBookiesError` (retry: when bookies
         are back), `TakeoverFailedError` (others keep taking over), `MetastoreError`."""
         log_key_path(name)  # a bad name fails before anything is done
-        writer = await take_over(
-            name,
-            self._ledgers,
-            self._logs,
-            self._nursery,
-            quorum or self.default_quorum,
-            password,
-            digest_type,
-            custom,
-        )
+        wanted = self.default_quorum if quorum is None else quorum
+        check_creation(wanted, password, digest_type, custom)
+        writer = await take_over(name, self._ledgers, self._logs, self._nursery, wanted, password, digest_type, custom)
         async with writer:
             yield writer
 
@@ -146,7 +140,9 @@ class Client:
         """A reader of a log, as a context: from the beginning or `after` a position; with `follow` it waits for more.
 
         Raises `LogNotFoundError` (with `follow` it waits for the log instead), `TrimmedError`, `PositionError`."""
-        position = Position.parse(after) if isinstance(after, str) else after
+        position = None if after is None else _position(after)
+        log_key_path(name)
+        check_password(password)
         reader = LogReader(name, self._ledgers, self._logs, password, position, follow)
         await reader.start()
         async with reader:
@@ -157,8 +153,7 @@ class Client:
 
         The last ledger always stays: `roll` first, to be able to drop it. Raises `LogNotFoundError`, `PositionError`. If it
         raises or is cancelled, trimming again is harmless."""
-        position = Position.parse(before) if isinstance(before, str) else before
-        return await catalog.trim(name, position, self._ledgers, self._logs)
+        return await catalog.trim(name, _position(before), self._ledgers, self._logs)
 
     async def delete_log(self, name: str, *, password: bytes = b"") -> None:
         """Fences a log's writer, and deletes the log and its ledgers. Raises `LogNotFoundError`. Deleting again is harmless."""
@@ -177,6 +172,14 @@ class Client:
         for bookie in self.bookies:
             found[bookie.server.bookie_id] = bookie.statistics()
         return found
+
+
+def _position(value: object) -> Position:
+    if isinstance(value, str):
+        return Position.parse(value)
+    if isinstance(value, Position):
+        return value
+    raise PositionError(f"{value!r} is no position: one is what an append returned, or a text that looks like 17:42")
 
 
 # -- ways to a client -----------------------------------------------------------------------------------------------

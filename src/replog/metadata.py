@@ -70,7 +70,8 @@ def log_key_path(name: str) -> str:
     problem = _name_problem(name)
     if problem is None:
         return f"{LOGS_KEY}/{_encode_name(name)}"
-    raise ConfigError(f"{name[:60]!r} cannot be the name of a log: {problem}")
+    shown = name[:60] if isinstance(name, str) else name
+    raise ConfigError(f"{shown!r} cannot be the name of a log: {problem}")
 
 
 def parse_log_key(key: str) -> str:
@@ -82,7 +83,9 @@ def parse_log_key(key: str) -> str:
     raise MetastoreCorruptError(f"key {key!r} stands among the logs, and is no log's: move it out of the way")
 
 
-def _name_problem(name: str) -> str | None:
+def _name_problem(name: object) -> str | None:
+    if not isinstance(name, str):
+        return "it is no text"
     if not name:
         return "it is empty"
     if not name.isprintable():

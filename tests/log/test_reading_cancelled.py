@@ -57,3 +57,20 @@ async def test_cancelling_while_the_reader_connects_only_delays_it(tmp_path: Pat
                 with trio.fail_after(3):
                     found += [record.data async for record in reader]
                 assert found == [b"kept"]
+
+
+async def test_the_position_is_that_of_the_last_record_given_out(tmp_path: Path) -> None:
+    with trio.fail_after(20):
+        async with replog.embed(tmp_path) as client, client.write_log("log") as log:
+            positions = await log.extend([b"0", b"1", b"2"])
+            async with client.read_log("log") as reader:
+                assert reader.position is None
+                assert (await reader.receive()).data == b"0"
+                assert reader.position == positions[0]
+            async with client.read_log("log", after=reader.position) as reader:
+                assert reader.position == positions[0]
+                assert [record.data async for record in reader] == [b"1", b"2"]
+                assert reader.position == positions[2]
+            async with client.read_log("log") as reader:
+                assert await reader.receive_batch() is not None
+                assert reader.position == positions[2]

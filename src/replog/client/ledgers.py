@@ -51,8 +51,9 @@ class Ledgers:
         digest_type: DigestType = DigestType.CRC32C,
         custom: Mapping[str, str] | None = None,
     ) -> LedgerWriter:
-        """Creates a ledger and starts its writer. Raises `NotEnoughBookiesError`, `MetastoreError`: then there is no
-        ledger, or one that nobody knows."""
+        """Creates a ledger and starts its writer. Raises `ConfigError` for what can't be; `NotEnoughBookiesError`,
+        `MetastoreError`: then there is no ledger, or one that nobody knows."""
+        check_creation(quorum, password, digest_type, custom)
         ensemble = await self._reachable_ensemble(quorum)
         ledger_id = await self.records.new_id()
         key = ledger_key(ledger_id, password)
@@ -150,7 +151,24 @@ class Ledgers:
         return await list_ledger_ids(self.records.metastore)
 
     def _check_password(self, metadata: LedgerMetadata, password: bytes) -> None:
-        if not isinstance(password, bytes):
-            raise ConfigError(f"a password is bytes, not {type(password).__name__}")
+        check_password(password)
         if ledger_key_check(ledger_key(metadata.ledger_id, password)) != metadata.key_check:
             raise UnauthorizedError(metadata.ledger_id, "the password is not this ledger's; no bookie was asked (B7)")
+
+
+def check_creation(quorum: object, password: object, digest_type: object, custom: Mapping[str, str] | None) -> None:
+    """Raises `ConfigError` for what no ledger can be made of: before anything is asked for or written."""
+    if not isinstance(quorum, Quorum):
+        raise ConfigError(f"{quorum!r} is no quorum: one is made by Quorum(ensemble=3, write=3, ack=2)")
+    if not isinstance(digest_type, DigestType):
+        raise ConfigError(f"{digest_type!r} is no digest type: there are {', '.join(map(str, DigestType))}")
+    check_password(password)
+    pairs = custom.items() if isinstance(custom, Mapping) else () if custom is None else ((custom, None),)
+    if not all(isinstance(name, str) and isinstance(value, str) for name, value in pairs):
+        raise ConfigError(f"custom={custom!r} must be a mapping of texts to texts: it stands in the ledger's record")
+
+
+def check_password(password: object) -> None:
+    """Raises `ConfigError` for what is no password."""
+    if not isinstance(password, bytes):
+        raise ConfigError(f"a password is bytes, not {type(password).__name__}")

@@ -52,18 +52,31 @@ async def _no_ledger() -> int:
 
 async def delete(name: str, ledgers: Ledgers, records: LogRecords, password: bytes) -> None:
     """Deletes a log and its ledgers; its writer is fenced first. Raises as `trim`; deleting again is harmless."""
+    deleting: LogMetadata | None = None  # what an attempt was about whose answer was lost
     while True:
-        metadata, version = await records.get(name)
+        try:
+            metadata, version = await records.get(name)
+        except LogNotFoundError:
+            if deleting is None:
+                raise
+            break
+        if deleting is not None and metadata.created_at_ms != deleting.created_at_ms:
+            break  # it was deleted, and somebody has made a new log of this name
         await _fence_writer(metadata, ledgers, password)
         try:
             await records.delete(name, version)
-        except (VersionConflictError, MetastoreUncertainError):
-            continue  # somebody took over or trimmed meanwhile, or the answer was lost: look again
+        except VersionConflictError:
+            continue  # somebody took over or trimmed meanwhile: look again
+        except MetastoreUncertainError:
+            deleting = metadata
+            continue
         except KeyNotFoundError as error:
-            raise LogNotFoundError(name, "somebody else deleted it meanwhile") from error
-        for segment in metadata.segments:
-            await ledgers.delete(segment.ledger_id)
-        return
+            if deleting is None:
+                raise LogNotFoundError(name, "somebody else deleted it meanwhile") from error
+        deleting = metadata
+        break
+    for segment in deleting.segments:
+        await ledgers.delete(segment.ledger_id)
 
 
 async def _fence_writer(metadata: LogMetadata, ledgers: Ledgers, password: bytes) -> None:

@@ -16,6 +16,7 @@ from replog.client.reader import LedgerScan
 from replog.errors import LedgerNotFoundError, LogNotFoundError, PositionError, TrimmedError
 from replog.log.records import LogRecords
 from replog.metadata import ledger_key_path, log_key_path
+from replog.nursery import open_service_nursery
 from replog.protocol.model import LedgerState, LogMetadata, Position, Segment
 
 _CLOSING_S = (
@@ -98,7 +99,8 @@ class LogReader(trio.abc.ReceiveChannel[Record]):
         self, name: str, ledgers: Ledgers, records: LogRecords, password: bytes, after: Position | None, follow: bool
     ) -> None:
         self.name = name
-        self._position = after  # of the last record given out in a batch: an iteration may stand before it
+        self._position = after  # of the last record given out in a batch
+        self._record: Record | None = None  # the last one of that batch that was given out by iterating
         self._ledgers = ledgers
         self._records = records
         self._password = password
@@ -119,7 +121,7 @@ class LogReader(trio.abc.ReceiveChannel[Record]):
         metadata = await self._reread()
         if self._position is None:
             return
-        if self._position.segment >= metadata.next_segment_number:
+        if not 1 <= self._position.segment < metadata.next_segment_number:
             problem = f"{self._position} is no position of log {self.name!r}: its last segment is "
             raise PositionError(f"{problem}{metadata.next_segment_number - 1}")
         if metadata.segments and self._position.segment < metadata.segments[0].number:
@@ -136,8 +138,14 @@ class LogReader(trio.abc.ReceiveChannel[Record]):
 
     # -- reading --------------------------------------------------------------------------------------------------
 
+    @property
+    def position(self) -> Position | None:
+        """Where the last record stands that was given out: read on after it. Before the first, where it was to begin."""
+        return self._position if self._record is None else self._record.position
+
     async def __anext__(self) -> Record:
         for record in self._iterator:
+            self._record = record
             return record
         return await self._next_record()
 
@@ -148,6 +156,7 @@ class LogReader(trio.abc.ReceiveChannel[Record]):
                 raise StopAsyncIteration
             self._iterator = iter(batch)
             for record in self._iterator:
+                self._record = record
                 return record
 
     async def receive(self) -> Record:
@@ -158,7 +167,8 @@ class LogReader(trio.abc.ReceiveChannel[Record]):
             raise trio.EndOfChannel from None
 
     def batches(self) -> LogBatches:
-        """The records in batches, as they were stored: by far the cheapest way to read many."""
+        """The records in batches, as they were stored: by far the cheapest way to read many. Iterate this or the reader, not
+        both: a batch leaves out what an iteration has not come to."""
         return LogBatches(self)
 
     async def receive_batch(self) -> RecordBatch | None:
@@ -190,7 +200,7 @@ class LogReader(trio.abc.ReceiveChannel[Record]):
         return self._given_out(self._segment, self._scan.take_nowait())
 
     def _given_out(self, segment: Segment, batch: EntryBatch) -> RecordBatch:
-        self._position = Position(segment.number, batch.last_entry_id)
+        self._position, self._record = Position(segment.number, batch.last_entry_id), None
         return RecordBatch(segment.number, batch)
 
     async def _at_end_of_known(self, segment: Segment, scan: LedgerScan) -> bool:
@@ -237,10 +247,9 @@ class LogReader(trio.abc.ReceiveChannel[Record]):
             await self._ledgers.records.metastore.wait_changed(key, version)
             scope.cancel()
 
-        async with trio.open_nursery() as nursery:
+        async with open_service_nursery() as nursery:
             nursery.start_soon(wait_changed, nursery.cancel_scope)
             await scan.refresh(self._ledgers.options.follow_wait_s)
-            nursery.cancel_scope.cancel()
 
     async def _refresh(self, segment: Segment, scan: LedgerScan) -> None:
         try:
