@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 
 import replog
 import replog.blocking
@@ -254,6 +255,29 @@ def test_leaving_the_client_ends_the_calls_of_other_threads(tmp_path: Path) -> N
         assert waiting.wait(DEADLINE_S)
     thread.join(DEADLINE_S)
     assert not thread.is_alive()
+    assert len(raised) == 1
+
+
+def test_a_call_with_tasks_of_its_own_is_ended_like_any_other(tmp_path: Path) -> None:
+    running, raised = threading.Event(), []
+
+    async def sleepers() -> None:
+        async with trio.open_nursery() as nursery:  # when cancelled, it raises a group
+            for _ in range(2):
+                nursery.start_soon(trio.sleep_forever)
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            running.set()
+
+    def call(client: replog.blocking.Client) -> None:
+        with pytest.raises(trio.ClosedResourceError) as caught:
+            client._portal.call(sleepers)
+        raised.append(caught.value)
+
+    with replog.blocking.embed(tmp_path) as client:
+        thread = threading.Thread(target=call, args=(client,))
+        thread.start()
+        assert running.wait(DEADLINE_S)
+    thread.join(DEADLINE_S)
     assert len(raised) == 1
 
 

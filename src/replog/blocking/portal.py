@@ -280,9 +280,12 @@ class Portal:
         try:
             with answer.scope:
                 value = await function()
-        except trio.Cancelled:
-            answer.fail(_closed())
-            raise
+        except (trio.Cancelled, BaseExceptionGroup) as error:
+            cancelled, failures = _parted(error)
+            answer.fail(failures or _closed())  # whoever called gets it
+            if cancelled is not None:
+                raise cancelled from None
+            return
         except BaseException as error:
             answer.fail(error)  # whoever called gets it
             return
@@ -300,6 +303,15 @@ class Portal:
             answer.succeed(function())
         except BaseException as error:
             answer.fail(error)  # whoever called gets it
+
+
+def _parted(
+    error: trio.Cancelled | BaseExceptionGroup[BaseException],
+) -> tuple[BaseException | None, BaseException | None]:
+    """What of it is trio's own cancellation, which must go on through the task, and what is a failure."""
+    if isinstance(error, trio.Cancelled):
+        return error, None
+    return error.split(trio.Cancelled)
 
 
 def _closed() -> trio.ClosedResourceError:
