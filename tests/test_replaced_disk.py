@@ -1,0 +1,47 @@
+"""What the README promises of three disks: one may fail, and be replaced by an empty one."""
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import trio
+
+import replog
+from replog.abc import Mutation, Storage
+from replog.errors import StorageFailedError
+
+
+def break_storage(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit = type(storage).commit
+
+    def broken(self: Storage, mutations: Sequence[Mutation]) -> None:
+        if self is storage:
+            raise StorageFailedError("the disk is gone", "replace it")
+        commit(self, mutations)
+
+    monkeypatch.setattr(type(storage), "commit", broken)
+
+
+async def test_appends_go_on_without_a_disk_and_ledgers_begin_again_with_a_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disks = [tmp_path / name for name in ("one", "two", "three")]
+    with trio.fail_after(60):
+        async with replog.embed(disks) as client:
+            async with client.write_log("log") as log:
+                await log.append(b"with three")
+                break_storage(client.bookies[2].server.storage, monkeypatch)
+                await log.append(b"with two")
+                with pytest.raises(replog.NotEnoughBookiesError):
+                    await log.roll()
+                await log.append(b"still with two")
+            with pytest.raises(replog.NotEnoughBookiesError):
+                await client.write_log("log").__aenter__()
+        monkeypatch.undo()
+        shutil.rmtree(disks[2])
+        async with replog.embed(disks) as client, client.write_log("log") as log:
+            await log.append(b"with a new one")
+            async with client.read_log("log") as reader:
+                found = [record.data async for record in reader]
+            assert found == [b"with three", b"with two", b"still with two", b"with a new one"]
