@@ -31,7 +31,7 @@ def client(tmp_path: Path) -> Iterator[replog.blocking.Client]:
 
 def run_script(script: str, directory: Path) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)],
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", textwrap.dedent(script)],  # 3.12 warns of forking
         cwd=directory,
         capture_output=True,
         text=True,
