@@ -119,7 +119,9 @@ def test_an_operation_reads_back(line: str) -> None:
     assert str(Op.parse(line)) == line
 
 
-@pytest.mark.parametrize("line", ["lose w1>b3 add 1004 #0", "delay m>l2 cas:answer 999 #3 70", "stall b2>b2 sync 1 #0 9"])
+@pytest.mark.parametrize(
+    "line", ["lose w1>b3 add 1004 #0", "delay m>l2 cas:answer 999 #3 70", "stall b2>b2 sync 1 #0 9"]
+)
 def test_a_fault_reads_back(line: str) -> None:
     assert str(Fault.parse(line)) == line
 

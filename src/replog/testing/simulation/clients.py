@@ -71,6 +71,7 @@ class Client(Node):
         super().__init__(world, name)
         self.cluster = cluster
         self.suspects: dict[str, int] = {}  # by bookie: until when it is not chosen
+        self._nonces = 0
 
     @property
     def metastore(self) -> SimulatedMetastore:
@@ -92,6 +93,11 @@ class Client(Node):
             self.world.tell(f"{self.name} > {bookie_id}: {describe_call(call)}")
         self.world.transmit(self, bookie, kind, subject, call.arrive)
         self.after(self.world.rates.timeout, call.time_out)
+
+    def new_nonce(self) -> str:
+        """What nobody else uses: two recoveries by one client are two attempts (M1)."""
+        self._nonces += 1
+        return f"{self.name}.{self._nonces}"
 
     def suspect(self, bookie_id: str) -> None:
         """This bookie did not answer: it is not chosen for a while."""
@@ -355,7 +361,7 @@ class RecoveryShell(LedgerShell):
         """Begins an attempt with this metadata, which may be old."""
         self._attempt += 1
         self._uncertain = self.is_reading = False
-        self.nonce = f"{self.client.name}.{self.ledger_id}.{self._attempt}"
+        self.nonce = self.client.new_nonce()
         self._negatives: dict[int, int] = {}
         self.machine = LedgerRecovery(record, version, self.digest, self.nonce)
         self.client.cluster.recoveries.append(self)

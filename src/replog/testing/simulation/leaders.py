@@ -157,7 +157,7 @@ class TrimShell(LogShell):
     def __init__(self, client: Client, cluster: LogCluster, before_segment: int) -> None:
         super().__init__(client, cluster)
         self.is_done = False
-        self.machine = LogTrimming(LOG_NAME, before_segment, f"{client.name}")
+        self.machine = LogTrimming(LOG_NAME, before_segment, client.new_nonce())
 
     def start(self) -> None:
         """Begins."""
@@ -186,7 +186,6 @@ class LeaderShell(LogShell):
         self._previous: WriterShell | None = None
         self._held: list[list[bytes]] = []
         self._submitted = 0
-        self._changes = 0
         self._metadata = LogMetadata(LOG_NAME)
         self._version = 0
         self._wants_close = False
@@ -195,7 +194,7 @@ class LeaderShell(LogShell):
 
     def start(self) -> None:
         """Takes over."""
-        machine = LogTakeover(LOG_NAME, f"{self.owner}.t", self.world.now)
+        machine = LogTakeover(LOG_NAME, self.client.new_nonce(), self.world.now)
         machine.start()
         self.pump(machine)
 
@@ -204,8 +203,7 @@ class LeaderShell(LogShell):
         if self.writer is None or self.is_busy or self.is_over or self._previous is not None:
             return
         self.is_busy = True
-        self._changes += 1
-        machine = LogRolling(self._metadata, self._version, f"{self.owner}.r{self._changes}", self.world.now)
+        machine = LogRolling(self._metadata, self._version, self.client.new_nonce(), self.world.now)
         machine.start()
         self.pump(machine)
 
@@ -228,7 +226,7 @@ class LeaderShell(LogShell):
     def serve(self, ledger_id: int) -> None:
         """Begins to write to this ledger."""
         record, version = self._created_records[ledger_id]
-        self.writer = WriterShell(self.client, record, version, f"{self.owner}.{ledger_id}")
+        self.writer = WriterShell(self.client, record, version, self.client.new_nonce())
         self.writer.on_changed = self._watch
 
     def failed(self, machine: LogMachine, effect: LogFailed) -> None:

@@ -5,7 +5,7 @@ import __future__
 
 import inspect
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -26,14 +26,15 @@ class Patch:
 
 @attrs.frozen
 class Mutant:
-    """One known bug. `overlook` are rules that would show it at once: the suite wants to see what follows from it."""
+    """One known bug. `overlook` are rules that would show it at once: the suite wants to see what follows from it.
+
+    `scenario` and `strategy` replace what the seeds say, where some find it sooner."""
 
     name: str
     rule: str
     story: str
     patches: tuple[Patch, ...]
     seeds: int
-    first: int = 0
     scenario: str | None = None
     strategy: str | None = None
     overlook: frozenset[str] = frozenset()
@@ -42,26 +43,31 @@ class Mutant:
     @contextmanager
     def applied(self) -> Iterator[None]:
         """The code has this bug while the context lasts."""
+        methods = dict.fromkeys((patch.owner, patch.method) for patch in self.patches)
         with ExitStack() as stack:
-            for patch in self.patches:
-                stack.enter_context(_patched(patch))
+            for owner, method in methods:
+                changes = [
+                    (each.old, each.new) for each in self.patches if (each.owner, each.method) == (owner, method)
+                ]
+                stack.enter_context(_rewritten(owner, method, changes))
             yield
 
 
 @contextmanager
-def _patched(patch: Patch) -> Iterator[None]:
-    original = vars(patch.owner)[patch.method]
+def _rewritten(owner: type, method: str, changes: Sequence[tuple[str, str]]) -> Iterator[None]:
+    original = vars(owner)[method]
     function: Any = inspect.unwrap(original)
-    source = textwrap.dedent(inspect.getsource(function))
-    if source.count(patch.old) != 1:
-        where = f"{patch.owner.__name__}.{patch.method}"
-        raise LocalProtocolError(f"{where} has {source.count(patch.old)} times {patch.old!r}: mend this mutant")
+    text = textwrap.dedent(inspect.getsource(function))
+    for old, new in changes:
+        if text.count(old) != 1:
+            where = f"{owner.__name__}.{method}"
+            raise LocalProtocolError(f"{where} has {text.count(old)} times {old!r}: mend this mutant")
+        text = text.replace(old, new)
     made: dict[str, Any] = {}
     flags = __future__.annotations.compiler_flag
-    text = source.replace(patch.old, patch.new)
-    exec(compile(text, f"<mutant of {patch.method}>", "exec", flags, True), function.__globals__, made)
-    setattr(patch.owner, patch.method, made[patch.method])
+    exec(compile(text, f"<mutant of {method}>", "exec", flags, True), function.__globals__, made)
+    setattr(owner, method, made[method])
     try:
         yield
     finally:
-        setattr(patch.owner, patch.method, original)
+        setattr(owner, method, original)

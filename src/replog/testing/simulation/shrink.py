@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import attrs
 
@@ -11,6 +12,7 @@ from replog.testing.simulation.cluster import Result
 from replog.testing.simulation.plan import Fault, Op, Plan
 
 _RUNS_MAX = 3000
+Item = TypeVar("Item")
 
 
 def shrink(result: Result) -> Result:
@@ -43,7 +45,7 @@ def _with(plan: Plan, items: Sequence[Op | Fault]) -> Plan:
     return attrs.evolve(plan, ops=ops, faults=tuple(item for item in items if isinstance(item, Fault)))
 
 
-def minimize(items: list[Op | Fault], fails: Callable[[list[Op | Fault]], bool]) -> list[Op | Fault]:
+def minimize(items: list[Item], fails: Callable[[list[Item]], bool]) -> list[Item]:
     """Zeller's ddmin: a list from which no single item can be left out."""
     parts = 2
     while len(items) >= 2:
