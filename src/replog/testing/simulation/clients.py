@@ -318,15 +318,15 @@ class WriterShell(LedgerShell):
         self.is_done = True
         if isinstance(effect, Failed):
             self.error = effect.error
-            self._count_fate(effect.error)
+            if isinstance(effect.error, FencedError):
+                self.world.count("writer fenced" + (" with unconfirmed entries" if effect.error.unconfirmed else ""))
+                self.oracle.writer_fenced(self.ledger_id, effect.error.unconfirmed)
+        else:
+            self.oracle.writer_closed(self.ledger_id, effect.metadata)
         if self.world.transcript is not None:
             self.world.tell(f"{self.client.name}: writer of {self.ledger_id} ended: {self.error or 'closed'}")
         if self.on_changed is not None:
             self.on_changed()
-
-    def _count_fate(self, error: ReplogError) -> None:
-        if isinstance(error, FencedError):
-            self.world.count("writer fenced" + (" with unconfirmed entries" if error.unconfirmed else ""))
 
 
 class RecoveryShell(LedgerShell):

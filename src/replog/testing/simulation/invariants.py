@@ -315,6 +315,19 @@ class Oracle:
                 self.fail("O7", f"record {number}:{entry_id} was submitted after {barrier} was confirmed")
         self.highest_position = max(self.highest_position, (number, last))
 
+    def writer_fenced(self, ledger_id: int, unconfirmed: range) -> None:
+        """A writer learns that it is deposed, and of which entries the fate is unknown (W4)."""
+        truth = self.ledgers[ledger_id]
+        if unconfirmed != range(truth.confirmed + 1, len(truth.submitted)):
+            said = f"{truth.confirmed} of {len(truth.submitted)} were confirmed, and it says {unconfirmed} were not"
+            self.fail("W4", f"ledger {ledger_id}: {said}")
+
+    def writer_closed(self, ledger_id: int, metadata: LedgerMetadata) -> None:
+        """A writer closed its ledger: at what it confirmed, and that is what the metadata says (R1)."""
+        truth = self.ledgers[ledger_id]
+        if metadata.last_entry_id != truth.confirmed or (metadata != truth.record and not truth.deleted):
+            self.fail("R1", f"closed at {truth.confirmed} as {metadata}, the truth is {truth.record}")
+
     # -- what readers are told -----------------------------------------------------------------------------------------
 
     def delivered(self, reader: str, ledger_id: int, first: int, last: int, batches: Sequence[Batch]) -> None:

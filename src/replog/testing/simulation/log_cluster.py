@@ -51,6 +51,12 @@ class LogCluster(Cluster):
         if session is not None:
             session.client.wake(session.roll, ())
 
+    def op_publish(self, op: Op) -> None:
+        """A leader publishes its last add confirmed."""
+        session = self._current.get(op.node)
+        if session is not None and session.writer is not None:
+            session.client.wake(session.writer.publish, ())
+
     def op_abandon(self, op: Op) -> None:
         """A leader's deadline passes."""
         session = self._current.get(op.node)

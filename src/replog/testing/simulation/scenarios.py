@@ -63,7 +63,7 @@ def _ledger_ops(chance: random.Random, strategy: str, bookies: int, horizon: int
     ops += _recoveries(chance, strategy, horizon)
     for number in range(1, chance.choice((1, 2, 3))):
         stale = ("stale",) if chance.random() < 0.5 else ()
-        ops.append(Op(chance.randrange(horizon), "read", f"d{number}", ("0", *stale)))
+        ops.append(Op(chance.randrange(horizon), "read", f"d{number}", (chance.choice("00025"), *stale)))
     clients = [f"r{number}" for number in range(1, 4)] + ["w1", "w1", "w1", "m"]
     return ops + _troubles(chance, strategy, bookies, clients, horizon)
 
@@ -125,6 +125,7 @@ def _log_ops(chance: random.Random, strategy: str, bookies: int, horizon: int) -
     ops += [Op(chance.randrange(horizon), "lead", chance.choice(leaders)) for _ in range(again)]
     for leader in leaders:
         ops += _appends(chance, leader, horizon, chance.randint(2, 10))
+        ops += [Op(chance.randrange(horizon), "publish", leader) for _ in range(chance.choice((0, 1)))]
         ops += [Op(chance.randrange(horizon), "roll", leader) for _ in range(chance.choice((0, 1, 2, 3)))]
     for number in range(1, chance.choice((1, 2, 2, 3))):
         ops.append(Op(chance.randrange(horizon), "trim", f"t{number}", (str(chance.choice((0, 0, 1))),)))
