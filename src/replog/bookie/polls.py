@@ -13,6 +13,7 @@ from replog.protocol.bookie import LedgerOnBookie
 from replog.protocol.messages import ReadLastAddConfirmedRequest, Response, Status
 
 _WAITING_MAX = 100_000
+_ANSWERED_KEPT = 1000  # that were answered early may stand in the heap, beside as many as wait
 
 
 class _Poll:
@@ -42,19 +43,24 @@ class LongPolls:
         self._wait_max_s = wait_max_s
         self._by_ledger: dict[int, list[_Poll]] = {}
         self._by_deadline: list[tuple[float, int, _Poll]] = []
+        self._waiting = 0
         self._numbers = itertools.count()
         self._earlier = trio.Event()
 
     def __len__(self) -> int:
-        return len(self._by_deadline)
+        return self._waiting
 
     def wait(self, request: ReadLastAddConfirmedRequest, ledger: LedgerOnBookie, reply: Reply) -> None:
         """Answers later; at once if too many wait already."""
         wait_s = min(request.wait_ms / 1000, self._wait_max_s)
         poll = _Poll(request, ledger, reply, trio.current_time() + wait_s)
-        if len(self._by_deadline) >= _WAITING_MAX:
+        if self._waiting >= _WAITING_MAX:
             poll.answer()
             return
+        if len(self._by_deadline) > 2 * self._waiting + _ANSWERED_KEPT:
+            self._by_deadline = [entry for entry in self._by_deadline if entry[2].reply is not None]
+            heapq.heapify(self._by_deadline)
+        self._waiting += 1
         self._by_ledger.setdefault(request.ledger_id, []).append(poll)
         heapq.heappush(self._by_deadline, (poll.deadline, next(self._numbers), poll))
         if self._by_deadline[0][2] is poll:
@@ -65,6 +71,7 @@ class LongPolls:
         if not self._by_ledger:
             return
         polls = self._by_ledger.pop(ledger.ledger_id, [])
+        self._waiting -= len(polls)
         for poll in polls:
             poll.ledger = ledger
             poll.answer()
@@ -79,6 +86,7 @@ class LongPolls:
             while self._by_deadline and self._by_deadline[0][0] <= trio.current_time():
                 _, _, poll = heapq.heappop(self._by_deadline)
                 if poll.reply is not None:
+                    self._waiting -= 1
                     self._forget(poll)
                     poll.answer()
 

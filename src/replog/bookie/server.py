@@ -41,6 +41,7 @@ class BookieServer:
         self.storage = storage
         self.options = options
         self.failure: StorageError | None = None
+        self.failed = trio.Event()  # set when a commit fails; replaced by who waits for it
         self._observe = observe
         self._ledgers: dict[int, LedgerOnBookie] = {}
         self._commits = GroupCommit(storage, options.commit_bytes_max, self._storage_failed)
@@ -55,8 +56,12 @@ class BookieServer:
 
     @property
     def is_read_only(self) -> bool:
-        """Whether the last commit found no space: entries are refused, until one is taken again (B5)."""
-        return isinstance(self._commits.last_failure, StorageFullError)
+        """Whether the last commit failed: for want of space, until one succeeds again (B5), or for good."""
+        return self._commits.last_failure is not None or self.failure is not None
+
+    def presume_space(self) -> None:
+        """Counts as taking entries until the next commit shows whether there is space."""
+        self._commits.last_failure = None
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -194,6 +199,7 @@ class BookieServer:
         self._ledgers.clear()
         if isinstance(error, StorageFailedError):
             self.failure = error
+        self.failed.set()
         self._observe(StorageFailed(self.bookie_id, error))
 
     def statistics(self) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -28,6 +29,8 @@ from replog.nursery import open_service_nursery
 from replog.registry import Registry
 
 COOKIES_KEY = "cookies"
+_LOOK_S = 1.0  # how often a read-only bookie looks whether it still is
+_TRY_AGAIN_S = 30.0  # after so long without space it is offered entries again, to find out
 _GARBAGE_PAUSE_S = 0.2  # between passes, however often one is asked for
 
 
@@ -69,11 +72,14 @@ async def serving(
     await check_cookie(storage, metastore)
     server = BookieServer(storage, options, observe)
     bookie = ServedBookie(server, metastore)
-    async with server.running(), transport.listen(storage.bookie_id, server) as address:
-        announced = encode_address(BookieAddress(transport_scheme, address))
-        async with metastore.announce(f"{BOOKIES_KEY}/{storage.bookie_id}", announced), open_service_nursery() as nursery:
-            nursery.start_soon(bookie.collect_when_asked)
-            yield bookie
+    async with (
+        server.running(),
+        transport.listen(storage.bookie_id, server) as address,
+        open_service_nursery() as nursery,
+    ):
+        await nursery.start(bookie.announce, BookieAddress(transport_scheme, address))
+        nursery.start_soon(bookie.collect_when_asked)
+        yield bookie
 
 
 class ServedBookie:
@@ -86,6 +92,38 @@ class ServedBookie:
         self.ledgers_collected = 0
         self._metastore = metastore
         self._asked = trio.Event()
+
+    async def announce(
+        self, address: BookieAddress, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Announces the bookie, and whether it takes new entries (B5), until cancelled. Raises `MetastoreError` if it can't
+        be announced at first; later it is announced again as soon as that works."""
+        key = f"{BOOKIES_KEY}/{self.server.bookie_id}"
+        is_announced = False
+        while True:
+            read_only = self.server.is_read_only
+            self.server.failed = trio.Event()
+            try:
+                async with self._metastore.announce(key, encode_address(attrs.evolve(address, read_only=read_only))):
+                    if not is_announced:
+                        task_status.started()
+                    is_announced = True
+                    await self._until_it_differs(read_only)
+            except MetastoreError:
+                if not is_announced:
+                    raise
+                await trio.sleep(_LOOK_S)
+
+    async def _until_it_differs(self, read_only: bool) -> None:
+        """Until the bookie became read-only; or takes entries again, or has been read-only for so long that it might."""
+        if not read_only:
+            await self.server.failed.wait()
+            return
+        with trio.move_on_after(_TRY_AGAIN_S if self.server.failure is None else math.inf):
+            while self.server.is_read_only:  # noqa: ASYNC110 - only while something is wrong
+                await trio.sleep(_LOOK_S)
+            return
+        self.server.presume_space()
 
     def ask_for_collection(self) -> None:
         """Collects garbage soon, rather than at the next interval."""
