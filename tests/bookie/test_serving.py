@@ -188,7 +188,7 @@ async def test_a_metastore_that_fails_while_a_bookie_is_announced_anew_does_not_
                     raise MetastoreError("failed on purpose")
                 return real(key, value)
 
-            world.metastore.announce = failing  # type: ignore[method-assign]
+            world.metastore.announce = failing  # type: ignore[assignment, method-assign]
             world.bookies[0].storage.commit_error = StorageFullError("no space", "make some")
             await writer.append(b"1")
             await trio.sleep(10)
