@@ -41,7 +41,7 @@ class Place:
     async def client(self, options: ClientOptions | None = None) -> AsyncIterator[replog.Client]:
         """A client with these bookies embedded; at the end nothing but spare files is left of what was written."""
         storage = f"files?spare_files={self.spare_files}"
-        bookie_options = BookieOptions(storage=storage, commit_inline_when_idle=self.bookies == 1)
+        bookie_options = BookieOptions(storage=storage, commit_inline_when_idle=True)
         async with replog.embed(
             self.directory, bookies=self.bookies, options=options, bookie_options=bookie_options
         ) as client:

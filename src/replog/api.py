@@ -228,7 +228,7 @@ async def embed(
     the directory open, `StorageIdentityError` or `StorageDamagedError` for what it finds there, `ConfigError`."""
     plugins = registry or Registry()
     directories = _bookie_directories(directory, bookies)
-    settings = bookie_options or BookieOptions(storage=storage, commit_inline_when_idle=len(directories) == 1)
+    settings = bookie_options or BookieOptions(storage=storage, commit_inline_when_idle=True)
     client_quorum = quorum or _embedded_quorum(len(directories))
     async with AsyncExitStack() as stack:
         stored = [await _enter_storage(stack, plugins, settings.storage, each) for each in directories]

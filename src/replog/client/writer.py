@@ -98,6 +98,7 @@ class LedgerWriter:
         self._send_scheduled = False
         self._held = False
         self._alone = False
+        self._last_effect: Effect | None = None
         self._closing = False  # no push is taken any more
         self._is_machine_closed = False
         self._closed = trio.Event()
@@ -373,6 +374,7 @@ class LedgerWriter:
         try:
             while True:
                 effects = self._machine.take_effects()
+                self._last_effect = effects[-1] if effects else None
                 for effect in effects:
                     self._perform(effect)
                 if not effects:
@@ -415,9 +417,8 @@ class LedgerWriter:
             self._bookie_failed(effect.index, effect.bookie_id)
             return
         batch = effect.batch
-        request = AddRequest(
-            channel.next_request_id(), self.ledger_id, self._key, self._term, batch, False, -1, self._alone
-        )
+        alone = self._alone and effect is self._last_effect
+        request = AddRequest(channel.next_request_id(), self.ledger_id, self._key, self._term, batch, False, -1, alone)
         context = (effect.index, effect.bookie_id, batch.first_entry_id)
         channel.ask(request, self._add_answered, context, self._options.add_timeout_s)
 

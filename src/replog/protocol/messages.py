@@ -31,7 +31,8 @@ class Status(enum.Enum):
 class AddRequest:
     """Store this batch. With `recovery` it may pass a fence of the same term, and `last_add_confirmed` is the frozen one (R5).
 
-    `alone` tells that the sender waits for nothing else: the bookie may make it durable at once, in the caller's thread.
+    `alone` tells that the sender waits for nothing else and has nothing more to send: the bookie may make it durable at
+    once, in the caller's thread.
     """
 
     request_id: int
