@@ -23,6 +23,10 @@ from replog.testing.simulation.shrink import shrink
 def main(arguments: list[str] | None = None) -> int:
     """Returns the exit status: 0 if all is as it should be."""
     options = _parser().parse_args(arguments)
+    if options.mutants:
+        for each in MUTANTS:
+            print(f"{each.name:26} {each.rule:3} {each.seeds:>5} seeds  {each.conversation or '-':34} {each.story}")
+        return 0
     if options.rewrite:
         for path in options.rewrite:
             path.write_text(str(conversation.read(path).run()[1]), encoding="utf-8")
@@ -47,6 +51,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--scenario", choices=("ledger", "log"), help="instead of what the seed says")
     parser.add_argument("--strategy", choices=sorted(STRATEGIES), help="instead of what the seed says")
     parser.add_argument("--mutant", metavar="NAME", help=f"put a known bug in: {', '.join(m.name for m in MUTANTS)}")
+    parser.add_argument("--mutants", action="store_true", help="list the known bugs and how soon each is found")
     parser.add_argument("--replay", metavar="FILE", type=Path, help="run a conversation, and print what is said now")
     parser.add_argument(
         "--rewrite", metavar="FILE", type=Path, nargs="+", help="run conversations, and write them anew"

@@ -57,7 +57,7 @@ MUTANTS = (
     Mutant(
         "advancing-confirmed",
         "R5",
-        "issue 5d69fdd (C6): recovery adds carry an advancing last add confirmed",
+        "commit 5d69fdd (C6): recovery adds carry an advancing last add confirmed",
         (Patch(LedgerRecovery, "_send", "True, self.frozen_last_add_confirmed", "True, self._written_through"),),
         150,
         scenario="ledger",
@@ -209,7 +209,7 @@ MUTANTS = (
     Mutant(
         "close-without-freezing",
         "R1",
-        "issue 4049: entries are confirmed between the closing CAS and its answer",
+        "entries are confirmed between the closing CAS and its answer",
         (
             Patch(LedgerWriting, "close", "    self._gatherings.clear()\n    self._pending.clear()\n", ""),
             Patch(

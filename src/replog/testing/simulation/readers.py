@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from replog.errors import LedgerNotFoundError
+from replog.errors import EntryNotFoundError, LedgerNotFoundError
 from replog.protocol.effects import Delivered, Effect, Failed, ReadMetadata, SendRead, SendReadLastAddConfirmed
 from replog.protocol.messages import ReadLastAddConfirmedRequest, ReadRequest, Response, Status
 from replog.protocol.model import LedgerMetadata
@@ -130,7 +130,9 @@ class ReaderShell:
     def _failed(self, effect: Failed) -> None:
         self.world.count(f"reader failed: {type(effect.error).__name__}")
         self.machine = None
-        if isinstance(effect.error, LedgerNotFoundError) and effect.error.__class__ is LedgerNotFoundError:
+        if type(effect.error) is EntryNotFoundError and not self._oracle.ledgers[self.ledger_id].deleted:
+            self._oracle.fail("D2", f"{self.client.name}: {effect.error}")
+        if isinstance(effect.error, LedgerNotFoundError):
             self._end(False)
         else:
             self.client.after(_RETRY, self.start)
