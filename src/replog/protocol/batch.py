@@ -115,8 +115,9 @@ class Batch:
         size = length // self.count
         if size and size * self.count == length and data.startswith(_even_offsets(self.count, size), HEADER.size):
             return list(_even_struct(self.count, size).unpack_from(data, start))
-        ends = self._checked_offsets(start, length)
-        return [data[begin:end] for begin, end in itertools.pairwise(ends)]
+        offsets = self._checked_offsets(length)
+        joined = data[start : start + length]  # a copy costs less than adding the start to each offset
+        return [joined[begin:end] for begin, end in itertools.pairwise(offsets)]
 
     def arrow_buffers(self) -> tuple[memoryview, memoryview]:
         """The int32 offsets and the payload bytes, without a copy: buffers of an Arrow BinaryArray of `count` values."""
@@ -125,15 +126,15 @@ class Batch:
         size = length // self.count
         even = size and size * self.count == length
         if not (even and self.data.startswith(_even_offsets(self.count, size), HEADER.size)):
-            self._checked_offsets(0, length)
+            self._checked_offsets(length)
         view = memoryview(self.data)
         return view[HEADER.size : start], view[start : start + length]
 
-    def _checked_offsets(self, base: int, length: int) -> list[int]:
+    def _checked_offsets(self, length: int) -> list[int]:
         offsets = list(struct.unpack_from(f"<{self.count + 1}i", self.data, HEADER.size))
         if offsets[0] != 0 or offsets[-1] != length or sorted(offsets) != offsets:
             raise RemoteProtocolError(f"{self!r}: its offsets are out of order or leave the payloads")
-        return [base + offset for offset in offsets] if base else offsets
+        return offsets
 
 
 def build(
