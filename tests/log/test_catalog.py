@@ -16,6 +16,7 @@ from replog.errors import (
     LogNotFoundError,
     MetastoreError,
     PositionError,
+    TakeoverFailedError,
 )
 from replog.hookspecs import LogTrimmed
 from replog.metadata import log_key_path
@@ -250,3 +251,25 @@ async def test_custom_metadata_is_text(autojump_clock: trio.testing.MockClock) -
             async with client.open_ledger(log.ledger_id) as reader:
                 assert reader.metadata.custom == {"owner": "me", "log": "log"}
         await until(lambda: True)
+
+
+async def test_a_metastore_that_loses_every_answer_ends_every_call(autojump_clock: trio.testing.MockClock) -> None:
+    async with cluster() as world, world.client(QUICK) as client:
+        with pytest.raises(MetastoreError):
+            async with client.write_log("log") as log:
+                await log.append(b"0")
+                await log.roll()
+                world.metastore._choose = lambda operation, _key: (
+                    Fault.REQUEST_LOST if operation in ("create", "put", "delete") else None
+                )
+                for verb in (
+                    log.roll,
+                    partial(client.trim_log, "log", before="2:0"),
+                    partial(client.delete_ledger, log.ledger_id),
+                    partial(client.write_log("log").__aenter__),
+                    partial(client.create_ledger().__aenter__),
+                    partial(client.delete_log, "log"),
+                ):
+                    with trio.fail_after(60), pytest.raises((MetastoreError, TakeoverFailedError)):
+                        await verb()
+        assert trio.current_time() < 400

@@ -46,10 +46,11 @@ class Records:
         """Calls again while the store fails without effect. Raises `MetastoreError` at the deadline, and at once
         what is no passing failure: errors about the key, lost answers, damage."""
         pause_s = _FIRST_PAUSE_S
-        last: MetastoreError | None = None
+        last: MetastoreError | None = None  # of the last call; None while one is under way
         with trio.move_on_after(self.timeout_s):
             while True:
                 try:
+                    last = None
                     return await call()
                 except (MetastoreKeyError, MetastoreUncertainError, MetastoreCorruptError):
                     raise
@@ -57,7 +58,7 @@ class Records:
                     last = error
                 await trio.sleep(pause_s)
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-        if last is None:
+        if last is None:  # a call was cut short: what it did is unknown
             raise MetastoreUncertainError(f"{what}: the metastore did not answer in {self.timeout_s} s")
         raise MetastoreError(f"{what}: the metastore failed for {self.timeout_s} s: {last}") from last
 
@@ -74,11 +75,20 @@ class Records:
 
     async def new_id(self) -> int:
         """A ledger id that nobody else has (M2): ids grow, and those given out and not used are lost."""
+        deadline = trio.current_time() + self.timeout_s
         while True:
             try:
                 return await self.persist("taking a ledger id", self._take_id)
-            except (VersionConflictError, KeyExistsError, MetastoreUncertainError):
-                continue  # somebody else was faster, or the id may be lost: the next one does as well
+            except (VersionConflictError, KeyExistsError):
+                continue  # somebody else was faster
+            except MetastoreUncertainError as error:  # an id may be lost: the next one does as well
+                await self.pause(deadline, error)
+
+    async def pause(self, deadline: float, error: MetastoreError) -> None:
+        """Waits a little before a change is tried again whose answer was lost. Raises the error after the deadline."""
+        if trio.current_time() >= deadline:
+            raise error
+        await trio.sleep(_FIRST_PAUSE_S)
 
     async def _take_id(self) -> int:
         try:
@@ -94,13 +104,15 @@ class Records:
         """Writes a new ledger's record; returns its version. `metadata.token` resolves a lost answer (M1)."""
         key = ledger_key_path(metadata.ledger_id)
         value = encode_ledger(metadata)
+        deadline = trio.current_time() + self.timeout_s
         while True:
             try:
                 return await self.persist("creating a ledger", lambda: self.metastore.create(key, value))
-            except (MetastoreUncertainError, KeyExistsError):
+            except (MetastoreUncertainError, KeyExistsError) as error:
                 try:
                     found, version = await self.get(metadata.ledger_id)
                 except LedgerNotFoundError:
+                    await self.pause(deadline, error)
                     continue  # it was not written, and if it is written late, it is the same record
                 if found.token == metadata.token:
                     return version
@@ -109,13 +121,14 @@ class Records:
     async def delete(self, ledger_id: int) -> None:
         """Deletes a ledger's record, if there is one."""
         key = ledger_key_path(ledger_id)
+        deadline = trio.current_time() + self.timeout_s
         while True:
             try:
                 return await self.persist("deleting a ledger", lambda: self.metastore.delete(key))
             except KeyNotFoundError:
                 return None
-            except MetastoreUncertainError:
-                continue  # deleting twice is deleting once
+            except MetastoreUncertainError as error:
+                await self.pause(deadline, error)  # else again: deleting twice is deleting once
 
     async def perform(self, effect: WriteMetadata | ReadMetadata, machine: LedgerWriting | LedgerRecovery) -> None:
         """Does a machine's metadata effect and tells it the answer."""
@@ -127,6 +140,7 @@ class Records:
         except VersionConflictError:
             machine.metadata_conflict()
         except MetastoreUncertainError:
+            await trio.sleep(_FIRST_PAUSE_S)
             machine.metadata_uncertain()
         except (KeyNotFoundError, LedgerNotFoundError):
             machine.metadata_missing()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+
+import trio
 
 from replog.abc import Metastore
 from replog.client.ledgers import Ledgers
@@ -53,6 +56,7 @@ async def _no_ledger() -> int:
 async def delete(name: str, ledgers: Ledgers, records: LogRecords, password: bytes) -> None:
     """Deletes a log and its ledgers; its writer is fenced first. Raises as `trim`; deleting again is harmless."""
     deleting: LogMetadata | None = None  # what an attempt was about whose answer was lost
+    deadline = math.inf
     while True:
         try:
             metadata, version = await records.get(name)
@@ -67,8 +71,11 @@ async def delete(name: str, ledgers: Ledgers, records: LogRecords, password: byt
             await records.delete(name, version)
         except VersionConflictError:
             continue  # somebody took over or trimmed meanwhile: look again
-        except MetastoreUncertainError:
+        except MetastoreUncertainError as error:
+            if deleting is None:
+                deadline = trio.current_time() + ledgers.records.timeout_s
             deleting = metadata
+            await ledgers.records.pause(deadline, error)
             continue
         except KeyNotFoundError as error:
             if deleting is None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
+import trio
+
 from replog.client.ledgers import Ledgers
 from replog.errors import (
     KeyExistsError,
@@ -64,6 +66,7 @@ class LogRecords:
     ) -> LogChanged:
         """Runs a machine to its end. Raises what it failed with. If cancelled, the log may be changed or not; a ledger may
         be left that no log names."""
+        doubts: list[float] = []  # when answers were lost
         while True:
             for effect in machine.take_effects():
                 if isinstance(effect, LogChanged):
@@ -71,7 +74,7 @@ class LogRecords:
                 if isinstance(effect, LogFailed):
                     raise effect.error
                 try:
-                    await self._perform(effect, machine, create_ledger, password)
+                    await self._perform(effect, machine, create_ledger, password, doubts)
                 except ReplogError as error:
                     if machine.is_done:
                         raise  # the record stands as it was decided; what was to be deleted after it stays
@@ -79,7 +82,12 @@ class LogRecords:
                     break  # what else it wanted no longer matters
 
     async def _perform(
-        self, effect: LogEffect, machine: LogMachine, create_ledger: Callable[[], Awaitable[int]], password: bytes
+        self,
+        effect: LogEffect,
+        machine: LogMachine,
+        create_ledger: Callable[[], Awaitable[int]],
+        password: bytes,
+        doubts: list[float],
     ) -> None:
         if isinstance(effect, ReadLog):
             try:
@@ -87,7 +95,7 @@ class LogRecords:
             except LogNotFoundError:
                 machine.log_read(None, None)
         elif isinstance(effect, WriteLog):
-            await self._write(effect, machine)
+            await self._write(effect, machine, doubts)
         elif isinstance(effect, RecoverLedger):
             assert isinstance(machine, LogTakeover)
             try:
@@ -102,7 +110,7 @@ class LogRecords:
         elif isinstance(effect, DeleteLedger):
             await self._ledgers.delete(effect.ledger_id)
 
-    async def _write(self, effect: WriteLog, machine: LogMachine) -> None:
+    async def _write(self, effect: WriteLog, machine: LogMachine, doubts: list[float]) -> None:
         key, value = log_key_path(effect.metadata.name), encode_log(effect.metadata)
         metastore, expected = self._records.metastore, effect.expected
         try:
@@ -112,7 +120,9 @@ class LogRecords:
                 version = await self._records.persist(f"changing {key}", lambda: metastore.put(key, value, expected))
         except (VersionConflictError, KeyExistsError, KeyNotFoundError):
             machine.log_conflict()
-        except MetastoreUncertainError:
+        except MetastoreUncertainError as error:
+            doubts.append(trio.current_time())
+            await self._records.pause(doubts[0] + self._records.timeout_s, error)
             machine.log_uncertain()
         else:
             machine.log_written(version)

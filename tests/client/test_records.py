@@ -1,0 +1,118 @@
+"""Ledgers' records: every call ends, and what it says of the outcome is true (M1, M2, W6)."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+import trio.testing
+
+from replog.client.records import Records
+from replog.errors import LedgerNotFoundError, MetastoreError, MetastoreUncertainError
+from replog.metadata import ledger_key_path
+from replog.metastores.memory import MemoryMetastore
+from replog.protocol.digest import DigestType
+from replog.protocol.model import Fragment, LedgerMetadata
+from replog.protocol.quorum import Quorum
+from replog.testing import Fault, FaultyMetastore
+
+FAULTS = [Fault.ANSWER_LOST, Fault.REQUEST_LOST, Fault.ARRIVES_LATE, Fault.UNAVAILABLE, Fault.CONFLICT]
+
+
+def a_ledger(ledger_id: int = 1, token: str = "mine") -> LedgerMetadata:
+    return LedgerMetadata(ledger_id, Quorum(1, 1, 1), DigestType.CRC32C, "", (Fragment(0, ("a",)),), token=token)
+
+
+def made() -> tuple[FaultyMetastore, Records]:
+    metastore = FaultyMetastore(MemoryMetastore())
+    return metastore, Records(metastore, 5.0)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("operation", ["create", "get", "put"])
+async def test_ids_are_unique_whatever_gets_lost(
+    operation: str, fault: Fault, autojump_clock: trio.testing.MockClock
+) -> None:
+    metastore, records = made()
+    ids = []
+    for turn in range(10):
+        if turn % 2 or operation == "create":
+            metastore.fail_next(operation, fault)
+        ids.append(await records.new_id())
+    assert ids == sorted(set(ids))
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_a_record_is_created_once_whatever_gets_lost(
+    fault: Fault, autojump_clock: trio.testing.MockClock
+) -> None:
+    metastore, records = made()
+    metastore.fail_next("create", fault)
+    version = await records.create(a_ledger())
+    assert await records.get(1) == (a_ledger(), version)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_a_record_is_deleted_whatever_gets_lost(fault: Fault, autojump_clock: trio.testing.MockClock) -> None:
+    metastore, records = made()
+    await records.create(a_ledger())
+    metastore.fail_next("delete", fault)
+    await records.delete(1)
+    await records.delete(1)
+    with pytest.raises(LedgerNotFoundError):
+        await records.get(1)
+
+
+@pytest.mark.parametrize("fault", [Fault.UNAVAILABLE, Fault.REQUEST_LOST, None], ids=["down", "uncertain", "silent"])
+async def test_every_call_ends_in_a_named_error(fault: Fault | None, autojump_clock: trio.testing.MockClock) -> None:
+    metastore, records = made()
+    await records.create(a_ledger())
+    if fault is None:
+        metastore.delay_s = 100.0
+    metastore._choose = lambda _operation, _key: fault
+    for verb in (
+        lambda: records.get(1),
+        lambda: records.new_id(),
+        lambda: records.create(a_ledger(2)),
+        lambda: records.delete(1),
+    ):
+        started = trio.current_time()
+        with trio.fail_after(30), pytest.raises(MetastoreError):
+            await verb()
+        assert trio.current_time() - started <= 11
+
+
+async def test_a_call_that_was_under_way_at_the_deadline_has_an_unknown_outcome(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Though the calls before it failed without effect."""
+    metastore, records = made()
+    version = await records.create(a_ledger())
+    calls = 0
+
+    async def put() -> int:
+        nonlocal calls
+        calls += 1
+        if calls < 3:
+            raise MetastoreError("down")
+        await metastore.inner.put(ledger_key_path(1), b"applied", version)
+        await trio.sleep(100)
+        return 0
+
+    with pytest.raises(MetastoreUncertainError):
+        await records.persist("changing", put)
+    assert (await metastore.inner.get(ledger_key_path(1))).value == b"applied"
+
+
+async def test_a_store_that_failed_without_effect_all_the_time_is_no_doubt(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    _, records = made()
+
+    async def fail() -> None:
+        raise MetastoreError("down")
+
+    started = trio.current_time()
+    with pytest.raises(MetastoreError, match="down") as caught:
+        await records.persist("changing", fail)
+    assert not isinstance(caught.value, MetastoreUncertainError)
+    assert trio.current_time() - started == pytest.approx(5.0)
