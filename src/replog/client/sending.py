@@ -1,0 +1,347 @@
+"""The sending side of a ledger's writer: drives the writing machine, and sends what has gathered.
+
+Everything here runs in the trio thread: `_drive` performs the machine's effects, in whichever task or callback it happens
+to be called, and the background task does what has to wait. What the application calls stands in `replog.client.writer`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import trio
+
+from replog.client.channel import Answer
+from replog.client.confirmations import Confirmations
+from replog.client.driving import Surroundings, WaitingEffects
+from replog.config import ClientOptions
+from replog.errors import (
+    AddTimeoutError,
+    FencedError,
+    NotEnoughBookiesError,
+    ReplogError,
+    UnauthorizedError,
+)
+from replog.hookspecs import EnsembleChanged, Event, WriterFenced
+from replog.protocol.effects import (
+    Confirmed,
+    Effect,
+    Failed,
+    Finished,
+    SendAdd,
+    SendLastAddConfirmed,
+)
+from replog.protocol.messages import AddRequest, Response, Status, WriteLastAddConfirmedRequest
+from replog.protocol.writing import LedgerWriting
+
+_DEPTH_MIN = 2  # batches in flight on a fast disk; more would only cut them smaller
+_SLOW_ROUND_S = 0.002  # rounds that take longer let more batches fly
+_LAG_BYTES_MAX = 32 << 20  # that the slowest bookie may be behind before everybody waits for it
+_LAG_CHECK_BYTES = 1 << 20  # how much is sent between two looks at that
+_ENTRY_OVERHEAD_BYTES = 4  # of an entry in a batch, beside its payload
+_BATCH_ENTRIES_MAX = 1 << 16
+
+# Until a large piece of memory was freed once, glibc gives that of each batch back to the kernel and faults it in anew
+# for the next: several times the cost of building the batch.
+_ = bytes(16 << 20)
+del _
+
+
+class BatchSender:
+    """Sends what gathers in `_gathered` as batches, and keeps their fate in `_confirmations`. The base of `LedgerWriter`."""
+
+    def __init__(
+        self,
+        machine: LedgerWriting,
+        key: bytes,
+        surroundings: Surroundings,
+        options: ClientOptions,
+        observe: Callable[[Event], None],
+    ) -> None:
+        self.ledger_id = machine.metadata.ledger_id
+        self.last_add_pushed = -1
+        self.batches_sent = 0
+        self.entries_sent = 0
+        self.on_progress: Callable[[], None] | None = None  # called after confirmations, and after a failure
+        self._machine = machine
+        self._key = key
+        self._term = machine.metadata.term
+        self._surroundings = surroundings
+        self._membership = surroundings.membership
+        self._options = options
+        self._observe = observe
+        self._waiting_effects = WaitingEffects(surroundings, machine, self._drive)
+        self._confirmations = Confirmations()
+        self._gathered: list[bytes] = []
+        self._gathered_bytes = 0
+        self._in_flight_bytes_max = options.in_flight_bytes_max
+        self._depth = _DEPTH_MIN
+        self._unchecked_bytes = 0  # sent since the last look at who lags behind
+        self._driving = False
+        self._send_scheduled = False
+        self._held = False
+        self._alone = False
+        self._last_effect: Effect | None = None
+        self._closing = False  # no push is taken any more
+        self._is_machine_closed = False
+        self._closed = trio.Event()
+        self._error: ReplogError | None = None
+        self._is_error_told = False
+        self._fragments = machine.metadata.fragments
+        self._attention = trio.Event()
+        self._published = -1
+        self._token = trio.lowlevel.current_trio_token()
+
+    @property
+    def last_add_confirmed(self) -> int:
+        """The last entry that is confirmed, with all before it; -1 if there is none."""
+        return self._confirmations.confirmed
+
+    @property
+    def unconfirmed(self) -> range:
+        """The ids that were pushed and are not confirmed."""
+        return range(self.last_add_confirmed + 1, self.last_add_pushed + 1)
+
+    # -- sending --------------------------------------------------------------------------------------------------
+
+    def hold(self) -> None:
+        """Gathers only, and sends nothing until `release`: the entries before these are not all confirmed (L2)."""
+        self._held = True
+
+    def release(self) -> None:
+        """Sends what has gathered, and goes on as usual."""
+        self._held = False
+        self._drive()
+
+    def _schedule_send(self) -> None:
+        """Sends at once if nothing is in flight: nothing is gained by waiting for more. Else soon."""
+        if not self._confirmations.in_flight and not self._held:
+            self._drive()
+        else:
+            self._send_scheduled = True
+            self._token.run_sync_soon(self._send_soon)
+
+    def _send_soon(self) -> None:
+        self._send_scheduled = False
+        self._drive()
+
+    def _may_send(self) -> bool:
+        if self._confirmations.in_flight >= self._depth or self._held or self._machine.is_done:
+            return False
+        return self._unchecked_bytes < _LAG_CHECK_BYTES or self._keep_up()
+
+    def _keep_up(self) -> bool:
+        """Whether no bookie has fallen behind: the slowest one must not do so without bound."""
+        for bookie_id in self._machine.ensemble():
+            channel = self._membership.channel(bookie_id)
+            if channel is not None and channel.outstanding_bytes > _LAG_BYTES_MAX:
+                return False
+        self._unchecked_bytes = 0
+        return True
+
+    def _send_batch(self) -> None:
+        payloads, size_bytes = self._take_batch()
+        last = self.last_add_pushed - len(self._gathered)
+        self._confirmations.sent(last, size_bytes, trio.current_time(), self.last_add_pushed)
+        self._unchecked_bytes += size_bytes
+        self.batches_sent += 1
+        self.entries_sent += len(payloads)
+        self._published = self._machine.last_add_confirmed  # the batch carries it
+        self._machine.add(payloads, time.time_ns())
+        if not self._attention.is_set():
+            self._attention.set()
+
+    def _take_batch(self) -> tuple[list[bytes], int]:
+        """As many of the gathered entries as fit into one batch for each rotation; at least one for each."""
+        gathered, size_bytes = self._gathered, self._gathered_bytes
+        stride, limit_bytes = self._machine.quorum.stride, self._options.batch_bytes_max
+        fits = size_bytes + _ENTRY_OVERHEAD_BYTES * len(gathered) <= limit_bytes
+        if fits and len(gathered) <= _BATCH_ENTRIES_MAX:
+            self._gathered, self._gathered_bytes = [], 0
+            return gathered, size_bytes
+        fitting = len(gathered) * limit_bytes * stride // (size_bytes + _ENTRY_OVERHEAD_BYTES * len(gathered))
+        batch = gathered[: max(1, min(_BATCH_ENTRIES_MAX, fitting))]
+        while len(batch) > stride and self._largest_bytes(batch, stride) > limit_bytes:
+            del batch[len(batch) // 2 :]  # their sizes differ much
+        del gathered[: len(batch)]
+        batch_bytes = sum(map(len, batch))
+        self._gathered_bytes -= batch_bytes
+        return batch, batch_bytes
+
+    def _largest_bytes(self, batch: list[bytes], stride: int) -> int:
+        """The size of the largest batch that these entries make (W1)."""
+        rotations = [batch[rotation::stride] for rotation in range(stride)]
+        return max(sum(map(len, rotation)) + _ENTRY_OVERHEAD_BYTES * len(rotation) for rotation in rotations)
+
+    # -- driving the machine ----------------------------------------------------------------------------------------
+
+    def _drive(self) -> None:
+        """Performs effects and sends what has gathered, until there is nothing left to do.
+
+        Answers that come meanwhile, in the frames below, leave what follows from them to this loop."""
+        if self._driving:
+            return
+        self._driving = True
+        try:
+            while True:
+                effects = self._machine.take_effects()
+                self._last_effect = effects[-1] if effects else None
+                for effect in effects:
+                    self._perform(effect)
+                if not effects:
+                    if self._machine.metadata.fragments is not self._fragments:
+                        self._report_ensemble_change()
+                    if not self._gathered or self._send_scheduled or not self._may_send():
+                        return
+                    self._send_batch()
+        finally:
+            self._driving = False
+
+    def _report_ensemble_change(self) -> None:
+        before, self._fragments = self._fragments[-1], self._machine.metadata.fragments
+        after = self._fragments[-1]
+        pairs = enumerate(zip(before.ensemble, after.ensemble, strict=True))
+        replaced = {index: (old, new) for index, (old, new) in pairs if old != new}
+        self._published = -1  # a bookie that is new does not know it
+        if not self._attention.is_set():
+            self._attention.set()
+        if replaced:  # else only the close dropped a fragment without entries
+            self._observe(EnsembleChanged(self.ledger_id, after.first_entry_id, replaced))
+
+    def _perform(self, effect: Effect) -> None:
+        if isinstance(effect, SendAdd):
+            self._send_add(effect)
+        elif isinstance(effect, Confirmed):
+            self._confirmed(effect.last_add_confirmed)
+        elif isinstance(effect, SendLastAddConfirmed):
+            self._send_last_add_confirmed(effect)
+        elif isinstance(effect, Failed):
+            self._fail(effect.error)
+        elif isinstance(effect, Finished):
+            self._closed.set()
+        else:
+            self._waiting_effects.put(effect)  # type: ignore[arg-type]
+
+    def _send_add(self, effect: SendAdd) -> None:
+        channel = self._membership.channel(effect.bookie_id)
+        if channel is None:
+            self._bookie_failed(effect.index, effect.bookie_id)
+            return
+        batch = effect.batch
+        alone = self._alone and effect is self._last_effect
+        request = AddRequest(channel.next_request_id(), self.ledger_id, self._key, self._term, batch, False, -1, alone)
+        context = (effect.index, effect.bookie_id, batch.first_entry_id)
+        channel.ask(request, self._add_answered, context, self._options.add_timeout_s)
+
+    def _add_answered(self, answer: Answer, context: tuple[int, str, int]) -> None:
+        index, bookie_id, first_entry_id = context
+        if isinstance(answer, Response) and answer.status is Status.OK:
+            self._machine.add_confirmed(index, bookie_id, first_entry_id)
+        elif isinstance(answer, Response) and answer.status is Status.FENCED:
+            self._machine.add_fenced(answer.fence_term)
+        elif isinstance(answer, Response) and answer.status is Status.UNAUTHORIZED:
+            self._machine.abandon(UnauthorizedError(self.ledger_id, f"refused by bookie {bookie_id}: {answer.detail}"))
+        else:
+            self._bookie_failed(index, bookie_id)
+        self._drive()
+
+    def _send_last_add_confirmed(self, effect: SendLastAddConfirmed) -> None:
+        channel = self._membership.channel(effect.bookie_id)
+        if channel is not None:
+            request = WriteLastAddConfirmedRequest(
+                channel.next_request_id(), self.ledger_id, self._key, self._term, effect.last_add_confirmed
+            )
+            channel.ask(request, self._last_add_confirmed_answered, None, self._options.add_timeout_s)
+
+    def _last_add_confirmed_answered(self, answer: Answer, _context: object) -> None:
+        if isinstance(answer, Response) and answer.status is Status.FENCED:
+            self._machine.add_fenced(answer.fence_term)
+            self._drive()
+
+    def _bookie_failed(self, index: int, bookie_id: str) -> None:
+        self._membership.shun(bookie_id)
+        self._machine.bookie_failed(index, bookie_id)
+
+    def _confirmed(self, last_add_confirmed: int) -> None:
+        sent_at = self._confirmations.advance(last_add_confirmed)
+        slow_rounds = int((trio.current_time() - sent_at) / _SLOW_ROUND_S)
+        self._depth = max(_DEPTH_MIN, min(self._options.batches_in_flight_max, _DEPTH_MIN + slow_rounds))
+        if self.on_progress is not None:
+            self.on_progress()
+
+    def _fail(self, error: ReplogError) -> None:
+        unconfirmed = self.unconfirmed
+        if isinstance(error, FencedError | AddTimeoutError | NotEnoughBookiesError):
+            error.unconfirmed = unconfirmed
+        self._error = error
+        self._gathered, self._gathered_bytes = [], 0
+        self._confirmations.fail()
+        self._closed.set()
+        self._attention.set()
+        if self.on_progress is not None:
+            self.on_progress()
+        if isinstance(error, FencedError):
+            self._observe(WriterFenced(self.ledger_id, unconfirmed))
+
+    def abandon(self, error: ReplogError) -> None:
+        """Fails the writer: whatever is unconfirmed has an unknown outcome. The ledger is left as it is."""
+        self._machine.abandon(error)
+        self._drive()
+
+    # -- background -----------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """The writer's background task: changes of ensemble, deadlines, publishing when idle. Ends when it is closed."""
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._waiting_effects.run)
+                nursery.start_soon(self._supervise)
+                await self._closed.wait()
+                nursery.cancel_scope.cancel()
+        finally:  # nobody drives it any more, be it closed or cancelled with its client: nobody may wait for it
+            self._closing = self._is_machine_closed = True
+            self._gathered, self._gathered_bytes = [], 0
+            self._confirmations.fail()
+            self._closed.set()
+
+    async def _supervise(self) -> None:
+        """Looks after the writer a few times a second, and not at all while it is idle."""
+        tick_s = self._options.explicit_last_add_confirmed_after_s
+        missing, retry_at = 0, 0.0
+        entries_sent = -1
+        while True:
+            is_up_to_date = self._published >= self.last_add_confirmed
+            if not self._confirmations.in_flight and is_up_to_date and not self._machine.missing:
+                self._attention = trio.Event()
+                await self._attention.wait()
+            await trio.sleep(tick_s)
+            is_idle = not self._confirmations.in_flight and entries_sent == self.entries_sent
+            if is_idle and self._published < self.last_add_confirmed and not self._machine.is_changing:
+                self._published = self.last_add_confirmed
+                self._machine.publish()
+            entries_sent = self.entries_sent
+            if self._machine.missing != missing:
+                missing = self._machine.missing
+                retry_at = trio.current_time() + self._options.bookie_retry_after_s
+            elif missing and trio.current_time() >= retry_at:
+                missing = 0
+                self._machine.bookies_changed()
+            self._check_deadline()
+            self._drive()
+
+    def _check_deadline(self) -> None:
+        sent_at = self._confirmations.oldest_sent_at
+        timeout_s = self._options.add_quorum_timeout_s
+        if sent_at is None or trio.current_time() - sent_at < timeout_s:
+            return
+        unconfirmed = self.unconfirmed
+        fate = f"entries {unconfirmed[0]}..{unconfirmed[-1]} have an unknown fate: recover the ledger to know"
+        problem = f"not confirmed within {timeout_s} s by {self._machine.quorum.ack} bookies of each write set; {fate}"
+        ensemble, missing = self._machine.ensemble(), self._machine.missing
+        if missing:
+            gone = [bookie_id for index, bookie_id in enumerate(ensemble) if missing >> index & 1]
+            usable = [bookie_id for bookie_id in ensemble if bookie_id not in gone]
+            problem = f"ledger {self.ledger_id}: {problem}; {', '.join(gone)} failed, and nobody can replace them"
+            self._machine.abandon(NotEnoughBookiesError(problem, self._machine.quorum.ack, usable, gone))
+        else:
+            self._machine.abandon(AddTimeoutError(self.ledger_id, problem))
