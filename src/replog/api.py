@@ -48,9 +48,18 @@ class Client:
     ) -> None:
         self.default_quorum = default_quorum
         self.bookies = tuple(bookies)
-        self._ledgers = ledgers
+        self._open_ledgers: Ledgers | None = ledgers
         self._logs = LogRecords(ledgers)
         self._nursery = nursery
+
+    @property
+    def _ledgers(self) -> Ledgers:
+        if self._open_ledgers is None:
+            raise trio.ClosedResourceError("this client was left: make another one")
+        return self._open_ledgers
+
+    def _leave(self) -> None:
+        self._open_ledgers = None
 
     # -- ledgers ----------------------------------------------------------------------------------------------------
 
@@ -213,7 +222,7 @@ async def embed(
     directory: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     *,
     bookies: int | None = None,
-    storage: str = "files",
+    storage: str | None = None,
     metastore: str | Metastore | None = None,
     options: ClientOptions | None = None,
     bookie_options: BookieOptions | None = None,
@@ -223,12 +232,13 @@ async def embed(
 ) -> AsyncIterator[Client]:
     """A client with bookies of its own in this process: a crash-proof log in a directory, or one bookie in each of several.
 
-    `storage` is the scheme of the bookies' storage, maybe with options: "files?journal_file_bytes=16MiB". Metadata is
+    `storage` is the scheme of the bookies' storage, maybe with options: "files?journal_file_bytes=16MiB"; "files" if neither
+    it nor `bookie_options` are given. Metadata is
     durable beside the first bookie, unless `metastore` says otherwise. Raises `StorageInUseError` if another process has
     the directory open, `StorageIdentityError` or `StorageDamagedError` for what it finds there, `ConfigError`."""
     plugins = registry or Registry()
     directories = _bookie_directories(directory, bookies)
-    settings = bookie_options or BookieOptions(storage=storage, commit_inline_when_idle=True)
+    settings = _embedded_options(storage, bookie_options)
     client_quorum = quorum or _embedded_quorum(len(directories))
     async with AsyncExitStack() as stack:
         stored = [await _enter_storage(stack, plugins, settings.storage, each) for each in directories]
@@ -274,6 +284,16 @@ def _bookie_directories(
     return [parent / f"{_BOOKIE_DIRECTORY}{number}" for number in range(count)]
 
 
+def _embedded_options(storage: str | None, options: BookieOptions | None) -> BookieOptions:
+    if storage is not None and options is not None:
+        problem = f"embed: the storage is named twice: storage={storage!r}, and {options.storage!r} in bookie_options"
+        raise ConfigError(f"{problem}: give one of them")
+    chosen = options or BookieOptions(storage="files" if storage is None else storage, commit_inline_when_idle=True)
+    if BackendURL.parse(chosen.storage).rest:
+        raise ConfigError(f"embed: storage={chosen.storage!r} names a place, but each bookie has its own: leave it out")
+    return chosen
+
+
 def _embedded_quorum(bookies: int) -> Quorum:
     return Quorum() if bookies >= Quorum().ensemble else Quorum(bookies, bookies, bookies)
 
@@ -305,9 +325,11 @@ async def _client(
                 bookie.ask_for_collection()
 
         ledgers.deleted = ask_for_collection
+        client = Client(ledgers, quorum, nursery, bookies)
         try:
-            yield Client(ledgers, quorum, nursery, bookies)
+            yield client
         finally:
+            client._leave()
             with trio.CancelScope(shield=True, deadline=trio.current_time() + options.connect_timeout_s):
                 await membership.aclose()
 

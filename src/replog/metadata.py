@@ -47,8 +47,8 @@ _SHORT_END = 10 ** sum(_SHAPES[LEDGERS_KEY])
 
 def ledger_key_path(ledger_id: int) -> str:
     """The key of a ledger. Raises `ConfigError` if there can be no such ledger."""
-    if not 0 <= ledger_id <= LEDGER_ID_MAX:
-        raise ConfigError(f"{ledger_id} is no ledger id: one is a whole number from 0 to {LEDGER_ID_MAX}")
+    if type(ledger_id) is not int or not 0 <= ledger_id <= LEDGER_ID_MAX:
+        raise ConfigError(f"{ledger_id!r} is no ledger id: one is a whole number from 0 to {LEDGER_ID_MAX}")
     prefix = LEDGERS_KEY if ledger_id < _SHORT_END else LONG_LEDGERS_KEY
     shape = _SHAPES[prefix]
     digits = str(ledger_id).zfill(sum(shape))

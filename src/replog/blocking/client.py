@@ -166,7 +166,7 @@ def embed(
     directory: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     *,
     bookies: int | None = None,
-    storage: str = "files",
+    storage: str | None = None,
     metastore: str | None = None,
     options: ClientOptions | None = None,
     bookie_options: BookieOptions | None = None,

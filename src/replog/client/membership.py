@@ -34,6 +34,7 @@ class Membership:
         self._connecting: dict[str, trio.Event] = {}
         self._transports: dict[str, Transport] = {}
         self._shunned_until: dict[str, float] = {}
+        self._is_closed = False
 
     async def usable(self, excluded: Collection[str] = ()) -> list[str]:
         """Bookies that take new entries, did not fail lately, and are not excluded; sorted. Raises `MetastoreError`."""
@@ -59,6 +60,8 @@ class Membership:
     async def connect(self, bookie_id: str) -> BookieChannel:
         """The channel to a bookie, opened if need be. Raises `BookieUnreachableError`, `MetastoreError`."""
         while True:
+            if self._is_closed:
+                raise BookieUnreachableError(bookie_id, "the client was left")
             channel = self.channel(bookie_id)
             if channel is not None:
                 await trio.lowlevel.checkpoint()
@@ -102,7 +105,8 @@ class Membership:
 
     async def aclose(self) -> None:
         """Ends all connections."""
-        for channel in self._channels.values():
+        self._is_closed = True
+        for channel in list(self._channels.values()):
             if channel.connection is not None:
                 await channel.connection.aclose()
             channel.disconnected(BookieUnreachableError(channel.bookie_id, "the client was closed"))

@@ -1,0 +1,434 @@
+"""`embed`, `connect`, `serve_bookie`: wiring, real directories, real processes, leaving (B4, B5, M3)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import trio
+
+import replog
+from replog.backends import memory
+from replog.config import BookieOptions, ClientOptions
+from replog.errors import (
+    ConfigError,
+    NotEnoughBookiesError,
+    StorageDamagedError,
+    StorageError,
+    StorageIdentityError,
+    StorageInUseError,
+)
+from replog.metastores.memory import MemoryMetastore
+from tests.kit import ONE, read_ledger, read_log
+
+HOLDER = """
+import sys, trio, replog
+async def main():
+    async with replog.embed(sys.argv[1]) as client, client.write_log("log") as log:
+        await log.append(b"confirmed")
+        print("ready", flush=True)
+        await trio.sleep(60)
+trio.run(main)
+"""
+
+
+def left_threads(before: set[threading.Thread]) -> list[str]:
+    """Threads of ours that were not there before; trio keeps idle ones of its own for a while."""
+    return [each.name for each in set(threading.enumerate()) - before if not each.name.startswith("Trio thread")]
+
+
+# -- embed ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bookies", [1, 2, 3, 4])
+async def test_an_embedded_log_survives_leaving_and_coming_back(bookies: int, tmp_path: Path) -> None:
+    before = set(threading.enumerate())
+    for turn in range(2):
+        async with replog.embed(tmp_path, bookies=bookies if turn == 0 else None) as client:
+            assert len(client.bookies) == bookies
+            assert client.default_quorum.ensemble == min(bookies, 3)
+            assert await client.logs() == (["log"] if turn else [])
+            async with client.write_log("log") as log:
+                await log.extend([b"%d/%d" % (turn, number) for number in range(100)])
+            assert len(await read_log(client)) == 100 * (turn + 1)
+            assert set(client.statistics()) == {"client", *(each.server.bookie_id for each in client.bookies)}
+    assert left_threads(before) == []
+
+
+async def test_each_of_several_directories_gets_a_bookie(tmp_path: Path) -> None:
+    disks = [tmp_path / f"disk{number}" for number in range(3)]
+    async with replog.embed(disks) as client:
+        async with client.write_log("log") as log:
+            await log.append(b"0")
+    assert all((disk / "bookie-0").is_dir() for disk in disks)
+    async with replog.embed([str(disk) for disk in disks]) as client:
+        assert await read_log(client) == [b"0"]
+    with pytest.raises(StorageIdentityError, match="Nothing was touched"):
+        async with replog.embed(list(reversed(disks))):  # the metadata stands beside the first
+            pass
+    async with replog.embed(disks) as client:
+        assert await read_log(client) == [b"0"]
+
+
+async def test_a_lost_metadata_directory_is_told_and_nothing_is_deleted(tmp_path: Path) -> None:
+    async with replog.embed(tmp_path) as client, client.write_log("log") as log:
+        await log.append(b"0")
+    (tmp_path / "metadata").rename(tmp_path / "elsewhere")
+    for _ in range(2):
+        with pytest.raises(StorageIdentityError, match="metastore"):
+            async with replog.embed(tmp_path):
+                pass
+    for found in (tmp_path / "metadata").iterdir():
+        found.unlink()
+    (tmp_path / "metadata").rmdir()
+    (tmp_path / "elsewhere").rename(tmp_path / "metadata")
+    async with replog.embed(tmp_path) as client:
+        assert await read_log(client) == [b"0"]
+
+
+async def test_fewer_bookies_than_there_are_and_other_counts_that_cannot_be(tmp_path: Path) -> None:
+    async with replog.embed(tmp_path, bookies=2):
+        pass
+    with pytest.raises(ConfigError, match="has 2 bookies, and 1"):
+        async with replog.embed(tmp_path, bookies=1):
+            pass
+    async with replog.embed(tmp_path, bookies=3) as client:  # one more
+        assert len(client.bookies) == 3
+    for wrong in (0, -1, True, 1.5, "3"):
+        with pytest.raises(ConfigError, match="bookies"):
+            async with replog.embed(tmp_path, bookies=wrong):  # type: ignore[arg-type]
+                pass
+    for directories in ([], [tmp_path / "a", tmp_path / "a"]):
+        with pytest.raises(ConfigError):
+            async with replog.embed(directories):
+                pass
+    with pytest.raises(ConfigError):
+        async with replog.embed([tmp_path / "a", tmp_path / "b"], bookies=3):
+            pass
+    assert not (tmp_path / "a").exists()
+
+
+async def test_storages_and_metastores_are_named_by_urls(tmp_path: Path) -> None:
+    async with replog.embed(tmp_path, storage="files?journal_file_bytes=4MiB") as client:
+        async with client.write_log("log") as log:
+            await log.append(b"0")
+    name = str(tmp_path)
+    try:
+        for _ in range(2):
+            async with replog.embed(tmp_path / "m", storage="memory", metastore=f"memory:{name}") as client:
+                async with client.write_log("log") as log:
+                    await log.append(b"0")
+        assert not (tmp_path / "m").exists()
+    finally:
+        MemoryMetastore.discard(name)
+        memory.forget(str(tmp_path / "m" / "bookie-0"))
+
+
+@pytest.mark.parametrize(
+    "storage",
+    ["nothing", "files?journal_bytes=1", "files?journal_file_bytes=many", "memory?a=b", "files:/elsewhere", "", "?"],
+)
+async def test_what_is_wrong_with_a_storage_is_said_before_anything_is_made(storage: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError):
+        async with replog.embed(tmp_path / "wal", storage=storage, bookies=2):
+            pass
+    assert not (tmp_path / "wal").exists()
+
+
+async def test_the_storage_may_not_be_named_twice(tmp_path: Path) -> None:
+    options = BookieOptions(storage="memory")
+    with pytest.raises(ConfigError, match="twice"):
+        async with replog.embed(tmp_path, storage="files", bookie_options=options):
+            pass
+
+
+@pytest.mark.parametrize("metastore", ["nothing:x", "lmdb:x?option=1", "", "zookeeper://a,b/c"])
+async def test_what_is_wrong_with_a_metastore_is_said(metastore: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError):
+        async with replog.connect(metastore):
+            pass
+    if metastore:
+        with pytest.raises(ConfigError):
+            async with replog.embed(tmp_path / "wal", metastore=metastore):
+                pass
+
+
+async def test_a_placement_that_nobody_offers(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="random"):
+        async with replog.embed(tmp_path, placement="nothing"):
+            pass
+
+
+# -- other processes ------------------------------------------------------------------------------------------------
+
+
+def start(program: str, directory: Path, ready: str) -> subprocess.Popen[str]:
+    """A process that runs this program, and has said that it is ready."""
+    process = subprocess.Popen([sys.executable, "-c", program, str(directory)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == ready
+    return process
+
+
+def hold(directory: Path) -> subprocess.Popen[str]:
+    """A process that has the directory open, and a log in it."""
+    return start(HOLDER, directory, "ready\n")
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    """Kills the process, and waits until it is gone."""
+    process.kill()
+    assert process.stdout is not None
+    process.stdout.close()
+    process.wait()
+
+
+async def test_a_second_process_is_refused_until_the_first_is_gone(tmp_path: Path) -> None:
+    process = await trio.to_thread.run_sync(hold, tmp_path)
+    try:
+        for _ in range(2):
+            with pytest.raises(StorageInUseError) as caught:
+                async with replog.embed(tmp_path):
+                    pass
+            assert str(tmp_path) in str(caught.value)
+            assert caught.value.hint
+            assert str(process.pid) in str(caught.value)
+        process.send_signal(signal.SIGKILL)
+        await trio.to_thread.run_sync(process.wait)
+        async with replog.embed(tmp_path) as client:
+            async with client.write_log("log") as log:
+                await log.append(b"after")
+            assert await read_log(client) == [b"confirmed", b"after"]
+    finally:
+        await trio.to_thread.run_sync(end, process)
+
+
+async def test_the_same_process_cannot_embed_a_directory_twice_either(tmp_path: Path) -> None:
+    async with replog.embed(tmp_path) as client, client.write_log("log") as log:
+        await log.append(b"0")
+        with pytest.raises(StorageInUseError):
+            async with replog.embed(tmp_path):
+                pass
+        await log.append(b"1")
+        assert await read_log(client) == [b"0", b"1"]
+
+
+def end_in_a_fork() -> int:
+    """A child process that ends at once; its exit status."""
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    return os.waitpid(child, 0)[1]
+
+
+async def test_a_fork_that_ends_disturbs_nobody(tmp_path: Path) -> None:
+    async with replog.embed(tmp_path) as client, client.write_log("log") as log:
+        await log.append(b"0")
+        assert end_in_a_fork() == 0
+        await log.append(b"1")
+        with pytest.raises(StorageInUseError):
+            await trio.to_thread.run_sync(lambda: trio.run(embed_once, tmp_path))
+        assert await read_log(client) == [b"0", b"1"]
+
+
+async def embed_once(directory: Path) -> None:
+    async with replog.embed(directory):
+        pass
+
+
+# -- directories that are not what they should be -------------------------------------------------------------------
+
+
+async def test_a_damaged_journal_is_named_with_its_file_and_nothing_is_lost(tmp_path: Path) -> None:
+    async with replog.embed(tmp_path) as client, client.write_log("log") as log:
+        for number in range(50):
+            await log.append(b"%d" % number * 100)
+    journal = max((tmp_path / "bookie-0").rglob("*"), key=lambda path: path.stat().st_size if path.is_file() else -1)
+    whole = journal.read_bytes()
+    place = whole.index(b"1010101010")
+    journal.write_bytes(whole[:place] + b"?" + whole[place + 1 :])
+    with pytest.raises(StorageDamagedError) as caught:
+        async with replog.embed(tmp_path):
+            pass
+    assert journal.name in str(caught.value)
+    journal.write_bytes(whole)
+    async with replog.embed(tmp_path) as client:
+        assert len(await read_log(client)) == 50
+
+
+async def test_a_directory_of_another_version_is_refused(tmp_path: Path) -> None:
+    async with replog.embed(tmp_path):
+        pass
+    (described,) = (tmp_path / "bookie-0").glob("*.json")
+    text = described.read_text()
+    described.write_text(text.replace('"version": 1', '"version": 99'))
+    assert described.read_text() != text
+    with pytest.raises(StorageIdentityError):
+        async with replog.embed(tmp_path):
+            pass
+    described.write_text(text)
+    async with replog.embed(tmp_path):
+        pass
+
+
+async def test_a_path_that_is_a_file_or_may_not_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(StorageError):
+        async with replog.embed(tmp_path / "file"):
+            pass
+    with pytest.raises(StorageError):
+        async with replog.embed("/proc/nowhere"):
+            pass
+
+
+# -- leaving --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("depth", ["client", "writer", "log", "reader"])
+async def test_an_exception_of_the_application_comes_out_as_it_is(depth: str, tmp_path: Path) -> None:
+    before = set(threading.enumerate())
+    mine = KeyError("mine")
+    with pytest.raises(KeyError) as caught:
+        async with replog.embed(tmp_path, bookies=3) as client:
+            if depth == "client":
+                raise mine
+            if depth == "writer":
+                async with client.create_ledger() as writer:
+                    writer.push_nowait(b"x")
+                    raise mine
+            async with client.write_log("log") as log:
+                await log.append(b"x")
+                if depth == "log":
+                    raise mine
+                async with client.read_log("log", follow=True) as reader:
+                    async for _ in reader:
+                        raise mine
+    assert caught.value is mine
+    assert left_threads(before) == []
+
+
+@pytest.mark.parametrize("after_s", [0.0, 0.002, 0.01, 0.03, 0.08])
+async def test_cancellation_from_outside_leaves_nothing_running(after_s: float, tmp_path: Path) -> None:
+    before = set(threading.enumerate())
+    with trio.move_on_after(10) as outer, trio.CancelScope() as scope:
+        scope.deadline = trio.current_time() + after_s
+        async with replog.embed(tmp_path, bookies=2) as client:
+            async with client.write_log("log") as log, client.read_log("log", follow=True) as reader:
+                async with trio.open_nursery() as nursery:
+
+                    async def write() -> None:
+                        while True:
+                            await log.append(b"x")
+
+                    nursery.start_soon(write)
+                    async for _ in reader:
+                        pass
+    assert not outer.cancelled_caught
+    assert scope.cancelled_caught
+    assert left_threads(before) == []
+    async with replog.embed(tmp_path, bookies=2) as client:
+        for name in await client.logs():
+            await read_log(client, name)
+
+
+async def test_leaving_takes_no_time(tmp_path: Path) -> None:
+    started = time.monotonic()
+    async with replog.embed(tmp_path) as client, client.write_log("log") as log:
+        await log.append(b"x")
+    assert time.monotonic() - started < 5
+
+
+# -- connect and serve_bookie ---------------------------------------------------------------------------------------
+
+
+async def test_bookies_inside_an_app_are_reached_through_the_metastore(tmp_path: Path) -> None:
+    before = set(threading.enumerate())
+    metastore = f"lmdb:{tmp_path / 'metadata'}"
+    async with trio.open_nursery() as nursery:
+        ids = [
+            await nursery.start(
+                replog.serve_bookie,
+                replog.BookieConfig(directory=str(tmp_path / name), metastore=metastore),
+            )
+            for name in ("a", "b", "c")
+        ]
+        assert len(set(ids)) == 3
+        async with replog.connect(metastore) as client, replog.connect(metastore) as other:
+            async with client.write_log("log") as log:
+                await log.append(b"0")
+                await log.roll()
+                await log.append(b"1")
+            assert await read_log(other) == [b"0", b"1"]
+        nursery.cancel_scope.cancel()
+    assert left_threads(before) == []
+
+
+async def test_without_bookies_a_client_says_how_many_it_needs() -> None:
+    async with replog.connect(MemoryMetastore()) as client:
+        with pytest.raises(NotEnoughBookiesError, match="only 0"):
+            async with client.create_ledger():
+                pass
+        assert await client.logs() == []
+
+
+async def test_bookies_of_another_process_cannot_be_reached_in_memory(tmp_path: Path) -> None:
+    process = await trio.to_thread.run_sync(hold, tmp_path)
+    try:
+        async with replog.connect(f"lmdb:{tmp_path / 'metadata'}", quorum=ONE) as client:
+            assert await client.logs() == ["log"]
+            with pytest.raises(NotEnoughBookiesError, match="not reachable"):
+                async with client.create_ledger():
+                    pass
+    finally:
+        await trio.to_thread.run_sync(end, process)
+
+
+async def test_a_leader_in_another_process_makes_room_when_it_is_killed(tmp_path: Path) -> None:
+    """M3: the election is the metastore's, and sees the death of a process."""
+    async with replog.embed(tmp_path, options=ClientOptions()) as client:
+        metastore = client._ledgers.records.metastore
+        leader = await trio.to_thread.run_sync(start, LEADER, tmp_path / "metadata", "leading\n")
+        try:
+            with trio.move_on_after(0.3) as scope:
+                async with client.lead_log("log"):
+                    pytest.fail("two lead")
+            assert scope.cancelled_caught
+            assert await metastore.children("elections")
+            leader.kill()
+            await trio.to_thread.run_sync(leader.wait)
+            with trio.fail_after(15):
+                async with client.lead_log("log") as log:
+                    await log.append(b"0")
+        finally:
+            await trio.to_thread.run_sync(end, leader)
+
+
+LEADER = """
+import sys, trio
+from replog.log import catalog
+from types import SimpleNamespace
+from replog.registry import Registry
+async def main():
+    metastore = Registry().open_metastore("lmdb:" + sys.argv[1])
+    ledgers = SimpleNamespace(records=SimpleNamespace(metastore=metastore))
+    async with catalog.elected("log", ledgers):
+        print("leading", flush=True)
+        await trio.sleep(60)
+trio.run(main)
+"""
+
+
+async def test_a_ledger_is_written_and_read_by_two_clients_of_one_metastore_object(tmp_path: Path) -> None:
+    async with replog.embed(tmp_path) as client:
+        metastore = client._ledgers.records.metastore
+        async with replog.connect(metastore, quorum=ONE) as other:
+            async with client.create_ledger() as writer:
+                await writer.append(b"0")
+            assert await read_ledger(other, writer.ledger_id) == [b"0"]
+        assert await client.ledgers() == [writer.ledger_id]  # it stays open
