@@ -48,8 +48,8 @@ sim: $(VENV)/installed-dev ## simulate the protocol (SEEDS=1000)
 crash: $(VENV)/installed-dev ## kill real processes and check what they left behind
 	$(BIN)/python -m pytest -q -m crash $(ARGS)
 
-bench: $(VENV)/installed-dev ## measure (ARGS='...')
-	PYTHONPATH="$(CURDIR)$${PYTHONPATH:+:$$PYTHONPATH}" $(BIN)/python -m benchmarks $(ARGS)
+bench: $(VENV)/installed-dev ## measure everything, or what is asked for (ARGS='--case push')
+	PYTHONPATH="$(CURDIR)$${PYTHONPATH:+:$$PYTHONPATH}" $(BIN)/python -m benchmarks $(or $(ARGS),--case all)
 
 docs: $(VENV)/installed-docs ## build the documentation; a warning is an error
 	$(BIN)/python -m sphinx -q -n -W --keep-going docs docs/_build/html

@@ -16,7 +16,7 @@ _JOURNAL_FILES = 3
 
 
 class Against:
-    """Measures cases by name: `append-1000-1k`, `append-1000-100`, `extend-10000-100` and `scan-100`."""
+    """Measures cases by name: those of `floor.CASES`."""
 
     def __init__(self, name: str, measure: Callable[[str, float], Figures]) -> None:
         self.name = name

@@ -33,7 +33,9 @@ def latency(setting: Setting) -> Round:
     """One append of 1 KiB in flight, next to the disk alone."""
     return {
         "raw": raw.raw_fdatasync(setting.directory, setting.seconds / 2),
+        "one against": setting.against.measure("local-append-1", setting.seconds),
         "one": loads.append_one_by_one(setting.one, setting.seconds, KIB),
+        "three against": setting.against.measure("append-1", setting.seconds),
         "three": loads.append_one_by_one(setting.three, setting.seconds, KIB),
         "raw after": raw.raw_fdatasync(setting.directory, setting.seconds / 2),
     }
@@ -66,7 +68,9 @@ def tasks(setting: Setting) -> Round:
 def scan(setting: Setting) -> Round:
     """A closed log of 100 B entries, in batches of as many as those that it is compared with."""
     against = setting.against.measure("scan-100", setting.seconds)
-    return {"against": against, **loads.scan(setting.three, setting.seconds, 100, batch_entries=2000)}
+    even = loads.scan(setting.three, setting.seconds, [100] * 2000)
+    uneven = loads.scan(setting.three, setting.seconds, [50 + number % 101 for number in range(2000)])
+    return {"against": against, **even, **{f"uneven {name}": figures for name, figures in uneven.items()}}
 
 
 def sqlite(setting: Setting) -> Round:
@@ -144,6 +148,11 @@ def _latency(title: str, measured: str, figure: str, goal: float | None) -> Comp
     return Comparison("latency", title, measured, "raw", figure, "p50_us", "us", goal, at_least=False)
 
 
+def _against_latency(measured: str) -> Comparison:
+    title = "  its p50 against the other's"
+    return Comparison("latency", title, measured, f"{measured} against", "p50_us", "p50_us", "us", at_least=False)
+
+
 def _cpu(case: str, title: str) -> Comparison:
     return Comparison(case, title, "three", "against", "total_cpu_us", "total_cpu_us", "us of CPU", at_least=False)
 
@@ -151,8 +160,10 @@ def _cpu(case: str, title: str) -> Comparison:
 COMPARISONS = (
     _latency("1 bookie, append of 1 KiB, p50", "one", "p50_us", 1.8),
     _latency("1 bookie, append of 1 KiB, p99", "one", "p99_us", None),
+    _against_latency("one"),
     _latency("3 bookies, append of 1 KiB, p50", "three", "p50_us", 4.0),
     _latency("3 bookies, append of 1 KiB, p99", "three", "p99_us", None),
+    _against_latency("three"),
     _rate("push", "3 bookies, 1 KiB, push_nowait", "three", "against", 0.60),
     _cpu("push", "  its CPU for an entry"),
     _rate("extend", "3 bookies, 100 B, extend of 1000", "three", "against", 0.40),
@@ -163,6 +174,9 @@ COMPARISONS = (
     _rate("scan", "scan, 100 B, batches to Arrow", "arrow", "against", 1.50),
     _rate("scan", "  the same against bytes", "arrow", "bytes", 3.0),
     _rate("scan", "scan, 100 B, record by record", "records", "against", 0.15),
+    _rate("scan", "scan, 50 to 150 B, batches to bytes", "uneven bytes", "against", 0.50),
+    _rate("scan", "scan, 50 to 150 B, batches to Arrow", "uneven arrow", "against", 1.50),
+    _rate("scan", "  the same against bytes", "uneven arrow", "uneven bytes", 3.0),
     _rate("sqlite", "1 bookie, 1 KiB, append one by one", "replog 1", "SQLite 1", 1.1),
     _rate("sqlite", "1 bookie, 100 B, extend of 1000", "replog 1000 100", "SQLite 1000 100", 3.0),
     _rate("sqlite", "1 bookie, 1 KiB, extend of 1000", "replog 1000 1024", "SQLite 1000 1024", 3.0),

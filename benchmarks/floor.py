@@ -19,11 +19,12 @@ from pathlib import Path
 
 from crc32c import crc32c
 
-from benchmarks.figures import Figures, Meter, clock
+from benchmarks.figures import Figures, Meter, clock, percentiles
 from benchmarks.raw import zero_filled
 
 _BOOKIES, _ACK_QUORUM = 3, 2
 _FILE_BYTES = 256 << 20
+_PAGE_BYTES = 4096
 _FRAME_BYTES_MAX = 1 << 20
 _FRAMES_UNDER_WAY_MAX = 2
 _FRAMES_BEHIND_MAX = 64  # that the slowest bookie may lack
@@ -160,13 +161,31 @@ def _load(writer: _Writer, seconds: float, entry_bytes: int, in_flight: int, ent
     writer.finish()
 
 
+def _one_by_one(writer: _Writer, seconds: float, entry_bytes: int) -> list[float]:
+    entry, deadline = os.urandom(entry_bytes), clock() + seconds
+    durations: list[float] = []
+    while not durations or clock() < deadline:
+        started = clock()
+        writer.append(entry)
+        writer.send()
+        while writer.confirmed < writer.appended:
+            writer.take_answers()
+        durations.append(clock() - started)
+    writer.finish()
+    return durations
+
+
 def _append(directory: Path, seconds: float, entry_bytes: int, in_flight: int, entries_per_call: int = 1) -> Figures:
     paths = [zero_filled(directory / f"floor-{number}", _FILE_BYTES) for number in range(_BOOKIES)]
     bookies = [_fork_bookie(path) for path in paths]
     try:
         writer, meter = _Writer([connection for _, connection in bookies]), Meter()
-        _load(writer, seconds, entry_bytes, in_flight, entries_per_call)
-        figures = meter.figures(writer.appended)
+        if in_flight > 1:
+            _load(writer, seconds, entry_bytes, in_flight, entries_per_call)
+            figures = meter.figures(writer.appended)
+        else:
+            durations = _one_by_one(writer, seconds, entry_bytes)
+            figures = meter.figures(writer.appended) | percentiles(durations)
     finally:
         for _, connection in bookies:
             connection.close()
@@ -202,7 +221,27 @@ def _frames(fd: int, written: int) -> Iterator[list[bytes]]:
         offset += size
 
 
+def _append_here(directory: Path, seconds: float, entry_bytes: int) -> Figures:
+    """No bookie at all: frames are written and synced in the caller's thread."""
+    fd = os.open(zero_filled(directory / "floor-0", _FILE_BYTES), os.O_WRONLY)
+    entry, offset, deadline = os.urandom(entry_bytes), 0, clock() + seconds
+    durations: list[float] = []
+    try:
+        while not durations or clock() < deadline:
+            started = clock()
+            frame = _pack(len(durations), [entry])
+            os.pwritev(fd, (frame, bytes(-len(frame) % _PAGE_BYTES)), offset)
+            os.fdatasync(fd)
+            durations.append(clock() - started)
+            offset = (offset + len(frame) + _PAGE_BYTES) % (_FILE_BYTES // 2) & -_PAGE_BYTES
+    finally:
+        os.close(fd)
+    return percentiles(durations)
+
+
 CASES: dict[str, Callable[[Path, float], Figures]] = {
+    "local-append-1": partial(_append_here, entry_bytes=1024),
+    "append-1": partial(_append, entry_bytes=1024, in_flight=1),
     "append-1000-1k": partial(_append, entry_bytes=1024, in_flight=1000),
     "append-1000-100": partial(_append, entry_bytes=100, in_flight=1000),
     "extend-10000-100": partial(_append, entry_bytes=100, in_flight=10_000, entries_per_call=1000),

@@ -7,7 +7,7 @@ files that were used before, as a log does that is trimmed now and then.
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -162,14 +162,14 @@ async def _append(place: Place, load: Load, seconds: float, options: ClientOptio
 # -- scanning -------------------------------------------------------------------------------------------------------
 
 
-def scan(place: Place, seconds: float, entry_bytes: int, batch_entries: int) -> dict[str, Figures]:
-    """Reads a closed log of a million entries, in three ways."""
-    return trio.run(_scan, place, seconds, entry_bytes, batch_entries)
+def scan(place: Place, seconds: float, batch: Sequence[int]) -> dict[str, Figures]:
+    """Reads a closed log of a million entries, in batches of entries of these sizes, in three ways."""
+    return trio.run(_scan, place, seconds, batch)
 
 
-async def _scan(place: Place, seconds: float, entry_bytes: int, batch_entries: int) -> dict[str, Figures]:
-    batches = 1_000_000 // batch_entries if seconds >= 0.1 else 2
-    entries = [os.urandom(entry_bytes) for _ in range(batch_entries)]
+async def _scan(place: Place, seconds: float, batch: Sequence[int]) -> dict[str, Figures]:
+    batches = 1_000_000 // len(batch) if seconds >= 0.1 else 2
+    entries = [os.urandom(entry_bytes) for entry_bytes in batch]
     async with place.client() as client:
         async with client.write_log(_LOG) as log:
             for _ in range(batches):
@@ -180,7 +180,7 @@ async def _scan(place: Place, seconds: float, entry_bytes: int, batch_entries: i
             while not scanned or clock() < deadline:
                 async with client.read_log(_LOG) as reader:
                     scanned += await read(reader)
-            if scanned % (batches * batch_entries):
+            if scanned % (batches * len(batch)):
                 raise ValueError("the scan did not find what was written")
             found[name] = meter.figures(scanned)
     return found
