@@ -23,7 +23,7 @@ class FilesOptions:
     """
 
     journal_file_bytes: int = 64 << 20
-    spare_files: int = 2
+    spare_files: int = 6  # trimming one ledger of a log frees four at once, with the options' defaults
     fill_ahead_bytes: int = 4 << 20
     open_files_max: int = 256
     expected_bookie_id: str = ""
