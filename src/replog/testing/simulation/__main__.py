@@ -49,7 +49,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--seconds", type=float, help="stop after this time, whatever the number of seeds")
     parser.add_argument("--scenario", choices=("ledger", "log"), help="instead of what the seed says")
-    parser.add_argument("--strategy", choices=sorted(STRATEGIES), help="instead of what the seed says")
+    parser.add_argument("--strategy", choices=(*sorted(STRATEGIES), "wild"), help="instead of what the seed says")
     parser.add_argument("--mutant", metavar="NAME", help=f"put a known bug in: {', '.join(m.name for m in MUTANTS)}")
     parser.add_argument("--mutants", action="store_true", help="list the known bugs and how soon each is found")
     parser.add_argument("--replay", metavar="FILE", type=Path, help="run a conversation, and print what is said now")

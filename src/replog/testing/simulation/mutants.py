@@ -244,7 +244,7 @@ MUTANTS = (
         "R4",
         "issue 2908 (C17): silence or damage counts as a negative",
         (Patch(LedgerRecovery, "read_unknown", "self._doubts |=", "self._negatives |="),),
-        250,
+        500,
         scenario="ledger",
     ),
     Mutant(
