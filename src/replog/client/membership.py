@@ -85,6 +85,9 @@ class Membership:
         finally:
             del self._connecting[bookie_id]
             done.set()
+        if self._is_closed:
+            await channel.connection.aclose()
+            raise BookieUnreachableError(bookie_id, "the client was left")
         self._channels[bookie_id] = channel
         self._nursery.start_soon(channel.watch)
         return channel

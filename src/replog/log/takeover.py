@@ -53,7 +53,8 @@ async def take_over(
             changed = await records.drive(machine, create_ledger, password)
             writer = created[-1]
         if writer is None:
-            problem = f"not taken over within {ledgers.options.takeover_timeout_s} s: others keep winning, or bookies or the metastore hang"
+            waited = f"not taken over within {ledgers.options.takeover_timeout_s} s"
+            problem = f"{waited}: others keep winning, or bookies or the metastore hang"
             raise TakeoverFailedError(name, f"{problem}; retry if you are still elected")
     finally:
         for lost in created:
