@@ -53,7 +53,6 @@ class Cluster:
         self.oracle.bookies = self.bookies
         self.clients: dict[str, Client] = {}
         self.recoveries: list[RecoveryShell] = []
-        self.is_healed = False
         for op in plan.ops:
             self.world.at(op.time, self.operate, op)
         self.world.at(plan.heal_at, self.heal)
@@ -92,11 +91,10 @@ class Cluster:
 
     def _pursue(self) -> None:
         if self.pursue_goals():
-            self.is_healed = True
-        elif self.world.now > self.plan.heal_at + _HEALING_MAX:
+            return
+        if self.world.now > self.plan.heal_at + _HEALING_MAX:
             self.oracle.fail("liveness", f"{_HEALING_MAX} after the faults ended: {self.unfinished()}")
-        else:
-            self.world.at(_GOALS_EVERY, self._pursue)
+        self.world.at(_GOALS_EVERY, self._pursue)
 
     def pursue_goals(self) -> bool:
         """Does what must still be done. True when nothing is left to do."""
