@@ -16,25 +16,21 @@ import attrs
 
 from replog.errors import (
     FencedError,
-    LedgerNotFoundError,
     NotEnoughBookiesError,
     RecoveryUndecidedError,
     ReplogError,
 )
 from replog.protocol.batch import Batch
-from replog.protocol.change import Change, Settled
 from replog.protocol.digest import Digest
 from replog.protocol.effects import (
     ChooseReplacements,
-    Effect,
     Failed,
     Finished,
-    ReadMetadata,
     SendAdd,
     SendFence,
     SendRecoveryRead,
-    WriteMetadata,
 )
+from replog.protocol.machine import LedgerMachine
 from replog.protocol.model import RECOVERY_TERM, Fragment, LedgerMetadata, LedgerState
 from replog.protocol.pending import PendingBatch
 
@@ -50,16 +46,14 @@ class _Stage(enum.Enum):
     DONE = enum.auto()
 
 
-class LedgerRecovery:
+class LedgerRecovery(LedgerMachine):
     """One attempt to recover a ledger. `nonce` is unique to it (M1). Any number may run at once (R6)."""
 
     def __init__(self, metadata: LedgerMetadata, version: int, digest: Digest, nonce: str) -> None:
-        self.quorum = metadata.quorum
+        super().__init__(metadata, version, nonce)
         self.recovered_entries = 0
         self._digest = digest
-        self._change: Change[LedgerMetadata] = Change(metadata, version, nonce)
         self._stage = _Stage.NEW
-        self._effects: list[Effect] = []
         # fencing
         self._fenced = 0
         self._fence_failures = 0
@@ -85,25 +79,9 @@ class LedgerRecovery:
     # -- what the shell asks ------------------------------------------------------------------------------------
 
     @property
-    def metadata(self) -> LedgerMetadata:
-        """What is known to be durable in the metastore."""
-        return self._change.record
-
-    @property
-    def version(self) -> int:
-        """The version of `metadata`."""
-        assert self._change.version is not None
-        return self._change.version
-
-    @property
     def is_done(self) -> bool:
         """Whether the machine finished or failed."""
         return self._stage is _Stage.DONE
-
-    def take_effects(self) -> list[Effect]:
-        """Drains what is to be done, in the order in which it must be."""
-        effects, self._effects = self._effects, []
-        return effects
 
     def start(self) -> None:
         """Claims the ledger for recovery, or finds it closed."""
@@ -342,47 +320,10 @@ class LedgerRecovery:
             closing = closing.with_fragment(fragment)
         self._propose(closing.closed_at(self._last_entry_id))
 
-    def _propose(self, metadata: LedgerMetadata) -> None:
-        self._change.propose(metadata)
-        self._repeat()
-
-    def _repeat(self) -> None:
-        assert self._change.proposed is not None
-        assert self._change.version is not None
-        self._effects.append(WriteMetadata(self._change.proposed, self._change.version))
-
     # -- what the metastore said ------------------------------------------------------------------------------------
 
-    def metadata_written(self, version: int) -> None:
-        """The CAS under way succeeded."""
-        if self._stage is not _Stage.DONE:
-            self._change.written(version)
-            self._settle()
-
-    def metadata_conflict(self) -> None:
-        """The CAS under way met another version: somebody changed the record, or an earlier copy of this CAS did."""
-        if self._stage is not _Stage.DONE:
-            self._effects.append(ReadMetadata(self.metadata.ledger_id))
-
-    def metadata_uncertain(self) -> None:
-        """The answer to the CAS under way was lost (M1)."""
-        self.metadata_conflict()
-
-    def metadata_missing(self) -> None:
-        """The record is gone: somebody deleted the ledger."""
-        if self._stage is not _Stage.DONE:
-            self._fail(LedgerNotFoundError(self.metadata.ledger_id, "it was deleted while it was being recovered"))
-
-    def metadata_read(self, metadata: LedgerMetadata, version: int) -> None:
-        """What the record says, after a conflict or a lost answer."""
-        if self._stage is _Stage.DONE:
-            return
-        settled = self._change.read_back(metadata, version)
-        if settled is Settled.REPEAT:
-            self._repeat()
-        elif settled is Settled.WRITTEN:
-            self._settle()
-        elif metadata.state is LedgerState.CLOSED:
+    def _lost(self, metadata: LedgerMetadata, proposed: LedgerMetadata) -> None:
+        if metadata.state is LedgerState.CLOSED:
             self._finish()  # somebody else was first: what the metadata says is the truth (R6)
         elif self._stage is _Stage.CLAIMING:
             self._claim()
@@ -409,11 +350,6 @@ class LedgerRecovery:
             self._fail(
                 FencedError(self.metadata.ledger_id, f"a bookie is fenced at term {fence_term}, above recovery's")
             )
-
-    def abandon(self, error: ReplogError) -> None:
-        """The shell gives up: a deadline has passed (W6). The ledger stays in recovery."""
-        if self._stage is not _Stage.DONE:
-            self._fail(error)
 
     def _undecided(self, problem: str) -> None:
         advice = "it stays in recovery and nothing was cut: retry when these bookies are back"

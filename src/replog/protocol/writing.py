@@ -14,21 +14,18 @@ import enum
 from collections import deque
 from collections.abc import Mapping, Sequence
 
-from replog.errors import FencedError, LedgerClosedError, LedgerNotFoundError, ReplogError
+from replog.errors import FencedError, LedgerClosedError, ReplogError
 from replog.protocol import batch as batches
-from replog.protocol.change import Change, Settled
 from replog.protocol.digest import Digest
 from replog.protocol.effects import (
     ChooseReplacements,
     Confirmed,
-    Effect,
     Failed,
     Finished,
-    ReadMetadata,
     SendAdd,
     SendLastAddConfirmed,
-    WriteMetadata,
 )
+from replog.protocol.machine import LedgerMachine
 from replog.protocol.model import NO_ENTRY, Fragment, LedgerMetadata, LedgerState
 from replog.protocol.pending import PendingBatch
 
@@ -52,18 +49,17 @@ class _Stage(enum.Enum):
     DONE = enum.auto()
 
 
-class LedgerWriting:
+class LedgerWriting(LedgerMachine):
     """One ledger's writer. `nonce` is unique to this machine (M1). Only the client that created the ledger makes one."""
 
     def __init__(self, metadata: LedgerMetadata, version: int, digest: Digest, nonce: str) -> None:
         assert metadata.state is LedgerState.OPEN, "only the creator writes, and only an open ledger"
-        self.quorum = metadata.quorum
+        super().__init__(metadata, version, nonce)
         self.last_add_pushed = NO_ENTRY
         self.last_add_confirmed = NO_ENTRY
         self.length = 0
         self.missing = 0  # indices that failed and could not be replaced, as a bit mask
         self._digest = digest
-        self._change: Change[LedgerMetadata] = Change(metadata, version, nonce)
         self._ensemble = list(metadata.last_fragment.ensemble)
         self._stride = self.quorum.stride
         self._write_masks = [self.quorum.write_mask(rotation) for rotation in range(self.quorum.ensemble)]
@@ -75,20 +71,8 @@ class LedgerWriting:
         self._choosing = 0  # indices that the change under way is about
         self._replaced: dict[int, str] = {}
         self._close_wanted = False
-        self._effects: list[Effect] = []
 
     # -- what the shell asks ------------------------------------------------------------------------------------
-
-    @property
-    def metadata(self) -> LedgerMetadata:
-        """What is known to be durable in the metastore."""
-        return self._change.record
-
-    @property
-    def version(self) -> int:
-        """The version of `metadata`."""
-        assert self._change.version is not None
-        return self._change.version
 
     @property
     def unconfirmed(self) -> range:
@@ -108,11 +92,6 @@ class LedgerWriting:
     def ensemble(self) -> tuple[str, ...]:
         """The bookies that are written to, by index."""
         return tuple(self._ensemble)
-
-    def take_effects(self) -> list[Effect]:
-        """Drains what is to be done, in the order in which it must be."""
-        effects, self._effects = self._effects, []
-        return effects
 
     # -- adding ---------------------------------------------------------------------------------------------------
 
@@ -191,11 +170,6 @@ class LedgerWriting:
         While the ledger closes nothing is pending, and the metadata decides who closed it (R1)."""
         if self._stage not in (_Stage.DONE, _Stage.CLOSING) and not self._close_wanted:
             self._fail(self._fenced(f"fenced by term {term}"))
-
-    def abandon(self, error: ReplogError) -> None:
-        """The shell gives up: a deadline has passed (W6)."""
-        if self._stage is not _Stage.DONE:
-            self._fail(error)
 
     # -- ensemble change ------------------------------------------------------------------------------------------
 
@@ -281,50 +255,10 @@ class LedgerWriting:
         self._stage = _Stage.CLOSING
         self._propose(self.metadata.closed_at(self.last_add_confirmed))
 
-    def _propose(self, metadata: LedgerMetadata) -> None:
-        self._change.propose(metadata)
-        self._repeat()
-
-    def _repeat(self) -> None:
-        assert self._change.proposed is not None
-        assert self._change.version is not None
-        self._effects.append(WriteMetadata(self._change.proposed, self._change.version))
-
     # -- what the metastore said ------------------------------------------------------------------------------------
 
-    def metadata_written(self, version: int) -> None:
-        """The CAS under way succeeded."""
-        if self._stage is _Stage.DONE:
-            return
-        self._change.written(version)
-        self._settle()
-
-    def metadata_conflict(self) -> None:
-        """The CAS under way met another version: somebody changed the record, or an earlier copy of this CAS did."""
-        if self._stage is not _Stage.DONE:
-            self._effects.append(ReadMetadata(self.metadata.ledger_id))
-
-    def metadata_uncertain(self) -> None:
-        """The answer to the CAS under way was lost: it may have happened, and may yet happen (M1)."""
-        self.metadata_conflict()
-
-    def metadata_missing(self) -> None:
-        """The record is gone: somebody deleted the ledger."""
-        if self._stage is not _Stage.DONE:
-            self._fail(LedgerNotFoundError(self.metadata.ledger_id, "it was deleted while it was being written"))
-
-    def metadata_read(self, metadata: LedgerMetadata, version: int) -> None:
-        """What the record says, after a conflict or a lost answer."""
-        if self._stage is _Stage.DONE:
-            return
-        proposed = self._change.proposed
-        assert proposed is not None
-        settled = self._change.read_back(metadata, version)
-        if settled is Settled.REPEAT:
-            self._repeat()
-        elif settled is Settled.WRITTEN:
-            self._settle()
-        elif metadata.state is LedgerState.CLOSED and metadata.last_entry_id == self.last_add_confirmed:
+    def _lost(self, metadata: LedgerMetadata, proposed: LedgerMetadata) -> None:
+        if metadata.state is LedgerState.CLOSED and metadata.last_entry_id == self.last_add_confirmed:
             self._finish_if_closing(metadata)
         elif metadata.state is not LedgerState.OPEN:
             self._fail(self._deposed(metadata))

@@ -12,6 +12,7 @@ from replog.errors import LocalProtocolError
 from replog.protocol.bookie import LedgerOnBookie
 from replog.protocol.chaining import LogTakeover, LogTrimming
 from replog.protocol.change import Change
+from replog.protocol.machine import LedgerMachine
 from replog.protocol.quorum import Quorum
 from replog.protocol.reading import LedgerReading
 from replog.protocol.recovery import LedgerRecovery
@@ -76,16 +77,16 @@ MUTANTS = (
                 "    self._change.written(self.version + 1)\n    self._ensemble_durable()",
             ),
             Patch(
-                LedgerWriting,
+                LedgerMachine,
                 "metadata_written",
-                "if self._stage is _Stage.DONE:",
-                "if self._stage is _Stage.DONE or self._change.proposed is None:",
+                "if not self.is_done:",
+                "if not self.is_done and self._change.proposed is not None:",
             ),
             Patch(
-                LedgerWriting,
+                LedgerMachine,
                 "metadata_conflict",
-                "if self._stage is not _Stage.DONE:",
-                "if self._stage is not _Stage.DONE and self._change.proposed is not None:",
+                "if not self.is_done:",
+                "if not self.is_done and self._change.proposed is not None:",
             ),
         ),
         60,
@@ -199,7 +200,7 @@ MUTANTS = (
         (
             Patch(
                 LedgerWriting,
-                "metadata_read",
+                "_lost",
                 "elif metadata.state is not LedgerState.OPEN:",
                 "elif metadata.state is LedgerState.CLOSED:",
             ),
@@ -229,10 +230,10 @@ MUTANTS = (
         "a CAS whose answer was lost is taken for written",
         (
             Patch(
-                LedgerWriting,
+                LedgerMachine,
                 "metadata_uncertain",
                 "self.metadata_conflict()",
-                "if self._stage is not _Stage.DONE:\n        self.metadata_written(self.version + 1)",
+                "self.metadata_written(self.version + 1)",
             ),
         ),
         60,

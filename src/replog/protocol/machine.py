@@ -1,0 +1,102 @@
+"""What the machines that change a ledger's record have in common: one CAS at a time, and its answers (M1)."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from replog.errors import LedgerNotFoundError, ReplogError
+from replog.protocol.change import Change, Settled
+from replog.protocol.effects import Effect, ReadMetadata, WriteMetadata
+from replog.protocol.model import LedgerMetadata
+
+
+class LedgerMachine(ABC):
+    """The base of `LedgerWriting` and `LedgerRecovery`. Once `is_done`, every call changes nothing."""
+
+    def __init__(self, metadata: LedgerMetadata, version: int, nonce: str) -> None:
+        self.quorum = metadata.quorum
+        self._change: Change[LedgerMetadata] = Change(metadata, version, nonce)
+        self._effects: list[Effect] = []
+
+    @property
+    def metadata(self) -> LedgerMetadata:
+        """What is known to be durable in the metastore."""
+        return self._change.record
+
+    @property
+    def version(self) -> int:
+        """The version of `metadata`."""
+        assert self._change.version is not None
+        return self._change.version
+
+    @property
+    @abstractmethod
+    def is_done(self) -> bool:
+        """Whether the machine finished or failed."""
+
+    def take_effects(self) -> list[Effect]:
+        """Drains what is to be done, in the order in which it must be."""
+        effects, self._effects = self._effects, []
+        return effects
+
+    def abandon(self, error: ReplogError) -> None:
+        """The shell gives up: a deadline has passed (W6)."""
+        if not self.is_done:
+            self._fail(error)
+
+    # -- what the metastore said ------------------------------------------------------------------------------------
+
+    def metadata_written(self, version: int) -> None:
+        """The CAS under way succeeded."""
+        if not self.is_done:
+            self._change.written(version)
+            self._settle()
+
+    def metadata_conflict(self) -> None:
+        """The CAS under way met another version: somebody changed the record, or an earlier copy of this CAS did."""
+        if not self.is_done:
+            self._effects.append(ReadMetadata(self.metadata.ledger_id))
+
+    def metadata_uncertain(self) -> None:
+        """The answer to the CAS under way was lost: it may have happened, and may yet happen (M1)."""
+        self.metadata_conflict()
+
+    def metadata_missing(self) -> None:
+        """The record is gone: somebody deleted the ledger."""
+        if not self.is_done:
+            problem = "somebody deleted it while it was being written or recovered"
+            self._fail(LedgerNotFoundError(self.metadata.ledger_id, problem))
+
+    def metadata_read(self, metadata: LedgerMetadata, version: int) -> None:
+        """What the record says, after a conflict or a lost answer."""
+        if self.is_done:
+            return
+        proposed = self._change.proposed
+        assert proposed is not None
+        settled = self._change.read_back(metadata, version)
+        if settled is Settled.REPEAT:
+            self._repeat()
+        elif settled is Settled.WRITTEN:
+            self._settle()
+        else:
+            self._lost(metadata, proposed)
+
+    def _propose(self, metadata: LedgerMetadata) -> None:
+        self._change.propose(metadata)
+        self._repeat()
+
+    def _repeat(self) -> None:
+        assert self._change.proposed is not None
+        self._effects.append(WriteMetadata(self._change.proposed, self.version))
+
+    @abstractmethod
+    def _settle(self) -> None:
+        """What was proposed is true now."""
+
+    @abstractmethod
+    def _lost(self, metadata: LedgerMetadata, proposed: LedgerMetadata) -> None:
+        """Somebody else changed the record first: it says this now."""
+
+    @abstractmethod
+    def _fail(self, error: ReplogError) -> None:
+        """Ends the machine."""
