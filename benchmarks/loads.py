@@ -16,7 +16,7 @@ import attrs
 import trio
 
 import replog
-from benchmarks.figures import Figures, Meter, clock, percentiles
+from benchmarks.figures import Figures, Meter, clock
 from replog.config import BookieOptions, ClientOptions
 from replog.log.writer import LogWriter
 
@@ -25,6 +25,7 @@ _LOG = "benchmark"
 _SPARE_FILES = 12  # journal files of 64 MiB that each bookie keeps: what a second of appends needs
 _WARM_UP_SHARE = 0.2
 _RECYCLE_TIMEOUT_S = 60.0
+_SLICE_S = 0.1
 
 Load = Callable[[LogWriter, float], Awaitable[int]]  # appends for so many seconds; returns how many entries
 
@@ -72,22 +73,38 @@ async def _recycled(client: replog.Client) -> None:
 # -- appending ------------------------------------------------------------------------------------------------------
 
 
-def append_one_by_one(place: Place, seconds: float, entry_bytes: int) -> Figures:
-    """One task awaits each append before the next one."""
+Slices = list[tuple[list[float], list[float]]]  # durations of something else, and then of replog's calls
 
-    async def load(log: LogWriter, seconds: float) -> int:
-        data = os.urandom(entry_bytes)
-        durations.clear()
-        deadline = clock() + seconds
-        while not durations or clock() < deadline:
-            started = clock()
-            await log.append(data)
-            durations.append(clock() - started)
-        return len(durations)
 
+def append_beside(place: Place, seconds: float, entries: list[bytes], other: Callable[[float], list[float]]) -> Slices:
+    """One task appends one entry, or extends by several, and awaits that before the next call. In turns with something
+    else on the same disk, a tenth of a second each, so that noise meets both; the last slice has only the other."""
+    return trio.run(_append_beside, place, seconds, entries, other)
+
+
+async def _append_beside(
+    place: Place, seconds: float, entries: list[bytes], other: Callable[[float], list[float]]
+) -> Slices:
+    async with place.client() as client, client.write_log(_LOG) as log:
+        await _call_for(log, _SLICE_S, entries)
+        slices = [
+            (other(min(_SLICE_S, seconds)), await _call_for(log, min(_SLICE_S, seconds), entries))
+            for _ in range(max(1, round(seconds / _SLICE_S)))
+        ]
+    return [*slices, (other(min(_SLICE_S, seconds)), [])]
+
+
+async def _call_for(log: LogWriter, seconds: float, entries: list[bytes]) -> list[float]:
     durations: list[float] = []
-    figures = trio.run(_append, place, load, seconds, None)
-    return figures | percentiles(durations)
+    deadline = clock() + seconds
+    while not durations or clock() < deadline:
+        started = clock()
+        if len(entries) > 1:
+            await log.extend(entries)
+        else:
+            await log.append(entries[0])
+        durations.append(clock() - started)
+    return durations
 
 
 def push(place: Place, seconds: float, entry_bytes: int, in_flight: int) -> Figures:

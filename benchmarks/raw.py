@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
-from benchmarks.figures import Figures, Meter, clock, percentiles
+from benchmarks.figures import clock
 
 _FILE_BYTES = 64 << 20
 _BLOCK_BYTES = 4096
@@ -23,8 +24,8 @@ def zero_filled(path: Path, size_bytes: int = _FILE_BYTES) -> Path:
     return path
 
 
-def raw_fdatasync(directory: Path, seconds: float) -> Figures:
-    """Writing 4 KiB into a file that need not grow, and syncing it: the least that anything durable takes."""
+def raw_fdatasync(directory: Path, seconds: float) -> list[float]:
+    """How long it takes to write 4 KiB into a file that need not grow, and sync it: the least of anything durable."""
     path = zero_filled(directory / "raw")
     block, offset = os.urandom(_BLOCK_BYTES), 0
     durations: list[float] = []
@@ -39,11 +40,13 @@ def raw_fdatasync(directory: Path, seconds: float) -> Figures:
             offset = (offset + _BLOCK_BYTES) % _FILE_BYTES
     finally:
         os.close(fd)
-    return percentiles(durations)
+    return durations
 
 
-def sqlite_inserts(directory: Path, seconds: float, entry_bytes: int, rows_per_commit: int) -> Figures:
-    """Rows into a SQLite table, as durable as replog's entries: write-ahead log, synchronous=FULL."""
+@contextmanager
+def sqlite_inserts(directory: Path, entry_bytes: int, rows_per_commit: int) -> Iterator[Callable[[float], list[float]]]:
+    """Commits rows to a SQLite table for so many seconds, and tells how long each commit took. They are as durable as
+    replog's entries: write-ahead log, synchronous=FULL."""
     rows = [(os.urandom(entry_bytes),) for _ in range(rows_per_commit)]
     with closing(
         sqlite3.connect(directory / f"sqlite-{entry_bytes}-{rows_per_commit}", isolation_level=None)
@@ -51,11 +54,8 @@ def sqlite_inserts(directory: Path, seconds: float, entry_bytes: int, rows_per_c
         database.execute("PRAGMA journal_mode=WAL")
         database.execute("PRAGMA synchronous=FULL")
         database.execute("CREATE TABLE IF NOT EXISTS entries (id INTEGER PRIMARY KEY, data BLOB NOT NULL)")
-        _insert(database, rows, seconds / 5)
-        meter, durations = Meter(), _insert(database, rows, seconds)
-        figures = meter.figures(len(durations) * rows_per_commit)
+        yield lambda seconds: _insert(database, rows, seconds)
         database.execute("DELETE FROM entries")
-    return figures | percentiles(durations)
 
 
 def _insert(database: sqlite3.Connection, rows: list[tuple[bytes]], seconds: float) -> list[float]:

@@ -10,7 +10,7 @@ import pytest
 from benchmarks import __main__ as program
 from benchmarks import floor
 from benchmarks.against import yardstick
-from benchmarks.cases import CASES, COMPARISONS, ONCE, is_quiet
+from benchmarks.cases import CASES, COMPARISONS, _quiet
 from benchmarks.figures import medians
 
 SECONDS = 0.01
@@ -57,9 +57,11 @@ def test_the_middle_of_three_rounds_decides() -> None:
     assert attrs.evolve(comparison, goal=None).is_met(0.7) is None
 
 
-def test_cases_without_a_disk_of_their_own_are_always_quiet() -> None:
-    assert is_quiet({"against": {"entries_per_s": 1.0}})
-    assert "latency" not in ONCE
+def test_slices_between_quiet_moments_count() -> None:
+    quiet, noisy = [90e-6] * 3, [4e-3] * 3
+    slices = [(quiet, [1.0]), (quiet, [2.0]), (noisy, [3.0]), (quiet, [4.0]), (quiet, [])]
+    assert [durations for _, durations in _quiet(slices)] == [[1.0], [4.0]]
+    assert _quiet([(noisy, [1.0]), (quiet, [])]) == []
 
 
 def test_a_yardstick_may_be_given(tmp_path: Path) -> None:
