@@ -207,7 +207,9 @@ class Bookie:
     def __init__(self, cluster: Cluster, options: BookieOptions, *, is_instant: bool = True) -> None:
         self.name = f"test-{next(_names)}"
         self.wire = Wire()
-        self.storage = FaultyStorage(memory.open_storage(self.name), is_instant=is_instant)
+        inner = memory.open_storage(self.name)
+        inner._content.bookie_id = f"bookie-{len(cluster.bookies):02}"  # the same in each run
+        self.storage = FaultyStorage(inner, is_instant=is_instant)
         self.bookie_id = self.storage.bookie_id
         self.served: ServedBookie | None = None
         self._is_open = True

@@ -30,7 +30,7 @@ from replog.registry import Registry
 
 COOKIES_KEY = "cookies"
 _LOOK_S = 1.0  # how often a read-only bookie looks whether it still is
-_TRY_AGAIN_S = 30.0  # after so long without space it is offered entries again, to find out
+_TRY_AGAIN_S = 5.0  # after so long without space it is offered entries again, to find out
 _GARBAGE_PAUSE_S = 0.2  # between passes, however often one is asked for
 
 
