@@ -16,7 +16,7 @@ import trio
 from replog.client.membership import Membership, connect_all
 from replog.client.records import Records
 from replog.errors import MetastoreError
-from replog.protocol.effects import ChooseReplacements, ReadMetadata, WriteMetadata
+from replog.protocol.effects import ChooseReplacements, Effect, ReadMetadata, WriteMetadata
 
 if TYPE_CHECKING:
     from replog.abc import PlacementPolicy
@@ -67,6 +67,27 @@ class Surroundings:
             excluded.update(proposed.values())
             missing = [index for index in missing if index not in chosen]
         return chosen
+
+
+class EffectLoop:
+    """Performs a machine's effects until there are none. Called again from a frame below, by an answer that came at once,
+    it leaves what follows from that answer to the loop that runs already."""
+
+    def __init__(self, take_effects: Callable[[], list[Effect]], perform: Callable[[Effect], None]) -> None:
+        self._take_effects = take_effects
+        self._perform = perform
+        self._running = False
+
+    def __call__(self) -> None:
+        if self._running:
+            return
+        self._running = True
+        try:
+            while effects := self._take_effects():
+                for effect in effects:
+                    self._perform(effect)
+        finally:
+            self._running = False
 
 
 class WaitingEffects:

@@ -11,7 +11,7 @@ from typing import Self
 import trio
 
 from replog.client.channel import Answer, BookieChannel
-from replog.client.driving import Surroundings
+from replog.client.driving import EffectLoop, Surroundings
 from replog.client.entries import Entry, EntryBatch
 from replog.client.membership import connect_all
 from replog.config import ClientOptions
@@ -51,6 +51,7 @@ class LedgerScan:
         self.ledger_id = metadata.ledger_id
         self._random = random.Random(metadata.ledger_id)
         self._digest = digest
+        self._drive = EffectLoop(lambda: self._machine.take_effects(), self._perform)  # a retry makes another machine
         self._key = key
         self._surroundings = surroundings
         self._membership = surroundings.membership
@@ -58,13 +59,13 @@ class LedgerScan:
         self._confirmed_here = confirmed_here
         self._deliveries: deque[Delivered] = deque()
         self._arrived = trio.Event()
-        self._driving = False
         self._error: ReplogError | None = None
         self._to_connect: list[SendRead] = []
         self._rereads = 0
         self._round = 0  # of questions how far the ledger is confirmed
         self._heard_from = 0  # in this round, as a bit mask
         self._machine = self._start(metadata, first_entry_id)
+        self._drive = EffectLoop(lambda: self._machine.take_effects(), self._perform)  # the machine may be replaced
 
     def _start(self, metadata: LedgerMetadata, first_entry_id: int) -> LedgerReading:
         return LedgerReading(metadata, self._digest, first_entry_id, self._read_order)
@@ -220,17 +221,6 @@ class LedgerScan:
     def _read_on(self) -> None:
         self._machine.read_on()
         self._drive()
-
-    def _drive(self) -> None:
-        if self._driving:
-            return
-        self._driving = True
-        try:
-            while effects := self._machine.take_effects():
-                for effect in effects:
-                    self._perform(effect)
-        finally:
-            self._driving = False
 
     def _perform(self, effect: Effect) -> None:
         if isinstance(effect, SendRead):

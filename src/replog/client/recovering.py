@@ -5,7 +5,7 @@ from __future__ import annotations
 import trio
 
 from replog.client.channel import Answer, BookieChannel
-from replog.client.driving import Surroundings, WaitingEffects
+from replog.client.driving import EffectLoop, Surroundings, WaitingEffects
 from replog.client.membership import connect_all
 from replog.config import ClientOptions
 from replog.errors import RecoveryUndecidedError, ReplogError, UnauthorizedError
@@ -28,8 +28,8 @@ class RecoveringShell:
         self._surroundings = surroundings
         self._membership = surroundings.membership
         self._options = options
+        self._drive = EffectLoop(machine.take_effects, self._perform)
         self._waiting_effects = WaitingEffects(surroundings, machine, self._drive)
-        self._driving = False
         self._done = trio.Event()
         self._metadata: LedgerMetadata | None = None
         self._error: ReplogError | None = None
@@ -59,17 +59,6 @@ class RecoveringShell:
         problem = f"its recovery took more than {self._options.recovery_timeout_s} s; it stays in recovery: retry"
         self._machine.abandon(RecoveryUndecidedError(self._ledger_id, problem))
         self._drive()
-
-    def _drive(self) -> None:
-        if self._driving:
-            return
-        self._driving = True
-        try:
-            while effects := self._machine.take_effects():
-                for effect in effects:
-                    self._perform(effect)
-        finally:
-            self._driving = False
 
     def _perform(self, effect: Effect) -> None:
         if isinstance(effect, SendFence | SendRecoveryRead):
