@@ -191,7 +191,7 @@ async def test_a_metastore_that_fails_while_a_bookie_is_announced_anew_does_not_
             world.metastore.announce = failing  # type: ignore[assignment, method-assign]
             world.bookies[0].storage.commit_error = StorageFullError("no space", "make some")
             await writer.append(b"1")
-            await trio.sleep(10)
+            await trio.sleep(6)
             assert failures >= 5
             assert (await announced(world))[world.bookies[0].bookie_id]
 

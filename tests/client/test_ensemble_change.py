@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 import pytest
@@ -311,3 +312,22 @@ async def test_creating_needs_enough_bookies_that_can_be_reached(autojump_clock:
         assert await client.ledgers() == []
         async with client.create_ledger(quorum=replog.Quorum(2, 2, 1)) as writer:
             await writer.append(b"0")
+
+
+async def test_a_disk_that_hangs_in_its_commit_thread_is_replaced() -> None:
+    """With real threads and the real clock: the event loop goes on, and leaving waits for the disk."""
+    options = ClientOptions(add_timeout_s=0.2, read_timeout_s=0.2, bookie_retry_after_s=0.2)
+    async with cluster(4, is_instant=False) as world, world.client(options) as client:
+        async with client.create_ledger() as writer:
+            await writer.append(b"0")
+            victim = world.named(writer.metadata.last_fragment.ensemble)[0]
+            victim.storage.gate = threading.Event()
+            with trio.fail_after(5):
+                for number in range(1, 20):
+                    await writer.append(b"%d" % number)
+                    await trio.sleep(0.03)
+                assert victim.bookie_id not in writer.metadata.last_fragment.ensemble
+        assert await read_ledger(client, writer.ledger_id) == [b"%d" % number for number in range(20)]
+        victim.storage.gate.set()
+        victim.storage.gate = None
+    assert not [thread for thread in threading.enumerate() if thread.name == "replog commit"]

@@ -51,7 +51,6 @@ class LedgerScan:
         self.ledger_id = metadata.ledger_id
         self._random = random.Random(metadata.ledger_id)
         self._digest = digest
-        self._drive = EffectLoop(lambda: self._machine.take_effects(), self._perform)  # a retry makes another machine
         self._key = key
         self._surroundings = surroundings
         self._membership = surroundings.membership
