@@ -13,7 +13,7 @@ import trio
 from replog.client.entries import EntryBatch
 from replog.client.ledgers import Ledgers
 from replog.client.reader import LedgerScan
-from replog.errors import LedgerNotFoundError, LogNotFoundError, PositionError, TrimmedError
+from replog.errors import EntryNotFoundError, LedgerNotFoundError, LogNotFoundError, PositionError, TrimmedError
 from replog.log.records import LogRecords
 from replog.metadata import ledger_key_path, log_key_path
 from replog.nursery import open_service_nursery
@@ -183,7 +183,7 @@ class LogReader(trio.abc.ReceiveChannel[Record]):
                 continue
             try:
                 batch = await self._scan.take()
-            except LedgerNotFoundError:
+            except (LedgerNotFoundError, EntryNotFoundError):  # bookies may be faster to forget than the metastore
                 await self._explain_missing(self._segment)
                 raise
             if batch is not None:

@@ -1,0 +1,30 @@
+"""A log is trimmed under a reader, and its bookies are faster than the ledger's record: trimmed, not lost."""
+
+from pathlib import Path
+
+import pytest
+
+import replog
+from replog.metadata import decode_log, encode_log, log_key_path
+from replog.metastores.memory import MemoryMetastore
+
+
+async def test_entries_that_bookies_dropped_were_trimmed(tmp_path: Path) -> None:
+    metastore = MemoryMetastore()
+    async with (
+        replog.embed(tmp_path, storage="memory", metastore=metastore) as client,
+        client.write_log("events") as log,
+    ):
+        await log.extend([b"one", b"two"])
+        first_ledger = log.ledger_id
+        await log.roll()
+        await log.append(b"three")
+        async with client.read_log("events", after="1:0") as reader:
+            key = log_key_path("events")
+            found = await metastore.get(key)
+            trimmed = decode_log(key, found.value).trimmed_before(2)
+            await metastore.put(key, encode_log(trimmed), found.version)
+            await client.bookies[0].server.drop(first_ledger)
+            with pytest.raises(replog.TrimmedError) as caught:
+                await reader.receive()
+            assert caught.value.first_available == replog.Position(2, 0)
