@@ -91,6 +91,7 @@ class BatchSender:
         self._attention = trio.Event()
         self._published = -1
         self._token = trio.lowlevel.current_trio_token()
+        self._clock = trio.lowlevel.current_clock()
 
     @property
     def last_add_confirmed(self) -> int:
@@ -142,14 +143,13 @@ class BatchSender:
     def _send_batch(self) -> None:
         payloads, size_bytes = self._take_batch()
         last = self.last_add_pushed - len(self._gathered)
-        self._confirmations.sent(last, size_bytes, trio.current_time(), self.last_add_pushed)
+        self._confirmations.sent(last, size_bytes, self._clock.current_time(), self.last_add_pushed)
         self._unchecked_bytes += size_bytes
         self.batches_sent += 1
         self.entries_sent += len(payloads)
         self._published = self._machine.last_add_confirmed  # the batch carries it
         self._machine.add(payloads, time.time_ns())
-        if not self._attention.is_set():
-            self._attention.set()
+        self._attention.set()
 
     def _take_batch(self) -> tuple[list[bytes], int]:
         """As many of the gathered entries as fit into one batch for each rotation; at least one for each."""
@@ -187,7 +187,10 @@ class BatchSender:
                 effects = self._machine.take_effects()
                 self._last_effect = effects[-1] if effects else None
                 for effect in effects:
-                    self._perform(effect)
+                    if type(effect) is SendAdd:
+                        self._send_add(effect)
+                    else:
+                        self._perform(effect)
                 if not effects:
                     if self._machine.metadata.fragments is not self._fragments:
                         self._report_ensemble_change()
@@ -209,9 +212,7 @@ class BatchSender:
             self._observe(EnsembleChanged(self.ledger_id, after.first_entry_id, replaced))
 
     def _perform(self, effect: Effect) -> None:
-        if isinstance(effect, SendAdd):
-            self._send_add(effect)
-        elif isinstance(effect, Confirmed):
+        if isinstance(effect, Confirmed):
             self._confirmed(effect.last_add_confirmed)
         elif isinstance(effect, SendLastAddConfirmed):
             self._send_last_add_confirmed(effect)
@@ -264,8 +265,9 @@ class BatchSender:
 
     def _confirmed(self, last_add_confirmed: int) -> None:
         sent_at = self._confirmations.advance(last_add_confirmed)
-        slow_rounds = int((trio.current_time() - sent_at) / _SLOW_ROUND_S)
-        self._depth = max(_DEPTH_MIN, min(self._options.batches_in_flight_max, _DEPTH_MIN + slow_rounds))
+        if self._gathered or self._confirmations.in_flight:  # a lone one says nothing of how many should fly
+            slow_rounds = int((self._clock.current_time() - sent_at) / _SLOW_ROUND_S)
+            self._depth = max(_DEPTH_MIN, min(self._options.batches_in_flight_max, _DEPTH_MIN + slow_rounds))
         if self.on_progress is not None:
             self.on_progress()
 

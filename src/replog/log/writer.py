@@ -226,10 +226,11 @@ class LogWriter:
             raise trio.ClosedResourceError(f"log {self.name!r}: this writer was closed")
 
     def _consider_roll(self) -> None:
-        if self._writer.error is not None:
+        writer = self._writer
+        if writer.error is not None:
             self._roll_wanted.set()  # wakes the background task, which ends
         elif not self._roll_wanted.is_set():
-            options, writer = self._options, self._writer
+            options = self._options
             is_long = options.roll_bytes is not None and writer.length_bytes >= options.roll_bytes
             is_many = options.roll_entries is not None and writer.last_add_pushed + 1 >= options.roll_entries
             if is_long or is_many:

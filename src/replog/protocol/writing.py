@@ -103,17 +103,17 @@ class LedgerWriting(LedgerMachine):
         first = self.last_add_pushed + 1
         self.length += sum(map(len, payloads))
         self.last_add_pushed += len(payloads)
-        stride = self._stride
+        stride, metadata = self._stride, self.metadata
         pending = []
         for rotation in range(min(stride, len(payloads))):
             batch = batches.build(
                 self._digest,
-                ledger_id=self.metadata.ledger_id,
+                ledger_id=metadata.ledger_id,
                 first_entry_id=first + rotation,
                 stride=stride,
                 payloads=payloads if stride == 1 else payloads[rotation::stride],
                 last_add_confirmed=self.last_add_confirmed,
-                stamp=self.metadata.last_fragment.term,
+                stamp=metadata.last_fragment.term,
                 timestamp_ns=timestamp_ns,
                 cumulative_length=self.length,
             )
