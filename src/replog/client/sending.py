@@ -81,6 +81,7 @@ class BatchSender:
         self._send_scheduled = False
         self._held = False
         self._alone = False
+        self._lone_appends = 0  # since somebody else was seen to append
         self._last_effect: Effect | None = None
         self._closing = False  # no push is taken any more
         self._is_machine_closed = False
