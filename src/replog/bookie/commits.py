@@ -21,8 +21,8 @@ import attrs
 import trio
 
 from replog.abc import Mutation, PutBatch, Reply, Storage
-from replog.errors import RemoteProtocolError, StorageError, StorageFailedError, StorageFullError, StorageUncertainError
-from replog.protocol.batch import Batch, check_damage
+from replog.errors import StorageError, StorageFailedError, StorageFullError, StorageUncertainError
+from replog.protocol.batch import Batch
 from replog.protocol.bookie import Accepted, LedgerOnBookie, settle_add
 from replog.protocol.messages import AddRequest, RecoveryReadRequest, Response, Status
 
@@ -54,17 +54,6 @@ class _Outcome:
 _DURABLE = _Outcome()
 
 
-def _damage(accepted: Accepted) -> _Outcome | None:
-    """Why a batch that was damaged on its way is not stored: nobody could ever read it."""
-    request = accepted.request
-    if isinstance(request, AddRequest) and accepted.refusal is None:
-        try:
-            check_damage(request.batch)
-        except RemoteProtocolError as error:
-            return _Outcome(Status.BAD_REQUEST, str(error))
-    return None
-
-
 class GroupCommit:
     """The queue before one storage, and the thread behind it."""
 
@@ -79,9 +68,8 @@ class GroupCommit:
         self._waiting: deque[Work] = deque()
         self._works = 0  # accepted and not answered
         self._epoch = 0  # of what is accepted now. Written in the trio thread
-        self._ended_epoch = (
-            -1
-        )  # nothing of it, or of one before it, is committed any more. Written where commits are made
+        # Nothing of this epoch, or of one before it, is committed any more. Written where commits are made.
+        self._ended_epoch = -1
         self._ended_by: StorageError | None = None
         self._is_drain_scheduled = False
         self._wake: queue.SimpleQueue[bool] = queue.SimpleQueue()  # True for work; False ends the thread
@@ -199,10 +187,6 @@ class GroupCommit:
         mutations: list[Mutation] = []
         for work in group:
             accepted = work.accepted
-            if damage := _damage(accepted):
-                mutations += [each for each in accepted.mutations if not isinstance(each, PutBatch)]
-                outcomes.append(damage)
-                continue
             if not accepted.may_be_stored:
                 mutations += accepted.mutations
                 outcomes.append(_DURABLE)

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 
 import attrs
 
-from replog.protocol.batch import Batch
+from replog.errors import RemoteProtocolError
+from replog.protocol.batch import Batch, check_damage
 from replog.protocol.messages import (
     AddRequest,
     FenceRequest,
@@ -108,6 +109,10 @@ class LedgerOnBookie:
             if batch.stride != (self._stride or batch.stride):
                 detail = f"{batch!r} in a ledger whose batches have stride {self._stride} (T3)"
                 return Response(request.request_id, Status.BAD_REQUEST, detail=detail)
+            try:
+                check_damage(batch)  # also its header: a wrong last add confirmed would mislead recoveries (R4)
+            except RemoteProtocolError as error:
+                return Response(request.request_id, Status.BAD_REQUEST, detail=str(error))
         return None
 
     def _raise_marks(self, request: OrderedRequest) -> SetMarks | None:
