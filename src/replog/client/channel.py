@@ -23,7 +23,7 @@ _CHECKS_PER_TIMEOUT = 10
 
 
 class BookieChannel:
-    """The requests to one bookie over one connection. Made by `BookieChannels`."""
+    """The requests to one bookie over one connection. Made by `Membership`."""
 
     def __init__(self, bookie_id: str, outstanding_bytes_max: int, shortest_timeout_s: float) -> None:
         self.bookie_id = bookie_id
@@ -60,22 +60,6 @@ class BookieChannel:
             self.connection.send((request,))
         except BookieError as error:
             self._answer(request.request_id, error)
-
-    async def call(self, make_request: Callable[[int], Request], timeout_s: float) -> Response:
-        """Sends a request and waits. Raises `BookieError` if no answer comes. If cancelled, the outcome is unknown."""
-        answers: list[Answer] = []
-        answered = trio.Event()
-
-        def on_answer(answer: Answer, _context: object) -> None:
-            answers.append(answer)
-            answered.set()
-
-        self.ask(make_request(self.next_request_id()), on_answer, None, timeout_s)
-        await answered.wait()
-        answer = answers[0]
-        if isinstance(answer, BookieError):
-            raise answer
-        return answer
 
     # -- what the connection says -----------------------------------------------------------------------------------
 

@@ -87,11 +87,6 @@ class LedgerScan:
         """Whether the ledger is closed and everything in it was given out."""
         return self._machine.is_at_end and not self._deliveries
 
-    @property
-    def next_entry_id(self) -> int:
-        """The next id to be given out."""
-        return self._deliveries[0].first_entry_id if self._deliveries else self._machine.next_entry_id
-
     # -- learning how far it goes -----------------------------------------------------------------------------------
 
     async def refresh(self, wait_s: float = 0.0) -> None:

@@ -19,9 +19,8 @@ from replog.metadata import ledger_key_path, log_key_path
 from replog.nursery import open_service_nursery
 from replog.protocol.model import LedgerState, LogMetadata, Position, Segment
 
-_CLOSING_S = (
-    5.0  # how long a ledger that isn't the last may still be open, before a reader that doesn't follow ends there
-)
+# How long a ledger that isn't the last may still be open, before a reader that doesn't follow ends there.
+_CLOSING_S = 5.0
 
 
 class Record(NamedTuple):
