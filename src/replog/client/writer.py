@@ -7,11 +7,10 @@ list's append. A push never waits for the machine; the machine's answers send wh
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import TracebackType
-from typing import Self
 
 import trio
 
+from replog.client.contexts import WriterContext
 from replog.client.failure import another
 from replog.client.sending import BatchSender
 from replog.errors import MetastoreUncertainError, ReplogError
@@ -23,7 +22,7 @@ _LOOK_AROUND_EVERY = 8  # appends of a task that appends alone
 _FAREWELL_S = 5.0  # for closing after the application failed or was cancelled
 
 
-class LedgerWriter(BatchSender):
+class LedgerWriter(BatchSender, WriterContext):
     """The one writer of a ledger. Made by `Client.create_ledger`; use it as a context.
 
     Leaving the context without an error confirms everything and closes the ledger; leaving it on an error closes it at
@@ -239,21 +238,6 @@ class LedgerWriter(BatchSender):
         if self._error is not None and not self._is_error_told:
             self._is_error_told = True
             raise another(self._error)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if error is not None:
-            await self.say_farewell(error)
-            return
-        try:
-            await self.aclose()
-        except trio.Cancelled as cancelled:
-            await self.say_farewell(cancelled)
-            raise
 
     async def say_farewell(self, error: BaseException) -> None:
         """Closes at the last confirmed entry, if that can be done in a few seconds."""

@@ -9,11 +9,10 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from types import TracebackType
-from typing import Self
 
 import trio
 
+from replog.client.contexts import WriterContext
 from replog.client.failure import another
 from replog.client.ledgers import Ledgers
 from replog.client.writer import LedgerWriter
@@ -38,7 +37,7 @@ class _RollRequest:
         self.segment = 0  # the new one, if it succeeded
 
 
-class LogWriter:
+class LogWriter(WriterContext):
     """The one writer of a log, until somebody else takes over. Made by `Client.write_log`; use it as a context.
 
     Leaving the context without an error confirms everything and closes the last ledger; leaving it on an error closes
@@ -364,22 +363,7 @@ class LogWriter:
             finally:
                 self._background.cancel()
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if error is not None:
-            await self._say_farewell(error)
-            return
-        try:
-            await self.aclose()
-        except trio.Cancelled as cancelled:
-            await self._say_farewell(cancelled)
-            raise
-
-    async def _say_farewell(self, error: BaseException) -> None:
+    async def say_farewell(self, error: BaseException) -> None:
         """Ends a roll under way, and closes at the last confirmed entry, if that can be done in a few seconds."""
         self._leaving.set()
         self._background.cancel()
