@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Awaitable, Callable, Iterator
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar
 
 from replog.errors import ConfigError
 from replog.protocol.effects import Delivered
 
 if TYPE_CHECKING:
     from replog.protocol.batch import Batch
+
+
+AnyBatch = TypeVar("AnyBatch")
 
 
 class Entry(NamedTuple):
@@ -95,3 +98,19 @@ class EntryBatch:
             for entry_id, data in enumerate(self.payloads(), self.first_entry_id):
                 holder = next(batch for batch in self._batches if batch.holds(entry_id))
                 yield Entry(entry_id, data, holder.timestamp_ns)
+
+
+class Batches(Generic[AnyBatch]):
+    """An async iterator over batches, as `receive` gives them until there is None."""
+
+    def __init__(self, receive: Callable[[], Awaitable[AnyBatch | None]]) -> None:
+        self._receive = receive
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> AnyBatch:
+        batch = await self._receive()
+        if batch is None:
+            raise StopAsyncIteration
+        return batch

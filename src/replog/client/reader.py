@@ -12,7 +12,7 @@ import trio
 
 from replog.client.channel import Answer, BookieChannel
 from replog.client.driving import EffectLoop, Surroundings
-from replog.client.entries import Entry, EntryBatch
+from replog.client.entries import Batches, Entry, EntryBatch
 from replog.client.membership import connect_all
 from replog.config import ClientOptions
 from replog.errors import (
@@ -333,10 +333,10 @@ class LedgerReader:
         self._check_open()
         return self._scan.take_nowait()
 
-    def batches(self) -> LedgerBatches:
+    def batches(self) -> Batches[EntryBatch]:
         """The entries in batches, as they were stored: by far the cheapest way to read many. Use one at a time."""
         self._check_open()
-        return LedgerBatches(self._scan)
+        return Batches(self._scan.take)
 
     def __aiter__(self) -> LedgerEntries:
         self._check_open()
@@ -358,22 +358,6 @@ class LedgerReader:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._closed = True
-
-
-class LedgerBatches:
-    """An async iterator over `EntryBatch`."""
-
-    def __init__(self, scan: LedgerScan) -> None:
-        self._scan = scan
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> EntryBatch:
-        batch = await self._scan.take()
-        if batch is None:
-            raise StopAsyncIteration
-        return batch
 
 
 class LedgerEntries:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Self
 
 import trio
 
-from replog.client.entries import EntryBatch
+from replog.client.entries import Batches, EntryBatch
 from replog.client.ledgers import Ledgers
 from replog.client.reader import LedgerScan
 from replog.errors import EntryNotFoundError, LedgerNotFoundError, LogNotFoundError, PositionError, TrimmedError
@@ -165,10 +165,10 @@ class LogReader(trio.abc.ReceiveChannel[Record]):
         except StopAsyncIteration:
             raise trio.EndOfChannel from None
 
-    def batches(self) -> LogBatches:
+    def batches(self) -> Batches[RecordBatch]:
         """The records in batches, as they were stored: by far the cheapest way to read many. Iterate this or the reader, not
         both: a batch leaves out what an iteration has not come to."""
-        return LogBatches(self)
+        return Batches(self.receive_batch)
 
     async def receive_batch(self) -> RecordBatch | None:
         """The next batch of records; None at the end, if it doesn't follow. Raises `EntryUnreadableError` (retry: yes),
@@ -323,19 +323,3 @@ class LogReader(trio.abc.ReceiveChannel[Record]):
     ) -> None:
         self._closed = True
         self._iterator = iter(())
-
-
-class LogBatches:
-    """An async iterator over `RecordBatch`."""
-
-    def __init__(self, reader: LogReader) -> None:
-        self._reader = reader
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> RecordBatch:
-        batch = await self._reader.receive_batch()
-        if batch is None:
-            raise StopAsyncIteration
-        return batch
