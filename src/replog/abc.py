@@ -28,6 +28,17 @@ from replog.protocol.quorum import Quorum
 # -- storage ------------------------------------------------------------------------------------------------------
 
 
+@attrs.frozen
+class Damage:
+    """A stored batch that can't be read: its identities (T3), and where and how it is damaged, for people."""
+
+    ledger_id: int
+    stamp: int
+    first_entry_id: int
+    last_entry_id: int
+    description: str
+
+
 class Storage(ABC):
     """Where one bookie keeps its ledgers. Synchronous: the bookie owns the threads.
 
@@ -79,6 +90,28 @@ class Storage(ABC):
     def read_nowait(self, ledger_id: int, entry_id: int, stamp: int, bytes_max: int) -> list[Batch]:
         """As `read`, but raises `trio.WouldBlock` rather than wait for a disk."""
         raise trio.WouldBlock
+
+    def free_bytes(self) -> int | None:
+        """How many bytes the disk still takes, or None if nothing is known to limit it. May look at the disk, never waits
+        for a commit. The bookie stops taking new entries while this is low (B5)."""
+        return None
+
+    def compact(self, *, is_major: bool = False) -> None:
+        """Gives back space that nothing needs now, rather than when the storage's own schedule says; minor: where most of
+        it is gained (B6). Blocks until done, for as long as it takes; commits and reads go on meanwhile.
+
+        What can be read stays the same throughout, also after a crash at any moment. Returns early if the storage is
+        closed meanwhile. Raises `StorageFullError` if there is no room to work: nothing is lost then;
+        `StorageFailedError`."""
+
+    def scrub(self) -> None:
+        """Reads all that is stored and checks it against damage now, rather than when the storage's own schedule says;
+        what it finds is in `damage`. Blocks until done; commits and reads go on meanwhile. Returns early if the storage
+        is closed meanwhile. Raises `StorageFailedError`."""
+
+    def damage(self) -> Sequence[Damage]:
+        """The damaged batches known of, and not yet stored again: reads of them raise `StorageUncertainError` (R4)."""
+        return ()
 
     def statistics(self) -> Mapping[str, float]:
         """Counters and gauges, by names with units, for people and metrics."""
