@@ -18,7 +18,7 @@ def test_exam(tmp_path: Path) -> None:
         opened.add(str(path))
         return memory.open_storage(str(path))
 
-    check_storage(open_storage, tmp_path)
+    check_storage(open_storage, tmp_path, survives_processes=False)
     for name in opened:
         memory.forget(name)
 

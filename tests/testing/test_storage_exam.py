@@ -137,10 +137,10 @@ def opener(kind: type[MemoryStorage]) -> Callable[[Path], Storage]:
 
 
 def test_a_right_one_passes(tmp_path: Path) -> None:
-    check_storage(opener(Broken), tmp_path)
+    check_storage(opener(Broken), tmp_path, survives_processes=False)
 
 
 @pytest.mark.parametrize("kind", Broken.__subclasses__())
 def test_a_broken_one_is_told_what_it_breaks(kind: type[MemoryStorage], tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match=r"broken contract of Storage: .*\n  found: "):
-        check_storage(opener(kind), tmp_path)
+        check_storage(opener(kind), tmp_path, survives_processes=False)

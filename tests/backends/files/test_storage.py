@@ -38,7 +38,7 @@ def test_exam_on_a_disk_in_memory(tmp_path: Path) -> None:
     def open_in_memory(path: Path) -> Storage:
         return open_storage(str(path), SMALL, disk=disk)
 
-    check_storage(open_in_memory, tmp_path)
+    check_storage(open_in_memory, tmp_path, survives_processes=False)
     assert list(tmp_path.iterdir()) == []
     assert disk.open_count == 0
 

@@ -1,0 +1,135 @@
+"""What must be in a storage: the same commits in one that stands in memory, and what differs from it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+
+import trio
+
+from replog.abc import Storage
+from replog.backends.memory import MemoryStorage
+from replog.protocol.batch import Batch
+from replog.protocol.mutations import Mutation, PutBatch
+from replog.testing.storage_exam.candidate import PLENTY_BYTES, expect
+
+Read = tuple[int, int, int, int]  # ledger id, entry id, stamp, the limit in bytes
+
+
+class Model:
+    """All that was committed, and all that was ever heard of, so that what must be absent is looked for too."""
+
+    def __init__(self) -> None:
+        self._storage = MemoryStorage()
+        self._batches: dict[Batch, None] = {}
+        self._streams: dict[tuple[int, int], int] = {}  # by ledger and stamp the highest entry
+        self._ledger_ids: dict[int, None] = {}
+
+    def commit(self, mutations: Sequence[Mutation]) -> None:
+        """These must be there from now on."""
+        self.hear_of(mutations)
+        self._storage.commit(mutations)
+
+    def hear_of(self, mutations: Sequence[Mutation]) -> None:
+        """These may be there or not; `difference` will look for them."""
+        for mutation in mutations:
+            if isinstance(mutation, PutBatch):
+                batch = mutation.batch
+                self._batches[batch] = None
+                stream = batch.ledger_id, batch.stamp
+                self._streams[stream] = max(batch.last_entry_id, self._streams.get(stream, 0))
+                self._ledger_ids[batch.ledger_id] = None
+            else:
+                self._ledger_ids[mutation.ledger_id] = None
+
+    @property
+    def ledger_ids(self) -> list[int]:
+        """The ledgers that must be listed."""
+        return self._storage.ledger_ids()
+
+    def stored(self) -> list[Batch]:
+        """All batches that must be there, in the order in which they were first heard of."""
+        return [batch for batch in self._batches if self._wanted(_read_of(batch))[:1] == [batch]]
+
+    def difference(self, storage: Storage) -> str | None:
+        """The first thing in which the storage is not as it must be, in words."""
+        found, wanted = storage.ledger_ids(), self._storage.ledger_ids()
+        if found != wanted:
+            missing, other = set(wanted).difference(found), set(found).difference(wanted)
+            return f"ledger_ids() lacks {sorted(missing)} and has {sorted(other)} too much: {found}"
+        for ledger_id in (*self._ledger_ids, 1 << 60):
+            if wrong := self._wrong_marks(storage, ledger_id):
+                return wrong
+        return next((wrong for read in self._reads() if (wrong := self._wrong_read(storage, read))), None)
+
+    def sampled_difference(self, storage: Storage, chance: random.Random, reads: int = 4) -> str | None:
+        """As `difference`, for marks and reads drawn by chance."""
+        if not self._ledger_ids:
+            return None
+        wrong = self._wrong_marks(storage, chance.choice(list(self._ledger_ids)[-12:]))
+        if wrong or not self._batches:
+            return wrong
+        batches = list(self._batches)
+        for _ in range(reads):
+            batch = chance.choice(batches[-20:] if chance.random() < 0.5 else batches)
+            entry_id = max(0, chance.randrange(batch.first_entry_id - 1, batch.last_entry_id + 2))
+            bytes_max = chance.choice((0, 500, 5000, 100_000, PLENTY_BYTES))
+            if wrong := self._wrong_read(storage, (batch.ledger_id, entry_id, batch.stamp, bytes_max)):
+                return wrong
+        return None
+
+    def settle(self, storage: Storage, in_flight: Sequence[Mutation] | None, why: str) -> None:
+        """Everything committed must be there, and what was in flight wholly or not at all; it counts from now on if it
+        is there."""
+        if in_flight is not None:
+            self.hear_of(in_flight)
+        without = self.difference(storage)
+        if without is None:
+            return
+        if in_flight is None:
+            expect(False, why, without)
+            return
+        self._storage.commit(in_flight)
+        with_it = self.difference(storage)
+        if with_it is not None:
+            expect(
+                False,
+                f"{why}; the commit in flight is there wholly or not at all",
+                f"{without}\n  and if the commit in flight counts: {with_it}\n  in flight: {in_flight}",
+            )
+
+    def _reads(self) -> Iterator[Read]:
+        for (ledger_id, stamp), last_entry_id in self._streams.items():
+            yield ledger_id, 0, stamp, PLENTY_BYTES
+            yield ledger_id, last_entry_id + 1, stamp, PLENTY_BYTES
+        for batch in self._batches:
+            yield _read_of(batch)
+
+    def _wanted(self, read: Read) -> list[Batch]:
+        return self._storage.read(*read)
+
+    def _wrong_marks(self, storage: Storage, ledger_id: int) -> str | None:
+        found, wanted = storage.marks(ledger_id), self._storage.marks(ledger_id)
+        return None if found == wanted else f"marks({ledger_id}) are {found}, not {wanted}"
+
+    def _wrong_read(self, storage: Storage, read: Read) -> str | None:
+        wanted, found = self._wanted(read), storage.read(*read)
+        if found != wanted:
+            return f"read{read} gives {told(found)}, not {told(wanted)}"
+        try:
+            at_once = storage.read_nowait(*read)
+        except trio.WouldBlock:
+            return None
+        if at_once == wanted[: len(at_once)] and bool(at_once) == bool(wanted):
+            return None
+        return f"read_nowait{read} gives {told(at_once)}, while `read` gives {told(found)}"
+
+
+def _read_of(batch: Batch) -> Read:
+    return batch.ledger_id, batch.last_entry_id, batch.stamp, 0
+
+
+def told(batches: Sequence[Batch]) -> str:
+    """Batches in few words."""
+    some = ", ".join(map(repr, batches[:4]))
+    return f"{len(batches)} batches: {some}{', ...' if len(batches) > 4 else ''}" if batches else "nothing"
