@@ -194,13 +194,13 @@ class Tampered:
 def tamper_with_commit(metastore: LMDBMetastore, commit: Callable[[Any], None]) -> None:
     environment = metastore._environment
     assert environment is not None
-    inner: Any = environment._lmdb
+    inner: Any = environment.map.environment
 
     def begin(write: bool = False, buffers: bool = False) -> Any:
         transaction = inner.begin(write=write, buffers=buffers)
         return Tampered(transaction, commit=lambda: commit(transaction)) if write else transaction
 
-    environment._lmdb = Tampered(inner, begin=begin)  # type: ignore[assignment]
+    environment.map.environment = Tampered(inner, begin=begin)  # type: ignore[assignment]
 
 
 async def test_a_commit_that_fails_is_uncertain_and_ends_the_environment(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from replog.errors import (
     VersionConflictError,
 )
 from replog.hookspecs import Backend, hookimpl
+from replog.lmdb_map import ForkedInUseError
 from replog.metastores.keys import check_key, check_value
 from replog.metastores.lmdb_environment import Environment, Job, Limits, NeedsGrowthError
 from replog.metastores.lmdb_records import FORMAT, Reading, Writing
@@ -282,7 +283,7 @@ def _borrow(path: str, limits: Limits, create: bool) -> Environment:
                 environment = None
             if environment is None:
                 if (inherited := _inherited.pop(real_path, None)) is not None:
-                    inherited.close_inherited()
+                    inherited.presence.close()
                 environment = Environment(real_path, limits)
                 _sync_directory(Path(real_path))
                 environment.start()
@@ -292,6 +293,8 @@ def _borrow(path: str, limits: Limits, create: bool) -> Environment:
                 f"metastore {path}: its data.mdb is no LMDB file of a known version ({error}). Nothing was changed; "
                 "use another directory"
             ) from error
+        except ForkedInUseError as error:
+            raise MetastoreError(f"metastore {error}") from error
         except (lmdb.Error, OSError) as error:
             raise MetastoreError(
                 f"metastore {path}: cannot be opened: {_reason(error)}. Nothing was changed"
@@ -333,26 +336,14 @@ def _reason(error: Exception) -> str:
     return str(error)
 
 
-def _before_fork() -> None:
-    for environment in list(_environments.values()):
-        environment.before_fork()
-
-
-def _after_fork_in_parent() -> None:
-    for environment in list(_environments.values()):
-        environment.after_fork()
-
-
 def _after_fork_in_child() -> None:
     global _lock
     _lock = threading.Lock()
-    for environment in _environments.values():
-        environment.after_fork()
     _inherited.update(_environments)
     _environments.clear()
 
 
-os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
+os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 @hookimpl

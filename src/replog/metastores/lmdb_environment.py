@@ -5,9 +5,8 @@ Rules:
 - Writes wait for the writer lock of other processes and for the disk, so one thread does them, all that have gathered
   in one transaction: one sync for many changes. They are answered after the commit, whatever the answer is.
 - Reads are done where they are asked: the map is in memory. They see every committed change of every process.
-- The map grows between transactions only; `_Gate` keeps the readers out meanwhile.
+- The map grows between transactions only, and forks happen between write transactions: `replog.lmdb_map`.
 - Versions come from one counter in the environment, so that they never repeat, not even over a deletion.
-- After a fork the child may use nothing of its parent's; opening the path anew closes what it inherited.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ import attrs
 import lmdb
 
 from replog.errors import MetastoreError, MetastoreUncertainError
+from replog.lmdb_map import READERS_MAX, LMDBMap
 from replog.metastores.lmdb_records import Reading, Writing
 from replog.metastores.presence import Presence
 
@@ -30,9 +30,7 @@ Answer = TypeVar("Answer")
 _JOBS_MAX = 1024  # in one transaction
 _JOB_BYTES_MAX = 8 << 20
 _QUEUE_BYTES_MAX = 64 << 20
-_READERS_MAX = 1024
 _STOP_TIMEOUT_S = 10.0
-_FORK_TIMEOUT_S = 1.0
 
 
 class NeedsGrowthError(Exception):
@@ -102,30 +100,6 @@ class Job:
         return self._answer
 
 
-class _Gate:
-    """Any number of readers (with this object as their context), or one that is `alone`."""
-
-    def __init__(self) -> None:
-        self._condition = threading.Condition()
-        self._readers = 0
-
-    def __enter__(self) -> None:
-        with self._condition:
-            self._readers += 1
-
-    def __exit__(self, *exc: object) -> None:
-        with self._condition:
-            self._readers -= 1
-            if not self._readers:
-                self._condition.notify_all()
-
-    def alone(self, action: Callable[[], None]) -> None:
-        with self._condition:
-            while self._readers:
-                self._condition.wait()
-            action()
-
-
 class _TooSmallError(MetastoreError):
     """The map is, for what was to be written or for what others wrote: its cause says which."""
 
@@ -137,24 +111,19 @@ class Environment:
         self.path = path
         self.users = 0
         self._limits = limits
-        self._gate = _Gate()
-        self._writing = threading.Lock()  # held during a write transaction, so that no fork happens within one
         self._queue: deque[Job] = deque()
         self._queue_bytes = 0
         self._queue_changed = threading.Condition()
         self._in_commit: list[Job] = []
         self._stopping = False
-        self._forks_between_writes = True
         self._failure: str | None = None
         self._watchers: set[Callable[[], None]] = set()
-        self._lmdb = lmdb.open(path, map_size=limits.map_bytes, max_readers=_READERS_MAX)
-        self._map_bytes = int(self._lmdb.info()["map_size"])
+        self.map = LMDBMap(path, limits.map_bytes, limits.map_bytes_max)
         try:
             self.presence = Presence(os.path.join(path, "presence"), limits.lease_s)
         except OSError:
-            self._lmdb.close()
+            self.map.close()
             raise
-        self._lmdb.reader_check()
         self._thread = threading.Thread(target=self._serve, name=f"replog metastore {path}", daemon=True)
 
     def start(self) -> None:
@@ -178,14 +147,14 @@ class Environment:
     def read(self, question: Callable[[Reading], Answer]) -> Answer:
         """Asks one snapshot. Raises `NeedsGrowthError`, `MetastoreError`, and what the question raises."""
         try:
-            with self._gate, self._lmdb.begin(buffers=True) as transaction:
+            with self.map.gate, self.map.environment.begin(buffers=True) as transaction:
                 return question(Reading(transaction, self.presence))
         except lmdb.MapResizedError as error:
             raise NeedsGrowthError from error
         except lmdb.ReadersFullError as error:
-            self._lmdb.reader_check()
+            self.map.clear_stale_readers()
             raise MetastoreError(
-                f"metastore {self.path}: more than {_READERS_MAX} readers at once; those of dead processes were "
+                f"metastore {self.path}: more than {READERS_MAX} readers at once; those of dead processes were "
                 "cleared now: try again"
             ) from error
         except (lmdb.Error, OSError) as error:
@@ -194,8 +163,8 @@ class Environment:
     def last_change(self) -> int:
         """A number that grows with every committed change of every process."""
         try:
-            with self._gate:
-                return int(self._lmdb.info()["last_txnid"])
+            with self.map.gate:
+                return int(self.map.environment.info()["last_txnid"])
         except lmdb.Error as error:
             raise MetastoreError(f"metastore {self.path}: cannot be read: {error}") from error
 
@@ -246,7 +215,7 @@ class Environment:
             for watcher in watchers:
                 watcher()
             self.presence.close()
-            self._gate.alone(self._lmdb.close)
+            self.map.close()
 
     def _take(self) -> list[Job] | None:
         """What has gathered; [] when it is time for a heartbeat; None when all is done."""
@@ -284,9 +253,9 @@ class Environment:
 
     def _try_to_commit(self, jobs: list[Job]) -> MetastoreError | None:
         """Returns what went wrong, or None. After `_TooSmallError` it may be tried again."""
-        with self._writing:
+        with self.map.writing:
             try:
-                transaction = self._lmdb.begin(write=True)  # waits for other processes
+                transaction = self.map.environment.begin(write=True)  # waits for other processes
                 try:
                     writing = Writing(transaction, self.presence)
                     for job in jobs:
@@ -312,42 +281,14 @@ class Environment:
     def _grow(self, why: _TooSmallError) -> MetastoreError | None:
         """Makes the map larger, or takes over what another process made of it. Returns what went wrong, or None."""
         if isinstance(why.__cause__, lmdb.MapResizedError):
-            self._resize(0)
+            self.map.resize(0)
             return None
-        self._lmdb.reader_check()  # dead readers keep old pages from being used again
-        if self._map_bytes < self._limits.map_bytes_max:
-            self._resize(min(self._map_bytes * 2, self._limits.map_bytes_max))
+        if self.map.grow():
             return None
         full = (
             f"metastore {self.path}: full at map_bytes_max={self._limits.map_bytes_max}; nothing was written. Raise it"
         )
         return _caused(MetastoreError(full), why)
-
-    def _resize(self, map_bytes: int) -> None:
-        """Sets the map's size, or with 0 takes over what another process made of it."""
-        self._gate.alone(lambda: self._lmdb.set_mapsize(map_bytes))
-        self._map_bytes = int(self._lmdb.info()["map_size"])
-
-    # -- forking --------------------------------------------------------------------------------------------------
-
-    def before_fork(self) -> None:
-        """Waits until no write transaction is under way, but not for ever: it may wait for another process."""
-        self._forks_between_writes = self._writing.acquire(timeout=_FORK_TIMEOUT_S)
-
-    def after_fork(self) -> None:
-        """Goes on, in the parent as in the child."""
-        if self._forks_between_writes:
-            self._writing.release()
-
-    def close_inherited(self) -> None:
-        """In a child: gives up the parent's environment, so that the path can be opened anew."""
-        if not self._forks_between_writes:
-            raise MetastoreError(
-                f"metastore {self.path}: this process was forked while its parent waited to write, and cannot open it. "
-                "Fork earlier, or start processes by spawning"
-            )
-        self.presence.close()
-        self._lmdb.close()
 
 
 def _caused(error: MetastoreError, cause: Exception) -> MetastoreError:

@@ -1,0 +1,183 @@
+"""One LMDB environment of this process, as metastores and storages need it: its map, its growth, forks.
+
+Rules:
+- LMDB must not be opened twice in a process; who uses this module sees to that.
+- Reads are done where they are asked, inside the gate: `with lmdb_map.gate, lmdb_map.environment.begin(buffers=True)`.
+- The map grows between transactions only; the gate keeps the readers out meanwhile. Write transactions are begun and
+  ended under `writing`, by one thread at a time.
+- After a fork the child may use nothing of its parent's; opening the path anew closes what it inherited. LMDB's table of
+  readers is shared with the parent, and closing would free the parent's places in it: so nobody reads during a fork, and
+  no transaction is kept for reuse.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+
+import lmdb
+
+READERS_MAX = 1024
+_FORK_TIMEOUT_S = 1.0
+
+
+class ForkedInUseError(Exception):
+    """This process was forked while its parent was in a transaction: it can't open what its parent had open.
+
+    For the modules that use this one: they turn it into an error of replog."""
+
+
+class Gate:
+    """Any number of readers (with this object as their context), or one action that is `alone`.
+
+    Who waits to be alone keeps new readers out, so that a crowd of readers can't keep it waiting for ever. A reader
+    must not enter twice."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition(threading.Lock())
+        self._readers = 0
+        self._is_claimed = False
+
+    def __enter__(self) -> None:
+        with self._changed:
+            while self._is_claimed:
+                self._changed.wait()
+            self._readers += 1
+
+    def __exit__(self, *exc: object) -> None:
+        with self._changed:
+            self._readers -= 1
+            if self._is_claimed and not self._readers:
+                self._changed.notify_all()
+
+    def claim(self, timeout_s: float | None = None) -> bool:
+        """Waits until no reader is inside, and keeps them out until `release`. False, and they go on, if that takes longer."""
+        with self._changed:
+            while self._is_claimed:
+                self._changed.wait()
+            self._is_claimed = True
+            if self._changed.wait_for(lambda: not self._readers, timeout_s):
+                return True
+            self._let_in()
+            return False
+
+    def release(self) -> None:
+        """Lets readers in again."""
+        with self._changed:
+            self._let_in()
+
+    def _let_in(self) -> None:
+        self._is_claimed = False
+        self._changed.notify_all()
+
+    def alone(self, action: Callable[[], None], timeout_s: float | None = None) -> bool:
+        """Does this when no reader is inside. False, and nothing was done, if they don't leave in time."""
+        if not self.claim(timeout_s):
+            return False
+        try:
+            action()
+        finally:
+            self.release()
+        return True
+
+
+class LMDBMap:
+    """An open environment, `environment`, and the size of its map, `map_bytes`. Every method may raise `lmdb.Error`."""
+
+    def __init__(self, path: str, map_bytes: int, map_bytes_max: int, *, read_ahead: bool = True) -> None:
+        """Opens the directory, or makes its files. Raises `ForkedInUseError`, `lmdb.Error`, OSError."""
+        self.path = os.path.realpath(path)
+        self.map_bytes_max = max(map_bytes, map_bytes_max)
+        self.gate = Gate()
+        self.writing = threading.Lock()  # held during a write transaction, so that no fork happens within one
+        self._is_still = True
+        inherited = _inherited.get(self.path)
+        if inherited is not None:
+            inherited._close_inherited()
+            del _inherited[self.path]
+        self.environment = lmdb.open(
+            path,
+            map_size=map_bytes,
+            max_readers=READERS_MAX,
+            max_spare_txns=0,
+            readahead=read_ahead,
+        )
+        self.map_bytes = int(self.environment.info()["map_size"])
+        self.clear_stale_readers()
+        _open.append(self)
+
+    def clear_stale_readers(self) -> None:
+        """Frees the places of readers that died: they keep old pages from being used again."""
+        self.environment.reader_check()
+
+    def grow(self) -> bool:
+        """Doubles the map, up to its maximum. False if it has that already. Not within a transaction."""
+        self.clear_stale_readers()
+        if self.map_bytes >= self.map_bytes_max:
+            return False
+        self.resize(min(self.map_bytes * 2, self.map_bytes_max))
+        return True
+
+    def resize(self, map_bytes: int) -> None:
+        """Sets the map's size, or what is used if that is more; with 0 takes over what another process made of it."""
+        self.gate.alone(lambda: self.environment.set_mapsize(map_bytes))
+        self.map_bytes = int(self.environment.info()["map_size"])
+
+    def close(self, timeout_s: float | None = None) -> bool:
+        """Closes it when the readers are out. False if they don't leave in time: then it stays open, for ever."""
+        if self in _open:
+            _open.remove(self)
+        return self.gate.alone(self.environment.close, timeout_s)
+
+    # -- forking --------------------------------------------------------------------------------------------------
+
+    def _before_fork(self) -> None:
+        """Waits until nobody writes or reads, but not for ever: a writer may wait for another process."""
+        self._is_still = self.writing.acquire(timeout=_FORK_TIMEOUT_S)
+        if self._is_still and not self.gate.claim(_FORK_TIMEOUT_S):
+            self.writing.release()
+            self._is_still = False
+
+    def _after_fork(self) -> None:
+        if self._is_still:
+            self.gate.release()
+            self.writing.release()
+
+    def _close_inherited(self) -> None:
+        if not self._is_still:
+            raise ForkedInUseError(
+                f"{self.path}: this process was forked while its parent wrote or read, or waited to, and cannot open it. "
+                "Fork earlier, or start processes by spawning"
+            )
+        self.environment.close()
+
+
+# -- the maps of this process -------------------------------------------------------------------------------------
+
+_open: list[LMDBMap] = []
+_inherited: dict[str, LMDBMap] = {}
+_forking: list[LMDBMap] = []
+
+
+def _before_fork() -> None:
+    _forking[:] = _open
+    for each in _forking:
+        each._before_fork()
+
+
+def _after_fork_in_parent() -> None:
+    for each in _forking:
+        each._after_fork()
+    _forking.clear()
+
+
+def _after_fork_in_child() -> None:
+    for each in _forking:
+        each._after_fork()
+        _inherited[each.path] = each
+    _forking.clear()
+    _open.clear()
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
