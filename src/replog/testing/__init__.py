@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from replog.testing.faults import Call, Fault, FaultyMetastore
     from replog.testing.metastore_exam import check_metastore
-    from replog.testing.storage_exam import check_storage
+    from replog.testing.storage_exam import check_storage, check_storage_damage
     from replog.testing.transport_exam import check_transport
 
 __all__ = [
     "check_storage",
+    "check_storage_damage",
     "check_metastore",
     "check_transport",
     "FaultyMetastore",
@@ -25,6 +26,7 @@ __all__ = [
 
 _PLACES = {
     "check_storage": "storage_exam",
+    "check_storage_damage": "storage_exam",
     "check_metastore": "metastore_exam",
     "check_transport": "transport_exam",
     "FaultyMetastore": "faults",

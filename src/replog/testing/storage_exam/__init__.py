@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from replog.testing.storage_exam.batches import make_batch
 from replog.testing.storage_exam.candidate import OpenStorage
+from replog.testing.storage_exam.damage import check_storage_damage
 from replog.testing.storage_exam.exam import check_storage
 
-__all__ = ["OpenStorage", "check_storage", "make_batch"]
+__all__ = ["OpenStorage", "check_storage", "check_storage_damage", "make_batch"]

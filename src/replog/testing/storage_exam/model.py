@@ -10,7 +10,7 @@ import trio
 from replog.abc import Storage
 from replog.backends.memory import MemoryStorage
 from replog.protocol.batch import Batch
-from replog.protocol.mutations import Mutation, PutBatch
+from replog.protocol.mutations import Marks, Mutation, PutBatch
 from replog.testing.storage_exam.candidate import PLENTY_BYTES, expect
 
 Read = tuple[int, int, int, int]  # ledger id, entry id, stamp, the limit in bytes
@@ -49,7 +49,12 @@ class Model:
 
     def stored(self) -> list[Batch]:
         """All batches that must be there, in the order in which they were first heard of."""
-        return [batch for batch in self._batches if self._wanted(_read_of(batch))[:1] == [batch]]
+        return [batch for batch in self._batches if self.wanted(read_of(batch))[:1] == [batch]]
+
+    @property
+    def known_ledger_ids(self) -> list[int]:
+        """All ledgers ever heard of, deleted ones too."""
+        return list(self._ledger_ids)
 
     def difference(self, storage: Storage) -> str | None:
         """The first thing in which the storage is not as it must be, in words."""
@@ -60,7 +65,7 @@ class Model:
         for ledger_id in (*self._ledger_ids, 1 << 60):
             if wrong := self._wrong_marks(storage, ledger_id):
                 return wrong
-        return next((wrong for read in self._reads() if (wrong := self._wrong_read(storage, read))), None)
+        return next((wrong for read in self.reads() if (wrong := self._wrong_read(storage, read))), None)
 
     def sampled_difference(self, storage: Storage, chance: random.Random, reads: int = 4) -> str | None:
         """As `difference`, for marks and reads drawn by chance."""
@@ -98,22 +103,28 @@ class Model:
                 f"{without}\n  and if the commit in flight counts: {with_it}\n  in flight: {in_flight}",
             )
 
-    def _reads(self) -> Iterator[Read]:
+    def reads(self) -> Iterator[Read]:
+        """What to read so as to see everything, and that what must be absent is."""
         for (ledger_id, stamp), last_entry_id in self._streams.items():
             yield ledger_id, 0, stamp, PLENTY_BYTES
             yield ledger_id, last_entry_id + 1, stamp, PLENTY_BYTES
         for batch in self._batches:
-            yield _read_of(batch)
+            yield read_of(batch)
 
-    def _wanted(self, read: Read) -> list[Batch]:
+    def wanted(self, read: Read) -> list[Batch]:
+        """What this read must give."""
         return self._storage.read(*read)
 
+    def wanted_marks(self, ledger_id: int) -> Marks | None:
+        """What the marks of this ledger must be."""
+        return self._storage.marks(ledger_id)
+
     def _wrong_marks(self, storage: Storage, ledger_id: int) -> str | None:
-        found, wanted = storage.marks(ledger_id), self._storage.marks(ledger_id)
+        found, wanted = storage.marks(ledger_id), self.wanted_marks(ledger_id)
         return None if found == wanted else f"marks({ledger_id}) are {found}, not {wanted}"
 
     def _wrong_read(self, storage: Storage, read: Read) -> str | None:
-        wanted, found = self._wanted(read), storage.read(*read)
+        wanted, found = self.wanted(read), storage.read(*read)
         if found != wanted:
             return f"read{read} gives {told(found)}, not {told(wanted)}"
         try:
@@ -125,7 +136,8 @@ class Model:
         return f"read_nowait{read} gives {told(at_once)}, while `read` gives {told(found)}"
 
 
-def _read_of(batch: Batch) -> Read:
+def read_of(batch: Batch) -> Read:
+    """A read of this batch alone."""
     return batch.ledger_id, batch.last_entry_id, batch.stamp, 0
 
 

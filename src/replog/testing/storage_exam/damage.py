@@ -1,0 +1,137 @@
+"""The second exam, for storages in files: damage is told, never taken for absence, and never returned as data (B3, R4)."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from replog.testing.storage_exam.candidate import Candidate, OpenStorage, expect
+from replog.testing.storage_exam.damaging import DamageFile, Way, ways_to_damage, ways_to_flip
+from replog.testing.storage_exam.judge import Judge
+from replog.testing.storage_exam.model import Model
+from replog.testing.storage_exam.workload import Workload
+
+_COMMITS = 40
+_LIVES = 4
+
+
+def check_storage_damage(
+    open_storage: OpenStorage,
+    directory: Path,
+    *,
+    sample: int = 16,
+    seed: int = 0,
+    damage: DamageFile | None = None,
+) -> None:
+    """Examines what a storage in files makes of damaged ones. Raises AssertionError, with the sentence that does not hold.
+
+    A storage is filled and closed; then, in copies of it, each regular file below its path is damaged in one place at a
+    time: `sample` bytes are flipped, a quarter as many are flipped while the storage is open, and as many truncations
+    are made, all drawn from `seed`. Whatever opens the copy, twice, must either be refused with an error that is a
+    `StorageError` (`StorageDamagedError` names a file), or read everything as it was stored, or be told of doubt by
+    `StorageUncertainError`: never wrong data or marks, never absence of what was committed, never a bare exception. What
+    `damage()` lists is in doubt, what is in doubt after `scrub()` is listed, and what is stored again is mended.
+
+    `damage(path, chance)` is one more way to damage a file: it does so to the file of this path, says in words what it
+    did, and answers None if it left it alone. It is called `sample` times for each file.
+
+    `open_storage` and `directory` are as for `check_storage`. Open it with options that make its files small: they are
+    copied for each damage. A storage whose format has no checksums of its own can't pass, and does not sit this exam.
+    """
+    original = Candidate(open_storage, directory / "storage")
+    model, bookie_id = _fill(original, seed)
+    pristine = directory / "pristine"
+    shutil.copytree(original.path, pristine, symlinks=True)
+    names = sorted(
+        path.relative_to(pristine) for path in pristine.rglob("*") if path.is_file() and not path.is_symlink()
+    )
+    expect(bool(names), "this exam is for storages in files below the path that they are given", "no file")
+    judge = Judge(model, bookie_id, {name.name for name in names})
+    for name in names:
+        content = (pristine / name).read_bytes()
+        chance = random.Random(f"{seed} {name}")
+        victim = _Victim(original, original.path / name, judge, f"{name}, {len(content)} bytes; seed={seed}")
+        for way in ways_to_damage(content, sample, chance, damage):
+            _renew(original.path, pristine)
+            victim.damage_closed(way)
+        for way in ways_to_flip(content, sample // 4, chance):
+            _renew(original.path, pristine)
+            victim.damage_open(way)
+
+
+def _fill(candidate: Candidate, seed: int) -> tuple[Model, str]:
+    """Several lives, so that what is written at the end and at the beginning of one is there too."""
+    workload, model, bookie_id = Workload(seed), Model(), ""
+    for life in range(_LIVES):
+        with candidate.opened() as storage:
+            bookie_id = storage.bookie_id
+            for _ in range(_COMMITS // _LIVES):
+                mutations = workload.next_commit()
+                storage.commit(mutations)
+                model.commit(mutations)
+            if life == _LIVES // 2:
+                storage.compact(is_major=True)
+    with candidate.opened() as storage:
+        if wrong := model.difference(storage):
+            expect(False, "read, marks: what was committed is there, before anything is damaged", wrong)
+    return model, bookie_id
+
+
+def _renew(path: Path, pristine: Path) -> None:
+    shutil.rmtree(path)
+    shutil.copytree(pristine, path, symlinks=True)
+
+
+class _Victim:
+    """A file of a storage, to be damaged in one place at a time."""
+
+    def __init__(self, candidate: Candidate, path: Path, judge: Judge, words: str) -> None:
+        self._candidate = candidate
+        self._path = path
+        self._judge = judge
+        self._words = words
+
+    def damage_closed(self, way: Way) -> None:
+        """Damages it, and opens the storage twice: the first opening may have taken the proof away."""
+        how = way(self._path)
+        if how is None:
+            return
+        with self._told(how):
+            self._open(is_first=True)
+            self._open(is_first=False)
+
+    def damage_open(self, way: Way) -> None:
+        """Damages it behind the back of a storage that has it open, and looks at it then and after."""
+        with self._candidate.opened() as storage:
+            if not self._path.is_file():
+                return  # opening was enough to give it up
+            how = f"while it was open, {way(self._path)}"
+            with self._told(how):
+                self._judge.judge(storage)
+                self._judge.judge_scrub(storage)
+        with self._told(how):
+            self._open(is_first=False)
+
+    def _open(self, *, is_first: bool) -> None:
+        storage = self._judge.open(self._candidate)
+        if storage is None:
+            return
+        with closing(storage):
+            doubtful = self._judge.judge(storage)
+            if is_first:
+                return
+            doubtful += self._judge.judge_scrub(storage)
+            self._judge.judge_mending(storage, list(dict.fromkeys(doubtful)))
+
+    @contextmanager
+    def _told(self, how: str) -> Iterator[None]:
+        try:
+            yield
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n  after damage: {how} [{self._words}]") from error
+        except Exception as error:
+            error.add_note(f"after damage: {how} [{self._words}]")
+            raise

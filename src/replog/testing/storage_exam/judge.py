@@ -1,0 +1,160 @@
+"""Whether the answers of a storage whose files were damaged are allowed: right, or doubtful, and nothing else (R4)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import TypeVar
+
+import trio
+
+from replog.abc import Damage, Storage
+from replog.errors import (
+    StorageDamagedError,
+    StorageError,
+    StorageFullError,
+    StorageInUseError,
+    StorageUncertainError,
+)
+from replog.protocol.batch import Batch
+from replog.protocol.mutations import PutBatch
+from replog.testing.storage_exam.candidate import Candidate, expect
+from replog.testing.storage_exam.model import Model, Read, read_of, told
+
+Answer = TypeVar("Answer")
+
+_DOUBT_RAISES = (
+    "doubt raises StorageUncertainError, and nothing else: exceptions of others never cross the seam bare (R4)"
+)
+_NEVER_ABSENT = "read: empty only if the entry is proven absent; damage is doubt, never absence (R4)"
+_NEVER_WRONG = "read: every batch returned was checked against damage (B3)"
+_MARKS = "marks: damage is doubt; what was committed is never forgotten or changed (R3, R4)"
+_REFUSED = (
+    "a storage that can't be opened says why: StorageDamagedError, StorageIdentityError or another StorageError (B3)"
+)
+
+
+class Judge:
+    """Knows what was stored, and judges whoever opens it now."""
+
+    def __init__(self, model: Model, bookie_id: str, file_names: Collection[str]) -> None:
+        self._model = model
+        self._bookie_id = bookie_id
+        self._file_names = file_names
+
+    def open(self, candidate: Candidate) -> Storage | None:
+        """The storage, or None if it refuses, for a good reason."""
+        try:
+            return candidate.open()
+        except (StorageInUseError, StorageFullError) as error:
+            raise _broken(f"{_REFUSED}, not that it is in use or full", error) from error
+        except StorageDamagedError as error:
+            named = any(name in str(error) for name in self._file_names)
+            expect(named, "StorageDamagedError: names file and offset (B3)", f"{error}")
+            return None
+        except StorageError:
+            return None
+        except Exception as error:
+            raise _broken(_REFUSED, error) from error
+
+    def judge(self, storage: Storage) -> list[Batch]:
+        """Asks for everything. Returns the batches that are in doubt."""
+        kept = storage.bookie_id
+        expect(kept == self._bookie_id, "the identity is kept for ever (B4)", f"{kept}, it was {self._bookie_id}")
+        listed = _unless_doubtful(storage.ledger_ids)
+        expect(
+            listed is None or listed == self._model.ledger_ids,
+            "ledger_ids: all ledgers of which anything is known; damage is doubt (R4)",
+            f"{listed}, not {self._model.ledger_ids}",
+        )
+        for ledger_id in self._model.known_ledger_ids:
+            self._judge_marks(storage, ledger_id)
+        for read in self._model.reads():
+            self._judge_read(storage, read)
+        return [
+            batch
+            for batch in self._model.stored()
+            if _unless_doubtful(lambda batch=batch: storage.read(*read_of(batch))) is None  # type: ignore[misc]
+        ]
+
+    def judge_scrub(self, storage: Storage) -> list[Batch]:
+        """Scrubs it and asks for everything: what is in doubt is listed, and what is listed is in doubt."""
+        _unless_doubtful(storage.scrub)
+        doubtful = self.judge(storage)
+        known = _unless_doubtful(storage.damage) or ()
+        for damage in known:
+            expect(isinstance(damage, Damage), "damage: a sequence of `Damage`", damage)
+            read = (damage.ledger_id, damage.first_entry_id, damage.stamp, 0)
+            answer = _unless_doubtful(lambda read=read: storage.read(*read))  # type: ignore[misc]
+            expect(
+                answer is None, "damage: reads of them raise StorageUncertainError (R4)", f"{damage}; read: {answer}"
+            )
+        if type(storage).damage is not Storage.damage:
+            for batch in doubtful:
+                is_listed = any(_is_of(batch, damage) for damage in known)
+                expect(is_listed, "scrub: what it finds is in `damage`", f"{batch} is in doubt; damage() is {known}")
+        return doubtful
+
+    def judge_mending(self, storage: Storage, doubtful: list[Batch]) -> None:
+        """What is stored again, as a repair does, is there and no longer listed."""
+        if not doubtful:
+            return
+        storage.commit([PutBatch(batch) for batch in doubtful])
+        for batch in doubtful:
+            found = storage.read(*read_of(batch))
+            expect(found == [batch], "commit: what was damaged and is stored again can be read again", (batch, found))
+            listed = [damage for damage in storage.damage() if _is_of(batch, damage)]
+            expect(not listed, "damage: the batches known of, and not yet stored again", listed)
+
+    def _judge_marks(self, storage: Storage, ledger_id: int) -> None:
+        try:
+            found = storage.marks(ledger_id)  # None is an answer here
+        except StorageUncertainError:
+            return
+        except Exception as error:
+            raise _broken(_DOUBT_RAISES, error) from error
+        wanted = self._model.wanted_marks(ledger_id)
+        expect(found == wanted, _MARKS, f"marks({ledger_id}) are {found}, not {wanted}")
+
+    def _judge_read(self, storage: Storage, read: Read) -> None:
+        wanted = self._model.wanted(read)
+        found = _unless_doubtful(lambda: storage.read(*read))
+        self._judge_batches(storage, read, wanted, found)
+        try:
+            at_once = _unless_doubtful(lambda: storage.read_nowait(*read))
+        except trio.WouldBlock:
+            return
+        self._judge_batches(storage, read, wanted, at_once)
+
+    def _judge_batches(self, storage: Storage, read: Read, wanted: list[Batch], found: list[Batch] | None) -> None:
+        if found is None or found == wanted:
+            return
+        words = f"read{read} gives {told(found)}, not {told(wanted)}"
+        expect(bool(found), _NEVER_ABSENT, words)
+        expect(found == wanted[: len(found)], _NEVER_WRONG, words)
+        missing = wanted[len(found)]  # a damaged one may end the answer, if it is in doubt itself
+        is_doubtful = _unless_doubtful(lambda: storage.read(*read_of(missing))) is None
+        expect(is_doubtful, "read: those that start after it, while their bytes fit; only doubt ends it before", words)
+
+
+def _unless_doubtful(call: Callable[[], Answer]) -> Answer | None:
+    """The answer, or None if it is in doubt. Raises AssertionError for any other error."""
+    try:
+        return call()
+    except StorageUncertainError:
+        return None
+    except trio.WouldBlock:
+        raise
+    except Exception as error:
+        raise _broken(_DOUBT_RAISES, error) from error
+
+
+def _is_of(batch: Batch, damage: Damage) -> bool:
+    return (
+        (damage.ledger_id, damage.stamp) == (batch.ledger_id, batch.stamp)
+        and damage.first_entry_id <= batch.first_entry_id
+        and batch.last_entry_id <= damage.last_entry_id
+    )
+
+
+def _broken(sentence: str, error: Exception) -> AssertionError:
+    return AssertionError(f"broken contract of Storage: {sentence}\n  found: {type(error).__name__}: {error}")
