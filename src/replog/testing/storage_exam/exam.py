@@ -17,7 +17,7 @@ def check_storage(
     directory: Path,
     *,
     survives_processes: bool = True,
-    kills: int = 8,
+    kills: int = 16,
     steps: int = 300,
     seed: int = 0,
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from functools import partial
 from typing import TypeVar
 
 import trio
@@ -71,9 +72,7 @@ class Judge:
         for read in self._model.reads():
             self._judge_read(storage, read)
         return [
-            batch
-            for batch in self._model.stored()
-            if _unless_doubtful(lambda batch=batch: storage.read(*read_of(batch))) is None  # type: ignore[misc]
+            batch for batch in self._model.stored() if _unless_doubtful(partial(storage.read, *read_of(batch))) is None
         ]
 
     def judge_scrub(self, storage: Storage) -> list[Batch]:
@@ -84,7 +83,7 @@ class Judge:
         for damage in known:
             expect(isinstance(damage, Damage), "damage: a sequence of `Damage`", damage)
             read = (damage.ledger_id, damage.first_entry_id, damage.stamp, 0)
-            answer = _unless_doubtful(lambda read=read: storage.read(*read))  # type: ignore[misc]
+            answer = _unless_doubtful(partial(storage.read, *read))
             expect(
                 answer is None, "damage: reads of them raise StorageUncertainError (R4)", f"{damage}; read: {answer}"
             )
@@ -100,7 +99,7 @@ class Judge:
             return
         storage.commit([PutBatch(batch) for batch in doubtful])
         for batch in doubtful:
-            found = storage.read(*read_of(batch))
+            found = _unless_doubtful(partial(storage.read, *read_of(batch)))
             expect(found == [batch], "commit: what was damaged and is stored again can be read again", (batch, found))
             listed = [damage for damage in storage.damage() if _is_of(batch, damage)]
             expect(not listed, "damage: the batches known of, and not yet stored again", listed)
@@ -117,10 +116,10 @@ class Judge:
 
     def _judge_read(self, storage: Storage, read: Read) -> None:
         wanted = self._model.wanted(read)
-        found = _unless_doubtful(lambda: storage.read(*read))
+        found = _unless_doubtful(partial(storage.read, *read))
         self._judge_batches(storage, read, wanted, found)
         try:
-            at_once = _unless_doubtful(lambda: storage.read_nowait(*read))
+            at_once = _unless_doubtful(partial(storage.read_nowait, *read))
         except trio.WouldBlock:
             return
         self._judge_batches(storage, read, wanted, at_once)
@@ -132,7 +131,7 @@ class Judge:
         expect(bool(found), _NEVER_ABSENT, words)
         expect(found == wanted[: len(found)], _NEVER_WRONG, words)
         missing = wanted[len(found)]  # a damaged one may end the answer, if it is in doubt itself
-        is_doubtful = _unless_doubtful(lambda: storage.read(*read_of(missing))) is None
+        is_doubtful = _unless_doubtful(partial(storage.read, *read_of(missing))) is None
         expect(is_doubtful, "read: those that start after it, while their bytes fit; only doubt ends it before", words)
 
 

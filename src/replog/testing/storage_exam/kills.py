@@ -12,6 +12,7 @@ import traceback
 import warnings
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from typing import NoReturn
 
 import attrs
@@ -30,64 +31,75 @@ _DURABLE = "commit: durable when it returns, also if the process is killed right
 _HINT = "if it lives in the memory of a process: check_storage(..., survives_processes=False)"
 
 
-@attrs.define
-class _Told:
-    """What a child said before it died."""
-
-    bookie_id: str = ""
-    committed: int = 0  # numbers of commits: the last one that returned, the last one that a reader saw
-    seen: int = 0
-    failure: str = ""
-
-    def take(self, line: bytes) -> None:
-        word, _, rest = line.decode("utf-8", "replace").partition(" ")
-        if word == "opened":
-            self.bookie_id = rest
-        elif word == "committed":
-            self.committed = int(rest)
-        elif word == "seen":
-            self.seen = int(rest)
-        else:
-            self.failure = rest.replace("\\n", "\n")
+_OPENS = "a storage opens after a kill at whatever moment, and goes on (B3)"
+_GOES_ON = "a storage opens, and commits, in whatever process"
 
 
 def check_kills(candidate: Candidate, kills: int, seed: int) -> None:
-    """One life after the other on the same directory: open, commit, be killed; then everything is compared."""
+    """One life after the other on the same directory: open, commit, be killed; then everything is compared.
+
+    Every fourth time it is killed while it opens, and every fourth time another one is, while it is made."""
     chance = random.Random(seed)
-    workload, model = Workload(seed), Model()
-    number, bookie_id = 0, ""
+    line = _Line(candidate, seed)
+    opening_s = 0.0
     for life in range(kills):
-        waits = life % 4 != 1  # else it dies soon after its birth, while it opens
-        told = _live_and_die(candidate, workload, number, chance, chance.randrange(1, 60) if waits else 0)
-        expect(not told.failure, "a storage opens after a kill, and goes on (B3)", told.failure)
-        while number < told.committed:
-            number += 1
-            model.commit(_commit_of(workload, number))
-        in_flight = None
-        if told.bookie_id:
-            number += 1
-            in_flight = _commit_of(workload, number)
-        told_where = (
-            f"{_DURABLE} [life {life + 1} of {kills}, seed {seed}, killed after {told.committed} commits; {_HINT}]"
-        )
-        bookie_id = _examine(candidate, model, in_flight, told, told_where, told.bookie_id or bookie_id)
+        words = f"life {life + 1} of {kills}, seed {seed}"
+        if life % 4 == 1:
+            line.live(words, chance, commits=0, rest_s=1.5 * opening_s)
+        elif life % 4 == 3:
+            newborn = _Line(candidate.sibling(f"newborn_{life}"), seed)
+            newborn.live(words, chance, commits=0, rest_s=1.5 * opening_s)
+            newborn.live(words, chance, commits=1, rest_s=0.0)
+        else:
+            opening_s = line.live(words, chance, commits=chance.randrange(1, 60), rest_s=0.004)
 
 
-def _examine(
-    candidate: Candidate, model: Model, in_flight: list[Mutation] | None, told: _Told, why: str, bookie_id: str
-) -> str:
-    with candidate.opened() as storage:
-        kept = storage.bookie_id
-        expect(kept == (bookie_id or kept), f"the identity is kept for ever (B4); {_HINT}", (bookie_id, kept))
-        model.settle(storage, in_flight, why)
+class _Line:
+    """The lives on one directory: what was committed in all of them."""
+
+    def __init__(self, candidate: Candidate, seed: int) -> None:
+        self._candidate = candidate
+        self._workload = Workload(seed)
+        self._model = Model()
+        self._number = 0  # of the last commit that was made
+        self._bookie_id = ""
+
+    def live(self, words: str, chance: random.Random, *, commits: int, rest_s: float) -> float:
+        """A child that is killed at some moment of the `rest_s` seconds after so many commits; then all is compared.
+        Returns how long it took to open."""
+        told = _Told(committed=self._number)
+        _live_and_die(self._candidate, self._workload, told, commits, rest_s * chance.random())
+        expect(not told.failure, _OPENS, f"{told.failure}\n  [{words}]")
+        while self._number < told.committed:
+            self._model.commit(self._next_commit())
+        in_flight = self._next_commit() if told.bookie_id else None
+        try:
+            storage = self._candidate.open()
+        except Exception as error:
+            raise AssertionError(
+                f"broken contract of Storage: {_OPENS}\n  found: {type(error).__name__}: {error} [{words}]"
+            ) from error
+        with closing(storage):
+            self._compare(storage, told, in_flight, words)
+        return told.opening_s
+
+    def _next_commit(self) -> list[Mutation]:
+        self._number += 1
+        return _commit_of(self._workload, self._number)
+
+    def _compare(self, storage: Storage, told: _Told, in_flight: list[Mutation] | None, words: str) -> None:
+        before, self._bookie_id = told.bookie_id or self._bookie_id, storage.bookie_id
+        is_kept = not before or before == self._bookie_id
+        expect(is_kept, f"the identity is kept for ever (B4) [{words}; {_HINT}]", (before, self._bookie_id))
+        why = f"{_DURABLE} [{words}, {told.committed} commits; {_HINT}]"
+        self._model.settle(storage, in_flight, why)
         marks = storage.marks(_COUNTER)
         count = 0 if marks is None else marks.last_add_confirmed
         expect(
             count >= told.seen,
             "a reader sees a mutation only when it is durable",
-            f"commit {told.seen} was seen before the kill, the last one that is there is {count}",
+            f"commit {told.seen} was seen before the kill, the last one that is there is {count} [{words}]",
         )
-    return kept
 
 
 def _commit_of(workload: Workload, number: int) -> list[Mutation]:
@@ -97,31 +109,56 @@ def _commit_of(workload: Workload, number: int) -> list[Mutation]:
 # -- the parent ---------------------------------------------------------------------------------------------------
 
 
-def _live_and_die(candidate: Candidate, workload: Workload, number: int, chance: random.Random, commits: int) -> _Told:
-    """A child that commits, killed soon after this many commits; the next one has the number after this."""
+@attrs.define
+class _Told:
+    """What a child said before it died."""
+
+    committed: int  # the number of the last commit that returned
+    seen: int = 0  # and of the last one that a reader saw
+    bookie_id: str = ""
+    opening_s: float = 0.0
+    failure: str = ""
+
+    def take(self, line: bytes) -> None:
+        """One line of what it said."""
+        word, _, rest = line.decode("utf-8", "replace").partition(" ")
+        if word == "opened":
+            seconds, self.bookie_id = rest.split(" ", 1)
+            self.opening_s = float(seconds)
+        elif word == "committed":
+            self.committed = int(rest)
+        elif word == "seen":
+            self.seen = int(rest)
+        else:
+            self.failure = rest.replace("\\n", "\n")
+
+
+def _live_and_die(candidate: Candidate, workload: Workload, told: _Told, commits: int, rest_s: float) -> None:
+    """A child that commits, killed so many seconds after so many commits."""
+    number = told.committed
     reader, writer = os.pipe()
     with warnings.catch_warnings():
-        # Python 3.12 warns of other threads, were they idle: see `check_storage` about them
+        # Python 3.12 warns if there are other threads, even idle ones: see `check_storage` about them
         warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
     if child == 0:
         os.close(reader)
         _be_the_child(candidate, workload, number, writer)
     os.close(writer)
-    told, rest = _Told(committed=number), b""
+    rest, is_over = b"", False
     try:
-        while commits and told.committed < number + commits and not told.failure:
+        while told.committed < number + commits and not is_over:
             rest, is_over = _listen(reader, rest, told)
-            expect(not is_over, "a storage opens, and commits, in whatever process", "the child died by itself")
-        time.sleep(chance.random() * (0.004 if commits else 0.02))  # not a wait: the moment of the kill
+        time.sleep(rest_s)  # not a wait: the moment of the kill
     finally:
         os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-        is_over = False
+        _, status = os.waitpid(child, 0)
         while not is_over:
             rest, is_over = _listen(reader, rest, told)
         os.close(reader)
-    return told
+    if not told.failure:
+        how = os.waitstatus_to_exitcode(status)
+        expect(how == -signal.SIGKILL, _GOES_ON, f"the child died by itself: {how} (an exit status, or minus a signal)")
 
 
 def _listen(reader: int, rest: bytes, told: _Told) -> tuple[bytes, bool]:
@@ -129,7 +166,7 @@ def _listen(reader: int, rest: bytes, told: _Told) -> tuple[bytes, bool]:
     ready, _, _ = select.select([reader], [], [], DEADLINE_S)
     expect(
         bool(ready),
-        "a storage opens, and commits, in whatever process",
+        _GOES_ON,
         f"no commit within {DEADLINE_S:.0f} s in a forked child. It hangs; or a thread of this process held a lock "
         "at the fork: see the docstring of `check_storage`",
     )
@@ -145,8 +182,12 @@ def _listen(reader: int, rest: bytes, told: _Told) -> tuple[bytes, bool]:
 
 def _be_the_child(candidate: Candidate, workload: Workload, number: int, pipe: int) -> NoReturn:
     """Commits until it is killed. Never returns, and runs no clean-up: all of that is the parent's."""
+    started = time.monotonic()
     try:
-        _commit_for_ever(candidate.open(), workload, number, lambda line: os.write(pipe, line.encode() + b"\n"))
+        storage = candidate.open()
+        opening_s = time.monotonic() - started
+        os.write(pipe, f"opened {opening_s:.6f} {storage.bookie_id}\n".encode())
+        _commit_for_ever(storage, workload, number, lambda line: os.write(pipe, line.encode() + b"\n"))
     except BaseException:
         os.write(pipe, b"failed " + traceback.format_exc().replace("\n", "\\n").encode() + b"\n")
         raise
@@ -155,7 +196,6 @@ def _be_the_child(candidate: Candidate, workload: Workload, number: int, pipe: i
 
 
 def _commit_for_ever(storage: Storage, workload: Workload, number: int, tell: Callable[[str], object]) -> NoReturn:
-    tell(f"opened {storage.bookie_id}")
     threading.Thread(target=_watch, args=(storage, number, tell), daemon=True).start()
     compactor = ThreadPoolExecutor(1)
     compaction: Future[None] | None = None

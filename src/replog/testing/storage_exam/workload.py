@@ -61,7 +61,7 @@ class Workload:
             count,
             stride=stride,
             stamp=ledger.stamp,
-            size_bytes=_LARGE_BYTES if large else self._chance.choice(_SIZES_BYTES),
+            size_bytes=_LARGE_BYTES // count if large else self._chance.choice(_SIZES_BYTES),
             last_add_confirmed=self._chance.randrange(-1, first_entry_id + 1),
         )
         self.batches.append(batch)

@@ -1,0 +1,171 @@
+"""The exam of damage fails storages that swallow it, and says what was damaged and which sentence is broken."""
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from replog.abc import Damage, Mutation, PutBatch
+from replog.backends.memory import MemoryStorage
+from replog.errors import StorageDamagedError, StorageInUseError, StorageUncertainError
+from replog.protocol.batch import Batch
+from replog.testing import check_storage, check_storage_damage
+from tests.testing.storage_exam.log_storage import LogStorage
+
+
+def test_an_honest_one_passes_both_exams(tmp_path: Path) -> None:
+    for name in ("exam", "damage"):
+        (tmp_path / name).mkdir()
+    check_storage(LogStorage, tmp_path / "exam")
+    check_storage_damage(LogStorage, tmp_path / "damage", sample=60)
+
+
+class GivesWhatItFinds(LogStorage):
+    def damaged_batch(self, data: bytes) -> bytes:
+        return data
+
+
+class ForgetsIt(LogStorage):
+    def damaged_batch(self, data: bytes) -> None:
+        del data
+
+
+class AnswersAbsent(LogStorage):
+    def read(self, ledger_id: int, entry_id: int, stamp: int, bytes_max: int) -> list[Batch]:
+        try:
+            return super().read(ledger_id, entry_id, stamp, bytes_max)
+        except StorageUncertainError:
+            return []
+
+
+class SkipsIt(LogStorage):
+    def read(self, ledger_id: int, entry_id: int, stamp: int, bytes_max: int) -> list[Batch]:
+        found = MemoryStorage.read(self, ledger_id, entry_id, stamp, bytes_max)
+        if found and not found[0].data:
+            self.doubt(found[0])
+        return [batch for batch in found if batch.data]
+
+
+class LetsOSErrorThrough(LogStorage):
+    def doubt(self, batch: Batch) -> None:
+        raise OSError(5, f"can't read {batch}")
+
+
+class TakesDamageForATornTail(LogStorage):
+    def damaged(self, name: str, offset: int) -> None:
+        pass
+
+
+class RefusesOnce(LogStorage):
+    """It tells of the damage, and removes the files that prove it."""
+
+    def damaged(self, name: str, offset: int) -> None:
+        for each in ("log", "end"):
+            (self.path / each).unlink(missing_ok=True)
+        super().damaged(name, offset)
+
+
+class SaysThatItIsInUse(LogStorage):
+    def damaged(self, name: str, offset: int) -> None:
+        raise StorageInUseError(f"{self.path}: could not open {name} at {offset}")
+
+
+class DoesNotSayWhere(LogStorage):
+    def damaged(self, name: str, offset: int) -> None:
+        raise StorageDamagedError("something is damaged")
+
+
+class RaisesAnything(LogStorage):
+    def damaged(self, name: str, offset: int) -> None:
+        raise ValueError(f"{name} at {offset}")
+
+
+class MakesANewIdentity(LogStorage):
+    def damaged_identity(self) -> str:
+        return "bookie-new"
+
+
+class ListsNothing(LogStorage):
+    def damage(self) -> Sequence[Damage]:
+        return ()
+
+
+class ListsTheHealthy(LogStorage):
+    def damage(self) -> Sequence[Damage]:
+        with self._opened() as content:
+            ledger_id = min(content.ledgers)
+        return [*super().damage(), Damage(ledger_id, 99, 0, 0, "no such thing")]
+
+
+class CannotBeMended(LogStorage):
+    def commit(self, mutations: Sequence[Mutation]) -> None:
+        known = {(each.ledger_id, each.stamp, each.first_entry_id) for each in self.damage()}
+        super().commit(
+            [
+                each
+                for each in mutations
+                if not isinstance(each, PutBatch)
+                or (each.batch.ledger_id, each.batch.stamp, each.batch.first_entry_id) not in known
+            ]
+        )
+
+
+SENTENCES = {
+    GivesWhatItFinds: "every batch returned was checked against damage",
+    ForgetsIt: "damage is doubt",
+    AnswersAbsent: "damage is doubt, never absence",
+    SkipsIt: "every batch returned was checked",
+    LetsOSErrorThrough: "exceptions of others never cross the seam bare.*\n  found: OSError",
+    TakesDamageForATornTail: "damage is doubt",
+    RefusesOnce: "damage is doubt",
+    SaysThatItIsInUse: "not that it is in use or full",
+    DoesNotSayWhere: "names file and offset",
+    RaisesAnything: "or another StorageError.*\n  found: ValueError",
+    MakesANewIdentity: "the identity is kept for ever",
+    ListsNothing: "what it finds is in `damage`",
+    ListsTheHealthy: "reads of them raise StorageUncertainError",
+    CannotBeMended: "what was damaged and is stored again can be read again",
+}
+
+
+@pytest.mark.parametrize("kind", LogStorage.__subclasses__())
+def test_a_cheat_is_told_what_it_breaks(kind: type[LogStorage], tmp_path: Path) -> None:
+    with pytest.raises(
+        AssertionError,
+        match=rf"(?s)broken contract of Storage: .*{SENTENCES[kind]}.*\n  after damage: .* \[\w+, \d+ bytes; seed=0\]",
+    ):
+        check_storage_damage(kind, tmp_path, sample=60)
+
+
+def test_one_more_way_to_damage_a_file(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    def lose(path: Path, chance: random.Random) -> str | None:
+        asked.append(path.name)
+        if path.name != "log":
+            return None
+        path.unlink()
+        (path.parent / "end").unlink()
+        return f"it was lost with all {chance.choice(['its', 'the'])} traces"
+
+    with pytest.raises(
+        AssertionError, match=r"damage is doubt(.|\n)*after damage: it was lost with all \w+ traces \[log, "
+    ):
+        check_storage_damage(LogStorage, tmp_path, sample=4, damage=lose)
+    assert asked == ["end"] * 4 + ["identity"] * 4 + ["lock"] * 4 + ["log"]
+
+
+def test_it_is_for_storages_in_files(tmp_path: Path) -> None:
+    def in_memory(path: Path) -> MemoryStorage:
+        path.mkdir(exist_ok=True)
+        return storages.setdefault(path, Kept())
+
+    storages: dict[Path, MemoryStorage] = {}
+    with pytest.raises(AssertionError, match="this exam is for storages in files"):
+        check_storage_damage(in_memory, tmp_path)
+
+
+class Kept(MemoryStorage):
+    def close(self) -> None:
+        pass

@@ -1,0 +1,156 @@
+"""The exam kills processes: what they had acknowledged must be there, and nothing of a half of a commit (B1)."""
+
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from replog.abc import Mutation, PutBatch, SetMarks, Storage
+from replog.backends.memory import MemoryStorage
+from replog.errors import StorageDamagedError
+from replog.testing import check_storage
+from replog.testing.storage_exam import basics, marks
+from replog.testing.storage_exam.candidate import Candidate
+from replog.testing.storage_exam.kills import check_kills
+from tests.testing.storage_exam.log_storage import LogStorage
+from tests.testing.storage_exam.test_basics import opener
+
+
+class Cheat(LogStorage):
+    """Right as long as nobody kills it, but for what a subclass does."""
+
+
+class AcknowledgesFirst(Cheat):
+    """It writes what it has acknowledged a little later."""
+
+    def __init__(self, path: Path) -> None:
+        self.late: list[bytes] = []
+        super().__init__(path)
+
+    def write(self, record: bytes) -> None:
+        self.late.append(record)
+        if len(self.late) == 3:
+            self.write_late()
+
+    def write_late(self) -> None:
+        super().write(b"".join(self.late))
+        self.late.clear()
+
+    def close(self) -> None:
+        if not self.is_closed:
+            self.write_late()
+        super().close()
+
+
+class WritesPieceByPiece(Cheat):
+    def commit(self, mutations: Sequence[Mutation]) -> None:
+        for mutation in mutations:
+            super().commit([mutation])
+            time.sleep(0.002)
+
+
+class ShowsItBeforeItIsThere(Cheat):
+    def commit(self, mutations: Sequence[Mutation]) -> None:
+        MemoryStorage.commit(self, mutations)
+        time.sleep(0.003)
+        super().commit(mutations)
+
+
+class KeepsFencesInMemory(Cheat):
+    """They are written when it is closed."""
+
+    def __init__(self, path: Path) -> None:
+        self.fences: list[Mutation] = []
+        super().__init__(path)
+
+    def record(self, mutations: Sequence[Mutation]) -> bytes:
+        fences = [each for each in mutations if isinstance(each, SetMarks) and each.fence_term is not None]
+        self.fences += fences
+        return super().record([each for each in mutations if each not in fences])
+
+    def close(self) -> None:
+        if not self.is_closed:
+            self.write(super().record(self.fences))
+        super().close()
+
+
+class TearsAndRefuses(Cheat):
+    """A torn tail is damage to it."""
+
+    def write(self, record: bytes) -> None:
+        super().write(record[:20])
+        time.sleep(0.002)
+        super().write(record[20:])
+
+    def torn(self, position: int) -> None:
+        raise StorageDamagedError(f"{self.path}/log is damaged at {position}")
+
+
+class IsMadeInTwoSteps(Cheat):
+    """What was killed while it was made can't be opened."""
+
+    def __init__(self, path: Path) -> None:
+        if path.exists() and not (path / "identity").exists():
+            raise StorageDamagedError(f"{path}/identity is missing")
+        path.mkdir(exist_ok=True)
+        time.sleep(0.05)
+        super().__init__(path)
+
+
+class DiesByItself(Cheat):
+    def commit(self, mutations: Sequence[Mutation]) -> None:
+        super().commit(mutations)
+        if len([each for each in mutations if isinstance(each, PutBatch)]) > 8:
+            os._exit(3)
+
+
+class FailsWithoutItsMother(Cheat):
+    """It does not work in a process in which it was not imported."""
+
+    importer = os.getpid()
+
+    def __init__(self, path: Path) -> None:
+        if os.getpid() != self.importer:
+            raise RuntimeError("where am I?")
+        super().__init__(path)
+
+
+SENTENCES = {
+    AcknowledgesFirst: "durable when it returns, also if the process is killed",
+    WritesPieceByPiece: "in flight is there wholly or not at all",
+    ShowsItBeforeItIsThere: "a reader sees a mutation only when it is durable",
+    KeepsFencesInMemory: "durable when it returns, also if the process is killed",
+    TearsAndRefuses: "opens after a kill.*\n.*StorageDamagedError.*log is damaged at",
+    IsMadeInTwoSteps: "opens after a kill.*\n.*StorageDamagedError.*identity is missing",
+    DiesByItself: "the child died by itself: 3",
+    FailsWithoutItsMother: "RuntimeError: where am I",
+}
+
+
+def test_an_honest_one_survives(tmp_path: Path) -> None:
+    check_kills(Candidate(LogStorage, tmp_path / "st"), kills=12, seed=1)
+    with Candidate(LogStorage, tmp_path / "st").opened() as storage:
+        found = storage.marks(0)
+    assert found is not None
+    assert found.last_add_confirmed > 12  # otherwise hardly anything was examined
+
+
+@pytest.mark.parametrize("kind", Cheat.__subclasses__())
+def test_a_cheat_is_told_what_it_breaks(kind: type[Cheat], tmp_path: Path) -> None:
+    for check in (*basics.CHECKS, *marks.CHECKS):
+        if kind is not DiesByItself:
+            check(Candidate(kind, tmp_path / check.__name__))
+    with pytest.raises(AssertionError, match=SENTENCES[kind]):
+        check_kills(Candidate(kind, tmp_path / "kills"), kills=40, seed=2)
+
+
+def test_memory_is_told_that_it_need_not_sit_this(tmp_path: Path) -> None:
+    open_storage = opener(MemoryStorage)
+
+    def open_it(path: Path) -> Storage:
+        return open_storage(path)
+
+    with pytest.raises(AssertionError, match="survives_processes=False"):
+        check_storage(open_it, tmp_path)
