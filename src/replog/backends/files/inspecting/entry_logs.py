@@ -1,0 +1,155 @@
+"""Inspecting entry logs, and the journal files that are the log: which ledgers use how much, and their records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import attrs
+
+from replog.backends.files.catalog import Catalog
+from replog.backends.files.directory import entry_log_name, entry_log_number, journal_number
+from replog.backends.files.inspecting.indexes import DamagedIndex, OpenIndex, entry_log_or_journal, index_of, log_path
+from replog.backends.files.inspecting.places import Place
+from replog.backends.files.inspecting.reading import InspectedFile, Progress, Unreadable, ignore_progress
+from replog.backends.files.inspecting.records import report_record
+from replog.backends.files.inspecting.reports import EntryLogReport, LedgerUsage, Problem, RecordReport
+from replog.backends.files.inspecting.scanning import EntryLogScan, LogScan, read_file_header
+from replog.backends.files.inspecting.survey import add_usage, places_in, survey
+from replog.backends.files.record import RecordType
+from replog.backends.ranges import LedgerRanges
+from replog.errors import ConfigError
+
+
+@attrs.frozen
+class LogPlace:
+    """A log file of the catalog, or one that was found beside."""
+
+    path: str
+    is_journal: bool
+    number: int
+    age: int | None
+
+
+def log_places(place: Place, catalog: Catalog | None) -> list[LogPlace]:
+    """The files that hold batches in their final place, ascending by age: those of the catalog, then other entry logs.
+    Without a catalog: all entry logs and journal files. Raises `Unreadable`."""
+    found: list[LogPlace] = []
+    if catalog is not None:
+        for file in catalog.files:
+            path = log_path(place, file.is_journal, file.number)
+            if path is not None:
+                found.append(LogPlace(path, file.is_journal, file.number, file.age))
+    else:
+        found += [LogPlace(path, True, number, None) for number, path in place.journal_files()]
+    known = {each.path for each in found}
+    found += [LogPlace(path, False, number, None) for number, path in place.entry_logs() if path not in known]
+    return found
+
+
+def inspect_entry_logs(
+    place: Place, *, with_records: bool = False, progress: Progress = ignore_progress
+) -> Iterator[RecordReport | EntryLogReport | Problem]:
+    """Each entry log and adopted journal file: its records, if they are wanted, then the file. The indexes tell, unless
+    records are wanted, or one is damaged. In a storage without indexes all journal files are the log, and are read."""
+    found = place.catalog()
+    catalog = None if isinstance(found, Problem) else found
+    try:
+        deleted = LedgerRanges()
+        if place.root is not None and place.journal is not None:
+            known = survey(place, progress)
+            deleted = known.deleted
+            yield from known.problems
+        elif isinstance(found, Problem):
+            yield found
+        files = log_places(place, catalog) if place.file is None else [_single(place, catalog)]
+        for each in files:
+            inspection = LogInspection(each, place.identity, deleted, progress)
+            if with_records or not inspection.read_index():
+                yield from inspection.scan(with_records)
+            if each.age is not None or inspection.report.batches or not each.is_journal:
+                yield inspection.report
+    except Unreadable as error:
+        yield Problem(error.path, error.offset, "unreadable", error.reason)
+
+
+def _single(place: Place, catalog: Catalog | None) -> LogPlace:
+    assert place.file is not None
+    is_journal = entry_log_or_journal(place.file)
+    if is_journal is None:
+        raise ConfigError(f"{place.file} is neither an entry log nor a journal file: one is called {entry_log_name(1)}")
+    name = place.file.rpartition("/")[2]
+    number = journal_number(name) if is_journal else entry_log_number(name)
+    assert number is not None
+    ages = (
+        []
+        if catalog is None
+        else [each for each in catalog.files if (each.is_journal, each.number) == (is_journal, number)]
+    )
+    return LogPlace(place.file, is_journal, number, ages[0].age if ages else None)
+
+
+class LogInspection:
+    """One log file: by its index or by reading it."""
+
+    def __init__(self, log: LogPlace, identity: bytes | None, deleted: LedgerRanges, progress: Progress) -> None:
+        self._log = log
+        self._identity = identity
+        self._deleted = deleted
+        self._progress = progress
+        self._usage: dict[int, LedgerUsage] = {}
+        kind = "journal" if log.is_journal else "entry log"
+        self.report = EntryLogReport(log.path, kind, log.number, log.age)
+
+    def read_index(self) -> bool:
+        """Takes the figures from the index. False if it can't; then the file is to be scanned."""
+        report = self.report
+        try:
+            with InspectedFile(self._log.path) as file:
+                report.file_bytes = file.size_bytes
+            index = OpenIndex(index_of(self._log.path), self._identity)
+        except Unreadable:
+            return False  # the scan says what is wrong, if anything is
+        except DamagedIndex as error:
+            report.problems.append(Problem(index_of(self._log.path), error.offset, "damage", error.reason))
+            return False
+        index.close()
+        for section in index.sections:
+            used = self._usage.setdefault(section.ledger_id, LedgerUsage(section.ledger_id, 0, 0))
+            used.batches += section.batches
+            used.batch_bytes += section.data_bytes
+        report.source = "index"
+        self._sum()
+        return True
+
+    def scan(self, with_records: bool) -> Iterator[RecordReport]:
+        """Reads the file, and takes the figures from its batches."""
+        report, log = self.report, self._log
+        try:
+            with InspectedFile(log.path, self._progress) as file:
+                report.file_bytes = file.size_bytes
+                header = read_file_header(file, log.number, self._identity)
+                if isinstance(header, Problem):
+                    report.problems.append(header)
+                    return
+                scan = LogScan(file, header) if log.is_journal else EntryLogScan(file, header)
+                for record in scan:
+                    if record.is_intact and record.header.record_type in (RecordType.BATCH, RecordType.RUN):
+                        for place in places_in(log.path, record):
+                            add_usage(self._usage, place)
+                    if with_records:
+                        yield report_record(log.path, record)
+                report.problems += scan.problems
+        except Unreadable as error:
+            report.problems.append(
+                Problem(log.path, error.offset, "gone" if error.is_gone else "unreadable", error.reason)
+            )
+        self._sum()
+
+    def _sum(self) -> None:
+        report = self.report
+        for used in self._usage.values():
+            used.is_deleted = used.ledger_id in self._deleted
+            report.batches += used.batches
+            report.batch_bytes += used.batch_bytes
+            report.live_bytes += 0 if used.is_deleted else used.batch_bytes
+        report.ledgers = sorted(self._usage.values(), key=lambda used: (-used.batch_bytes, used.ledger_id))

@@ -1,0 +1,226 @@
+"""Inspecting the journal: its files in order, and their records."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+from contextlib import suppress
+
+import attrs
+
+from replog.backends.files.catalog import Catalog
+from replog.backends.files.directory import journal_name, journal_number
+from replog.backends.files.inspecting.locks import is_locked
+from replog.backends.files.inspecting.places import SPARE_PREFIX, Place
+from replog.backends.files.inspecting.reading import (
+    InspectedFile,
+    Progress,
+    Unreadable,
+    ignore_progress,
+)
+from replog.backends.files.inspecting.records import as_epoch, report_record
+from replog.backends.files.inspecting.reports import JournalFileReport, Problem, RecordReport
+from replog.backends.files.inspecting.scanning import LogScan, ScannedRecord, read_file_header
+from replog.backends.files.record import FileRange, RecordType, unpack_checkpoint
+from replog.errors import ConfigError
+
+
+@attrs.define
+class JournalWalk:
+    """The journal files of a place, scanned in order. Iterate `files`; each is to be finished before the next.
+
+    `missing` are files that should be there and aren't: known at the end."""
+
+    place: Place
+    catalog: Catalog | None = None
+    progress: Progress = ignore_progress
+    missing: list[Problem] = attrs.field(factory=list)
+    _sequence: int | None = None  # of the last group so far
+    _previous: int | None = None  # number of the file before
+    _checkpoint: tuple[int, list[FileRange]] | None = None
+    _is_first: bool = True
+
+    def files(self, first_number: int = 0, paths: list[tuple[int, str]] | None = None) -> Iterator[WalkedFile]:
+        """The files from this number on. Raises `Unreadable` if the directory can't be read."""
+        listed = self.place.journal_files() if paths is None else paths
+        self._is_first = not any(number < first_number for number, _ in listed)
+        numbers = [number for number, _ in listed if number >= first_number]
+        for number, path in listed:
+            if number < first_number:
+                continue
+            walked = WalkedFile(self, number, path)
+            yield walked
+            if walked.scan is not None and walked.scan.last_sequence is not None:
+                self._sequence = walked.scan.last_sequence
+            self._previous = number
+            self._is_first = False
+        if paths is None and self.place.root is not None:
+            self._find_missing(first_number, numbers)
+
+    def expected_sequence(self, number: int) -> int | None:
+        """With which group this file must begin, if the one before it was read."""
+        if self.catalog is not None and number == self.catalog.first_journal:
+            return self.catalog.sequence + 1
+        return self._sequence + 1 if self._sequence is not None and self._previous == number - 1 else None
+
+    @property
+    def last_sequence(self) -> int | None:
+        """The last group that was read."""
+        return self._sequence
+
+    def state_of(self, number: int, scan: LogScan) -> str:
+        """The state of a file that was scanned."""
+        catalog = self.catalog
+        if self.adopted_end(number) is not None:
+            return "adopted"
+        if catalog is not None and number < catalog.first_journal:
+            return "dropped"
+        if scan.last_sequence is None:
+            return "current" if self._is_first else "unused"
+        return "full" if scan.is_followed else "current"
+
+    def adopted_end(self, number: int) -> int | None:
+        """Where a file ends that the catalog has, or None if it hasn't."""
+        files = self.catalog.files if self.catalog else []
+        return next((file.end_bytes for file in files if file.is_journal and file.number == number), None)
+
+    def note(self, number: int, record: ScannedRecord) -> None:
+        """Looks at a record for what it says of other files."""
+        if record.is_intact and record.header.record_type == RecordType.CHECKPOINT:
+            with suppress(struct.error):  # `report_record` tells
+                self._checkpoint = (number, unpack_checkpoint(record.payload)[0])
+
+    def _find_missing(self, first_number: int, numbers: list[int]) -> None:
+        """Files that should be there. On an open storage they may have been recycled since: only a stopped one proves it."""
+        expected: set[int] = set()
+        start = 1
+        if self.catalog is not None:
+            expected.update(file.number for file in self.catalog.files if file.is_journal)
+            start = self.catalog.first_journal
+        elif self._checkpoint is not None:
+            start, ranges = self._checkpoint
+            for each in ranges:
+                expected.update(range(each.first_number, each.last_number + 1))
+        elif first_number > 1:
+            start = first_number
+        expected.update(range(start, max(numbers, default=start) + 1))
+        lock = self.place.lock_path()
+        kind = "damage" if lock is not None and is_locked(lock) is False else "gone"
+        for number in sorted(number for number in expected - set(numbers) if number >= first_number):
+            self.missing.append(Problem(f"{self.place.journal}/{journal_name(number)}", 0, kind, "the file is missing"))
+
+
+class WalkedFile:
+    """One file of a walk: iterate `records`, then take `report`."""
+
+    def __init__(self, walk: JournalWalk, number: int, path: str) -> None:
+        self._walk = walk
+        self.number = number
+        self.path = path
+        self.scan: LogScan | None = None
+        self.report = JournalFileReport(path, number, "unreadable")
+
+    def records(self) -> Iterator[ScannedRecord]:
+        """All records, those of a last group that isn't whole too. Never raises."""
+        report = self.report
+        batches = 0
+        try:
+            with InspectedFile(self.path, self._walk.progress) as file:
+                report.file_bytes = file.size_bytes
+                header = read_file_header(file, self.number, self._walk.place.identity)
+                if isinstance(header, Problem):
+                    report.problems.append(header)
+                    return
+                scan = self.scan = LogScan(file, header, self._walk.expected_sequence(self.number))
+                for record in scan:
+                    batches += record.header.record_type == RecordType.BATCH
+                    self._walk.note(self.number, record)
+                    yield record
+                report.batches = batches
+                self._finish(file, scan)
+        except Unreadable as error:
+            if error.is_gone:
+                report.state = "gone"
+            report.problems.append(_unreadable(error))
+
+    def _finish(self, file: InspectedFile, scan: LogScan) -> None:
+        report = self.report
+        report.used_bytes, report.groups, report.records = scan.end, scan.groups, scan.records
+        report.first_sequence, report.last_sequence = scan.first_sequence, scan.last_sequence
+        report.epoch = as_epoch(scan.epoch)
+        report.state = self._walk.state_of(self.number, scan)
+        report.problems += scan.problems
+        if scan.was_recycled:
+            report.state = "gone"
+        elif not file.is_in_place():
+            report.problems.append(Problem(self.path, 0, "gone", "it was removed or renamed while it was read"))
+        else:
+            end = self._walk.adopted_end(self.number)
+            if end is not None and end != scan.end and not scan.problems:
+                reason = f"its records end here, the catalog says at {end}"
+                report.problems.append(Problem(self.path, scan.end, "damage", reason))
+
+
+def _unreadable(error: Unreadable) -> Problem:
+    if error.is_gone:
+        return Problem(error.path, 0, "gone", "it was removed or renamed since its name was read")
+    return Problem(error.path, error.offset, "unreadable", error.reason)
+
+
+def inspect_journal(
+    place: Place, *, first_number: int = 0, with_records: bool = False, progress: Progress = ignore_progress
+) -> Iterator[RecordReport | JournalFileReport | Problem]:
+    """The journal in order: of each file its records, if they are wanted, then the file; the spare files; and what is wrong
+    with the whole. Raises `ConfigError` if there is no journal here."""
+    if place.journal is None:
+        raise ConfigError(f"{place.path}: its journal stands elsewhere; name it with --journal-dir")
+    catalog = place.catalog()
+    if isinstance(catalog, Problem):
+        yield catalog
+        catalog = None
+    walk = JournalWalk(place, catalog, progress)
+    try:
+        paths = None if place.file is None else _only(place.file)
+        if place.file is not None and not paths:
+            yield _spare(place.file)
+            return
+        for walked in walk.files(first_number, paths):
+            for record in walked.records():
+                if with_records:
+                    yield report_record(walked.path, record)
+            yield walked.report
+        if place.file is None:
+            for path in place.spares():
+                yield _spare(path)
+            yield from walk.missing
+            yield from _too_short(walk, first_number)
+    except Unreadable as error:
+        yield Problem(error.path, error.offset, "unreadable", error.reason)
+
+
+def _only(path: str) -> list[tuple[int, str]]:
+    name = os.path.basename(path)
+    number = journal_number(name)
+    if number is None and not name.startswith(SPARE_PREFIX):
+        raise ConfigError(f"{path} is no journal file: one is called {journal_name(1)}")
+    return [] if number is None else [(number, path)]
+
+
+def _spare(path: str) -> JournalFileReport:
+    report = JournalFileReport(path, None, "spare")
+    try:
+        report.file_bytes = os.stat(path).st_size
+    except OSError as error:
+        problem = Unreadable(path, 0, error)
+        report.state = "gone" if problem.is_gone else "unreadable"
+        report.problems.append(_unreadable(problem))
+    return report
+
+
+def _too_short(walk: JournalWalk, first_number: int) -> Iterator[Problem]:
+    catalog, last = walk.catalog, walk.last_sequence
+    if catalog is None or (first_number > catalog.first_journal) or last is None or last >= catalog.durable_sequence:
+        return
+    reason = f"its last group is {last}, but the catalog says that {catalog.durable_sequence} was durable"
+    yield Problem(walk.place.journal or "", 0, "damage", reason)

@@ -1,0 +1,47 @@
+"""Whether a process has a storage open, without touching its lock.
+
+A shared lock taken for a moment would make a bookie that starts right then fail, so the system's table of locks is read."""
+
+from __future__ import annotations
+
+import os
+
+from replog.backends.files.inspecting.reading import Unreadable, read_whole_file
+
+_LOCKS = "/proc/locks"
+
+
+def owner_of(lock_path: str) -> int | None:
+    """The process that wrote its id into the lock file last: it has the storage open, or had it."""
+    try:
+        text = read_whole_file(lock_path, 32).decode("ascii", "replace").strip()
+    except Unreadable:
+        return None
+    return int(text) if text.isascii() and text.isdecimal() else None
+
+
+def is_locked(lock_path: str) -> bool | None:
+    """Whether somebody holds the lock, as far as the system tells this process; None if it does not tell.
+
+    Processes of another pid namespace (another container) may be invisible: then False is wrong."""
+    try:
+        status = os.stat(lock_path)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return None
+    try:
+        with open(_LOCKS, encoding="ascii") as table:
+            lines = table.read().splitlines()
+    except OSError:
+        return None
+    owner = owner_of(lock_path)
+    device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}"
+    for line in lines:
+        fields = line.split()
+        if len(fields) < 8 or fields[1] != "FLOCK":
+            continue
+        where, _, inode = fields[5].rpartition(":")
+        if inode == str(status.st_ino) and (where == device or fields[4] == str(owner)):
+            return True
+    return False

@@ -1,0 +1,188 @@
+"""What stands at a path: a storage, its journal elsewhere, one of its directories, or a single file."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import attrs
+
+from replog.backends.files.catalog import FORMAT as CATALOG_FORMAT
+from replog.backends.files.catalog import NAME as CATALOG
+from replog.backends.files.catalog import Catalog, unpack_catalog
+from replog.backends.files.directory import (
+    FORMAT_FILE,
+    FORMAT_NAME,
+    JOURNAL,
+    JOURNAL_COOKIE,
+    JOURNAL_FORMAT_NAME,
+    LOCK_FILE,
+    LOGS,
+    entry_log_number,
+    identity_of,
+    journal_number,
+)
+from replog.backends.files.inspecting.reading import Unreadable, list_names, read_whole_file
+from replog.backends.files.inspecting.reports import Problem
+from replog.errors import ConfigError, StorageFailedError, StorageIdentityError
+
+SPARE_PREFIX = "spare-"
+VERSIONS = (1, 2)
+_FORMAT_FILE_BYTES_MAX = 64 << 10
+
+
+@attrs.frozen
+class Place:
+    """Where to look. `root` is None for directories and files without a storage around them; `file` is set for a file.
+
+    Nothing is known of identity and version where no format file is."""
+
+    path: str
+    root: str | None = None
+    version: int | None = None
+    bookie_id: str | None = None
+    journal: str | None = None
+    logs: str | None = None
+    file: str | None = None
+
+    @property
+    def identity(self) -> bytes | None:
+        """The 16 bytes that file headers have, if they are known."""
+        return None if self.bookie_id is None else identity_of(self.bookie_id)
+
+    def journal_files(self) -> list[tuple[int, str]]:
+        """Numbers and paths of the journal files there are now, ascending. Raises `Unreadable`."""
+        return _numbered(self.journal, journal_number) if self.journal else []
+
+    def entry_logs(self) -> list[tuple[int, str]]:
+        """Numbers and paths of the entry logs there are now, ascending. Raises `Unreadable`."""
+        return _numbered(self.logs, entry_log_number) if self.logs else []
+
+    def spares(self) -> list[str]:
+        """The paths of spare journal files. Raises `Unreadable`."""
+        if not self.journal:
+            return []
+        return [f"{self.journal}/{name}" for name in list_names(self.journal) if name.startswith(SPARE_PREFIX)]
+
+    def catalog(self) -> Catalog | Problem | None:
+        """The catalog as it is now, a problem if it is damaged, or None if this storage has none."""
+        if self.root is None or self.version == 1:
+            return None
+        path = f"{self.root}/{CATALOG}"
+        try:
+            data = read_whole_file(path)
+        except Unreadable as error:
+            reason = "the file is missing" if error.is_gone else error.reason
+            return Problem(path, 0, "damage" if error.is_gone else "unreadable", reason)
+        catalog = unpack_catalog(data)
+        if catalog is None:
+            return Problem(path, 0, "damage", "it is no catalog, or its checksum is wrong")
+        if catalog.format != CATALOG_FORMAT:
+            return Problem(path, 0, "unreadable", f"it has format {catalog.format}: use a newer replog")
+        if catalog.identity != self.identity:
+            return Problem(path, 0, "damage", f"it is of bookie-{catalog.identity.hex()}, not of {self.bookie_id}")
+        return catalog
+
+    def lock_path(self) -> str | None:
+        """Where the lock file is, in a storage."""
+        return f"{self.root}/{LOCK_FILE}" if self.root else None
+
+
+def _numbered(directory: str, number_of: object) -> list[tuple[int, str]]:
+    assert callable(number_of)
+    found = [(number_of(name), f"{directory}/{name}") for name in list_names(directory)]
+    return sorted((number, path) for number, path in found if number is not None)
+
+
+def find_place(path: str, journal_dir: str | None = None) -> Place:
+    """What stands at this path. Raises `ConfigError` if it is nothing that can be inspected, `StorageIdentityError`."""
+    path = os.path.normpath(path)
+    if not os.path.exists(path):
+        raise ConfigError(f"{path} does not exist")
+    try:
+        if not os.path.isdir(path):
+            return _around(path, journal_dir)
+        names = set(list_names(path))
+        if FORMAT_FILE in names:
+            return _storage(path, journal_dir)
+        if JOURNAL_COOKIE in names:
+            return _journal_elsewhere(path)
+        if any(journal_number(name) is not None or name.startswith(SPARE_PREFIX) for name in names):
+            return attrs.evolve(_parent_storage(path, journal_dir), path=path, journal=path)
+        if any(entry_log_number(name) is not None for name in names):
+            return attrs.evolve(_parent_storage(path, journal_dir), path=path, logs=path)
+    except Unreadable as error:
+        raise StorageFailedError(f"{error.path}: {error.reason}", "Run this as the user that owns it") from error
+    raise ConfigError(f"{path} holds no storage of replog: it has no {FORMAT_FILE}")
+
+
+def _around(path: str, journal_dir: str | None) -> Place:
+    directory = os.path.dirname(path) or "."
+    if os.path.exists(f"{directory}/{JOURNAL_COOKIE}"):
+        return attrs.evolve(_journal_elsewhere(directory), path=path, file=path)
+    place = _parent_storage(directory, journal_dir)
+    if place.journal is None:
+        place = attrs.evolve(place, journal=directory)
+    return attrs.evolve(place, path=path, file=path)
+
+
+def _parent_storage(directory: str, journal_dir: str | None) -> Place:
+    """The storage whose journal or logs this directory is, if it is one's."""
+    parent = os.path.dirname(os.path.abspath(directory))
+    is_part = os.path.basename(os.path.abspath(directory)) in (JOURNAL, LOGS)
+    if is_part and os.path.exists(f"{parent}/{FORMAT_FILE}"):
+        return _storage(parent, journal_dir)
+    return Place(directory)
+
+
+def _storage(root: str, journal_dir: str | None) -> Place:
+    where = f"{root}/{FORMAT_FILE}"
+    content = read_format(where)
+    version = _check_format(content, FORMAT_NAME, where)
+    bookie_id = str(content["bookie_id"])
+    journal: str | None = f"{root}/{JOURNAL}"
+    if content.get("journal", "inside") == "elsewhere":
+        journal = journal_dir
+        if journal_dir is not None and _journal_elsewhere(journal_dir).bookie_id != bookie_id:
+            raise StorageIdentityError(
+                f"{journal_dir} is not the journal of {bookie_id}", "Nothing was touched: name the right directory"
+            )
+    elif journal_dir is not None:
+        raise ConfigError(f"{root} has its journal inside: leave --journal-dir out")
+    return Place(root, root, version, bookie_id, journal, f"{root}/{LOGS}" if version > 1 else None)
+
+
+def _journal_elsewhere(path: str) -> Place:
+    where = f"{path}/{JOURNAL_COOKIE}"
+    content = read_format(where)
+    version = _check_format(content, JOURNAL_FORMAT_NAME, where)
+    return Place(path, None, version, str(content["bookie_id"]), os.path.normpath(path))
+
+
+def read_format(where: str) -> dict[str, object]:
+    """What a format file says. Raises `StorageIdentityError` if it is none."""
+    try:
+        content = json.loads(read_whole_file(where, _FORMAT_FILE_BYTES_MAX))
+        identity_of(content["bookie_id"])
+        if not isinstance(content["version"], int) or not isinstance(content["format"], str):
+            raise TypeError("version or format has the wrong type")
+    except Unreadable as error:
+        raise StorageIdentityError(
+            f"{where}: {error.reason}", "Nothing was touched: name the right directory"
+        ) from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise StorageIdentityError(
+            f"{where} can't be read: {error!r}",
+            "Restore it from a backup, or recover this bookie's copies from the others",
+        ) from error
+    return dict(content)
+
+
+def _check_format(content: dict[str, object], name: str, where: str) -> int:
+    version = content["version"]
+    if content["format"] != name or not isinstance(version, int) or version not in VERSIONS:
+        raise StorageIdentityError(
+            f"{where} says {content['format']!r} version {version!r}, this inspects {name!r} versions 1 and 2",
+            "Nothing was touched: use the replog that wrote it, or a newer one",
+        )
+    return version
