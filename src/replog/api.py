@@ -241,7 +241,8 @@ async def embed(
     settings = _embedded_options(storage, bookie_options)
     client_quorum = quorum or _embedded_quorum(len(directories))
     async with AsyncExitStack() as stack:
-        stored = [await _enter_storage(stack, plugins, settings.storage, each) for each in directories]
+        unserved = await stack.enter_async_context(AsyncExitStack())
+        stored = [await _enter_storage(unserved, plugins, settings.storage, each) for each in directories]
         if isinstance(metastore, Metastore):
             opened = metastore
         else:
@@ -253,6 +254,7 @@ async def embed(
             await stack.enter_async_context(serving(each, opened, "memory", transport, settings, plugins.observe))
             for each in stored
         ]
+        unserved.pop_all()  # from here on, who serves a storage closes it
         client_options = options or ClientOptions()
         async with _client(opened, plugins, client_options, client_quorum, placement, served) as client:
             yield client
@@ -363,14 +365,15 @@ async def serve_bookie(
     acknowledged stays."""
     plugins = registry or Registry()
     async with AsyncExitStack() as stack:
-        storage = await open_storage(plugins, storage_url(config.options.storage, config.directory))
-        stack.push_async_callback(close_storage, storage)
+        unserved = await stack.enter_async_context(AsyncExitStack())
+        storage = await _enter_storage(unserved, plugins, config.options.storage, Path(config.directory))
         if isinstance(config.metastore, Metastore):
             metastore = config.metastore
         else:
             metastore = plugins.open_metastore(config.metastore)
             stack.push_async_callback(_close, metastore)
         transport = plugins.open_transport("memory")
+        unserved.pop_all()  # from here on, who serves the storage closes it
         await stack.enter_async_context(
             serving(storage, metastore, "memory", transport, config.options, plugins.observe)
         )

@@ -399,3 +399,19 @@ class BookieOptions(Checked):
     garbage_collection_interval_s: float = option(
         600.0, "How often ledgers that were deleted are looked for (B6).", positive
     )
+    read_only_below_bytes: int = option(
+        256 * MIB, "With fewer free bytes on its disk a bookie takes no new entries, and makes space (B5).", at_least(0)
+    )
+    writable_above_bytes: int = option(512 * MIB, "With so many free bytes it takes them again.", at_least(0))
+    close_timeout_s: float = option(
+        30.0, "How long leaving waits for calls to a disk that does not answer, before it leaves them behind.", positive
+    )
+
+    def contradictions(self) -> list[str]:
+        """What cannot be true together."""
+        if self.writable_above_bytes < self.read_only_below_bytes:
+            return [
+                f"writable_above_bytes {self.writable_above_bytes} is less than "
+                f"read_only_below_bytes {self.read_only_below_bytes}"
+            ]
+        return []

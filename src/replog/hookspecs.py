@@ -111,13 +111,36 @@ class LogTrimmed:
 
 @attrs.frozen
 class StorageFailed:
-    """The storage of a bookie in this process stopped, or became read-only (B1, B5)."""
+    """The storage of a bookie in this process stopped, or has so little space that the bookie became read-only (B1, B5)."""
 
     bookie_id: str
     error: StorageError
 
 
-Event = EnsembleChanged | LedgerRecovered | WriterFenced | LogTakenOver | LogRolled | LogTrimmed | StorageFailed
+@attrs.frozen
+class DamageFound:
+    """A bookie in this process has a batch stored that it cannot read; it never says that these entries are absent (R4).
+
+    Told once, and again if the batch was mended or dropped meanwhile. `stamp` is the term of the entries' writer (T3)."""
+
+    bookie_id: str
+    ledger_id: int
+    stamp: int
+    first_entry_id: int
+    last_entry_id: int
+    description: str
+
+
+Event = (
+    EnsembleChanged
+    | LedgerRecovered
+    | WriterFenced
+    | LogTakenOver
+    | LogRolled
+    | LogTrimmed
+    | StorageFailed
+    | DamageFound
+)
 
 
 # -- the hooks ----------------------------------------------------------------------------------------------------
@@ -145,7 +168,7 @@ def replog_placements() -> Sequence[Backend[PlacementPolicy]]:  # type: ignore[e
 
 @hookspec
 def replog_observe(event: Event) -> None:
-    """Told of ensemble changes, recoveries, takeovers, rolls, trims and storage failures, after they happened.
+    """Told of ensemble changes, recoveries, takeovers, rolls, trims, storage failures and damage, after they happened.
 
     Called in the trio thread; must return at once. One that raises is reported by a warning, and told nothing more.
     """

@@ -13,6 +13,7 @@ import trio.lowlevel
 import trio.testing
 
 from replog.backends.memory import MemoryStorage
+from replog.bookie import server, space
 from replog.bookie.server import BookieServer
 from replog.config import BookieOptions
 from replog.errors import StorageFailedError, StorageFullError, StorageUncertainError
@@ -32,7 +33,7 @@ from replog.protocol.messages import (
     WriteLastAddConfirmedRequest,
 )
 from replog.protocol.mutations import DELETED_TERM, PutBatch, SetMarks
-from tests.kit import FaultyStorage
+from tests.kit import FaultyStorage, until
 
 KEY = b"k" * 32
 FULL = StorageFullError("no space", "make some")
@@ -118,6 +119,12 @@ async def serving(
     served = Served(storage or FaultyStorage(MemoryStorage(), is_instant=is_instant), options)
     async with served.server.running():
         yield served
+
+
+def look_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bookies look after their space every few milliseconds, and soon believe that there is some again."""
+    monkeypatch.setattr(server, "_LOOK_S", 0.005)
+    monkeypatch.setattr(space, "TRY_AGAIN_S", 0.05)
 
 
 each_kind = pytest.mark.parametrize("is_instant", [True, False], ids=["instant", "threaded"])
@@ -241,11 +248,13 @@ async def test_no_add_passes_a_fence_that_was_queued_when_the_disk_filled_up() -
     gates = [threading.Event(), threading.Event()]
 
     class FullOnce(FaultyStorage):
+        """Has no room for a group, nor for its marks, nor for those of its first work."""
+
         def commit(self, mutations: Sequence[object]) -> None:
             turn = len(self.commits)
-            if 1 <= turn <= 2:
-                assert gates[turn - 1].wait(10)
-            if turn == 1:
+            if turn in (1, 4):
+                assert gates[turn > 1].wait(10)
+            if 1 <= turn <= 3:
                 self.commits.append([])
                 raise FULL
             super().commit(mutations)  # type: ignore[arg-type]
@@ -258,7 +267,7 @@ async def test_no_add_passes_a_fence_that_was_queued_when_the_disk_filled_up() -
         gates[0].set()
         await trio.sleep(0.05)  # it has failed, and the thread is at the fence if it commits that
         assert served.asker.answers[doomed].status is Status.READ_ONLY
-        (late,) = served.asker.send(add(a_batch(2)))
+        (late,) = served.asker.send(add(a_batch(2), recovery=True))
         gates[1].set()
         await served.ask(fence(ledger_id=2))
         statuses = [served.asker.answers[each].status for each in (fenced, late)]
@@ -317,21 +326,24 @@ async def test_a_damaged_copy_is_unknown_and_never_absent() -> None:
 
 
 @each_kind
-async def test_a_full_disk_is_read_only_until_there_is_space(is_instant: bool) -> None:
+async def test_a_full_disk_is_read_only_until_there_is_space(is_instant: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """B5. Of this disk nothing is known, so that only time and the next entry can tell."""
+    look_often(monkeypatch)
     async with serving(is_instant=is_instant) as served:
         await served.ask(add(a_batch(0)))
         served.storage.commit_error = FULL
-        for _ in range(2):
+        for _ in range(3):
             answer = await served.ask(add(a_batch(1)))
             assert answer.status is Status.READ_ONLY
             assert "no space" in answer.detail
-        assert served.server.is_read_only
+            assert served.server.is_read_only
+            await until(lambda: not served.server.is_read_only)
         assert (await served.ask(read())).status is Status.OK
         assert (await served.ask(poll())).last_add_confirmed == -1
         served.storage.commit_error = None
         assert (await served.ask(add(a_batch(1)))).status is Status.OK
         assert not served.server.is_read_only
-        assert [type(event) for event in served.events] == [StorageFailed] * 2
+        assert [type(event) for event in served.events] == [StorageFailed] * 3
 
 
 @each_kind
@@ -468,12 +480,14 @@ async def test_what_is_accepted_around_a_drop_never_outlives_it() -> None:
         assert served.storage.ledger_ids() == [2]
 
 
-async def test_a_drop_that_finds_no_space_says_so_and_changes_nothing() -> None:
+async def test_a_drop_that_finds_no_space_says_so_and_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    look_often(monkeypatch)
     async with serving() as served:
         await served.ask(add(a_batch(0)))
         served.storage.commit_error = FULL
         with pytest.raises(StorageFullError):
             await served.server.drop(1)
         served.storage.commit_error = None
+        await until(lambda: not served.server.is_read_only)
         assert (await served.ask(add(a_batch(1)))).status is Status.OK
         assert any(isinstance(each, SetMarks) for commit in served.storage.commits for each in commit)

@@ -4,8 +4,13 @@ While one group is on its way to the disk, what arrives gathers into the next: n
 that of one sync. The thread belongs to whoever entered `running`, and has ended when that is left. A storage that never
 waits for a disk gets no thread.
 
-What is accepted builds on what was accepted before it, durable or not. So when a commit fails, everything accepted up to
-then fails with it: works carry an epoch, a failure ends one, and nothing of an ended epoch is committed.
+What is accepted builds on what was accepted before it, durable or not: on marks that were raised, not on entries that
+were stored. So when a commit finds no space, its new entries are refused, and everything else of it is tried again without
+them, each for itself if need be: recovery adds, fences and dropped ledgers go on while space remains for them (B5).
+Of what was refused the marks are kept all the same, so that what was accepted behind it still stands on the disk (R3).
+
+When not even marks find space, or when the storage failed, everything accepted up to then fails: works carry an epoch,
+such a failure ends one, and nothing of an ended epoch is committed.
 """
 
 from __future__ import annotations
@@ -20,8 +25,9 @@ from contextlib import asynccontextmanager
 import attrs
 import trio
 
-from replog.abc import Mutation, PutBatch, Reply, Storage
-from replog.errors import StorageError, StorageFailedError, StorageFullError, StorageUncertainError
+from replog.abc import Mutation, PutBatch, Reply, SetMarks
+from replog.bookie.calls import StorageCalls, broken_contract
+from replog.errors import StorageError, StorageFullError, StorageUncertainError
 from replog.protocol.batch import Batch
 from replog.protocol.bookie import Accepted, LedgerOnBookie, settle_add
 from replog.protocol.messages import AddRequest, RecoveryReadRequest, Response, Status
@@ -54,17 +60,63 @@ class _Outcome:
 _DURABLE = _Outcome()
 
 
-class GroupCommit:
-    """The queue before one storage, and the thread behind it."""
+class _Group:
+    """Works that are committed together, with an outcome for each. The first `decided` outcomes stand, those behind hold if
+    the next commit succeeds. `error` is what the storage raised, if it did; with it the epoch may have ended."""
 
-    def __init__(self, storage: Storage, commit_bytes_max: int, failed: Callable[[StorageError], None]) -> None:
-        self.storage = storage
+    __slots__ = ("decided", "ends_epoch", "error", "outcomes", "works")
+
+    def __init__(self, works: list[Work]) -> None:
+        self.works = works
+        self.outcomes: list[_Outcome] = []
+        self.decided = 0
+        self.error: StorageError | None = None
+        self.ends_epoch = False
+
+    def refuse_entries(self, place: int, error: StorageFullError) -> bool:
+        """Takes the entries out of a work, and keeps what it raises: also the last add confirmed that the batch would have
+        carried. Returns whether there were any."""
+        accepted = self.works[place].accepted
+        batches = [each.batch for each in accepted.mutations if isinstance(each, PutBatch)]
+        if not batches:
+            return False
+        self.outcomes[place] = _failure(error)
+        accepted.mutations = [each for each in accepted.mutations if not isinstance(each, PutBatch)]
+        accepted.mutations += [SetMarks(each.ledger_id, last_add_confirmed=each.last_add_confirmed) for each in batches]
+        return True
+
+    def fail(self, error: StorageError) -> None:
+        """What is not decided fails; if the storage did, everything: nobody knows what is durable."""
+        self.error, self.ends_epoch = error, True
+        del self.outcomes[self.decided if isinstance(error, StorageFullError) else 0 :]
+        self.outcomes += [_failure(error)] * (len(self.works) - len(self.outcomes))
+
+
+def _is_new(accepted: Accepted) -> bool:
+    return isinstance(accepted.request, AddRequest) and not accepted.request.recovery
+
+
+def _failure(error: StorageError) -> _Outcome:
+    return _Outcome(Status.READ_ONLY if isinstance(error, StorageFullError) else Status.UNKNOWN, str(error))
+
+
+class GroupCommit:
+    """The queue before one storage, and the thread behind it.
+
+    `failed` is called in the trio thread when a commit failed: with the error, and whether what was accepted before is
+    void, so that the machines that accepted it must be made anew."""
+
+    def __init__(
+        self, calls: StorageCalls, commit_bytes_max: int, timeout_s: float, failed: Callable[[StorageError, bool], None]
+    ) -> None:
+        self.storage = calls.storage
         self.queued_bytes = 0
         self.commits = 0
         self.commit_s = 0.0  # of the last one
-        self.last_failure: StorageError | None = None  # None again after a commit that succeeded
+        self._calls = calls
         self._commit_bytes_max = commit_bytes_max
-        self._failed = failed  # called in the trio thread
+        self._timeout_s = timeout_s
+        self._failed = failed
         self._waiting: deque[Work] = deque()
         self._works = 0  # accepted and not answered
         self._epoch = 0  # of what is accepted now. Written in the trio thread
@@ -87,14 +139,15 @@ class GroupCommit:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Runs the commit thread. On leaving, what is queued is still committed, then the thread ends."""
+        """Runs the commit thread. On leaving, what is queued is still committed, then the thread ends; one that the disk
+        keeps for longer than the timeout is left behind, still counted among the calls to the storage."""
         self._token = trio.lowlevel.current_trio_token()
         if self.storage.is_instant:
             try:
                 yield
             finally:
-                while group := self._take_group():
-                    self._answer(*self._process(group))
+                while works := self._take_group():
+                    self._answer(self._process(works))
             return
         thread = threading.Thread(target=self._run, name="replog commit", daemon=True)
         thread.start()
@@ -102,8 +155,8 @@ class GroupCommit:
             yield
         finally:
             self._wake.put(False)
-            with trio.CancelScope(shield=True):  # bounded by the disk: the storage may be closed only after it
-                await trio.to_thread.run_sync(thread.join)
+            with trio.CancelScope(shield=True):  # bounded by the timeout
+                await trio.to_thread.run_sync(thread.join, self._timeout_s)
 
     def put(self, work: Work) -> None:
         """Queues work for the thread. Called in the trio thread."""
@@ -127,8 +180,8 @@ class GroupCommit:
     def _drain(self) -> None:
         """Commits a group in the trio thread: what arrived since the last tick. One at a time, to be fair to others."""
         self._is_drain_scheduled = False
-        if group := self._take_group():
-            self._answer(*self._process(group))
+        if works := self._take_group():
+            self._answer(self._process(works))
         if self._waiting and not self._is_drain_scheduled:
             self._schedule_drain()
 
@@ -136,19 +189,20 @@ class GroupCommit:
         """Does lone work in the caller's thread: it saves two changes of thread. Only while idle."""
         assert self.is_idle, "the commit thread may be writing"
         self._count(work)
-        self._answer(*self._process([work]))
+        self._answer(self._process([work]))
 
     # -- in the commit thread ---------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         assert self._token is not None
-        while self._wake.get():
-            while group := self._take_group():
-                done = self._process(group)
-                try:
-                    self._token.run_sync_soon(self._answer, *done)
-                except trio.RunFinishedError:
-                    return  # nobody is left to be told; what was committed stays
+        with self._calls.counting():
+            while self._wake.get():
+                while works := self._take_group():
+                    group = self._process(works)
+                    try:
+                        self._token.run_sync_soon(self._answer, group)
+                    except trio.RunFinishedError:
+                        return  # nobody is left to be told; what was committed stays
 
     def _take_group(self) -> list[Work]:
         group: list[Work] = []
@@ -161,44 +215,74 @@ class GroupCommit:
             group.append(self._waiting.popleft())
         return group
 
-    def _process(self, group: list[Work]) -> tuple[list[Work], list[_Outcome], StorageError | None]:
+    def _process(self, works: list[Work]) -> _Group:
         """Makes a group durable, unless it builds on one that failed."""
-        error = self._ended_by
-        if error is None or group[0].epoch > self._ended_epoch:
-            try:
-                return group, self._commit_or_fail(group), None
-            except StorageError as failure:
-                error = failure
-                self._ended_epoch, self._ended_by = group[0].epoch, failure
-        status = Status.READ_ONLY if isinstance(error, StorageFullError) else Status.UNKNOWN
-        return group, [_Outcome(status, str(error))] * len(group), error
-
-    def _commit_or_fail(self, group: list[Work]) -> list[_Outcome]:
+        group = _Group(works)
+        if self._ended_by is not None and works[0].epoch <= self._ended_epoch:
+            group.fail(self._ended_by)
+            return group
         try:
-            return self._commit(group)
+            self._commit_or_fail(group)
+        except StorageError as error:
+            self._ended_epoch, self._ended_by = works[0].epoch, error
+            group.fail(error)
+        return group
+
+    def _commit_or_fail(self, group: _Group) -> None:
+        try:
+            self._commit(group)
         except StorageError:
             raise
         except Exception as error:
-            problem = f"bookie {self.storage.bookie_id}: its storage broke its contract: {error!r}"
-            raise StorageFailedError(problem, "Restart the bookie, and report this") from error
+            raise broken_contract(self.storage, error) from error
 
-    def _commit(self, group: list[Work]) -> list[_Outcome]:
-        outcomes: list[_Outcome] = []
+    def _commit(self, group: _Group) -> None:
         mutations: list[Mutation] = []
-        for work in group:
+        for work in group.works:
             accepted = work.accepted
-            if not accepted.may_be_stored:
-                mutations += accepted.mutations
-                outcomes.append(_DURABLE)
-                continue
-            self._commit_mutations(mutations)  # so that what is stored shows everything accepted before
-            mutations = []
-            outcomes.append(self._settle(accepted, mutations))
-        self._commit_mutations(mutations)
-        for place, work in enumerate(group):
+            if accepted.may_be_stored:
+                self._decide(group, mutations)  # so that what is stored shows everything accepted before
+                mutations = []
+                group.outcomes.append(self._settle(accepted))
+            else:
+                group.outcomes.append(_DURABLE)
+            mutations += accepted.mutations
+        self._decide(group, mutations)
+        for place, work in enumerate(group.works):
             if isinstance(work.accepted.request, RecoveryReadRequest) and work.accepted.refusal is None:
-                outcomes[place] = self._look_up(work.accepted.request)
-        return outcomes
+                group.outcomes[place] = self._look_up(work.accepted.request)
+
+    def _decide(self, group: _Group, mutations: Sequence[Mutation]) -> None:
+        """Commits these mutations of all works that are not decided; if there is no space, what there is space for."""
+        try:
+            self._commit_mutations(mutations)
+        except StorageFullError as error:
+            group.error = error
+            self._commit_what_fits(group, error)
+        group.decided = len(group.outcomes)
+
+    def _commit_what_fits(self, group: _Group, error: StorageFullError) -> None:
+        """Refuses new entries, and commits the rest: together, or one by one if that is too much. Raises
+        `StorageFullError` at the first whose marks find no space: what was accepted behind it may build on them."""
+        undecided = range(group.decided, len(group.outcomes))
+        for place in undecided:
+            if _is_new(group.works[place].accepted):
+                group.refuse_entries(place, error)
+        try:
+            self._commit_mutations([each for place in undecided for each in group.works[place].accepted.mutations])
+        except StorageFullError:
+            for place in undecided:
+                self._commit_alone(group, place)
+
+    def _commit_alone(self, group: _Group, place: int) -> None:
+        accepted = group.works[place].accepted
+        try:
+            self._commit_mutations(accepted.mutations)
+        except StorageFullError as error:
+            if not group.refuse_entries(place, error):
+                raise
+            self._commit_mutations(accepted.mutations)
+        group.decided = place + 1
 
     def _commit_mutations(self, mutations: Sequence[Mutation]) -> None:
         if mutations:
@@ -207,7 +291,7 @@ class GroupCommit:
             self.commit_s = time.perf_counter() - started
             self.commits += 1
 
-    def _settle(self, accepted: Accepted, mutations: list[Mutation]) -> _Outcome:
+    def _settle(self, accepted: Accepted) -> _Outcome:
         """Stores the batch unless it is stored already (T3); its marks are raised in any case."""
         assert isinstance(accepted.request, AddRequest)
         batch = accepted.request.batch
@@ -216,7 +300,8 @@ class GroupCommit:
             problem = f"other bytes than those of {batch!r} are stored for one of its entries"
         except StorageUncertainError as error:
             status, problem = Status.UNKNOWN, str(error)
-        mutations += [each for each in accepted.mutations if status is None or not isinstance(each, PutBatch)]
+        if status is not None:
+            accepted.mutations = [each for each in accepted.mutations if not isinstance(each, PutBatch)]
         return _DURABLE if status in (None, Status.OK) else _Outcome(status, problem)
 
     def _stored(self, batch: Batch) -> list[Batch]:
@@ -237,19 +322,22 @@ class GroupCommit:
 
     # -- in the trio thread -----------------------------------------------------------------------------------------
 
-    def _answer(self, group: list[Work], outcomes: list[_Outcome], error: StorageError | None) -> None:
-        self._works -= len(group)
-        for work in group:
+    def _answer(self, group: _Group) -> None:
+        self._works -= len(group.works)
+        for work in group.works:
             self.queued_bytes -= work.size_bytes
-        if error is None:
-            self.last_failure = None
-        elif group[0].epoch == self._epoch:
-            self._epoch += 1
-            self.last_failure = error
-            self._failed(error)
-        for work, outcome in zip(group, outcomes, strict=True):
+        if group.error is not None:
+            self._tell(group.error, group.works[0].epoch, ends_epoch=group.ends_epoch)
+        for work, outcome in zip(group.works, group.outcomes, strict=True):
             if outcome.failure is None:
                 answer = work.ledger.answer(work.accepted, outcome.found)
             else:
                 answer = Response(work.accepted.request.request_id, outcome.failure, detail=outcome.problem)
             work.reply([answer])
+
+    def _tell(self, error: StorageError, epoch: int, *, ends_epoch: bool) -> None:
+        if not ends_epoch:
+            self._failed(error, False)
+        elif epoch == self._epoch:  # told once, not for each group of it
+            self._epoch += 1
+            self._failed(error, True)

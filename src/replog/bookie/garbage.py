@@ -7,9 +7,7 @@ the pass, and each candidate is looked up once more before it is dropped.
 
 from __future__ import annotations
 
-import trio
-
-from replog.abc import Metastore, Storage
+from replog.abc import Metastore
 from replog.bookie.server import BookieServer
 from replog.errors import KeyNotFoundError
 from replog.metadata import ledger_key_path, next_ledger_ids
@@ -18,20 +16,13 @@ from replog.metadata import ledger_key_path, next_ledger_ids
 async def collect_garbage(bookie: BookieServer, metastore: Metastore) -> list[int]:
     """One pass. Returns the ledgers that were dropped. Raises `MetastoreError` or `StorageError`: then nothing that
     exists was dropped. If cancelled, some of the garbage may be left."""
-    here = await known_ledgers(bookie.storage)
+    here = await bookie.call(bookie.storage.ledger_ids)
     dropped = []
     for ledger_id in await _missing(here, metastore):
         if await _is_absent(ledger_id, metastore):
             await bookie.drop(ledger_id)
             dropped.append(ledger_id)
     return dropped
-
-
-async def known_ledgers(storage: Storage) -> list[int]:
-    """All ledgers of which the storage knows anything, ascending; asked in a thread if that may wait for a disk."""
-    if storage.is_instant:
-        return storage.ledger_ids()
-    return await trio.to_thread.run_sync(storage.ledger_ids)
 
 
 async def _missing(here: list[int], metastore: Metastore) -> list[int]:

@@ -7,13 +7,16 @@ machine (B2) and then through the group commit; plain reads go to the storage at
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from typing import TypeVar
 
 import trio
 
 from replog.abc import Marks, Reply, Storage
+from replog.bookie.calls import StorageCalls, broken_contract
 from replog.bookie.commits import GroupCommit, Work
 from replog.bookie.polls import LongPolls
+from replog.bookie.space import Space
 from replog.config import BookieOptions
 from replog.errors import StorageError, StorageFailedError, StorageFullError
 from replog.hookspecs import Event, StorageFailed
@@ -29,47 +32,45 @@ from replog.protocol.messages import (
     size_of,
 )
 
+T = TypeVar("T")
+
 _LEDGERS_MAX = 4096  # machines kept: an idle one is made anew from its durable marks
-_READING_THREADS_MAX = 8
+_LOOK_S = 1.0  # how often the bookie looks how much space is left
 
 
 class BookieServer:
-    """Serves one storage. `observe` is told when the storage fails. Use it as the handler of a transport's listener,
-    while `running` is open."""
+    """Serves one storage. `observe` is told when the storage fails or has no space. Use it as the handler of a transport's
+    listener, while `running` is open."""
 
     def __init__(self, storage: Storage, options: BookieOptions, observe: Callable[[Event], None]) -> None:
         self.storage = storage
         self.options = options
-        self.failure: StorageError | None = None
-        self.failed = trio.Event()  # set when a commit fails; replaced by who waits for it
+        self.calls = StorageCalls(storage)
+        self.failure: StorageFailedError | None = None
+        self.is_read_only = False  # takes no new entries: for want of space (B5), or for good, because of `failure`
+        self.space = Space(storage.bookie_id, options.read_only_below_bytes, options.writable_above_bytes)
+        self.drops = 0
         self._observe = observe
         self._ledgers: dict[int, LedgerOnBookie] = {}
-        self._commits = GroupCommit(storage, options.commit_bytes_max, self._storage_failed)
+        self._commits = GroupCommit(self.calls, options.commit_bytes_max, options.close_timeout_s, self._commit_failed)
         self._polls = LongPolls(options.long_poll_max_s)
         self._nursery: trio.Nursery | None = None
-        self._reading_threads = trio.CapacityLimiter(_READING_THREADS_MAX)
+        self._turned = trio.Event()  # `is_read_only` is no longer what it was
 
     @property
     def bookie_id(self) -> str:
         """The identity of the storage (B4)."""
         return self.storage.bookie_id
 
-    @property
-    def is_read_only(self) -> bool:
-        """Whether the last commit failed: for want of space, until one succeeds again (B5), or for good."""
-        return self._commits.last_failure is not None or self.failure is not None
-
-    def presume_space(self) -> None:
-        """Counts as taking entries until the next commit shows whether there is space."""
-        self._commits.last_failure = None
-
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Runs the commit thread and the waiting questions. On leaving, what was accepted is still made durable and
-        answered; the storage stays open."""
+        """Runs the commit thread, the waiting questions and the watch over the space. On leaving, what was accepted is
+        still made durable and answered; the storage stays open, and `calls` knows what is still under way in it."""
+        await self._look()
         async with open_service_nursery() as nursery:
             self._nursery = nursery
             nursery.start_soon(self._polls.expire)
+            nursery.start_soon(self._watch_space)
             async with self._commits.running():
                 yield
 
@@ -107,8 +108,11 @@ class BookieServer:
             self._commits.put(work)
 
     def _cannot_take(self, request: OrderedRequest, size_bytes: int) -> Response | None:
-        if self.failure is not None:
-            return Response(request.request_id, Status.UNKNOWN, detail=str(self.failure))
+        if self.is_read_only:
+            if self.failure is not None:
+                return Response(request.request_id, Status.UNKNOWN, detail=str(self.failure))
+            if isinstance(request, AddRequest) and not request.recovery:
+                return Response(request.request_id, Status.READ_ONLY, detail=str(self.space.error))
         if self._commits.queued_bytes + size_bytes > self.options.queue_bytes_max and not self._commits.is_idle:
             return Response(request.request_id, Status.TOO_BUSY, detail=f"{self._commits.queued_bytes} bytes wait")
         return None
@@ -143,20 +147,14 @@ class BookieServer:
 
     async def _read_in_thread(self, request: ReadRequest, bytes_max: int, reply: Reply) -> None:
         try:
-            found = await trio.to_thread.run_sync(
-                self.storage.read,
-                request.ledger_id,
-                request.entry_id,
-                request.stamp,
-                bytes_max,
-                limiter=self._reading_threads,
+            found = await self.calls.read(
+                self.storage.read, request.ledger_id, request.entry_id, request.stamp, bytes_max
             )
+            ledger = self._ledger(request.ledger_id)
         except StorageError as error:
-            if isinstance(error, StorageFailedError) and self.failure is None:
-                self._storage_failed(error)
+            self.storage_raised(error)
             reply([Response(request.request_id, Status.UNKNOWN, detail=str(error))])
         else:
-            ledger = self._ledger(request.ledger_id)
             reply([read_answer(request.request_id, found, ledger.last_add_confirmed)])
 
     def _read_last_add_confirmed(self, request: ReadLastAddConfirmedRequest, reply: Reply) -> None:
@@ -173,7 +171,7 @@ class BookieServer:
         else:
             self._polls.wait(request, ledger, reply)
 
-    # -- deleted ledgers, failing disks -----------------------------------------------------------------------------
+    # -- deleted ledgers ----------------------------------------------------------------------------------------------
 
     async def drop(self, ledger_id: int) -> None:
         """Forgets a deleted ledger (B6), durably. Raises `StorageError`. If cancelled, it happens all the same."""
@@ -186,6 +184,7 @@ class BookieServer:
         def dropped(responses: Sequence[Response]) -> None:
             answers.extend(responses)
             if responses[0].status is Status.OK:
+                self.drops += 1
                 self._ledgers.pop(ledger_id, None)
             done.set()
 
@@ -194,13 +193,62 @@ class BookieServer:
         if answers[0].status is not Status.OK:
             raise self.failure or StorageFullError(f"bookie {self.bookie_id}: ledger {ledger_id} could not be dropped")
 
-    def _storage_failed(self, error: StorageError) -> None:
-        """A commit or a read failed. The machines may have gone ahead of the disk: they are made anew from what is durable."""
-        self._ledgers.clear()
-        if isinstance(error, StorageFailedError):
+    # -- disks that fill up or fail -----------------------------------------------------------------------------------
+
+    async def read_only_turned(self, was: bool) -> None:
+        """Returns as soon as `is_read_only` is not what it was."""
+        while self.is_read_only is was:
+            await self._turned.wait()
+
+    async def _watch_space(self) -> None:
+        while self.failure is None:
+            await trio.sleep(_LOOK_S)
+            await self._look()
+
+    async def _look(self) -> None:
+        with suppress(StorageError):  # one that stops the storage has been told of; after another it looks again
+            free_bytes = await self.call(self.storage.free_bytes)
+            self.space.looked(free_bytes, trio.current_time())
+            self._turn()
+
+    def _turn(self) -> None:
+        error = self.failure or self.space.error
+        if self.is_read_only is (error is not None):
+            return
+        self.is_read_only = error is not None
+        self._turned.set()
+        self._turned = trio.Event()
+        if error is not None and error is self.space.error:
+            self._observe(StorageFailed(self.bookie_id, error))
+
+    async def call(self, function: Callable[[], T], *, is_long: bool = False) -> T:
+        """Calls the storage, in a thread if that may wait for a disk; a long call ends early when the storage is closed.
+        Raises `StorageError`. If cancelled, the call goes on."""
+        try:
+            return await self.calls.call(function, is_long=is_long)
+        except StorageError as error:
+            self.storage_raised(error)
+            raise
+
+    def storage_raised(self, error: StorageError) -> None:
+        """A call to the storage ended so: if it has stopped, nothing more is asked of it (B1)."""
+        if isinstance(error, StorageFailedError) and self.failure is None:
+            self._ledgers.clear()
             self.failure = error
-        self.failed.set()
-        self._observe(StorageFailed(self.bookie_id, error))
+            self._turn()
+            self._observe(StorageFailed(self.bookie_id, error))
+
+    def _commit_failed(self, error: StorageError, is_void: bool) -> None:
+        """A commit failed. If the machines went ahead of the disk, they are made anew from what is durable."""
+        if is_void:
+            self._ledgers.clear()
+        if isinstance(error, StorageFullError):
+            self.space.met_full(error, trio.current_time())
+            self._turn()
+        else:
+            self.storage_raised(
+                error if isinstance(error, StorageFailedError) else broken_contract(self.storage, error)
+            )
 
     def statistics(self) -> dict[str, float]:
         """Counters and gauges of the server and its storage."""
@@ -211,5 +259,6 @@ class BookieServer:
             "ledgers_in_memory": len(self._ledgers),
             "waiting_polls": len(self._polls),
             "read_only": float(self.is_read_only),
+            **({} if self.space.free_bytes is None else {"free_bytes": self.space.free_bytes}),
             **self.storage.statistics(),
         }

@@ -2,36 +2,32 @@
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import attrs
 import trio
 
-from replog.abc import Metastore, Storage, Transport
-from replog.bookie.garbage import collect_garbage, known_ledgers
+from replog.abc import Damage, Metastore, Storage, Transport
 from replog.bookie.server import BookieServer
+from replog.bookie.upkeep import Upkeep
 from replog.config import BackendURL, BookieOptions
 from replog.errors import (
     KeyExistsError,
     KeyNotFoundError,
     MetastoreError,
     MetastoreUncertainError,
-    StorageError,
     StorageIdentityError,
 )
-from replog.hookspecs import Event
+from replog.hookspecs import Event, StorageFailed
 from replog.membership import BOOKIES_KEY, BookieAddress, encode_address
 from replog.nursery import open_service_nursery
 from replog.registry import Registry
 
 COOKIES_KEY = "cookies"
-_LOOK_S = 1.0  # how often a read-only bookie looks whether it still is
-_TRY_AGAIN_S = 5.0  # after so long without space it is offered entries again, to find out
-_GARBAGE_PAUSE_S = 0.2  # between passes, however often one is asked for
+_ANNOUNCE_AGAIN_S = 1.0  # after the metastore failed
 
 
 def storage_url(storage: str, directory: str | os.PathLike[str]) -> BackendURL:
@@ -40,16 +36,16 @@ def storage_url(storage: str, directory: str | os.PathLike[str]) -> BackendURL:
     return attrs.evolve(url, rest=str(Path(directory))) if not url.rest else url
 
 
-async def check_cookie(storage: Storage, metastore: Metastore) -> None:
+async def check_cookie(server: BookieServer, metastore: Metastore) -> None:
     """Refuses a bookie whose ledgers another cluster's metastore, or a new one, knows nothing of (B4): it would collect
-    them all as garbage. Raises `StorageIdentityError`, `MetastoreError`."""
-    key = f"{COOKIES_KEY}/{storage.bookie_id}"
+    them all as garbage. Raises `StorageIdentityError`, `MetastoreError`, `StorageError`."""
+    key = f"{COOKIES_KEY}/{server.bookie_id}"
     try:
         await metastore.get(key)
     except KeyNotFoundError:
-        if await known_ledgers(storage):
+        if await server.call(server.storage.ledger_ids):
             raise StorageIdentityError(
-                f"bookie {storage.bookie_id} has ledgers, but the metastore has never heard of it",
+                f"bookie {server.bookie_id} has ledgers, but the metastore has never heard of it",
                 "Either the metastore was lost, or this directory belongs to another one: bring the two that belong "
                 "together. Nothing was touched",
             ) from None
@@ -68,30 +64,41 @@ async def serving(
     options: BookieOptions,
     observe: Callable[[Event], None],
 ) -> AsyncIterator[ServedBookie]:
-    """Serves a storage while the context is open; closing the storage is the caller's business."""
-    await check_cookie(storage, metastore)
+    """Serves a storage while the context is open, and closes it on leaving, also if that could not be begun.
+
+    The order of leaving: first the upkeep ends and connections are cut, then what was accepted is made durable, then reads
+    and the like end, then the storage is closed, which ends a compaction or scrubbing under way. So nothing is closed
+    under a call that does not expect it. If the disk does not answer for `close_timeout_s` (at each of two waits), what is
+    under way in it is left behind, and observers are told."""
     server = BookieServer(storage, options, observe)
-    bookie = ServedBookie(server, metastore)
-    async with (
-        server.running(),
-        transport.listen(storage.bookie_id, server) as address,
-        open_service_nursery() as nursery,
-    ):
-        await nursery.start(bookie.announce, BookieAddress(transport_scheme, address))
-        nursery.start_soon(bookie.collect_when_asked)
-        yield bookie
+    try:
+        await check_cookie(server, metastore)
+        async with (
+            server.running(),
+            transport.listen(storage.bookie_id, server) as address,
+            open_service_nursery() as nursery,
+        ):
+            upkeep = Upkeep(server, metastore, observe, nursery)
+            bookie = ServedBookie(server, metastore, upkeep)
+            try:
+                await nursery.start(bookie.announce, BookieAddress(transport_scheme, address))
+                upkeep.start()
+                yield bookie
+            finally:
+                upkeep.is_left = True
+    finally:
+        problem = await server.calls.close(options.close_timeout_s)
+        if problem is not None:
+            observe(StorageFailed(storage.bookie_id, problem))
 
 
 class ServedBookie:
     """A bookie that is being served."""
 
-    def __init__(self, server: BookieServer, metastore: Metastore) -> None:
+    def __init__(self, server: BookieServer, metastore: Metastore, upkeep: Upkeep) -> None:
         self.server = server
-        self.collections = 0
-        self.collection_failures = 0
-        self.ledgers_collected = 0
         self._metastore = metastore
-        self._asked = trio.Event()
+        self._upkeep = upkeep
 
     async def announce(
         self, address: BookieAddress, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
@@ -102,54 +109,46 @@ class ServedBookie:
         is_announced = False
         while True:
             read_only = self.server.is_read_only
-            self.server.failed = trio.Event()
             try:
                 async with self._metastore.announce(key, encode_address(attrs.evolve(address, read_only=read_only))):
                     if not is_announced:
                         task_status.started()
                     is_announced = True
-                    await self._until_it_differs(read_only)
+                    await self.server.read_only_turned(was=read_only)
             except MetastoreError:
                 if not is_announced:
                     raise
-                await trio.sleep(_LOOK_S)
-
-    async def _until_it_differs(self, read_only: bool) -> None:
-        """Until the bookie became read-only; or takes entries again, or has been read-only for so long that it might."""
-        if not read_only:
-            await self.server.failed.wait()
-            return
-        with trio.move_on_after(_TRY_AGAIN_S if self.server.failure is None else math.inf):
-            while self.server.is_read_only:  # noqa: ASYNC110 - only while something is wrong
-                await trio.sleep(_LOOK_S)
-            return
-        self.server.presume_space()
+                await trio.sleep(_ANNOUNCE_AGAIN_S)
 
     def ask_for_collection(self) -> None:
         """Collects garbage soon, rather than at the next interval."""
-        self._asked.set()
+        self._upkeep.ask_for_collection()
 
-    async def collect_when_asked(self) -> None:
-        """Collects garbage at every interval, and when asked. A pass that fails is made again at the next one."""
-        while True:
-            with trio.move_on_after(self.server.options.garbage_collection_interval_s):
-                await self._asked.wait()
-            self._asked = trio.Event()
-            try:
-                self.ledgers_collected += len(await collect_garbage(self.server, self._metastore))
-                self.collections += 1
-            except (MetastoreError, StorageError):
-                self.collection_failures += 1  # nothing was dropped that exists; the storage says itself what ails it
-            await trio.sleep(_GARBAGE_PAUSE_S)
+    async def collect_garbage(self) -> list[int]:
+        """Looks for deleted ledgers now, and returns those that were dropped (B6).
+
+        Raises `MetastoreError` or `StorageError` (retry: yes; nothing that exists was dropped), `trio.ClosedResourceError` if
+        the bookie is left meanwhile. If cancelled, the pass goes on; the next one waits for it."""
+        return await self._upkeep.collect_garbage()
+
+    async def compact(self, *, is_major: bool = False) -> None:
+        """Gives back space that nothing needs, now; takes as long as it takes, and reads and writes go on. Minor: where most of
+        it is gained.
+
+        Raises `StorageFullError` if there is no room to work (nothing is lost), `StorageFailedError`,
+        `trio.ClosedResourceError` if the bookie is left meanwhile. If cancelled, the run goes on; the next one waits for it."""
+        await self._upkeep.compact(is_major=is_major)
+
+    async def scrub(self) -> Sequence[Damage]:
+        """Reads all that is stored and checks it against damage, now; returns all damage that is known of, old and new.
+
+        Observers are told of what is new (`DamageFound`). Raises `StorageFailedError`, `trio.ClosedResourceError` if the
+        bookie is left meanwhile. If cancelled, the run goes on; the next one waits for it."""
+        return await self._upkeep.scrub()
 
     def statistics(self) -> dict[str, float]:
         """Counters and gauges."""
-        return {
-            **self.server.statistics(),
-            "garbage_collections": self.collections,
-            "garbage_collection_failures": self.collection_failures,
-            "ledgers_collected": self.ledgers_collected,
-        }
+        return {**self.server.statistics(), **self._upkeep.statistics()}
 
 
 async def open_storage(registry: Registry, url: BackendURL) -> Storage:
@@ -165,6 +164,6 @@ async def open_storage(registry: Registry, url: BackendURL) -> Storage:
 
 
 async def close_storage(storage: Storage) -> None:
-    """Closes a storage in a worker thread, however much it is cancelled."""
+    """Closes a storage that was never served, in a worker thread, however much it is cancelled."""
     with trio.CancelScope(shield=True):
         await trio.to_thread.run_sync(storage.close)

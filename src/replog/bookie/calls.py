@@ -1,0 +1,154 @@
+"""Calls to a storage that may wait for its disk: in worker threads, which are accounted for until they have ended.
+
+A task that waits for such a call can be cancelled at any time, and the call then ends without it. So a disk that does not
+answer keeps nobody from leaving; and because each call is counted in its own thread, whoever leaves knows what is still
+under way in the storage, and does not close it in the middle of that.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar, cast
+
+import trio
+
+from replog.abc import Storage
+from replog.errors import StorageError, StorageFailedError
+
+T = TypeVar("T")
+
+_READING_THREADS_MAX = 8
+_OTHER_THREADS_MAX = 8
+
+
+class _Call:
+    """One call: it begins in its thread, unless whoever asked for it gave it up before."""
+
+    __slots__ = ("has_begun", "is_given_up")
+
+    def __init__(self) -> None:
+        self.has_begun = self.is_given_up = False
+
+
+class StorageCalls:
+    """The calls of one bookie to its storage. One that never waits for a disk is called at once, without a thread."""
+
+    def __init__(self, storage: Storage) -> None:
+        self.storage = storage
+        self._reading = trio.CapacityLimiter(_READING_THREADS_MAX)
+        self._others = trio.CapacityLimiter(_OTHER_THREADS_MAX)
+        self._ended = threading.Condition()
+        self._short = self._long = 0  # under way
+
+    async def read(self, function: Callable[..., T], *arguments: object) -> T:
+        """As `call`, for what answers a client: reads wait for each other only."""
+        return await self._call(function, arguments, self._reading, is_long=False)
+
+    async def call(self, function: Callable[[], T], *, is_long: bool = False) -> T:
+        """Calls the storage. Raises `StorageError`; whatever else the storage raises is a `StorageFailedError`.
+        If cancelled, the call goes on, and nobody learns its result. A long one takes as long as it takes, and returns
+        early if the storage is closed meanwhile."""
+        return await self._call(function, (), self._others, is_long=is_long)
+
+    async def _call(
+        self, function: Callable[..., T], arguments: tuple[object, ...], limiter: trio.CapacityLimiter, *, is_long: bool
+    ) -> T:
+        if self.storage.is_instant:
+            await trio.lowlevel.checkpoint()
+            return self._checked(function, arguments)
+
+        call = _Call()
+
+        def counted() -> T | None:
+            with self._ended:
+                if call.is_given_up:
+                    return None  # nobody hears this
+                call.has_begun = True
+            try:
+                return self._checked(function, arguments)
+            finally:
+                self._count(-1, is_long=is_long)
+
+        self._count(1, is_long=is_long)
+        try:
+            return cast("T", await trio.to_thread.run_sync(counted, abandon_on_cancel=True, limiter=limiter))
+        finally:
+            with self._ended:
+                call.is_given_up = not call.has_begun
+            if call.is_given_up:
+                self._count(-1, is_long=is_long)
+
+    def _count(self, change: int, *, is_long: bool) -> None:
+        with self._ended:
+            self._long += change if is_long else 0
+            self._short += 0 if is_long else change
+            self._ended.notify_all()
+
+    def _checked(self, function: Callable[..., T], arguments: tuple[object, ...]) -> T:
+        try:
+            return function(*arguments)
+        except StorageError:
+            raise
+        except Exception as error:
+            raise broken_contract(self.storage, error) from error
+
+    @contextmanager
+    def counting(self) -> Iterator[None]:
+        """Counts the block as one call, for who has a thread of its own."""
+        self._count(1, is_long=False)
+        try:
+            yield
+        finally:
+            self._count(-1, is_long=False)
+
+    async def close(self, timeout_s: float) -> StorageFailedError | None:
+        """Closes the storage, however much it is cancelled, when nobody is in it but those that its closing ends; then
+        waits for these. Raises what closing raises.
+
+        Returns what is wrong if the disk does not let go of a call within so many seconds. What that call was doing has
+        an unknown outcome; the storage was closed only if nothing but long calls was under way."""
+        if self.storage.is_instant:
+            self.storage.close()
+            return None
+        problem: StorageFailedError | None = None
+        with trio.CancelScope(shield=True):  # bounded: all waits in there have one deadline, by the real clock
+            problem = await trio.to_thread.run_sync(self._close_in_thread, time.monotonic() + timeout_s)
+        return problem
+
+    def _close_in_thread(self, deadline: float) -> StorageFailedError | None:
+        if not self._wait(lambda: self._short == 0, deadline):
+            return self._stuck("it was not closed")
+        raised: list[StorageError] = []
+        closing = threading.Thread(target=self._close, args=(raised,), name="replog close", daemon=True)
+        closing.start()
+        closing.join(max(0.0, deadline - time.monotonic()))
+        if closing.is_alive() or not self._wait(lambda: self._long == 0, deadline):
+            return self._stuck("its closing has begun")
+        if raised:
+            raise raised[0]
+        return None
+
+    def _close(self, raised: list[StorageError]) -> None:
+        try:
+            self._checked(self.storage.close, ())
+        except StorageError as error:
+            raised.append(error)
+
+    def _wait(self, is_over: Callable[[], bool], deadline: float) -> bool:
+        with self._ended:
+            return self._ended.wait_for(is_over, max(0.0, deadline - time.monotonic()))
+
+    def _stuck(self, what: str) -> StorageFailedError:
+        return StorageFailedError(
+            f"bookie {self.storage.bookie_id}: its storage was left, but a call to it has not returned, and {what}",
+            "The disk does not answer: what was under way has an unknown outcome. End this process to let go of the disk",
+        )
+
+
+def broken_contract(storage: Storage, error: Exception) -> StorageFailedError:
+    """What a storage that raises something else than its contract allows is taken for."""
+    problem = f"bookie {storage.bookie_id}: its storage broke its contract: {error!r}"
+    return StorageFailedError(problem, "Restart the bookie, and report this")

@@ -1,0 +1,212 @@
+"""What a bookie does for its storage beside serving: collects garbage, makes space, compacts, scrubs, and looks for damage.
+
+What is asked for runs in the bookie's own tasks, and one of a kind at a time: who asked may be cancelled, and the run goes
+on to its end; the next one waits for it. What is due by the clock takes its turn in the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Generic, TypeVar
+
+import trio
+
+from replog.abc import Damage, Metastore
+from replog.bookie.garbage import collect_garbage
+from replog.bookie.server import BookieServer
+from replog.errors import MetastoreError, StorageError
+from replog.hookspecs import DamageFound, Event
+
+T = TypeVar("T")
+
+_COLLECTION_PAUSE_S = 0.2  # between passes, however often one is asked for
+_MAKE_SPACE_PAUSE_S = 30.0  # between attempts to make space, while it is needed
+_DAMAGE_LOOK_S = 10.0  # how often the storage is asked what is damaged
+_TOLD_AT_ONCE_MAX = 100  # damaged batches, before others get their turn
+
+
+class _Run(Generic[T]):
+    """Something that was asked for, and how it ended: one of the lists has one element, or none if the bookie was left."""
+
+    def __init__(self) -> None:
+        self.ended = trio.Event()
+        self.results: list[T] = []
+        self.errors: list[MetastoreError | StorageError] = []
+
+
+class Upkeep:
+    """The upkeep of one bookie. Runs in this nursery once it is started, until that is cancelled."""
+
+    def __init__(
+        self, server: BookieServer, metastore: Metastore, observe: Callable[[Event], None], nursery: trio.Nursery
+    ) -> None:
+        self.is_left = False
+        self._server = server
+        self._storage = server.storage
+        self._metastore = metastore
+        self._observe = observe
+        self._nursery = nursery
+        self._collecting, self._compacting, self._scrubbing = trio.Lock(), trio.Lock(), trio.Lock()
+        self._asked = trio.Event()
+        self._damage: dict[tuple[int, int, int, int], Damage] = {}  # by its identities, as last seen
+        self._looking = trio.Lock()
+        self._collections = self._collection_failures = 0
+        self._collected_at_s = self._collection_s = -1.0
+        self._forced = dict.fromkeys(("forced_garbage_collections", "forced_compactions", "forced_scrubs"), 0)
+        self._compaction_failures = self._attempts_to_make_space = 0
+
+    def start(self) -> None:
+        """Starts what is done by the clock."""
+        self._nursery.start_soon(self._collect_when_due)
+        self._nursery.start_soon(self._make_space)
+        self._nursery.start_soon(self._watch_damage)
+
+    # -- on demand --------------------------------------------------------------------------------------------------
+
+    async def collect_garbage(self) -> list[int]:
+        """As `ServedBookie.collect_garbage`."""
+        return await self._force("forced_garbage_collections", self._collect)
+
+    async def compact(self, *, is_major: bool = False) -> None:
+        """As `ServedBookie.compact`."""
+        await self._force("forced_compactions", partial(self._compact, is_major=is_major))
+
+    async def scrub(self) -> Sequence[Damage]:
+        """As `ServedBookie.scrub`."""
+        return await self._force("forced_scrubs", self._scrub)
+
+    def ask_for_collection(self) -> None:
+        """Collects garbage soon, rather than at the next interval."""
+        self._asked.set()
+
+    async def _force(self, what: str, function: Callable[[], Awaitable[T]]) -> T:
+        if self.is_left:
+            raise self._closed()
+        self._forced[what] += 1
+        run: _Run[T] = _Run()
+        self._nursery.start_soon(self._perform, run, function)
+        await run.ended.wait()
+        for error in run.errors:
+            raise error
+        for result in run.results:
+            return result
+        raise self._closed()
+
+    async def _perform(self, run: _Run[T], function: Callable[[], Awaitable[T]]) -> None:
+        try:
+            run.results.append(await function())
+        except (MetastoreError, StorageError) as error:
+            run.errors.append(error)
+        finally:
+            run.ended.set()
+
+    def _closed(self) -> trio.ClosedResourceError:
+        return trio.ClosedResourceError(
+            f"bookie {self._server.bookie_id} was left: what was asked of it was not finished"
+        )
+
+    # -- the work ---------------------------------------------------------------------------------------------------
+
+    async def _collect(self) -> list[int]:
+        async with self._collecting:
+            started_s = trio.current_time()
+            try:
+                dropped = await collect_garbage(self._server, self._metastore)
+            except (MetastoreError, StorageError):
+                self._collection_failures += 1  # nothing was dropped that exists
+                raise
+            self._collections += 1
+            self._collected_at_s = trio.current_time()
+            self._collection_s = self._collected_at_s - started_s
+            return dropped
+
+    async def _compact(self, *, is_major: bool) -> None:
+        async with self._compacting:
+            try:
+                await self._server.call(partial(self._storage.compact, is_major=is_major), is_long=True)
+            except StorageError:
+                self._compaction_failures += 1
+                raise
+
+    async def _scrub(self) -> Sequence[Damage]:
+        async with self._scrubbing:
+            await self._server.call(self._storage.scrub, is_long=True)
+        return await self._look_for_damage()
+
+    async def _look_for_damage(self) -> Sequence[Damage]:
+        """Tells of what was not damaged when it was last looked for."""
+        async with self._looking:
+            found = await self._server.call(self._storage.damage)
+            known, self._damage = self._damage, {_identities(each): each for each in found}
+            for number, (key, each) in enumerate(self._damage.items(), 1):
+                if key not in known:
+                    self._observe(_found(self._server.bookie_id, each))
+                if number % _TOLD_AT_ONCE_MAX == 0:
+                    await trio.lowlevel.cancel_shielded_checkpoint()  # all are told, or else some never would be
+            return tuple(found)
+
+    # -- by the clock -----------------------------------------------------------------------------------------------
+
+    async def _collect_when_due(self) -> None:
+        """Collects garbage at every interval, and when asked. A pass that fails is made again at the next one."""
+        while True:
+            with trio.move_on_after(self._server.options.garbage_collection_interval_s):
+                await self._asked.wait()
+            self._asked = trio.Event()
+            with suppress(MetastoreError, StorageError):  # it is counted, and the storage says itself what ails it
+                await self._collect()
+            await trio.sleep(_COLLECTION_PAUSE_S)
+
+    async def _make_space(self) -> None:
+        """While there is too little: drops what was deleted, then gives back what it took (B5)."""
+        while True:
+            await self._server.read_only_turned(was=False)
+            if self._server.failure is not None:
+                return
+            self._attempts_to_make_space += 1
+            with suppress(
+                MetastoreError, StorageError
+            ):  # counted, as above; there may be something to compact all the same
+                await self._collect()
+            with suppress(StorageError):
+                await self._compact(is_major=True)
+            await trio.sleep(_MAKE_SPACE_PAUSE_S)
+
+    async def _watch_damage(self) -> None:
+        while self._server.failure is None:
+            with suppress(StorageError):  # one that stops the storage has been told of; after another it looks again
+                await self._look_for_damage()
+            await trio.sleep(_DAMAGE_LOOK_S)
+
+    def statistics(self) -> dict[str, float]:
+        """Counters and gauges."""
+        found: dict[str, float] = {
+            "garbage_collections": self._collections,
+            "garbage_collection_failures": self._collection_failures,
+            "ledgers_collected": self._server.drops,
+            "compaction_failures": self._compaction_failures,
+            "attempts_to_make_space": self._attempts_to_make_space,
+            "damaged_batches": len(self._damage),
+            **self._forced,
+        }
+        if self._collections:
+            found["last_garbage_collection_s"] = self._collection_s
+            found["since_garbage_collection_s"] = trio.current_time() - self._collected_at_s
+        return found
+
+
+def _identities(damage: Damage) -> tuple[int, int, int, int]:
+    return damage.ledger_id, damage.stamp, damage.first_entry_id, damage.last_entry_id
+
+
+def _found(bookie_id: str, damage: Damage) -> DamageFound:
+    return DamageFound(
+        bookie_id,
+        damage.ledger_id,
+        damage.stamp,
+        damage.first_entry_id,
+        damage.last_entry_id,
+        damage.description,
+    )
