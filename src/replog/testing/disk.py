@@ -260,6 +260,11 @@ class MemoryDisk(Disk):
         """As `Disk.unlock`."""
         self.close(fd)
 
+    def free_bytes(self, path: str) -> int:
+        """As `Disk.free_bytes`."""
+        self.fault("free_bytes", path)
+        return self._free_bytes()
+
     def clock_s(self) -> float:
         """As `Disk.clock_s`: each look at it takes a second, so that nothing depends on the machine's speed."""
         self._now_s += 1.0

@@ -7,7 +7,7 @@ durable; a log file is removed only when a catalog without it is. Little-endian 
     magic "rlogctlg", format, reserved, identity of the bookie (16 bytes), generation (counts catalogs), number of the
     first journal file to replay, sequence of the last group before it, a sequence that was durable when the catalog was
     written (replay must get that far), next number of an entry log, next: how many of each
-        log files        kind (1 journal, 2 entry log), number, age; ascending by age
+        log files        kind (1 journal, 2 entry log), number, age, end in bytes; ascending by age
         deleted ledgers  first and last id of each range
         ledgers          id, fence term, last add confirmed, last entry id, length of the key or -1, key
     CRC32C of all that
@@ -28,7 +28,7 @@ MAGIC = b"rlogctlg"
 NAME = "catalog"
 
 _HEADER = struct.Struct("<8sII16sQQQQQQQQ")
-_FILE = struct.Struct("<IQQ")
+_FILE = struct.Struct("<IQQQ")
 _RANGE = struct.Struct("<qq")
 _LEDGER = struct.Struct("<qqqqi")
 _CHECKSUM = struct.Struct("<I")
@@ -41,6 +41,7 @@ class CatalogFile:
     is_journal: bool
     number: int
     age: int
+    end_bytes: int
 
 
 @attrs.frozen
@@ -76,7 +77,7 @@ def pack_catalog(catalog: Catalog) -> bytes:
         len(catalog.deleted),
         len(ledgers),
     )
-    files = [_FILE.pack(1 if file.is_journal else 2, file.number, file.age) for file in catalog.files]
+    files = [_FILE.pack(1 if file.is_journal else 2, file.number, file.age, file.end_bytes) for file in catalog.files]
     ranges = [_RANGE.pack(first, last) for first, last in catalog.deleted]
     packed = b"".join((header, *files, *ranges, *ledgers))
     return packed + _CHECKSUM.pack(crc32c(packed))
@@ -100,7 +101,7 @@ def unpack_catalog(data: bytes) -> Catalog | None:
     file_count, range_count, ledger_count = counts
     start = _HEADER.size
     middle = start + file_count * _FILE.size
-    files = [CatalogFile(kind == 1, number, age) for kind, number, age in _FILE.iter_unpack(data[start:middle])]
+    files = [CatalogFile(kind == 1, *numbers) for kind, *numbers in _FILE.iter_unpack(data[start:middle])]
     end = middle + range_count * _RANGE.size
     deleted = list(_RANGE.iter_unpack(data[middle:end]))
     ledgers = []

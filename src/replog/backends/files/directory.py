@@ -1,11 +1,17 @@
 """A storage's directory: who it belongs to, and that only one process has it open (B4).
 
-    storage.json    format, version and the bookie's identity: written last when a storage is made, so its presence
-                    says that all else is there
+    storage.json    format, version, the bookie's identity, and whether the journal is inside: written last when a storage
+                    is made, so its presence says that all else is there
     lock            locked by the process that has the storage open; says its pid, for people
-    journal/        000000000001.journal, ...; spare-*.journal wait for reuse
+    catalog         which log files there are, and from where the journal is replayed: see `catalog`
+    journal/        000000000001.journal, ..., with 000000000001.index beside those that are full; spare-*.journal wait
+                    for reuse
+    logs/           000000000001.log, ... with 000000000001.index: entry logs
+    reserve         a little space, given up for the catalog when the disk is full
+    making.json     the identity of a storage whose journal is elsewhere, while it is being made
 
-A directory that is neither empty nor a storage is refused before anything in it is touched.
+A journal elsewhere (`journal_dir`) has the same files in that directory itself, and a cookie, journal.json (B4). A directory
+that is neither empty nor a storage is refused before anything in it is touched.
 """
 
 from __future__ import annotations
@@ -16,18 +22,37 @@ import uuid
 import weakref
 from contextlib import suppress
 
-from replog.backends.files.disk import Disk, named_errors, read_all, write_all, write_file_atomically
-from replog.backends.files.record import PAGE_BYTES, unpack_file_header
-from replog.errors import StorageDamagedError, StorageIdentityError, StorageInUseError
+import attrs
 
-VERSION = 1
+from replog.backends.files.catalog import NAME as CATALOG
+from replog.backends.files.disk import Disk, named_errors, read_all, write_all, write_file_atomically
+from replog.errors import StorageIdentityError, StorageInUseError
+
+VERSION = 2
 FORMAT_NAME = "replog files storage"
+JOURNAL_FORMAT_NAME = "replog files journal"
 FORMAT_FILE = "storage.json"
+JOURNAL_COOKIE = "journal.json"
+MAKING_FILE = "making.json"
 LOCK_FILE = "lock"
+RESERVE_FILE = "reserve"
 JOURNAL = "journal"
+LOGS = "logs"
+INSIDE = "inside"
+ELSEWHERE = "elsewhere"
 _PREFIX = "bookie-"
 _FORMAT_FILE_BYTES_MAX = 64 << 10
-_OWN_NAMES = {FORMAT_FILE, f"{FORMAT_FILE}.tmp", LOCK_FILE, JOURNAL}
+_OWN_FILES = (FORMAT_FILE, MAKING_FILE, CATALOG)
+_OWN_NAMES = {*_OWN_FILES, *(f"{name}.tmp" for name in _OWN_FILES), RESERVE_FILE, LOCK_FILE, JOURNAL, LOGS}
+
+
+@attrs.frozen
+class Format:
+    """What the format file of a directory says."""
+
+    version: int
+    bookie_id: str
+    is_journal_elsewhere: bool = False
 
 
 class DirectoryLock:
@@ -86,7 +111,7 @@ def check_is_ours(disk: Disk, path: str) -> None:
         try:
             names = disk.names(path)
         except FileNotFoundError:
-            _make_directories(disk, path)
+            make_directories(disk, path)
             return
     foreign = sorted(set(names) - _OWN_NAMES)
     if FORMAT_FILE not in names and foreign:
@@ -98,12 +123,13 @@ def check_is_ours(disk: Disk, path: str) -> None:
         disk.sync_directory(_parent(path))  # one that we may not even read was not made by us
 
 
-def _make_directories(disk: Disk, path: str) -> None:
+def make_directories(disk: Disk, path: str) -> None:
+    """Makes a directory and those above it, durably. May raise OSError."""
     parent = _parent(path)
     try:
         disk.make_directory(path)
     except FileNotFoundError:
-        _make_directories(disk, parent)
+        make_directories(disk, parent)
         disk.make_directory(path)
     disk.sync_directory(parent)
 
@@ -112,40 +138,77 @@ def _parent(path: str) -> str:
     return os.path.dirname(path)
 
 
-def read_bookie_id(disk: Disk, path: str, expected: str) -> str | None:
-    """The identity in the format file, or None if there is no such file. Raises `StorageIdentityError`."""
-    with named_errors(f"read {path}/{FORMAT_FILE}"):
-        if FORMAT_FILE not in disk.names(path):
-            return None
-        fd = disk.open(f"{path}/{FORMAT_FILE}")
+def read_format(disk: Disk, path: str, expected: str) -> Format | None:
+    """What the format file says, or None if there is no such file. Raises `StorageIdentityError`."""
+    where = f"{path}/{FORMAT_FILE}"
+    text = read_small_file(disk, path, FORMAT_FILE)
+    if text is None:
+        return None
+    found = _parse(text, where, FORMAT_NAME, (1, VERSION))
+    if expected and found.bookie_id != expected:
+        raise StorageIdentityError(
+            f"{path} belongs to {found.bookie_id}, expected {expected}", "Nothing was touched: name the right directory"
+        )
+    return found
+
+
+def read_journal_cookie(disk: Disk, journal: str) -> str | None:
+    """Whose journal a directory has, or None if it has no cookie (B4). Raises `StorageIdentityError`."""
+    text = read_small_file(disk, journal, JOURNAL_COOKIE)
+    return (
+        None if text is None else _parse(text, f"{journal}/{JOURNAL_COOKIE}", JOURNAL_FORMAT_NAME, (VERSION,)).bookie_id
+    )
+
+
+def check_journal_cookie(disk: Disk, journal: str, bookie_id: str) -> None:
+    """Refuses a journal directory that is not this bookie's (B4). Raises `StorageIdentityError`."""
+    owner = read_journal_cookie(disk, journal)
+    if owner != bookie_id:
+        raise StorageIdentityError(
+            f"{journal} is the journal of {owner or 'nobody'}, expected {bookie_id}",
+            "Nothing was touched: name the directory that has this bookie's journal. If that is lost, so are entries that "
+            "were acknowledged: recover this bookie's copies from the others",
+        )
+
+
+def read_making(disk: Disk, path: str) -> str | None:
+    """The identity of the storage that somebody began to make here, or None. Raises `StorageIdentityError`."""
+    text = read_small_file(disk, path, MAKING_FILE)
+    return None if text is None else _parse(text, f"{path}/{MAKING_FILE}", FORMAT_NAME, (VERSION,)).bookie_id
+
+
+def read_small_file(disk: Disk, directory: str, name: str) -> bytes | None:
+    """A file's content, or None if there is no such file, or no such directory. Raises `StorageFailedError`."""
+    with named_errors(f"read {directory}/{name}"):
         try:
-            text = read_all(disk, fd, _FORMAT_FILE_BYTES_MAX, 0)
+            fd = disk.open(f"{directory}/{name}")
+        except FileNotFoundError:
+            return None
+        try:
+            return read_all(disk, fd, _FORMAT_FILE_BYTES_MAX, 0)
         finally:
             disk.close(fd)
-    bookie_id = _parse_format(text, f"{path}/{FORMAT_FILE}")
-    if expected and bookie_id != expected:
-        raise StorageIdentityError(
-            f"{path} belongs to {bookie_id}, expected {expected}", "Nothing was touched: name the right directory"
-        )
-    return bookie_id
 
 
-def _parse_format(text: bytes, where: str) -> str:
+def _parse(text: bytes, where: str, expected_name: str, versions: tuple[int, ...]) -> Format:
     try:
         content = json.loads(text)
         name, version, bookie_id = content["format"], content["version"], content["bookie_id"]
+        journal = content.get("journal", INSIDE)
         identity_of(bookie_id)
+        if journal not in (INSIDE, ELSEWHERE):
+            raise ValueError(f"journal {journal!r}")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise StorageIdentityError(
             f"{where} can't be read: {error!r}",
             "Restore it from a backup, or recover this bookie's copies from the others",
         ) from error
-    if name != FORMAT_NAME or version != VERSION:
+    if name != expected_name or version not in versions:
         raise StorageIdentityError(
-            f"{where} says {name!r} version {version!r}, this replog reads {FORMAT_NAME!r} version {VERSION}",
+            f"{where} says {name!r} version {version!r}, this replog reads {expected_name!r} version {versions[-1]}",
             "Nothing was touched: use the replog that wrote it, or a newer one",
         )
-    return str(bookie_id)
+    return Format(version, str(bookie_id), journal == ELSEWHERE)
 
 
 def new_bookie_id(disk: Disk, expected: str, path: str) -> str:
@@ -165,13 +228,27 @@ def identity_of(bookie_id: str) -> bytes:
     return uuid.UUID(hex=bookie_id.removeprefix(_PREFIX)).bytes
 
 
-def write_format(disk: Disk, path: str, bookie_id: str) -> None:
-    """Declares the directory a storage. Done last."""
-    content = {"format": FORMAT_NAME, "version": VERSION, "bookie_id": bookie_id}
-    write_file_atomically(disk, path, FORMAT_FILE, json.dumps(content, indent=2).encode() + b"\n")
+def write_format(disk: Disk, path: str, bookie_id: str, *, is_journal_elsewhere: bool) -> None:
+    """Declares the directory a storage. Done last. May raise OSError."""
+    where = ELSEWHERE if is_journal_elsewhere else INSIDE
+    _write_json(disk, path, FORMAT_FILE, format=FORMAT_NAME, version=VERSION, bookie_id=bookie_id, journal=where)
 
 
-def journal_path(number: int) -> str:
+def write_journal_cookie(disk: Disk, journal: str, bookie_id: str) -> None:
+    """Says whose journal the directory has. May raise OSError."""
+    _write_json(disk, journal, JOURNAL_COOKIE, format=JOURNAL_FORMAT_NAME, version=VERSION, bookie_id=bookie_id)
+
+
+def write_making(disk: Disk, path: str, bookie_id: str) -> None:
+    """Says which storage is being made here, before anything is put elsewhere. May raise OSError."""
+    _write_json(disk, path, MAKING_FILE, format=FORMAT_NAME, version=VERSION, bookie_id=bookie_id)
+
+
+def _write_json(disk: Disk, directory: str, name: str, **content: object) -> None:
+    write_file_atomically(disk, directory, name, (json.dumps(content, indent=2).encode() + b"\n",))
+
+
+def journal_name(number: int) -> str:
     """The name of a journal file."""
     return f"{number:012}.journal"
 
@@ -179,25 +256,20 @@ def journal_path(number: int) -> str:
 def journal_number(name: str) -> int | None:
     """The number of a journal file, or None if the name is not one's."""
     stem = name.removesuffix(".journal")
-    return int(stem) if stem != name and stem.isdecimal() and journal_path(int(stem)) == name else None
+    return int(stem) if stem != name and stem.isdecimal() and journal_name(int(stem)) == name else None
 
 
-def clear_half_made(disk: Disk, path: str) -> None:
-    """Removes what a crash left of a storage that was being made. Refuses if its journal holds anything."""
-    journal = f"{path}/{JOURNAL}"
-    if JOURNAL not in disk.names(path):
-        return
-    names = disk.names(journal)
-    for name in names:
-        fd = disk.open(f"{journal}/{name}")
-        try:
-            start = read_all(disk, fd, PAGE_BYTES + 64, 0)
-        finally:
-            disk.close(fd)
-        if any(start[PAGE_BYTES:]) or (journal_number(name) not in (None, 1) and unpack_file_header(start)):
-            raise StorageDamagedError(
-                f"{path}/{FORMAT_FILE} is missing, but {journal}/{name} holds records",
-                "Nothing was touched: restore the file, or recover this bookie's copies from the others",
-            )
-    for name in names:
-        disk.unlink(f"{journal}/{name}")
+def number_of_index(name: str) -> int | None:
+    """The number of the journal file that an index file's name belongs to, or None."""
+    return journal_number(name.removesuffix(".index") + ".journal")
+
+
+def entry_log_name(number: int) -> str:
+    """The name of an entry log."""
+    return f"{number:012}.log"
+
+
+def entry_log_number(name: str) -> int | None:
+    """The number of an entry log, or None if the name is not one's."""
+    stem = name.removesuffix(".log")
+    return int(stem) if stem != name and stem.isdecimal() and entry_log_name(int(stem)) == name else None

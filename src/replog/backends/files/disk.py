@@ -109,6 +109,11 @@ class Disk:
         fcntl.flock(fd, fcntl.LOCK_UN)
         os.close(fd)
 
+    def free_bytes(self, path: str) -> int:
+        """How much the file system below this path still takes, for who is not root."""
+        found = os.statvfs(path)
+        return found.f_bavail * found.f_frsize
+
     def clock_s(self) -> float:
         """A clock that never goes back."""
         return time.monotonic()
@@ -181,12 +186,12 @@ def read_all(disk: Disk, fd: int, size: int, offset: int) -> bytes:
     return data
 
 
-def write_file_atomically(disk: Disk, directory: str, name: str, content: bytes) -> None:
-    """Writes a small file so that after a crash it is there wholly or not at all."""
+def write_file_atomically(disk: Disk, directory: str, name: str, pieces: Sequence[Buffer]) -> None:
+    """Writes a file so that after a crash it is there wholly or not at all. May raise OSError."""
     temporary = f"{directory}/{name}.tmp"
     fd = disk.open(temporary, create=True)
     try:
-        write_all(disk, fd, (content,), 0)
+        write_all(disk, fd, pieces, 0)
         disk.fdatasync(fd)
     finally:
         disk.close(fd)

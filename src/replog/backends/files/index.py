@@ -1,94 +1,107 @@
-"""Where each batch stands, and the marks of each ledger: what replay rebuilds and reads consult.
+"""Where each batch stands, and the marks of each ledger: what reads consult (B3, R4).
 
-The index points at batches, never at entries: 48 bytes for each, found by bisecting first ids. Batches of one ledger
-may overlap in range without sharing an entry (strides, W1) and may arrive in any order (recovery fills holes), so each
-also knows how far the ones before it reach. Nothing here locks: the storage does.
+The index points at batches, never at entries. The batches of one ledger and stamp in one log file are a *section*; its
+*page* has 44 bytes for each of them, in the order of their first ids, found by bisection. Pages of the journal files that
+are not indexed on disk yet are always in memory: together they are the memory table. Those of all other files are read
+from their index files when they are needed, and kept in the bounded ledger cache.
+
+Batches of one ledger may overlap in range without sharing an entry (strides, W1) and may arrive in any order (recovery
+fills holes), so pages and sections also know how far the ones before them reach. Nothing here locks: the storage does.
 """
 
 from __future__ import annotations
 
+import heapq
 from array import array
 from bisect import bisect_left, bisect_right
-from collections import Counter
+from collections.abc import Iterator, Mapping
+from itertools import accumulate
 from typing import NamedTuple
 
+from replog.backends.files.index_file import BATCH_BYTES
+from replog.backends.files.log_file import LogFile
 from replog.backends.ranges import LedgerRanges
+
+PAGE_BATCHES = 4096
+_COLUMNS = "qqQIII"  # first and last ids, offsets, strides, sizes, checksums
 
 
 class Location(NamedTuple):
-    """Where the bytes of a batch stand: the file's number, where the batch begins in it, its size and checksum."""
+    """Where the bytes of a batch stand: the file, where the batch begins in it, its size and checksum."""
 
-    number: int
+    file: LogFile
     offset: int
     size: int
     checksum: int
 
 
-class BatchIndex:
-    """The batches of one ledger and stamp, in the order of their first ids."""
+class IndexPage:
+    """The batches of one section, in the order of their first ids."""
 
-    __slots__ = ("_checksums", "_firsts", "_lasts", "_numbers", "_offsets", "_reaches", "_sizes", "_strides")
+    __slots__ = ("_checksums", "_lasts", "_offsets", "_reaches", "_sizes", "_strides", "firsts")
 
     def __init__(self) -> None:
-        self._firsts = array("q")
+        self.firsts = array("q")
         self._lasts = array("q")
-        self._reaches = array("q")  # the highest last id up to here
-        self._strides = array("I")
-        self._numbers = array("I")
         self._offsets = array("Q")
+        self._strides = array("I")
         self._sizes = array("I")
         self._checksums = array("I")
+        self._reaches = array("q")  # the highest last id up to here
 
     def __len__(self) -> int:
-        return len(self._firsts)
+        return len(self.firsts)
 
-    def put(self, first: int, last: int, stride: int, location: Location) -> int:
-        """Adds a batch. If the same one is known, the new place counts; returns the file number of the old one, or -1."""
-        firsts = self._firsts
+    @property
+    def columns(self) -> tuple[array[int], ...]:
+        """What an index file has of it."""
+        return self.firsts, self._lasts, self._offsets, self._strides, self._sizes, self._checksums
+
+    @classmethod
+    def from_bytes(cls, data: bytes, count: int) -> IndexPage:
+        """The page of an index file; its checksum was compared, its length is right."""
+        page = cls()
+        start = 0
+        for column, code in zip(page.columns, _COLUMNS, strict=True):
+            stop = start + count * (8 if code in "qQ" else 4)
+            column.frombytes(data[start:stop])
+            start = stop
+        page._reaches = array("q", accumulate(page._lasts, max))
+        return page
+
+    def put(self, first: int, last: int, stride: int, offset: int, size: int, checksum: int) -> bool:
+        """Adds a batch; if the same one is here, the new place counts: then False."""
+        firsts = self.firsts
         if not firsts or first > firsts[-1]:
             self._reaches.append(max(last, self._reaches[-1]) if firsts else last)
             firsts.append(first)
             self._lasts.append(last)
             self._strides.append(stride)
-            self._numbers.append(location.number)
-            self._offsets.append(location.offset)
-            self._sizes.append(location.size)
-            self._checksums.append(location.checksum)
-            return -1
-        at = bisect_left(firsts, first)
-        while at < len(firsts) and firsts[at] == first:
+            self._offsets.append(offset)
+            self._sizes.append(size)
+            self._checksums.append(checksum)
+            return True
+        at = self._place_of(first, last, stride)
+        if at >= 0:
+            self._offsets[at], self._sizes[at], self._checksums[at] = offset, size, checksum
+            return False
+        at = bisect_right(firsts, first)
+        for column, value in zip(self.columns, (first, last, offset, stride, size, checksum), strict=True):
+            column.insert(at, value)
+        self._reaches = array("q", accumulate(self._lasts, max))
+        return True
+
+    def _place_of(self, first: int, last: int, stride: int) -> int:
+        at = bisect_left(self.firsts, first)
+        while at < len(self.firsts) and self.firsts[at] == first:
             if self._lasts[at] == last and self._strides[at] == stride:
-                return self._move(at, location)
+                return at
             at += 1
-        self._insert(at, first, last, stride, location)
         return -1
-
-    def _move(self, at: int, location: Location) -> int:
-        old = self._numbers[at]
-        self._numbers[at] = location.number
-        self._offsets[at] = location.offset
-        self._sizes[at] = location.size
-        self._checksums[at] = location.checksum
-        return old
-
-    def _insert(self, at: int, first: int, last: int, stride: int, location: Location) -> None:
-        reaches = self._reaches
-        reaches.insert(at, max(last, reaches[at - 1]) if at else last)
-        for later in range(at + 1, len(reaches)):
-            if reaches[later] >= last:
-                break
-            reaches[later] = last
-        self._firsts.insert(at, first)
-        self._lasts.insert(at, last)
-        self._strides.insert(at, stride)
-        self._numbers.insert(at, location.number)
-        self._offsets.insert(at, location.offset)
-        self._sizes.insert(at, location.size)
-        self._checksums.insert(at, location.checksum)
 
     def find(self, entry_id: int) -> int:
         """The position of the batch that holds the entry, or -1."""
-        reaches, firsts, lasts = self._reaches, self._firsts, self._lasts
+        reaches, firsts, lasts = self._reaches, self.firsts, self._lasts
         at = bisect_right(firsts, entry_id) - 1
         while at >= 0 and reaches[at] >= entry_id:
             if entry_id <= lasts[at] and (entry_id - firsts[at]) % self._strides[at] == 0:
@@ -96,59 +109,231 @@ class BatchIndex:
             at -= 1
         return -1
 
-    def locate(self, entry_id: int, bytes_max: int) -> list[Location]:
-        """The batch that holds the entry, and those that start after it while they fit; [] if there is none."""
-        firsts = self._firsts
-        at = bisect_right(firsts, entry_id) - 1
-        if at < 0:
+    def size(self, at: int) -> int:
+        """The bytes of the batch at this position."""
+        return self._sizes[at]
+
+    def identity(self, at: int) -> tuple[int, int, int]:
+        """First id, last id and stride of the batch at this position."""
+        return self.firsts[at], self._lasts[at], self._strides[at]
+
+    def location(self, at: int, file: LogFile) -> Location:
+        """Where the batch at this position stands."""
+        return Location(file, self._offsets[at], self._sizes[at], self._checksums[at])
+
+    def at_offset(self, offset: int) -> int:
+        """The position of the batch that stands at this place in the file, or -1."""
+        return self._offsets.index(offset) if offset in self._offsets else -1
+
+    @property
+    def memory_bytes(self) -> int:
+        """What it takes in memory, about."""
+        return 800 + len(self) * (BATCH_BYTES + 8)
+
+
+class Section:
+    """The batches of one ledger and stamp in one file. `page` is None while it is only on disk."""
+
+    __slots__ = (
+        "count",
+        "data_bytes",
+        "file",
+        "first",
+        "is_touched",
+        "last",
+        "last_first",
+        "ledger_id",
+        "page",
+        "page_checksum",
+        "page_offset",
+        "stamp",
+    )
+
+    def __init__(self, file: LogFile, ledger_id: int, stamp: int, first: int, last: int, last_first: int) -> None:
+        self.file = file
+        self.ledger_id = ledger_id
+        self.stamp = stamp
+        self.first = first
+        self.last = last
+        self.last_first = last_first
+        self.count = 0
+        self.data_bytes = 0
+        self.page: IndexPage | None = None
+        self.page_offset = 0  # in the index file; 0 while there is none
+        self.page_checksum = 0
+        self.is_touched = False  # read since the cache last looked
+
+
+class PageMissing(Exception):
+    """A page that is needed is not in memory: load it and ask again."""
+
+    def __init__(self, section: Section) -> None:
+        super().__init__(section)
+        self.section = section
+
+
+Pages = Mapping[Section, IndexPage]
+
+
+class StampSections:
+    """All sections of one ledger and stamp, in the order of their lowest first ids."""
+
+    __slots__ = ("_firsts", "_reaches", "growing", "sections")
+
+    def __init__(self) -> None:
+        self.sections: list[Section] = []
+        self.growing: Section | None = None  # the one of the current journal file
+        self._firsts = array("q")
+        self._reaches = array("q")
+
+    def add(self, section: Section) -> None:
+        """Adds a section that has its range."""
+        if self.sections and section.first < self._firsts[-1]:
+            self.replace((), (section,))
+            return
+        self._reaches.append(max(section.last, self._reaches[-1]) if self.sections else section.last)
+        self._firsts.append(section.first)
+        self.sections.append(section)
+
+    def widen(self, section: Section, first: int, last: int) -> None:
+        """A batch of this range was added to the section."""
+        if first > section.last_first:
+            section.last_first = first
+        if last > section.last:
+            section.last = last
+        if first < section.first or section is not self.sections[-1]:
+            section.first = min(first, section.first)
+            self.replace((), ())
+        elif last > self._reaches[-1]:
+            self._reaches[-1] = last
+
+    def replace(self, old: tuple[Section, ...] | list[Section], new: tuple[Section, ...] | list[Section]) -> None:
+        """Swaps sections."""
+        gone = set(old)
+        if self.growing in gone:
+            self.growing = None
+        kept = [section for section in self.sections if section not in gone]
+        self.sections = sorted([*kept, *new], key=lambda section: section.first)
+        self._firsts = array("q", (section.first for section in self.sections))
+        self._reaches = array("q", accumulate((section.last for section in self.sections), max))
+
+    def locate(self, entry_id: int, bytes_max: int, loaded: Pages) -> list[Location]:
+        """The batch that holds the entry, and those that start after it while they fit; [] if there is none.
+
+        Raises `PageMissing`; `loaded` has pages that were missing before."""
+        holder = self._holder(entry_id, loaded)
+        if holder is None:
             return []
-        if entry_id > self._lasts[at] or (entry_id - firsts[at]) % self._strides[at]:
-            at = self.find(entry_id)  # not in the nearest one: strided ones before it may hold it
-            if at < 0:
-                return []
-        size = self._sizes[at]
-        found = [Location(self._numbers[at], self._offsets[at], size, self._checksums[at])]
-        left = bytes_max - size
+        section, page, at = holder
+        location = page.location(at, section.file)
+        left = bytes_max - location.size
         if left <= 0:
-            return found
-        sizes = self._sizes
-        after = bisect_right(firsts, firsts[at], at)
-        while after < len(sizes) and sizes[after] <= left:
-            left -= sizes[after]
-            found.append(self._location(after))
-            after += 1
+            return [location]
+        found = [location]
+        for later, later_page, place in self._after(page.firsts[at], loaded):
+            location = later_page.location(place, later.file)
+            left -= location.size
+            if left < 0:
+                break
+            found.append(location)
         return found
 
-    def _location(self, at: int) -> Location:
-        return Location(self._numbers[at], self._offsets[at], self._sizes[at], self._checksums[at])
+    def _holder(self, entry_id: int, loaded: Pages) -> tuple[Section, IndexPage, int] | None:
+        best: tuple[Section, IndexPage, int] | None = None
+        reaches = self._reaches
+        place = bisect_right(self._firsts, entry_id) - 1
+        while place >= 0 and reaches[place] >= entry_id:
+            section = self.sections[place]
+            if section.last >= entry_id and (best is None or section.file.age >= best[0].file.age):
+                page = _page_of(section, loaded)
+                at = page.find(entry_id)
+                if at >= 0:
+                    best = section, page, at
+            place -= 1
+        return best
 
-    def file_numbers(self) -> array[int]:
-        """The file of each batch."""
-        return self._numbers
+    def _after(self, first: int, loaded: Pages) -> Iterator[tuple[Section, IndexPage, int]]:
+        """The batches that start after this id, in order, each once: of two copies the one in the newer file."""
+        firsts, reaches, sections = self._firsts, self._reaches, self.sections
+        heap: list[
+            tuple[int, int, int, IndexPage, int]
+        ] = []  # next first id, age, place of the section, page, position
+        due = bisect_right(firsts, first)  # sections from here on have not begun
+        place = due - 1
+        while place >= 0 and reaches[place] > first:
+            if sections[place].last_first > first:
+                page = _page_of(sections[place], loaded)
+                at = bisect_right(page.firsts, first)
+                heap.append((page.firsts[at], -sections[place].file.age, place, page, at))
+            place -= 1
+        heapq.heapify(heap)
+        seen: set[tuple[int, int, int]] = set()  # of the last first id
+        while heap or due < len(sections):
+            while due < len(sections) and (not heap or firsts[due] <= heap[0][0]):
+                page = _page_of(sections[due], loaded)
+                heapq.heappush(heap, (page.firsts[0], -sections[due].file.age, due, page, 0))
+                due += 1
+            start, age, place, page, at = heapq.heappop(heap)
+            if start != first:
+                seen.clear()
+            limit = min(heap[0][0] if heap else _NEVER, firsts[due] if due < len(sections) else _NEVER)
+            stop = max(bisect_left(page.firsts, limit, at), at + 1)
+            while at < stop:
+                if page.firsts[at] != first:
+                    seen.clear()
+                first = page.firsts[at]
+                if page.identity(at) not in seen:
+                    seen.add(page.identity(at))
+                    yield sections[place], page, at
+                at += 1
+            if at < len(page):
+                heapq.heappush(heap, (page.firsts[at], age, place, page, at))
+
+
+_NEVER = 1 << 63
+
+
+def _page_of(section: Section, loaded: Pages) -> IndexPage:
+    page = section.page or loaded.get(section)
+    if page is None:
+        raise PageMissing(section)
+    section.is_touched = True
+    return page
 
 
 class LedgerIndex:
-    """One ledger. `marks_number` is the file with its newest MARKS record, or 0."""
+    """One ledger: its marks, and its batches by stamp."""
 
-    __slots__ = ("fence_term", "key", "last_add_confirmed", "last_entry_id", "marks_number", "stamps")
+    __slots__ = ("fence_term", "key", "last_add_confirmed", "last_entry_id", "stamps")
 
     def __init__(self) -> None:
         self.key: bytes | None = None
         self.fence_term = 0
         self.last_add_confirmed = -1
         self.last_entry_id = -1
-        self.marks_number = 0
-        self.stamps: dict[int, BatchIndex] = {}
+        self.stamps: dict[int, StampSections] = {}
+
+    def raise_marks(self, key: bytes | None, fence_term: int, last_add_confirmed: int, last_entry_id: int = -1) -> None:
+        """Marks only rise; a key never changes."""
+        self.key = key if self.key is None else self.key
+        self.fence_term = max(self.fence_term, fence_term)
+        self.last_add_confirmed = max(self.last_add_confirmed, last_add_confirmed)
+        self.last_entry_id = max(self.last_entry_id, last_entry_id)
 
 
 class Index:
-    """All ledgers, the deleted ones, and how much of each journal file is still needed."""
+    """All ledgers, and the deleted ones."""
 
     def __init__(self) -> None:
         self.ledgers: dict[int, LedgerIndex] = {}
         self.deleted = LedgerRanges()
-        self.live_batches: dict[int, int] = {}  # by file number, none if no batch in it is needed
-        self.marked: dict[int, set[int]] = {}  # by file number: the ledgers whose newest MARKS record is there
+
+    def ledger(self, ledger_id: int) -> LedgerIndex | None:
+        """The ledger, made if it is new; None if it was deleted."""
+        ledger = self.ledgers.get(ledger_id)
+        if ledger is None and ledger_id not in self.deleted:
+            ledger = self.ledgers[ledger_id] = LedgerIndex()
+        return ledger
 
     def put_batch(
         self,
@@ -160,49 +345,66 @@ class Index:
         last_add_confirmed: int,
         location: Location,
     ) -> None:
-        """A batch stands at this place."""
-        ledger = self.ledgers.get(ledger_id)
+        """A batch stands at this place, in a file that is being written or replayed."""
+        ledger = self.ledgers.get(ledger_id) or self.ledger(ledger_id)
         if ledger is None:
-            if ledger_id in self.deleted:
-                return
-            ledger = self.ledgers[ledger_id] = LedgerIndex()
-        batches = ledger.stamps.get(stamp)
-        if batches is None:
-            batches = ledger.stamps[stamp] = BatchIndex()
+            return
         if last_add_confirmed > ledger.last_add_confirmed:
             ledger.last_add_confirmed = last_add_confirmed
         if last > ledger.last_entry_id:
             ledger.last_entry_id = last
-        live = self.live_batches
-        live[location.number] = live.get(location.number, 0) + 1
-        replaced = batches.put(first, last, stride, location)
-        if replaced >= 0:
-            self._let_go(replaced, 1)
+        stamps = ledger.stamps.get(stamp)
+        if stamps is None:
+            stamps = ledger.stamps[stamp] = StampSections()
+        file, offset, size, checksum = location
+        section = stamps.growing
+        if (
+            section is None
+            or section.file is not file
+            or (section.count >= PAGE_BATCHES and first > section.last_first)
+        ):
+            section = stamps.growing = Section(file, ledger_id, stamp, first, last, first)
+            section.page = IndexPage()
+            file.sections.add(section)
+            stamps.add(section)
+        else:
+            stamps.widen(section, first, last)
+        assert section.page is not None
+        if section.page.put(first, last, stride, offset, size, checksum):
+            section.count += 1
+            section.data_bytes += size
+            file.batch_bytes += size
+            file.live_bytes += size
+        if file.last_ledger_id != ledger_id:
+            file.last_ledger_id = ledger_id
+            file.switches += 1
 
-    def put_marks(self, ledger_id: int, key: bytes | None, fence_term: int, confirmed: int, number: int) -> None:
-        """A MARKS record stands in this file."""
-        ledger = self.ledgers.get(ledger_id)
-        if ledger is None:
-            if ledger_id in self.deleted:
-                return
-            ledger = self.ledgers[ledger_id] = LedgerIndex()
-        ledger.key = key if ledger.key is None else ledger.key
-        ledger.fence_term = max(ledger.fence_term, fence_term)
-        ledger.last_add_confirmed = max(ledger.last_add_confirmed, confirmed)
-        self._unmark(ledger_id, ledger)
-        ledger.marks_number = number
-        self.marked.setdefault(number, set()).add(ledger_id)
-
-    def drop(self, ledger_id: int) -> None:
-        """The ledger was deleted, for ever."""
-        self.deleted.add(ledger_id)
-        ledger = self.ledgers.pop(ledger_id, None)
+    def put_section(self, section: Section) -> None:
+        """An index file has this section. Of a deleted ledger it is not kept."""
+        section.file.batch_bytes += section.data_bytes
+        ledger = self.ledger(section.ledger_id)
         if ledger is None:
             return
-        self._unmark(ledger_id, ledger)
-        for batches in ledger.stamps.values():
-            for number, count in Counter(batches.file_numbers()).items():
-                self._let_go(number, count)
+        ledger.stamps.setdefault(section.stamp, StampSections()).add(section)
+        ledger.last_entry_id = max(ledger.last_entry_id, section.last)
+        section.file.sections.add(section)
+        section.file.live_bytes += section.data_bytes
+
+    def put_marks(self, ledger_id: int, key: bytes | None, fence_term: int, confirmed: int) -> None:
+        """These are marks of the ledger."""
+        ledger = self.ledger(ledger_id)
+        if ledger is not None:
+            ledger.raise_marks(key, fence_term, confirmed)
+
+    def drop(self, ledger_id: int) -> list[Section]:
+        """The ledger was deleted, for ever. Returns the sections that nobody needs any more."""
+        self.deleted.add(ledger_id)
+        ledger = self.ledgers.pop(ledger_id, None)
+        gone = [section for stamps in ledger.stamps.values() for section in stamps.sections] if ledger else []
+        for section in gone:
+            section.file.sections.discard(section)
+            section.file.live_bytes -= section.data_bytes
+        return gone
 
     def drop_ranges(self, ranges: list[tuple[int, int]]) -> None:
         """All these ledgers were deleted."""
@@ -211,21 +413,8 @@ class Index:
         for ledger_id in [ledger_id for ledger_id in self.ledgers if ledger_id in self.deleted]:
             self.drop(ledger_id)
 
-    def _let_go(self, number: int, count: int) -> None:
-        left = self.live_batches[number] - count
-        if left:
-            self.live_batches[number] = left
-        else:
-            del self.live_batches[number]
-
-    def _unmark(self, ledger_id: int, ledger: LedgerIndex) -> None:
-        if ledger.marks_number:
-            self.marked[ledger.marks_number].discard(ledger_id)
-            if not self.marked[ledger.marks_number]:
-                del self.marked[ledger.marks_number]
-
-    def locate(self, ledger_id: int, entry_id: int, stamp: int, bytes_max: int) -> list[Location]:
-        """Where the batch with this entry stands, and those after it that fit; [] if it isn't stored."""
+    def locate(self, ledger_id: int, entry_id: int, stamp: int, bytes_max: int, loaded: Pages) -> list[Location]:
+        """As `StampSections.locate`."""
         ledger = self.ledgers.get(ledger_id)
-        batches = ledger.stamps.get(stamp) if ledger else None
-        return batches.locate(entry_id, bytes_max) if batches else []
+        stamps = ledger.stamps.get(stamp) if ledger else None
+        return stamps.locate(entry_id, bytes_max, loaded) if stamps else []

@@ -67,7 +67,7 @@ class SectionEntry(NamedTuple):
     last_first: int
     page_offset: int
     data_bytes: int
-    count: int
+    batches: int
     page_checksum: int
 
 

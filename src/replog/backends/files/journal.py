@@ -9,12 +9,12 @@ from collections.abc import Sequence
 
 from replog.backends.files.disk import ZEROS, Buffer, Disk, is_full, named_error, write_all
 from replog.backends.files.index import Location
+from replog.backends.files.log_file import JournalFile
 from replog.backends.files.options import FilesOptions
-from replog.backends.files.pool import FilePool, JournalFile
+from replog.backends.files.pool import FilePool
 from replog.backends.files.record import (
     PAGE_BYTES,
     RECORD_HEADER_BYTES,
-    FileRange,
     RecordType,
     pack_epoch,
     pack_record_header,
@@ -35,7 +35,8 @@ _PADDING = memoryview(ZEROS)[:PAGE_BYTES]
 
 
 class Journal:
-    """The files, and the place where the next group goes. One thread at a time writes; `files` changes under `pool`'s lock."""
+    """The files, and the place where the next group goes. One thread at a time writes; `files` and `sealed` change under
+    `pool`'s lock."""
 
     def __init__(
         self, disk: Disk, options: FilesOptions, pool: FilePool, files: dict[int, JournalFile], current: JournalFile
@@ -49,7 +50,9 @@ class Journal:
         self.current = current
         current.began_s = disk.clock_s()
         self.sequence = 0  # of the last group
-        self.sealed: list[JournalFile] = []  # files that became full since the storage last looked
+        # full files that replay needs, oldest first: no catalog says yet that they are indexed or flushed
+        self.sealed: list[JournalFile] = []
+        self.rolled: list[JournalFile] = []  # files that became full since the storage last looked
 
     def make_room(self, size: int, *, keep_reserve: bool) -> None:
         """Makes sure that a group of this size fits into space that exists, in the current file or in a new one.
@@ -68,8 +71,9 @@ class Journal:
         ready = self._pool.take(self.current.number + 1)
         with self._pool.changed:
             self.files[ready.number] = ready
-        self.sealed.append(self.current)
-        self.current = ready
+            self.sealed.append(self.current)
+            self.rolled.append(self.current)
+            self.current = ready
         return ready
 
     def _allocate(self, file: JournalFile, end: int) -> None:
@@ -140,7 +144,7 @@ class Journal:
             epoch = new_epoch
             position = 1
         last = len(records) + position - 1
-        seed, number = file.seed, file.number
+        seed = file.seed
         for record_type, payload in records:
             checksum = payload_checksum(payload)
             buffers.append(
@@ -149,7 +153,7 @@ class Journal:
             buffers.append(payload)
             offset += RECORD_HEADER_BYTES
             size = len(payload)
-            locations.append(Location(number, offset, size, checksum))
+            locations.append(Location(file, offset, size, checksum))
             offset += size
             position += 1
         padding = -offset % PAGE_BYTES  # whole pages: no page needs to be read before it is written
@@ -165,17 +169,3 @@ class Journal:
         ahead = self._options.fill_ahead_bytes
         if file.allocated < capacity and not file.is_outrun and file.allocated - file.position < ahead // 2:
             self._pool.fill(file)
-
-    def file_ranges(self, without: Sequence[JournalFile]) -> list[FileRange]:
-        """The files that remain when these are gone, as the group that is written next tells it."""
-        ranges: list[FileRange] = []
-        for number in sorted(self.files.keys() - {file.number for file in without}):
-            file = self.files[number]
-            first, last = file.first_sequence or self.sequence + 1, file.last_sequence
-            if file is self.current:
-                last = self.sequence + 1
-            if ranges and ranges[-1].last_number == number - 1:
-                ranges[-1] = FileRange(ranges[-1].first_number, number, ranges[-1].first_sequence, last)
-            else:
-                ranges.append(FileRange(number, number, first, last))
-        return ranges

@@ -2,52 +2,74 @@
 
 from __future__ import annotations
 
-import threading
-
 import attrs
 
+from replog.backends.files.catalog import FORMAT as CATALOG_FORMAT
+from replog.backends.files.catalog import NAME as CATALOG
+from replog.backends.files.catalog import Catalog, unpack_catalog
 from replog.backends.files.directory import (
     JOURNAL,
-    clear_half_made,
+    LOGS,
+    MAKING_FILE,
+    VERSION,
+    Format,
+    check_journal_cookie,
+    entry_log_name,
     identity_of,
+    journal_name,
     journal_number,
-    new_bookie_id,
-    read_bookie_id,
-    write_format,
+    read_format,
 )
 from replog.backends.files.disk import Disk, named_errors, read_all, write_all
+from replog.backends.files.index import Index
+from replog.backends.files.log_file import EntryLogFile, JournalFile, LogFile
+from replog.backends.files.making import make_storage
 from replog.backends.files.options import FilesOptions
-from replog.backends.files.pool import SPARE_PREFIX, FilePool, JournalFile
+from replog.backends.files.pool import SPARE_PREFIX
 from replog.backends.files.record import FORMAT, PAGE_BYTES, unpack_file_header
+from replog.backends.files.repair import sections_of
 from replog.backends.files.replay import Replay
-from replog.errors import StorageDamagedError, StorageIdentityError
+from replog.backends.files.scanning import RECOVER
+from replog.errors import ConfigError, StorageDamagedError, StorageIdentityError
 
-_RECOVER = "Recover this bookie's copies from the others, into a new directory"
 _PIECE_BYTES = 4 << 20
 
 
 @attrs.define
 class Opened:
-    """What stands in a directory: the replayed journal, and the names of the files to use again."""
+    """What stands in a directory: the index, the replayed journal, and the files to use again or to remove."""
 
-    bookie_id: str
+    format: Format
     identity: bytes
     journal_directory: str
+    catalog: Catalog | None  # None in version 1
     replay: Replay
-    live: dict[int, JournalFile]
+    journals: dict[int, JournalFile]
+    entry_logs: dict[int, EntryLogFile]
+    dead: list[JournalFile]
     spares: list[str]
 
 
 def open_directory(disk: Disk, path: str, options: FilesOptions) -> Opened:
     """Reads the storage in a directory that is locked, or makes one. On an error nothing stays open."""
-    bookie_id = _identify(disk, path, options)
-    journal = f"{path}/{JOURNAL}"
-    identity = identity_of(bookie_id)
-    files, spares = _find_files(disk, journal, bookie_id, options)
+    found = read_format(disk, path, options.expected_bookie_id)
+    if found is None:
+        found = Format(VERSION, make_storage(disk, path, options), bool(options.journal_dir))
+    journal = _journal_directory(disk, path, options, found)
+    identity = identity_of(found.bookie_id)
+    catalog = _read_catalog(disk, path, identity) if found.version >= VERSION else None
+    index = Index()
+    adopted: dict[int, JournalFile] = {}
+    entry_logs: dict[int, EntryLogFile] = {}
+    if catalog is not None:
+        _clear_unfinished(disk, path, catalog)
+        adopted, entry_logs = _load(disk, path, journal, identity, catalog, index)
+    first_number = catalog.first_journal if catalog else 1
+    dead, files, spares = _find_journals(disk, journal, found.bookie_id, options, adopted, first_number)
     if not files:
-        raise StorageDamagedError(f"{journal} has no journal file", _RECOVER)
+        raise StorageDamagedError(f"{journal} has no journal file", RECOVER)
     try:
-        replay = Replay(disk, files, options.open_files_max)
+        replay = Replay(disk, files, options.open_files_max, index, catalog)
         replay.run()
         with named_errors(f"settle {journal}"):
             for file in (replay.tail, *replay.unused[:1]):
@@ -57,14 +79,15 @@ def open_directory(disk: Disk, path: str, options: FilesOptions) -> Opened:
             disk.sync_directory(journal)
             disk.sync_directory(path)
     except BaseException:
-        close_files(disk, files)
+        close_files(disk, [*files, *adopted.values(), *entry_logs.values()])
         raise
     gone = {file.number for file in (*replay.dead, *replay.unused)}
-    live = {file.number: file for file in files if file.number not in gone}
-    return Opened(bookie_id, identity, journal, replay, live, spares)
+    journals = {**adopted, **{file.number: file for file in files if file.number not in gone}}
+    dead = [*dead, *replay.dead, *replay.unused[1:]]
+    return Opened(found, identity, journal, catalog, replay, journals, entry_logs, dead, spares)
 
 
-def close_files(disk: Disk, files: list[JournalFile]) -> None:
+def close_files(disk: Disk, files: list[LogFile] | list[JournalFile]) -> None:
     """Closes those that are open."""
     for file in files:
         if file.fd >= 0:
@@ -72,45 +95,132 @@ def close_files(disk: Disk, files: list[JournalFile]) -> None:
             file.fd = -1
 
 
-def _identify(disk: Disk, path: str, options: FilesOptions) -> str:
-    """The directory's identity. Makes the storage if there is none: its journal first, the format file last."""
-    bookie_id = read_bookie_id(disk, path, options.expected_bookie_id)
-    if bookie_id is not None:
-        return bookie_id
-    with named_errors(f"make a storage in {path}"):
-        clear_half_made(disk, path)
-        bookie_id = new_bookie_id(disk, options.expected_bookie_id, path)
-        journal = f"{path}/{JOURNAL}"
-        disk.make_directory(journal)
-        disk.sync_directory(path)
-        pool = FilePool(disk, journal, identity_of(bookie_id), options, threading.Condition())
-        disk.close(pool.make(1).fd)
-        write_format(disk, path, bookie_id)
-    return bookie_id
+def _journal_directory(disk: Disk, path: str, options: FilesOptions, found: Format) -> str:
+    if found.is_journal_elsewhere != bool(options.journal_dir):
+        where = "in another directory: name it with" if found.is_journal_elsewhere else "in it: open it without"
+        raise ConfigError(f"the journal of the storage in {path} is {where} journal_dir")
+    if not found.is_journal_elsewhere:
+        return f"{path}/{JOURNAL}"
+    check_journal_cookie(disk, options.journal_dir, found.bookie_id)
+    with named_errors(f"read {path}"):
+        if MAKING_FILE in disk.names(path):
+            disk.unlink(f"{path}/{MAKING_FILE}")
+    return options.journal_dir
 
 
-def _find_files(
-    disk: Disk, directory: str, bookie_id: str, options: FilesOptions
-) -> tuple[list[JournalFile], list[str]]:
-    """The journal files, ascending, and the names of the spare ones. Removes what a crash left half made."""
+def _read_catalog(disk: Disk, path: str, identity: bytes) -> Catalog:
+    with named_errors(f"read {path}/{CATALOG}"):
+        try:
+            fd = disk.open(f"{path}/{CATALOG}")
+        except FileNotFoundError as error:
+            raise StorageDamagedError(f"{path}/{CATALOG} is missing", RECOVER) from error
+        try:
+            catalog = unpack_catalog(read_all(disk, fd, disk.size(fd), 0))
+        finally:
+            disk.close(fd)
+    if catalog is None:
+        raise StorageDamagedError(f"{path}/{CATALOG} is damaged: it doesn't match its checksum", RECOVER)
+    if catalog.format != CATALOG_FORMAT or catalog.identity != identity:
+        raise StorageIdentityError(
+            f"{path}/{CATALOG} is a catalog of format {catalog.format} of bookie-{catalog.identity.hex()}, expected format "
+            f"{CATALOG_FORMAT} of bookie-{identity.hex()}",
+            "Nothing was touched: put the right file there",
+        )
+    return catalog
+
+
+def _clear_unfinished(disk: Disk, path: str, catalog: Catalog) -> None:
+    """Removes entry logs, and parts of them, that no catalog has."""
+    logs = f"{path}/{LOGS}"
+    kept = {entry_log_name(file.number) for file in catalog.files if not file.is_journal}
+    kept |= {name.removesuffix(".log") + ".index" for name in kept}
+    with named_errors(f"clear {logs}"):
+        for name in disk.names(logs):
+            if name not in kept:
+                disk.unlink(f"{logs}/{name}")
+
+
+def _load(
+    disk: Disk, path: str, journal: str, identity: bytes, catalog: Catalog, index: Index
+) -> tuple[dict[int, JournalFile], dict[int, EntryLogFile]]:
+    """The files that the catalog has, and into the index what the catalog and the files' own indexes say."""
+    index.drop_ranges(catalog.deleted)
+    for ledger_id, marks in catalog.ledgers:
+        ledger = index.ledger(ledger_id)
+        if ledger is not None:
+            ledger.raise_marks(marks.key, marks.fence_term, marks.last_add_confirmed, marks.last_entry_id)
+    journals: dict[int, JournalFile] = {}
+    entry_logs: dict[int, EntryLogFile] = {}
+    for each in catalog.files:
+        file: LogFile
+        if each.is_journal:
+            file = journals[each.number] = JournalFile(
+                each.number, f"{journal}/{journal_name(each.number)}", -1, identity, 0, 0
+            )
+        else:
+            file = entry_logs[each.number] = EntryLogFile(
+                each.number, f"{path}/{LOGS}/{entry_log_name(each.number)}", -1
+            )
+        file.age = each.age
+        file.position = each.end_bytes
+        with named_errors(f"read the index of {file.path}"):
+            size = _size_of(disk, file)
+            for section in sections_of(disk, file, identity):
+                index.put_section(section)
+        if isinstance(file, JournalFile):
+            file.allocated = size & -PAGE_BYTES
+    return journals, entry_logs
+
+
+def _size_of(disk: Disk, file: LogFile) -> int:
+    try:
+        fd = disk.open(file.path)
+    except FileNotFoundError as error:
+        raise StorageDamagedError(f"{file.path} is missing, though the catalog has it", RECOVER) from error
+    try:
+        return disk.size(fd)
+    finally:
+        disk.close(fd)
+
+
+def _find_journals(
+    disk: Disk,
+    directory: str,
+    bookie_id: str,
+    options: FilesOptions,
+    adopted: dict[int, JournalFile],
+    first_number: int,
+) -> tuple[list[JournalFile], list[JournalFile], list[str]]:
+    """Of the journal files that are not adopted those that nobody needs, and those to replay, ascending; and the names of
+    the spare ones. Removes what a crash left half made, and indexes that no catalog has."""
+    dead: list[JournalFile] = []
     files: list[JournalFile] = []
     spares: list[str] = []
     with named_errors(f"read {directory}"):
         try:
             names = disk.names(directory)
         except FileNotFoundError:
-            return [], []
+            return [], [], []
         for name in names:
             path = f"{directory}/{name}"
             number = journal_number(name)
             if number is not None:
-                files.append(_read_file_header(disk, number, path, bookie_id))
+                if number in adopted:
+                    continue
+                if number >= first_number:
+                    files.append(_read_file_header(disk, number, path, bookie_id))
+                else:
+                    dead.append(JournalFile(number, path, -1, identity_of(bookie_id), 0, options.capacity_bytes))
             elif name.startswith(SPARE_PREFIX) and len(spares) < options.spare_files and _fits(disk, path, options):
                 spares.append(name)
-            elif name.startswith(SPARE_PREFIX) or name.endswith(".tmp"):
+            elif (
+                name.startswith(SPARE_PREFIX)
+                or name.endswith(".tmp")
+                or (name.endswith(".index") and journal_number(name.removesuffix(".index") + ".journal") not in adopted)
+            ):
                 disk.unlink(path)
     files.sort(key=lambda file: file.number)
-    return files, spares
+    return dead, files, spares
 
 
 def _fits(disk: Disk, path: str, options: FilesOptions) -> bool:
@@ -129,7 +239,7 @@ def _read_file_header(disk: Disk, number: int, path: str, bookie_id: str) -> Jou
     finally:
         disk.close(fd)
     if header is None:
-        raise StorageDamagedError(f"{path} is damaged at 0: its header is unreadable", _RECOVER)
+        raise StorageDamagedError(f"{path} is damaged at 0: its header is unreadable", RECOVER)
     if header.format != FORMAT or header.identity != identity_of(bookie_id):
         raise StorageIdentityError(
             f"{path} is a journal of format {header.format} of bookie-{header.identity.hex()}, "
@@ -137,7 +247,7 @@ def _read_file_header(disk: Disk, number: int, path: str, bookie_id: str) -> Jou
             "Nothing was touched: put the right file there",
         )
     if header.number != number:
-        raise StorageDamagedError(f"{path} is damaged at 0: it is journal file {header.number}, misnamed", _RECOVER)
+        raise StorageDamagedError(f"{path} is damaged at 0: it is journal file {header.number}, misnamed", RECOVER)
     return JournalFile(number, path, -1, header.identity, header.epoch, size & -PAGE_BYTES)
 
 
@@ -149,7 +259,7 @@ def _settle(disk: Disk, replay: Replay) -> None:
     while start < tail.position:
         piece = read_all(disk, tail.fd, min(_PIECE_BYTES, tail.position - start), start)
         if not piece:
-            raise StorageDamagedError(f"{tail.path} is damaged at {start}: it ended while it was read", _RECOVER)
+            raise StorageDamagedError(f"{tail.path} is damaged at {start}: it ended while it was read", RECOVER)
         write_all(disk, tail.fd, (piece,), start)
         start += len(piece)
     disk.fdatasync(tail.fd)

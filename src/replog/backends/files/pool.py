@@ -13,10 +13,11 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
-from replog.backends.files.directory import journal_path
+from replog.backends.files.directory import journal_name
 from replog.backends.files.disk import ZEROS, Disk, is_full, named_error, write_all
+from replog.backends.files.log_file import JournalFile, LogFile
 from replog.backends.files.options import FilesOptions
-from replog.backends.files.record import PAGE_BYTES, FileHeader, checksum_seed, pack_file_header
+from replog.backends.files.record import PAGE_BYTES, FileHeader, pack_file_header
 from replog.errors import StorageError, StorageFailedError
 
 FIRST_FILL_BYTES = 1 << 20
@@ -24,43 +25,6 @@ _PREPARE_TIMEOUT_S = 60.0
 _JOIN_TIMEOUT_S = 60.0
 _TEMPORARY = "new.journal.tmp"
 SPARE_PREFIX = "spare-"
-
-
-class JournalFile:
-    """A file of the journal. The storage's lock guards `fd` and `pins`; `filling` guards `allocated`."""
-
-    __slots__ = (
-        "allocated",
-        "began_s",
-        "epoch",
-        "fd",
-        "filling",
-        "first_sequence",
-        "is_outrun",
-        "is_pristine",
-        "last_sequence",
-        "number",
-        "path",
-        "pins",
-        "position",
-        "seed",
-    )
-
-    def __init__(self, number: int, path: str, fd: int, identity: bytes, epoch: int, allocated: int) -> None:
-        self.number = number
-        self.path = path
-        self.fd = fd  # -1 while it is closed
-        self.seed = checksum_seed(number, identity)
-        self.epoch = epoch
-        self.is_pristine = False  # nobody else wrote records of this epoch here, wholly or in part
-        self.position = PAGE_BYTES  # where the next group goes
-        self.allocated = allocated
-        self.is_outrun = False  # the writer is faster than the zeros: it allocates what it needs
-        self.began_s = 0.0  # when it became the current one
-        self.first_sequence = 0
-        self.last_sequence = 0
-        self.pins = 0  # how many reads are under way
-        self.filling = threading.Lock()
 
 
 class FilePool:
@@ -81,7 +45,7 @@ class FilePool:
         self._ready: JournalFile | None = None
         self._refusal: OSError | None = None  # why the wanted file could not be made: no space
         self._to_fill: JournalFile | None = None
-        self._retired: deque[JournalFile] = deque()
+        self._retired: deque[LogFile] = deque()
         self._thread: threading.Thread | None = None
         self._is_closing = False
         self.failure: StorageError | None = None
@@ -150,8 +114,8 @@ class FilePool:
             self.changed.notify_all()
         self._work_inline()
 
-    def retire(self, file: JournalFile) -> None:
-        """Nobody needs this file any more, and a durable checkpoint says so."""
+    def retire(self, file: LogFile) -> None:
+        """Nobody needs this file any more, and no durable catalog has it."""
         with self.changed:
             self._retired.append(file)
             self.changed.notify_all()
@@ -210,24 +174,29 @@ class FilePool:
         return not file.is_outrun and file.allocated < self._options.capacity_bytes
 
     def _recycle(self) -> None:
-        """Keeps the oldest retired file as a spare if it is wanted, else removes it."""
+        """Keeps the oldest retired journal file as a spare if it is wanted; removes others."""
         file = self._retired[0]
-        keep = len(self._spares) < self._options.spare_files and file.allocated <= self._options.capacity_bytes
-        name = f"{SPARE_PREFIX}{self._spare_count:06}.journal"
-        if keep:
+        if file.is_indexed:
+            self._disk.unlink(file.index_path)
+        name = None
+        is_spare = isinstance(file, JournalFile) and file.allocated <= self._options.capacity_bytes
+        if is_spare and len(self._spares) < self._options.spare_files:
+            name = f"{SPARE_PREFIX}{self._spare_count:06}.journal"
+        if name:
             self._disk.rename(file.path, f"{self._directory}/{name}")
         else:
             self._disk.unlink(file.path)
-        self._disk.sync_directory(self._directory)
+        self._disk.sync_directory(file.path.rpartition("/")[0])
         with self.changed:
             self._retired.popleft()
             if file.fd >= 0:
                 self._disk.close(file.fd)
                 file.fd = -1
-            if keep:
+            if name:
                 self._spares.append(name)
                 self._spare_count += 1
-            self.recycled_files += 1
+            if file.is_journal:
+                self.recycled_files += 1
 
     def _prepare(self) -> None:
         try:
@@ -258,7 +227,7 @@ class FilePool:
             content = (header,) if spare else (header, ZEROS[: self._first_fill_bytes() - PAGE_BYTES])
             write_all(disk, fd, content, 0)
             disk.fdatasync(fd)
-            path = f"{self._directory}/{journal_path(number)}"
+            path = f"{self._directory}/{journal_name(number)}"
             disk.rename(source, path)
             disk.sync_directory(self._directory)
             file = JournalFile(number, path, fd, self._identity, epoch, disk.size(fd) & -PAGE_BYTES)

@@ -1,8 +1,10 @@
-"""The bytes of the journal (format 1): file headers and records.
+"""The bytes of journals and entry logs (format 1): file headers and records.
 
 A journal file begins with a header page of 4096 bytes, little-endian like everything here:
 
     magic "rlogjrnl", format, reserved, number of the file, epoch, identity of the bookie (16 bytes), CRC32C of all that
+
+An entry log begins with the same page, with the magic "rlogelog"; see `entry_log` for what follows there.
 
 Records follow without gaps. Those of one commit are a *group*: valid only together.
 
@@ -13,7 +15,9 @@ Records follow without gaps. Those of one commit are a *group*: valid only toget
                        DROP: ledger id
                        EPOCH: the epoch of all records that follow, this group's included
                        CHECKPOINT: number of file ranges, then of each: first and last file number, first and last
-                       sequence; number of ranges of deleted ledgers, then first and last id of each
+                       sequence; number of ranges of deleted ledgers, then first and last id of each. Written by version 1
+                       of the storage only: version 2 has a catalog (see `catalog`)
+                       RUN: batches of one ledger and stamp, back to back; in entry logs only
 
 The *sequence* counts groups over the storage's whole life. A group is written only when the one before is durable, so
 a header with a higher sequence proves that everything before it was durable once. The *epoch* is random: a recycled
@@ -39,7 +43,8 @@ from replog.backends.ranges import LedgerRanges
 
 FORMAT = 1
 PAGE_BYTES = 4096
-FILE_MAGIC = b"rlogjrnl"
+JOURNAL_MAGIC = b"rlogjrnl"
+ENTRY_LOG_MAGIC = b"rlogelog"
 MAGIC = b"rlgr"
 LAST_OF_GROUP = 1
 RECORD_HEADER_BYTES = 40
@@ -68,6 +73,7 @@ class RecordType(enum.IntEnum):
     DROP = 3
     EPOCH = 4
     CHECKPOINT = 5
+    RUN = 6
 
 
 class RecordHeader(NamedTuple):
@@ -86,12 +92,13 @@ class RecordHeader(NamedTuple):
 
 @attrs.frozen
 class FileHeader:
-    """The first page of a journal file."""
+    """The first page of a journal file, or of an entry log."""
 
     number: int
     epoch: int
     identity: bytes
     format: int = FORMAT
+    magic: bytes = JOURNAL_MAGIC
 
 
 @attrs.frozen
@@ -106,7 +113,7 @@ class FileRange:
 
 def pack_file_header(header: FileHeader) -> bytes:
     """The header page."""
-    packed = _FILE_HEADER.pack(FILE_MAGIC, header.format, 0, header.number, header.epoch, header.identity)
+    packed = _FILE_HEADER.pack(header.magic, header.format, 0, header.number, header.epoch, header.identity)
     return (packed + _CHECKSUM.pack(crc32c(packed))).ljust(PAGE_BYTES, b"\0")
 
 
@@ -116,7 +123,7 @@ def unpack_file_header(page: bytes) -> FileHeader | None:
     if len(page) < size + _CHECKSUM.size or _CHECKSUM.unpack_from(page, size)[0] != crc32c(page[:size]):
         return None
     magic, version, _, number, epoch, identity = _FILE_HEADER.unpack_from(page)
-    return FileHeader(number, epoch, identity, version) if magic == FILE_MAGIC else None
+    return FileHeader(number, epoch, identity, version, magic) if magic in (JOURNAL_MAGIC, ENTRY_LOG_MAGIC) else None
 
 
 def checksum_seed(number: int, identity: bytes) -> int:

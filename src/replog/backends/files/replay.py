@@ -1,106 +1,52 @@
 """Reading the journal at the start: the index, where writing goes on, and telling a torn tail from damage (B3).
 
 A power loss may keep any part of the last group, which nobody was told of: such a *torn tail* ends the replay. All
-groups before it were durable. So an invalid place is *damage* if anything proves that the group there was followed by
-another: an intact record header with a higher sequence, a later file, or a checkpoint.
+groups before it were durable. So an invalid place is *damage* if anything proves that the group there was durable: an
+intact record header with a higher sequence, a later file, or the catalog, which knows a group that was.
 Replaying changes nothing on the disk, and the same records twice give the same result.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
+from replog.backends.files.catalog import Catalog
 from replog.backends.files.disk import Disk
-from replog.backends.files.index import Index, Location
-from replog.backends.files.pool import JournalFile
+from replog.backends.files.index import Index
+from replog.backends.files.log_file import JournalFile
 from replog.backends.files.record import (
-    LAST_OF_GROUP,
     MAGIC,
     PAGE_BYTES,
     RECORD_HEADER_BYTES,
     FileRange,
-    RecordHeader,
     RecordType,
-    payload_checksum,
     unpack_checkpoint,
     unpack_drop,
-    unpack_epoch,
     unpack_marks,
     unpack_record_header,
 )
-from replog.errors import StorageDamagedError, StorageIdentityError
-from replog.protocol.batch import HEADER
-
-_WINDOW_BYTES = 4 << 20
-_RECOVER = "Recover this bookie's copies from the others, into a new directory"
-
-
-class _Group(NamedTuple):
-    records: list[tuple[int, tuple[int, ...] | bytes, Location]]
-    end: int
-    epoch: int
-    sequence: int
-
-
-class _Window:
-    """A file read forward in large pieces."""
-
-    def __init__(self, disk: Disk, file: JournalFile) -> None:
-        self._disk = disk
-        self._file = file
-        self._start = 0
-        self.data = b""
-        if file.fd < 0:
-            try:
-                file.fd = disk.open(file.path)
-            except OSError as error:
-                raise damaged(file, 0, f"it cannot be opened: {error}") from error
-
-    def seek(self, offset: int, length: int) -> int:
-        """Where in `data` this place is, or -1 if the file ends before these bytes do."""
-        at = offset - self._start
-        if at < 0 or at + length > len(self.data):
-            self.data = self._read(offset, max(length, _WINDOW_BYTES))
-            self._start = offset
-            at = 0
-        return at if at + length <= len(self.data) else -1
-
-    def _read(self, offset: int, size: int) -> bytes:
-        file = self._file
-        pieces: list[bytes] = []
-        try:
-            while size > 0:
-                piece = self._disk.pread(file.fd, size, offset)
-                if not piece:
-                    break
-                pieces.append(piece)
-                offset += len(piece)
-                size -= len(piece)
-        except OSError as error:
-            raise damaged(file, offset, f"it cannot be read: {error}") from error
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
-
-
-def damaged(file: JournalFile, offset: int, reason: str) -> StorageDamagedError:
-    """The error that says where the journal is damaged."""
-    return StorageDamagedError(f"{file.path} is damaged at {offset}: {reason}", _RECOVER)
+from replog.backends.files.scanning import RECOVER, Group, Window, damaged, found_batch, head_of, read_group
+from replog.errors import StorageDamagedError
 
 
 class Replay:
     """One reading of all files, ascending by number. Raises `StorageDamagedError`, `StorageIdentityError`."""
 
-    def __init__(self, disk: Disk, files: Sequence[JournalFile], open_files_max: int) -> None:
+    def __init__(
+        self, disk: Disk, files: Sequence[JournalFile], open_files_max: int, index: Index, catalog: Catalog | None
+    ) -> None:
         self._disk = disk
         self._files = files
         self._open_files_max = open_files_max
+        self._catalog = catalog  # None in version 1: then the files before the first gap begin with number 1
         self._checkpoint: tuple[JournalFile, list[FileRange]] | None = None
-        self.index = Index()
-        self.sequence = 0  # of the last group
+        self._first_number = catalog.first_journal if catalog else 1
+        self.index = index
+        self.sequence = catalog.sequence if catalog else 0  # of the last group
         self.tail = files[0]  # where writing goes on
         self.last_group_start = PAGE_BYTES  # in the tail; the end is the tail's position
         self.unused: list[JournalFile] = []  # after the tail: prepared, never used
-        self.dead: list[JournalFile] = []  # a checkpoint says that nobody needs them
+        self.dead: list[JournalFile] = []  # a checkpoint of version 1 says that nobody needs them
 
     def run(self) -> None:
         """Reads everything."""
@@ -116,29 +62,30 @@ class Replay:
             self._replay_file(file)
         self._check_tail()
         self._check_files()
+        if self._catalog is not None and self.sequence < self._catalog.durable_sequence:
+            raise damaged(
+                self.tail,
+                self.tail.position,
+                f"group {self.sequence + 1} is unreadable, though the catalog knows group {self._catalog.durable_sequence}",
+            )
 
     # -- the files' order -----------------------------------------------------------------------------------------
 
     def _joins(self, before: JournalFile | None, file: JournalFile) -> bool:
         """Whether this file holds what comes next. If not, the tail is before it."""
-        head = self._head(file)
-        follows = file.number == (before.number + 1 if before else 1)
-        if not follows:  # what was between was recycled; a file behind a recycled one is never empty
-            if head is None or head <= self.sequence:
+        header = head_of(Window(self._disk, file), file)
+        head = header.sequence if header else None
+        follows = file.number == (before.number + 1 if before else self._first_number)
+        if not follows:
+            # In version 1 what was between may be recycled; a file behind a recycled one is never empty.
+            if self._catalog is not None or head is None or head <= self.sequence:
                 raise damaged(file, PAGE_BYTES, "its first record is unreadable, or files before it are missing")
             self.sequence = head - 1
             return True
-        if before is None:
-            return True
         if head is not None and head > self.sequence + 1:
-            raise damaged(before, before.position, f"group {self.sequence + 1} is unreadable, and {file.path} follows")
-        return head == self.sequence + 1
-
-    def _head(self, file: JournalFile) -> int | None:
-        window = _Window(self._disk, file)
-        at = window.seek(PAGE_BYTES, RECORD_HEADER_BYTES)
-        header = unpack_record_header(window.data, at, file.seed) if at >= 0 else None
-        return header.sequence if header else None
+            place = before or file
+            raise damaged(place, place.position, f"group {self.sequence + 1} is unreadable, and {file.path} follows")
+        return before is None or head == self.sequence + 1
 
     def _check_tail(self) -> None:
         """Damage, not a torn tail, if anything behind it is of a later group than the one that is missing there."""
@@ -154,7 +101,7 @@ class Replay:
             )
 
     def _find_later(self, file: JournalFile, sequence: int) -> int:
-        window = _Window(self._disk, file)
+        window = Window(self._disk, file)
         offset = file.position
         while window.seek(offset, RECORD_HEADER_BYTES) >= 0:
             data = window.data
@@ -165,14 +112,14 @@ class Replay:
                     return offset + at
                 at = data.find(MAGIC, at + 1)
             offset += len(data) - RECORD_HEADER_BYTES + 1
-            window = _Window(self._disk, file)
+            window = Window(self._disk, file)
         return -1
 
     def _check_files(self) -> None:
         """Every file that should be there is, and ends where it should."""
         present = {file.number: file for file in self._files}
         expected: set[int] = set()
-        start = 1
+        start = self._first_number
         if self._checkpoint is not None:
             keeper, ranges = self._checkpoint
             for each in ranges:
@@ -196,14 +143,14 @@ class Replay:
 
     def _missing(self, number: int) -> StorageDamagedError:
         near = next((file for file in self._files if file.number > number), self._files[-1])
-        return StorageDamagedError(f"journal file {number} is missing beside {near.path}", _RECOVER)
+        return StorageDamagedError(f"journal file {number} is missing beside {near.path}", RECOVER)
 
     # -- one file -------------------------------------------------------------------------------------------------
 
     def _replay_file(self, file: JournalFile) -> None:
-        window = _Window(self._disk, file)
+        window = Window(self._disk, file)
         while True:
-            group = self._read_group(window, file)
+            group = read_group(window, file, file.position, file.epoch, self.sequence + 1)
             if group is None:
                 return
             self._apply(file, group)
@@ -213,62 +160,19 @@ class Replay:
             file.first_sequence = file.first_sequence or group.sequence
             file.last_sequence = self.sequence = group.sequence
 
-    def _read_group(self, window: _Window, file: JournalFile) -> _Group | None:
-        """The group at the file's position, or None if it isn't whole."""
-        records: list[tuple[int, tuple[int, ...] | bytes, Location]] = []
-        offset, epoch, sequence = file.position, file.epoch, self.sequence + 1
-        while True:
-            at = window.seek(offset, RECORD_HEADER_BYTES)
-            header = unpack_record_header(window.data, at, file.seed) if at >= 0 else None
-            if (
-                header is None
-                or header.epoch != epoch
-                or header.sequence != sequence
-                or header.position != len(records)
-            ):
-                return None
-            offset += RECORD_HEADER_BYTES
-            at = window.seek(offset, header.length)
-            if at < 0:
-                return None
-            payload = memoryview(window.data)[at : at + header.length]
-            if payload_checksum(payload) != header.payload_checksum:
-                return None
-            location = Location(file.number, offset, header.length, header.payload_checksum)
-            if header.record_type == RecordType.BATCH:
-                records.append((RecordType.BATCH, HEADER.unpack_from(payload), location))
-            else:
-                records.append((_known(header, file, offset), bytes(payload), location))
-                if header.record_type == RecordType.EPOCH:
-                    epoch = unpack_epoch(payload)
-            offset += header.length
-            if header.flags & LAST_OF_GROUP:
-                return _Group(records, offset, epoch, sequence)
-
-    def _apply(self, file: JournalFile, group: _Group) -> None:
+    def _apply(self, file: JournalFile, group: Group) -> None:
         index = self.index
         for record_type, content, location in group.records:
             if record_type == RecordType.BATCH:
-                _, _, _, _, _, count, stride, _, ledger_id, first, confirmed, stamp, _, _ = content
-                last = first + (count - 1) * stride
-                index.put_batch(ledger_id, stamp, first, last, stride, confirmed, location)
+                assert not isinstance(content, bytes)
+                index.put_batch(*found_batch(content, location))
                 continue
             assert isinstance(content, bytes)
             if record_type == RecordType.MARKS:
-                index.put_marks(*unpack_marks(content), file.number)
+                index.put_marks(*unpack_marks(content))
             elif record_type == RecordType.DROP:
                 index.drop(unpack_drop(content))
             elif record_type == RecordType.CHECKPOINT:
                 ranges, deleted = unpack_checkpoint(content)
                 index.drop_ranges(deleted)
                 self._checkpoint = (file, ranges)
-
-
-def _known(header: RecordHeader, file: JournalFile, offset: int) -> int:
-    try:
-        return RecordType(header.record_type)
-    except ValueError as error:
-        raise StorageIdentityError(
-            f"{file.path} has a record of type {header.record_type} at {offset}, unknown to this replog",
-            "Nothing was touched: use the replog that wrote it, or a newer one",
-        ) from error

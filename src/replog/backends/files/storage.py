@@ -1,6 +1,9 @@
-"""The files storage: journal files that are the log, and an index in memory that is rebuilt at the start (B1-B5).
+"""The files storage: a journal that makes commits durable, and log files with indexes that reads consult (B1-B6).
 
-One commit is one write and one sync. Beside its journal the storage needs no other file for what it holds.
+One commit is one write and one sync, of the journal. By default the journal's files *are* the log: a full one gets an index
+beside it and stays as it is. With a journal elsewhere, batches are moved to entry logs. Either way the mark in the catalog
+advances over what is indexed durably, so that a start replays only what is behind it. Compaction rewrites files of which
+little is needed, or in which ledgers alternate, in the order of their ledgers.
 Assumed of the disk: writing a sector again with the same content does not endanger it ("powersafe overwrite"), and
 what a sync reported stays.
 """
@@ -11,26 +14,32 @@ import os
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
+import attrs
 import trio
 
-from replog.abc import Storage
-from replog.backends.files.directory import DirectoryLock, check_is_ours
-from replog.backends.files.disk import Disk, named_errors
-from replog.backends.files.index import Location
-from replog.backends.files.journal import Journal, Record
-from replog.backends.files.opening import close_files, open_directory
-from replog.backends.files.options import FilesOptions
-from replog.backends.files.pool import FilePool, JournalFile
-from replog.backends.files.reading import fetch, fetch_one
-from replog.backends.files.record import RECORD_HEADER_BYTES, RecordType, pack_checkpoint, pack_drop, pack_marks
-from replog.errors import (
-    ConfigError,
-    LocalProtocolError,
-    StorageFailedError,
-    StorageFullError,
-    StorageUncertainError,
+from replog.abc import Damage, Storage
+from replog.backends.files.catalog import Catalog
+from replog.backends.files.checkpoint import Checkpointer
+from replog.backends.files.contents import Contents
+from replog.backends.files.directory import (
+    LOGS,
+    DirectoryLock,
+    check_is_ours,
+    write_format,
 )
+from replog.backends.files.disk import Disk, named_errors
+from replog.backends.files.index import IndexPage, Location, PageMissing, Section
+from replog.backends.files.journal import Journal, Record
+from replog.backends.files.log_file import LogFile
+from replog.backends.files.maintenance import Maintenance
+from replog.backends.files.opening import Opened, close_files, open_directory
+from replog.backends.files.options import FilesOptions
+from replog.backends.files.pool import FilePool
+from replog.backends.files.reading import DamagedBatch, fetch, fetch_one
+from replog.backends.files.record import RECORD_HEADER_BYTES, RecordType, pack_drop, pack_marks
+from replog.errors import ConfigError, LocalProtocolError, StorageFailedError, StorageFullError
 from replog.protocol.batch import Batch
 from replog.protocol.mutations import DELETED_TERM, Marks, Mutation, PutBatch, SetMarks
 
@@ -57,7 +66,7 @@ class _Plan:
 
 
 class FilesStorage(Storage):
-    """Ledgers in journal files. Made by `open_storage`.
+    """Ledgers in log files. Made by `open_storage`.
 
     After `close` every call raises `trio.ClosedResourceError`; in a forked child `LocalProtocolError`, since the
     files belong to the parent. Reads take the GIL and a short lock, never the disk, while a commit is under way."""
@@ -67,36 +76,77 @@ class FilesStorage(Storage):
         self._options = options
         self._disk = disk
         self._pid = os.getpid()
-        self._mutex = threading.Lock()  # for the index, and for files being opened, closed and read
-        self._changed = threading.Condition(self._mutex)
         self._commit_lock = threading.Lock()
         self._failure: BaseException | None = None
         self._is_closed = False
         self._is_usable = False
-        self._look_for_dead = True
+        self._has_dropped = False
         self._commits = self._batches = self._bytes = 0
         check_is_ours(disk, path)
-        with named_errors(f"lock {path}"):
-            self._lock = DirectoryLock(disk, path)
+        self._locks: list[DirectoryLock] = []
         started = time.monotonic()
         try:
+            with named_errors(f"lock {path}"):
+                self._locks.append(DirectoryLock(disk, path))
             opened = open_directory(disk, path, options)
+            if options.journal_dir:
+                with named_errors(f"lock {options.journal_dir}"):
+                    self._locks.append(DirectoryLock(disk, options.journal_dir))
+            self._assemble(opened, background)
         except BaseException:
-            self._lock.release()
+            for lock in self._locks:
+                lock.release()
             raise
-        replay = opened.replay
-        self._bookie_id = opened.bookie_id
-        self._index = replay.index
-        # full files that are open, oldest first
-        self._opened = [file for file in opened.live.values() if file.fd >= 0 and file is not replay.tail]
-        self._pool = FilePool(disk, opened.journal_directory, opened.identity, options, self._changed)
-        self._journal = Journal(disk, options, self._pool, opened.live, replay.tail)
-        self._journal.sequence = replay.sequence
-        self._pool.start(opened.spares, replay.unused[0] if replay.unused else None, background=background)
-        for file in (*replay.dead, *replay.unused[1:]):
-            self._pool.retire(file)
         self._open_s = time.monotonic() - started
         self._is_usable = True
+
+    def _assemble(self, opened: Opened, background: bool) -> None:
+        disk, options, replay = self._disk, self._options, opened.replay
+        self._bookie_id = opened.format.bookie_id
+        self._contents = contents = Contents(
+            disk, options, self._path, opened.identity, replay.index, opened.journals, opened.entry_logs
+        )
+        self._mutex = contents.changed
+        self._index = contents.index
+        self._pool = pool = FilePool(disk, opened.journal_directory, opened.identity, options, contents.changed)
+        self._journal = journal = Journal(disk, options, pool, opened.journals, replay.tail)
+        journal.sequence = replay.sequence
+        catalog = opened.catalog or Catalog(opened.identity, 0, 1, 0, 0, 1, [], [], [])
+        journal.sealed += [
+            file
+            for file in opened.journals.values()
+            if file.number >= catalog.first_journal and file is not replay.tail
+        ]
+        for file in contents.files():
+            if file.fd >= 0 and file is not replay.tail:
+                contents.descriptors.add(file)
+        self._checkpointer = Checkpointer(contents, journal, pool, catalog)
+        self._maintenance = Maintenance(contents, journal, self._checkpointer, catalog.next_entry_log)
+        try:
+            pool.start(opened.spares, replay.unused[0] if replay.unused else None, background=background)
+            if opened.catalog is None:
+                self._upgrade()
+            for dead in opened.dead:
+                pool.retire(dead)
+            with named_errors(f"keep space for the catalog in {self._path}"):
+                self._checkpointer.keep_reserve()
+            if background:
+                self._maintenance.start()
+            self._maintenance.commit_done()
+        except BaseException:
+            pool.close()
+            close_files(disk, contents.files())
+            raise
+
+    def _upgrade(self) -> None:
+        """Makes version 2 of version 1: full journal files get their indexes, then there is a catalog, and the format file
+        says so last."""
+        with named_errors(f"upgrade {self._path}"):
+            self._disk.make_directory(f"{self._path}/{LOGS}")
+            self._disk.sync_directory(self._path)
+        self._maintenance.checkpoint()
+        with named_errors(f"upgrade {self._path}"):
+            write_format(self._disk, self._path, self._bookie_id, is_journal_elsewhere=False)
 
     # -- the seam -------------------------------------------------------------------------------------------------
 
@@ -115,8 +165,6 @@ class FilesStorage(Storage):
             try:
                 if plan.records:
                     self._write(plan)
-                    if self._look_for_dead or self._journal.sealed:
-                        self._recycle()
             except StorageFullError:
                 raise
             except BaseException as error:  # also an interrupt: what is on the disk is not what the index says
@@ -166,70 +214,43 @@ class FilesStorage(Storage):
 
     def _write(self, plan: _Plan) -> None:
         journal = self._journal
+        if self._options.journal_dir:
+            self._maintenance.wait_for_flush()
         journal.make_room(plan.size, keep_reserve=plan.has_batches)
         locations = journal.write(plan.records)
-        index = self._index
         with self._mutex:
             for location, change in zip(locations, plan.changes, strict=True):
-                if isinstance(change, Batch):
-                    index.put_batch(
-                        change.ledger_id,
-                        change.stamp,
-                        change.first_entry_id,
-                        change.last_entry_id,
-                        change.stride,
-                        change.last_add_confirmed,
-                        location,
-                    )
-                    self._batches += 1
-                elif isinstance(change, tuple):
-                    index.put_marks(*change, location.number)
-                else:
-                    index.drop(change)
-                    self._look_for_dead = True
+                self._apply(change, location)
+            for file in journal.rolled:
+                self._contents.descriptors.add(file)
         self._bytes += plan.size
+        if self._has_dropped or journal.rolled:
+            self._has_dropped = False
+            journal.rolled.clear()
+            self._maintenance.commit_done()
 
-    # -- journal files that nobody needs --------------------------------------------------------------------------
-
-    def _recycle(self) -> None:
-        """Lets go of full files without a live batch, once what else they say stands in the current one, durably."""
-        journal, index = self._journal, self._index
-        self._look_for_dead = False
-        with self._changed:
-            self._opened += journal.sealed
-            self._close_unread()
-        journal.sealed.clear()
-        dead = [
-            file
-            for number, file in journal.files.items()
-            if number not in index.live_batches and file is not journal.current
-        ]
-        if not dead:
-            return
-        ledger_ids = [ledger_id for file in dead for ledger_id in index.marked.get(file.number, ())]
-        marks = [
-            (i, index.ledgers[i].key, index.ledgers[i].fence_term, index.ledgers[i].last_add_confirmed)
-            for i in ledger_ids
-        ]
-        records: list[Record] = [(RecordType.MARKS, pack_marks(*each)) for each in marks]
-        checkpoint = pack_checkpoint(journal.file_ranges(without=dead), index.deleted)
-        size = sum(RECORD_HEADER_BYTES + len(payload) for _, payload in records) + RECORD_HEADER_BYTES + len(checkpoint)
-        try:
-            journal.make_room(size, keep_reserve=False)
-            checkpoint = pack_checkpoint(journal.file_ranges(without=dead), index.deleted)
-            journal.write([*records, (RecordType.CHECKPOINT, checkpoint)])
-        except StorageFullError:
-            self._look_for_dead = True  # the commit itself was done; the next one tries again
-            return
-        with self._changed:
-            for each in marks:
-                index.put_marks(*each, journal.current.number)
-            for file in dead:
-                del journal.files[file.number]
-                if file in self._opened:
-                    self._opened.remove(file)
-        for file in dead:
-            self._pool.retire(file)
+    def _apply(self, change: Change, location: Location) -> None:
+        if isinstance(change, Batch):
+            self._index.put_batch(
+                change.ledger_id,
+                change.stamp,
+                change.first_entry_id,
+                change.last_entry_id,
+                change.stride,
+                change.last_add_confirmed,
+                location,
+            )
+            self._batches += 1
+            if self._contents.damage:  # stored again by a repair: reads find this copy
+                identity = change.ledger_id, change.stamp, change.first_entry_id, change.last_entry_id
+                self._contents.damage.pop(identity, None)
+        elif isinstance(change, tuple):
+            self._index.put_marks(*change)
+        else:
+            self._index.drop(change)
+            self._has_dropped = True
+            for identity in [each for each in self._contents.damage if each[0] == change]:
+                del self._contents.damage[identity]
 
     # -- reading --------------------------------------------------------------------------------------------------
 
@@ -244,65 +265,48 @@ class FilesStorage(Storage):
     def _read(self, ledger_id: int, entry_id: int, stamp: int, bytes_max: int, *, wait: bool) -> list[Batch]:
         if not self._is_usable or os.getpid() != self._pid:
             self._check_usable()
-        with self._mutex:
-            locations = self._index.locate(ledger_id, entry_id, stamp, bytes_max)
-            if not locations:
-                return []
-            files = self._pin(locations, wait)
+        locations, files = self._locate(ledger_id, entry_id, stamp, bytes_max, wait)
+        if not locations:
+            return []
         try:
             if len(locations) == 1:
-                return [fetch_one(self._disk, files[0], locations[0], wait=wait)]
-            return fetch(self._disk, {file.number: file for file in files}, locations, wait=wait)
+                return [fetch_one(self._disk, locations[0], wait=wait)]
+            return fetch(self._disk, locations, wait=wait)
+        except DamagedBatch as error:
+            with self._mutex:
+                self._contents.find_damaged(error, ledger_id, stamp)
+            raise
         finally:
             with self._mutex:
-                for file in files:
-                    file.pins -= 1
-                    if not file.pins:
-                        self._unpinned(file)
+                self._contents.descriptors.unpin(files)
 
-    def _pin(self, locations: list[Location], wait: bool) -> list[JournalFile]:
+    def _locate(
+        self, ledger_id: int, entry_id: int, stamp: int, bytes_max: int, wait: bool
+    ) -> tuple[list[Location], Sequence[LogFile]]:
+        """Where the batches stand, and their files, pinned."""
+        loaded: dict[Section, IndexPage] = {}
+        while True:
+            try:
+                with self._mutex:
+                    locations = self._index.locate(ledger_id, entry_id, stamp, bytes_max, loaded)
+                    return locations, self._pin(locations, wait) if locations else ()
+            except PageMissing as missing:
+                if not wait:
+                    raise trio.WouldBlock from None
+                loaded[missing.section] = self._contents.load_page(missing.section)
+
+    def _pin(self, locations: list[Location], wait: bool) -> Sequence[LogFile]:
         """The files of these places, open, and kept so until they are unpinned."""
         if self._is_closed:
             raise _closed(self._path)
-        known = self._journal.files
-        numbers = [locations[0].number] if len(locations) == 1 else {location.number for location in locations}
-        files = [known[number] for number in numbers]
-        for file in files:
-            if file.fd < 0:
-                if not wait:
-                    raise trio.WouldBlock
-                try:
-                    self._open_for_reading(file)
-                except OSError as error:
-                    raise StorageUncertainError(
-                        f"could not open {file.path}: {error}", "Read it from another bookie"
-                    ) from error
-        for file in files:
-            file.pins += 1
+        files = (locations[0].file,) if len(locations) == 1 else tuple({location.file for location in locations})
+        self._contents.descriptors.pin(files, wait=wait)
         return files
-
-    def _unpinned(self, file: JournalFile) -> None:
-        if self._is_closed or file.number not in self._journal.files:
-            self._changed.notify_all()  # somebody may wait to close or to recycle it
-
-    def _open_for_reading(self, file: JournalFile) -> None:
-        file.fd = self._disk.open(file.path)
-        self._opened.append(file)
-        self._close_unread()
-
-    def _close_unread(self) -> None:
-        """Closes the files that were opened first, while too many are open and nobody reads or fills them."""
-        for file in self._opened[: -self._options.open_files_max]:
-            if not file.pins and file.filling.acquire(blocking=False):
-                self._disk.close(file.fd)
-                file.fd = -1
-                file.filling.release()
-                self._opened.remove(file)
 
     def marks(self, ledger_id: int) -> Marks | None:
         """As `Storage.marks`."""
         self._check_usable()
-        with self._changed:
+        with self._mutex:
             ledger = self._index.ledgers.get(ledger_id)
             if ledger is not None:
                 return Marks(ledger.key, ledger.fence_term, ledger.last_add_confirmed, ledger.last_entry_id)
@@ -311,50 +315,102 @@ class FilesStorage(Storage):
     def ledger_ids(self) -> list[int]:
         """As `Storage.ledger_ids`."""
         self._check_usable()
-        with self._changed:
+        with self._mutex:
             return sorted(self._index.ledgers)
+
+    # -- care -----------------------------------------------------------------------------------------------------
+
+    def free_bytes(self) -> int:
+        """As `Storage.free_bytes`: of the disk of the journal or of the entry logs, whichever has less."""
+        self._check_usable()
+        places = [self._path, self._options.journal_dir] if self._options.journal_dir else [self._path]
+        with named_errors(f"look at the disk of {self._path}"):
+            free = min(self._disk.free_bytes(place) for place in places)
+        return free + self._pool.spare_files * self._options.capacity_bytes
+
+    def compact(self, *, is_major: bool = False) -> None:
+        """As `Storage.compact`: copies at most `compaction_bytes_per_s`."""
+        self._check_usable()
+        self._maintenance.compact(is_major=is_major)
+
+    def scrub(self) -> None:
+        """As `Storage.scrub`: reads at most `scrub_bytes_per_s`."""
+        self._check_usable()
+        self._maintenance.scrub()
+
+    def damage(self) -> Sequence[Damage]:
+        """As `Storage.damage`: what reads, compaction and scrubbing came upon since the start."""
+        self._check_usable()
+        with self._mutex:
+            return tuple(self._contents.damage.values())
 
     def statistics(self) -> Mapping[str, float]:
         """As `Storage.statistics`: counters since the start, and gauges."""
         self._check_usable()
-        with self._changed:
+        contents = self._contents
+        with self._mutex:
+            files = contents.files()
             return {
                 "commits": self._commits,
                 "batches": self._batches,
                 "committed_bytes": self._bytes,
                 "ledgers": len(self._index.ledgers),
-                "journal_files": len(self._journal.files),
+                "journal_files": len(contents.journals),
                 "journal_spare_files": self._pool.spare_files,
                 "journal_recycled_files": self._pool.recycled_files,
-                "journal_bytes": sum(file.allocated for file in self._journal.files.values()),
+                "journal_bytes": sum(file.allocated for file in contents.journals.values()),
+                "journal_replay_bytes": sum(file.position for file in (*self._journal.sealed, self._journal.current)),
+                "entry_logs": len(contents.entry_logs),
+                "entry_log_bytes": sum(file.position for file in contents.entry_logs.values()),
+                "batch_bytes": sum(file.batch_bytes for file in files),
+                "live_batch_bytes": sum(file.live_bytes for file in files),
+                "ledger_cache_bytes": contents.cache.bytes,
+                "ledger_cache_loaded_pages": contents.cache.loaded_pages,
+                "damaged_batches": len(contents.damage),
                 "open_s": self._open_s,
+                **self._maintenance.statistics(),
             }
 
     # -- the end --------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """As `Storage.close`: waits for a commit and for reads that are under way, and joins the thread."""
+        """As `Storage.close`: waits for a commit and for reads that are under way, and joins the threads."""
         if os.getpid() != self._pid:
-            return  # the files, and the lock, are the parent's
+            return  # the files, and the locks, are the parent's
         with self._commit_lock:
-            with self._changed:
+            with self._mutex:
                 if self._is_closed:
                     return
                 self._is_closed = True
-                self._is_usable = False
+                was_usable, self._is_usable = self._is_usable, False
+            self._maintenance.close()
+            with self._contents.working:
+                if was_usable and self._pool.failure is None and self._maintenance.failure is None:
+                    self._say_goodbye()
             self._pool.close()
-            with self._changed:
-                files = list(self._journal.files.values())
-                self._changed.wait_for(lambda: not any(file.pins for file in files), _CLOSE_TIMEOUT_S)
+            with self._mutex:
+                files = self._contents.files()
+                self._mutex.wait_for(lambda: not any(file.pins for file in files), _CLOSE_TIMEOUT_S)
                 close_files(self._disk, files)
-            self._lock.release()
+            for lock in self._locks:
+                lock.release()
+
+    def _say_goodbye(self) -> None:
+        """A last catalog: it knows the last group, so that damage there is not taken for a torn tail at the next start."""
+        with suppress(OSError):  # all that was committed is durable without it
+            self._checkpointer.run(self._maintenance.next_entry_log)
 
     def _fail(self, error: BaseException) -> None:
         self._failure = error
         self._is_usable = False
 
     def _check_usable(self) -> None:
-        if self._is_usable and os.getpid() == self._pid and self._pool.failure is None:
+        if (
+            self._is_usable
+            and os.getpid() == self._pid
+            and self._pool.failure is None
+            and self._maintenance.failure is None
+        ):
             return
         if os.getpid() != self._pid:
             raise LocalProtocolError(
@@ -363,7 +419,7 @@ class FilesStorage(Storage):
             )
         if self._is_closed:
             raise _closed(self._path)
-        failure = self._failure or self._pool.failure
+        failure = self._failure or self._pool.failure or self._maintenance.failure
         self._is_usable = False
         raise StorageFailedError(f"the storage in {self._path} has stopped: {failure or repr(failure)}") from failure
 
@@ -378,7 +434,10 @@ def open_storage(
     """Opens the storage in a directory, and makes one if the directory is empty or missing.
 
     Raises `StorageInUseError`, `StorageIdentityError`, `StorageDamagedError`, `StorageFullError`, `StorageFailedError`;
-    then nothing stays open. `disk` and `background` are for tests: another system below, and no thread."""
+    then nothing stays open. `disk` and `background` are for tests: another system below, and no threads."""
     if not path:
         raise ConfigError("files: needs a directory, as in files:/var/lib/wal")
-    return FilesStorage(os.path.abspath(path), options or FilesOptions(), disk or Disk(), background=background)
+    options = options or FilesOptions()
+    if options.journal_dir:
+        options = attrs.evolve(options, journal_dir=os.path.abspath(options.journal_dir))
+    return FilesStorage(os.path.abspath(path), options, disk or Disk(), background=background)

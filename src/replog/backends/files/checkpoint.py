@@ -1,0 +1,148 @@
+"""The mark: what is indexed or flushed durably need not be replayed, and what nobody needs can go (B3, seed 002)."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from replog.backends.files.catalog import NAME as CATALOG
+from replog.backends.files.catalog import Catalog, CatalogFile, pack_catalog
+from replog.backends.files.contents import Contents
+from replog.backends.files.directory import RESERVE_FILE
+from replog.backends.files.disk import is_full, write_file_atomically
+from replog.backends.files.indexing import write_index
+from replog.backends.files.journal import Journal
+from replog.backends.files.log_file import JournalFile, LogFile
+from replog.backends.files.pool import FilePool
+from replog.protocol.mutations import Marks
+
+_RESERVE_BYTES_MIN = 64 << 10
+_CATALOG_SHARE = 4  # a catalog is written when so many times its size can be indexed or removed
+
+
+class Checkpointer:
+    """Writes indexes and catalogs, and retires files. Whoever calls it holds `contents.working`, and not the lock.
+
+    `first_journal` and `sequence` are the mark: replay begins with that file, after that group."""
+
+    def __init__(self, contents: Contents, journal: Journal, pool: FilePool, catalog: Catalog) -> None:
+        self._contents = contents
+        self._journal = journal
+        self._pool = pool
+        self.first_journal = catalog.first_journal
+        self.sequence = catalog.sequence
+        self._generation = catalog.generation
+        self._catalog_bytes = 0
+        self.catalogs = 0
+        self.removed_files = 0
+
+    def is_worthwhile(self) -> bool:
+        """Whether enough can be indexed or removed. Called with the lock."""
+        gain = sum(file.position for file in self._journal.sealed) + sum(file.position for file in self._dead())
+        return gain > 0 and gain >= _CATALOG_SHARE * self._catalog_bytes
+
+    def _dead(self) -> list[LogFile]:
+        """The full files before the mark that nobody needs."""
+        contents = self._contents
+        journals = [file for file in contents.journals.values() if file.number < self.first_journal]
+        return [file for file in [*journals, *contents.entry_logs.values()] if not file.sections]
+
+    def run(self, next_entry_log: int) -> None:
+        """Indexes full journal files unless they are to be flushed, advances the mark over what is indexed or empty,
+        writes a catalog, and retires what it doesn't have.
+
+        May raise OSError; then nothing was retired, and the catalog on the disk is a true one, old or new."""
+        contents, journal = self._contents, self._journal
+        with contents.changed:
+            sealed = list(journal.sealed)
+        for file in sealed:
+            if (
+                not contents.options.journal_dir or file.is_damaged
+            ):  # what is damaged can't be flushed: it stays where it is
+                self._index(file)
+        with contents.changed:
+            done = 0
+            while done < len(sealed) and (sealed[done].is_indexed or not sealed[done].sections):
+                self.first_journal = sealed[done].number + 1
+                self.sequence = sealed[done].last_sequence
+                done += 1
+            dead = self._dead()
+            gone = set(dead)
+            files = [
+                CatalogFile(file.is_journal, file.number, file.age, file.position)
+                for file in sorted(contents.files(), key=lambda file: (file.age, file.number))
+                if file not in gone and not (file.is_journal and file.number >= self.first_journal)
+            ]
+            deleted = list(contents.index.deleted)
+            ledgers = list(contents.index.ledgers.items())
+        marks = [
+            (ledger_id, Marks(ledger.key, ledger.fence_term, ledger.last_add_confirmed, ledger.last_entry_id))
+            for ledger_id, ledger in ledgers
+        ]
+        catalog = Catalog(
+            contents.identity,
+            self._generation + 1,
+            self.first_journal,
+            self.sequence,
+            journal.sequence,
+            next_entry_log,
+            files,
+            deleted,
+            marks,
+        )
+        self._write(pack_catalog(catalog))
+        self._generation += 1
+        with contents.changed:
+            del journal.sealed[:done]
+            for each in dead:
+                contents.remove(each)
+            contents.changed.notify_all()
+        for each in dead:
+            self._pool.retire(each)
+        self.removed_files += len(dead)
+
+    def _index(self, file: JournalFile) -> None:
+        contents = self._contents
+        with contents.changed:
+            sections = [] if file.is_indexed else list(file.sections)
+        if not sections:
+            return
+        write_index(contents.disk, file, contents.identity, sections)
+        with contents.changed:
+            file.is_indexed = True
+            for section in sections:
+                if section in file.sections and section.page is not None:
+                    contents.cache.admit(section, section.page)
+
+    def _write(self, packed: bytes) -> None:
+        """Replaces the catalog; on a full disk with the space that was kept for it, since a catalog is what frees space."""
+        contents = self._contents
+        try:
+            write_file_atomically(contents.disk, contents.path, CATALOG, (packed,))
+        except OSError as error:
+            if not is_full(error):
+                raise
+            with suppress(FileNotFoundError):
+                contents.disk.unlink(f"{contents.path}/{RESERVE_FILE}")
+            write_file_atomically(contents.disk, contents.path, CATALOG, (packed,))
+        self._catalog_bytes = len(packed)
+        self.catalogs += 1
+
+    def keep_reserve(self) -> None:
+        """Makes sure that the next catalog has space, if there is any. May raise OSError, but not for want of space."""
+        contents = self._contents
+        disk, path = contents.disk, f"{contents.path}/{RESERVE_FILE}"
+        wanted = max(_RESERVE_BYTES_MIN, 2 * self._catalog_bytes)
+        try:
+            try:
+                fd = disk.open(path)
+            except FileNotFoundError:
+                fd = disk.open(path, create=True)
+            try:
+                size = disk.size(fd)
+                if size < wanted:
+                    disk.allocate(fd, size, wanted - size)
+            finally:
+                disk.close(fd)
+        except OSError as error:
+            if not is_full(error):
+                raise

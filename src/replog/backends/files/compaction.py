@@ -1,0 +1,156 @@
+"""Rewriting log files in the order of their ledgers: compaction, and the flush of a journal that is elsewhere (B6).
+
+The order is the safety: copy what is still needed, each batch checked; sync the copy and its index; only then let reads
+find the copies; then a catalog that has the new file and not the old ones; only then remove those. A crash at any point
+leaves either the old files or the new ones in a catalog, and the start removes what no catalog has.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
+
+from replog.backends.files.contents import Contents
+from replog.backends.files.directory import LOGS
+from replog.backends.files.entry_log import EntryLogWriter
+from replog.backends.files.index import IndexPage, Location, Section
+from replog.backends.files.log_file import EntryLogFile, LogFile
+from replog.backends.files.pacing import Pace
+from replog.backends.files.reading import DamagedBatch, read_checked
+from replog.backends.files.repair import replace_sections
+
+_SCATTERED_BYTES = 1 << 20  # a journal file whose ledgers alternate more often than this is worth putting in order
+
+Batch = tuple[int, int, int, Location]  # first id, last id, stride, place
+Row = tuple[int, int, int, int, int, Section]  # first id, last id, stride, age turned round, position in the page
+
+
+def worth_compacting(contents: Contents, *, is_major: bool) -> list[list[LogFile]]:
+    """The files to rewrite, in groups that make one entry log each; the oldest first. Called with the lock."""
+    options = contents.options
+    threshold = options.major_compaction_threshold if is_major else options.minor_compaction_threshold
+    groups: list[list[LogFile]] = []
+    group_bytes = 0
+    if threshold <= 0:
+        return []
+    for file in sorted(contents.files(), key=lambda file: file.age):
+        if not file.is_indexed or file.is_damaged or not file.sections:
+            continue
+        if file.live_bytes >= threshold * file.position and not (is_major and _is_scattered(file)):
+            continue
+        if not groups or group_bytes + file.live_bytes > options.entry_log_bytes:
+            groups.append([])
+            group_bytes = 0
+        groups[-1].append(file)
+        group_bytes += file.live_bytes
+    return groups
+
+
+def _is_scattered(file: LogFile) -> bool:
+    """Whether reading one ledger of it would jump a lot."""
+    ledgers = len({(section.ledger_id, section.stamp) for section in file.sections})
+    return file.is_journal and file.switches > ledgers and file.position < file.switches * _SCATTERED_BYTES
+
+
+class Rewriter:
+    """Copies what is needed of some files into new entry logs. `next_number` counts them over the storage's life.
+
+    `between` is called now and then on the way, so that other work needn't wait for the end; it may rewrite other files."""
+
+    def __init__(self, contents: Contents, next_number: int, between: Callable[[], None]) -> None:
+        self._contents = contents
+        self._between = between
+        self.next_number = next_number
+        self.copied_bytes = 0
+        self.copied_batches = 0
+
+    def rewrite(self, files: Sequence[LogFile], bytes_per_s: int) -> None:
+        """After this nothing in these files is needed any more. Called without the lock, by one thread at a time.
+
+        Raises `DamagedBatch` or `StorageUncertainError` if something can't be copied, `Closing`; may raise OSError. Then
+        all is as before."""
+        contents = self._contents
+        with contents.changed:
+            sections = [section for file in files for section in file.sections]
+            contents.descriptors.pin(files, wait=True)
+        written: list[EntryLogWriter] = []
+        try:
+            self._copy(
+                sections, max((file.age for file in files), default=0), Pace(bytes_per_s, contents.closing), written
+            )
+            for writer in written:
+                writer.finish()
+        except BaseException:
+            for writer in written:
+                writer.abandon()
+            raise
+        finally:
+            with contents.changed:
+                contents.descriptors.unpin(files)
+        with contents.changed:
+            for writer in written:
+                self._adopt(writer.file)
+            replace_sections(contents, list(files), [section for writer in written for section in writer.sections])
+
+    def _adopt(self, file: EntryLogFile) -> None:
+        file.is_indexed = True
+        self._contents.entry_logs[file.number] = file
+        self._contents.descriptors.add(file)
+
+    def _copy(self, sections: list[Section], age: int, pace: Pace, written: list[EntryLogWriter]) -> None:
+        contents = self._contents
+        entry_log_bytes = contents.options.entry_log_bytes
+        sections.sort(key=_ledger_and_stamp)
+        for (ledger_id, stamp), group in groupby(sections, _ledger_and_stamp):
+            if ledger_id not in contents.index.ledgers:
+                continue  # deleted meanwhile
+            has_begun = False
+            for first, last, stride, location in self._batches(group):
+                try:
+                    data = read_checked(contents.disk, location)
+                except DamagedBatch as error:
+                    with contents.changed:
+                        contents.note_damage(error, ledger_id, stamp, (first, last))
+                    raise
+                if not written or written[-1].size_bytes + len(data) > entry_log_bytes:
+                    self._begin(written, age)
+                    has_begun = False
+                if not has_begun:
+                    written[-1].begin_section(ledger_id, stamp)
+                    has_begun = True
+                written[-1].add(first, last, stride, data, location.checksum)
+                self.copied_batches += 1
+                self.copied_bytes += len(data)
+                if pace.spend(len(data)):
+                    self._between()
+
+    def _begin(self, written: list[EntryLogWriter], age: int) -> None:
+        contents = self._contents
+        writer = EntryLogWriter(contents.disk, f"{contents.path}/{LOGS}", self.next_number, contents.identity)
+        writer.file.age = age
+        self.next_number += 1
+        written.append(writer)
+
+    def _batches(self, sections: Iterable[Section]) -> Iterator[Batch]:
+        """The batches of one ledger and stamp in the order of their first ids; of two copies that in the newer file."""
+        pages = self._contents.pages_of(sections)
+        rows = [_rows(section, page) for section, page in pages.items()]
+        previous = None
+        for first, last, stride, _, at, section in heapq.merge(*rows, key=_order) if len(rows) > 1 else rows[0]:
+            if (first, last, stride) != previous:
+                previous = first, last, stride
+                yield first, last, stride, pages[section].location(at, section.file)
+
+
+def _rows(section: Section, page: IndexPage) -> Iterator[Row]:
+    for at in range(len(page)):
+        yield (*page.identity(at), -section.file.age, at, section)
+
+
+def _ledger_and_stamp(section: Section) -> tuple[int, int]:
+    return section.ledger_id, section.stamp
+
+
+def _order(row: Row) -> tuple[int, int, int, int]:
+    return row[:4]

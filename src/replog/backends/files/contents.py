@@ -1,0 +1,100 @@
+"""What the parts of one open storage share: its files, its index, and the lock over both."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+
+from replog.abc import Damage
+from replog.backends.files.descriptors import Descriptors
+from replog.backends.files.disk import Disk
+from replog.backends.files.index import Index, IndexPage, Section
+from replog.backends.files.indexing import read_page
+from replog.backends.files.ledger_cache import LedgerCache
+from replog.backends.files.log_file import EntryLogFile, JournalFile, LogFile
+from replog.backends.files.options import FilesOptions
+from replog.backends.files.reading import DamagedBatch
+from replog.errors import StorageUncertainError
+
+
+class Contents:
+    """The files and the index of a storage. `changed` guards all of it; `working` is held by whoever indexes, flushes,
+    compacts or scrubs, for as long as that takes, and is always taken first."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        options: FilesOptions,
+        path: str,
+        identity: bytes,
+        index: Index,
+        journals: dict[int, JournalFile],
+        entry_logs: dict[int, EntryLogFile],
+    ) -> None:
+        self.disk = disk
+        self.options = options
+        self.path = path
+        self.identity = identity
+        self.changed = threading.Condition()
+        self.working = threading.Lock()
+        self.closing = threading.Event()  # long work ends early
+        self.index = index
+        self.journals = journals
+        self.entry_logs = entry_logs
+        self.cache = LedgerCache(options.ledger_cache_bytes)
+        self.descriptors = Descriptors(disk, self.changed, options.open_files_max)
+        self.damage: dict[tuple[int, int, int, int], Damage] = {}
+        self.unreadable_indexes: set[LogFile] = set()
+
+    def files(self) -> list[LogFile]:
+        """All log files."""
+        return [*self.journals.values(), *self.entry_logs.values()]
+
+    def remove(self, file: LogFile) -> None:
+        """The file is no longer part of the storage."""
+        (self.journals if file.is_journal else self.entry_logs).pop(file.number)
+        self.descriptors.forget(file)
+        self.unreadable_indexes.discard(file)
+
+    def load_page(self, section: Section) -> IndexPage:
+        """A page from its index file, which the cache keeps. Called without the lock. Raises `StorageUncertainError`."""
+        try:
+            page = read_page(self.disk, section)
+            reason = "its checksum is wrong"
+        except OSError as error:
+            page = None
+            reason = str(error)
+        if page is None:
+            with self.changed:
+                if section in section.file.sections:
+                    self.unreadable_indexes.add(section.file)
+                    self.changed.notify_all()
+            raise StorageUncertainError(
+                f"a page of {section.file.index_path} at {section.page_offset} is unreadable: {reason}",
+                "It is made anew from the log file: try again, or read from another bookie",
+            )
+        with self.changed:
+            if section.page is None and section in section.file.sections:
+                self.cache.admit(section, page)
+        return page
+
+    def pages_of(self, sections: Iterable[Section]) -> dict[Section, IndexPage]:
+        """The pages of these sections, read if need be. Called without the lock. Raises `StorageUncertainError`."""
+        return {section: section.page or self.load_page(section) for section in sections}
+
+    def note_damage(self, error: DamagedBatch, ledger_id: int, stamp: int, identity: tuple[int, int]) -> None:
+        """A batch is unreadable. Called with the lock. One that was deleted, or stored again, is no damage."""
+        first, last = identity
+        error.location.file.is_damaged = True
+        if ledger_id in self.index.ledgers:
+            self.damage[ledger_id, stamp, first, last] = Damage(ledger_id, stamp, first, last, str(error))
+
+    def find_damaged(self, error: DamagedBatch, ledger_id: int, stamp: int) -> None:
+        """As `note_damage`, of a batch known by its place."""
+        location = error.location
+        for section in location.file.sections:
+            if (section.ledger_id, section.stamp) == (ledger_id, stamp) and section.page is not None:
+                at = section.page.at_offset(location.offset)
+                if at >= 0:
+                    first, last, _ = section.page.identity(at)
+                    self.note_damage(error, ledger_id, stamp, (first, last))

@@ -1,0 +1,69 @@
+"""Open descriptors of log files: pinned while they are read, closed when too many are open."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+
+import trio
+
+from replog.backends.files.disk import Disk
+from replog.backends.files.log_file import JournalFile, LogFile
+from replog.errors import StorageUncertainError
+
+
+class Descriptors:
+    """Full files that are open, in the order in which they were opened. `changed` is the storage's lock, held by callers."""
+
+    def __init__(self, disk: Disk, changed: threading.Condition, open_files_max: int) -> None:
+        self._disk = disk
+        self._changed = changed
+        self._open_files_max = open_files_max
+        self._opened: list[LogFile] = []
+
+    def pin(self, files: Iterable[LogFile], *, wait: bool) -> None:
+        """Opens what is closed, and keeps it open until it is unpinned.
+
+        Raises `StorageUncertainError`, or `trio.WouldBlock` if something must be opened and may not."""
+        for file in files:
+            if file.fd < 0:
+                if not wait:
+                    raise trio.WouldBlock
+                try:
+                    file.fd = self._disk.open(file.path)
+                except OSError as error:
+                    file.is_damaged = True
+                    raise StorageUncertainError(
+                        f"could not open {file.path}: {error}", "Read it from another bookie"
+                    ) from error
+                self.add(file)
+        for file in files:
+            file.pins += 1
+
+    def unpin(self, files: Iterable[LogFile]) -> None:
+        """The reading is over."""
+        for file in files:
+            file.pins -= 1
+            if not file.pins:
+                self._changed.notify_all()  # somebody may wait to close or to remove it
+
+    def add(self, file: LogFile) -> None:
+        """A file was opened, or is full now; the one opened first is closed if they are too many."""
+        self._opened.append(file)
+        for oldest in self._opened[: -self._open_files_max]:
+            if not oldest.pins and oldest is not file and self._close(oldest):
+                self._opened.remove(oldest)
+
+    def _close(self, file: LogFile) -> bool:
+        if isinstance(file, JournalFile) and not file.filling.acquire(blocking=False):
+            return False
+        self._disk.close(file.fd)
+        file.fd = -1
+        if isinstance(file, JournalFile):
+            file.filling.release()
+        return True
+
+    def forget(self, file: LogFile) -> None:
+        """The file is nobody's any more; who removes it closes it."""
+        if file in self._opened:
+            self._opened.remove(file)

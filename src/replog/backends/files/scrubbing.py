@@ -1,0 +1,72 @@
+"""Scrubbing: everything stored is read now and then and checked, so that damage is found while other copies are whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from replog.backends.files.contents import Contents
+from replog.backends.files.index import Section
+from replog.backends.files.log_file import LogFile
+from replog.backends.files.pacing import Pace
+from replog.backends.files.reading import DamagedBatch, read_checked
+from replog.errors import StorageUncertainError
+
+
+class Scrubber:
+    """Reads all files, the oldest first. `between` is called now and then on the way, as by `Rewriter`."""
+
+    def __init__(self, contents: Contents, between: Callable[[], None]) -> None:
+        self._contents = contents
+        self._between = between
+        self.scrubs = 0
+        self.scrubbed_bytes = 0
+
+    def run(self) -> None:
+        """One round over all that is there when it begins. Called without a lock. What it finds is in `contents.damage` and
+        `contents.unreadable_indexes`. Raises `Closing`."""
+        contents = self._contents
+        pace = Pace(contents.options.scrub_bytes_per_s, contents.closing)
+        with contents.changed:
+            files = sorted(contents.files(), key=lambda file: file.age)
+        for file in files:
+            self._scrub(file, pace)
+        self.scrubs += 1
+
+    def _scrub(self, file: LogFile, pace: Pace) -> None:
+        contents = self._contents
+        with contents.changed:
+            if contents.journals.get(file.number) is not file and contents.entry_logs.get(file.number) is not file:
+                return  # removed meanwhile
+            try:
+                contents.descriptors.pin([file], wait=True)
+            except StorageUncertainError:
+                file.is_damaged = True  # each read of it says so
+                return
+            sections = list(file.sections)
+        try:
+            for section in sections:
+                self._scrub_section(section, pace)
+        finally:
+            with contents.changed:
+                contents.descriptors.unpin([file])
+
+    def _scrub_section(self, section: Section, pace: Pace) -> None:
+        contents = self._contents
+        try:
+            if section.file.is_indexed:
+                contents.load_page(section)  # also if it is in memory: the one on the disk is looked at
+            pages = contents.pages_of([section])
+        except StorageUncertainError:
+            return  # noted: it is made anew
+        with contents.changed:
+            page = pages[section]
+            batches = [(page.identity(at), page.location(at, section.file)) for at in range(len(page))]
+        for (first, last, _), location in batches:
+            try:
+                read_checked(contents.disk, location)
+            except DamagedBatch as error:
+                with contents.changed:
+                    contents.note_damage(error, section.ledger_id, section.stamp, (first, last))
+            self.scrubbed_bytes += location.size
+            if pace.spend(location.size):
+                self._between()
