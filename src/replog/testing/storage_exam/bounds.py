@@ -41,6 +41,9 @@ def check_many_in_one_commit(candidate: Candidate) -> None:
             at, count = chance.randrange(len(batches)), chance.randrange(1, 400)
             why = "read: as many as fit into `bytes_max`, in however long a ledger"
             expect_read(storage, (1, at, 1), count * size + chance.randrange(size), batches[at : at + count], why)
+        expect_read(
+            storage, (1, 0, 1), PLENTY_BYTES, batches, "read: as many as fit into `bytes_max`, and no other limit"
+        )
         expect_read(storage, (1, len(batches), 1), PLENTY_BYTES, [], "read: empty if the entry is proven absent")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -17,6 +18,8 @@ from replog.testing.storage_exam.batches import make_batch, puts
 from replog.testing.storage_exam.candidate import PLENTY_BYTES, Candidate, expect
 from replog.testing.storage_exam.model import told
 
+_LOOK_S = 0.0002  # between commits, so that readers see each state, however quick the storage is
+_PAUSE_S = 0.00005  # between looks: who never gives way holds everybody up for the interpreter's lock
 _AT_ANY_TIME = "read, marks: by any thread at any time, also during a commit"
 
 
@@ -28,6 +31,7 @@ def _watched(looks: Sequence[Callable[[random.Random], None]], commit_all: Calla
         chance = random.Random(seed)
         while not is_over.is_set():
             look(chance)
+            time.sleep(_PAUSE_S)
         look(chance)
 
     watchers = [Background(partial(watch, look, seed), f"reader {seed}") for seed, look in enumerate(looks)]
@@ -50,6 +54,7 @@ def check_threads(candidate: Candidate) -> None:
         def commit_all() -> None:
             for at in range(0, len(batches), 3):
                 storage.commit(puts(batches[at : at + 3]))
+                time.sleep(_LOOK_S)
 
         _watched([watcher.look for watcher in watchers], commit_all)
         for watcher in watchers:
@@ -108,16 +113,16 @@ def check_order_seen(candidate: Candidate) -> None:
         def commit_all() -> None:
             for at, batches in enumerate(groups):
                 half = _GROUP_BATCHES // 2
-                storage.commit(
-                    [
-                        SetMarks(1, None, 3 * at + 1),
-                        *puts(batches[:half]),
-                        SetMarks(1, None, 3 * at + 2),
-                        *puts(batches[half:]),
-                        SetMarks(1, None, 3 * at + 3),
-                    ]
-                )
+                mutations: list[Mutation] = [
+                    SetMarks(1, None, 3 * at + 1),
+                    *puts(batches[:half]),
+                    SetMarks(1, None, 3 * at + 2),
+                    *puts(batches[half:]),
+                    SetMarks(1, None, 3 * at + 3),
+                ]
+                storage.commit(mutations)
                 committed[0] = at + 1
+                time.sleep(_LOOK_S)
 
         _watched([partial(look, storage)] * 2, commit_all)
 
@@ -165,12 +170,13 @@ def check_read_nowait(candidate: Candidate) -> None:
 
         def commit_all() -> None:
             for at in range(len(kept)):
-                mutations: list[Mutation] = [PutBatch(kept[at]), PutBatch(dropped[at])]
-                storage.commit(mutations)
+                storage.commit([PutBatch(kept[at]), PutBatch(dropped[at])])
                 progress[0] = at + 1
+                time.sleep(_LOOK_S)
                 if at >= 5:
                     storage.commit([DropLedger(_FIRST_DROPPED + at - 5)])
                     progress[1] = at - 4
+                    time.sleep(_LOOK_S)
 
         _watched([partial(look, storage)] * 3, commit_all)
     with candidate.opened() as storage:

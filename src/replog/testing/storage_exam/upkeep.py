@@ -132,6 +132,7 @@ def check_compact_meanwhile(candidate: Candidate) -> None:
         chance = random.Random(seed)
         while not done.is_set():
             _read_some(storage, stable, chance)
+            time.sleep(0.00005)  # who never gives way holds everybody up for the interpreter's lock
 
     def commit() -> None:
         for at in range(250):
