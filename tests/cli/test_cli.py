@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
@@ -90,6 +92,24 @@ def test_an_error_of_replog_is_one_line_and_status_1(
     async def fail(*_: object) -> None:
         raise StorageFailedError("the disk is gone", "Buy another")
 
-    monkeypatch.setattr(cli, "run_demo", fail)
+    monkeypatch.setattr(cli.demo, "run_demo", fail)
     assert run(monkeypatch, "demo") == 1
     assert capsys.readouterr().err == "replog: the disk is gone. Buy another\n"
+
+
+def test_the_package_runs_as_a_module() -> None:
+    done = subprocess.run([sys.executable, "-m", "replog.cli", "version"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0
+    assert done.stdout.startswith("replog ")
+    assert done.stderr == ""
+
+
+def test_a_reader_who_leaves_ends_the_command_quietly(tmp_path: Path) -> None:
+    """As `| head` does: no traceback, and the status that a shell gives for SIGPIPE."""
+    command = [sys.executable, "-m", "replog.cli", "plugins", "--json"]
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=60)
+    os.close(writing)
+    assert done.stderr == ""
+    assert done.returncode == 128 + 13

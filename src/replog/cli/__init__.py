@@ -1,0 +1,61 @@
+"""`replog`: the command.
+
+Exit status: 0 all is well; 1 it went wrong (for `demo` also: a confirmed entry was missing, doubled, changed or out of order,
+or an act did not happen as planned; for `inspect` and `bookie info` also: something is damaged or unreadable); 2 what was asked
+for cannot be: usage or configuration, a path that holds nothing to inspect, a directory that `bookie format` refuses;
+128 + n stopped by signal n, also if nobody reads the output any more (141, SIGPIPE).
+Errors are one line on standard error, and standard output has results only.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from typing import NoReturn
+
+import typer
+
+from replog.cli import bookie, demo, inspect, plugins
+from replog.cli.output import OutputClosed, flush, forget_output
+from replog.demo.running import InterruptedBySignal
+from replog.errors import ConfigError, ReplogError, StorageIdentityError
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="An embeddable replicated log. Exit status: 0 well, 1 failed, 2 wrong usage, 128 + n stopped by signal n.",
+)
+app.command()(demo.demo)
+app.command()(plugins.plugins)
+app.command()(plugins.version)
+app.add_typer(inspect.app, name="inspect")
+app.add_typer(bookie.app, name="bookie")
+
+
+def main() -> NoReturn:
+    """The console script."""
+    try:
+        try:
+            app()
+        finally:
+            flush()
+    except (ConfigError, StorageIdentityError) as error:
+        _fail(str(error), 2)
+    except ReplogError as error:
+        _fail(str(error), 1)
+    except OutputClosed:
+        forget_output()
+        sys.exit(128 + signal.SIGPIPE)
+    except InterruptedBySignal as error:
+        _fail(f"stopped by {error}", 128 + error.number)
+    except KeyboardInterrupt:
+        _fail("stopped by SIGINT", 128 + signal.SIGINT)
+    sys.exit(0)
+
+
+def _fail(problem: str, status: int) -> NoReturn:
+    print(f"replog: {problem}", file=sys.stderr)
+    sys.exit(status)

@@ -1,0 +1,149 @@
+"""`replog bookie`: making a bookie's storage, and saying what it is."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated, Any
+
+import typer
+
+from replog.backends.files.inspecting import find_place, inspect_storage
+from replog.backends.files.inspecting.reports import StorageReport
+from replog.cli.inspect.common import Directory, JournalDir, as_json, end, format_name, tell
+from replog.cli.output import (
+    AsJSON,
+    add_row,
+    as_share,
+    as_size,
+    emit,
+    new_table,
+    print_json,
+    print_table,
+    watched,
+)
+from replog.config import BackendURL
+from replog.errors import ConfigError
+from replog.registry import Registry
+
+# The command that runs a bookie comes here too, as the group's callback.
+app = typer.Typer(no_args_is_help=True, help="Make a bookie's storage, or say what it is.")
+
+_FORMAT_FILE = "storage.json"
+_OF_A_FILE_SYSTEM = {"lost+found"}
+
+
+@app.command("format")
+def make(
+    path: Annotated[str, typer.Argument(metavar="DIR", help="An empty directory, or one to be made.")],
+    storage: Annotated[str, typer.Option(help="The kind of storage: files, lmdb, or a plugin's.")] = "files",
+    journal_dir: Annotated[
+        str | None,
+        typer.Option(
+            "--journal-dir", metavar="DIR", help="Keep the journal there, on a device of its own (files only)."
+        ),
+    ] = None,
+    only_id: Annotated[bool, typer.Option("--bookie-id-only", help="Print the identity and nothing else.")] = False,
+    for_programs: AsJSON = False,
+) -> None:
+    """Make a new storage, and print the identity it has for ever.
+
+    Refuses, with exit status 2 and untouched, a directory that has a storage or anything else.
+    """
+    path = os.path.abspath(path)
+    journal_path = os.path.abspath(journal_dir) if journal_dir is not None else None
+    for each in (path, journal_path):
+        if each is not None:
+            _check_is_empty(each)
+    if journal_path is not None and storage != "files":
+        raise ConfigError(f"--journal-dir is for the storage files; {storage} has no journal of its own")
+    options = {"journal_dir": journal_path} if journal_path is not None else {}
+    made = Registry().open_storage(BackendURL(storage, path, options))
+    try:
+        bookie_id = made.bookie_id
+    finally:
+        made.close()
+    if for_programs:
+        print_json({"bookie_id": bookie_id, "storage": storage, "path": path, "journal_path": journal_path})
+    elif only_id:
+        emit(f"{bookie_id}\n")
+    else:
+        where = f", its journal in {journal_path}" if journal_path else ""
+        emit(f"{bookie_id}: a new storage of kind {storage} in {path}{where}\n")
+
+
+def _check_is_empty(path: str) -> None:
+    try:
+        names = sorted(set(os.listdir(path)) - _OF_A_FILE_SYSTEM)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}; name a directory that is empty, or can be made") from error
+    if _FORMAT_FILE in names:
+        raise ConfigError(f"{path} has a storage already: `replog bookie info` says which; name another directory")
+    if names:
+        raise ConfigError(f"{path} is not empty: it has {', '.join(names[:3])}; name another directory")
+
+
+@app.command()
+def info(path: Directory, journal_dir: JournalDir = None, for_programs: AsJSON = False) -> None:
+    """Say what a storage is, who has it open, and how much is in it. Read-only, also while its bookie runs."""
+    with watched("storage", None, is_quiet=for_programs) as progress:
+        format_name(path)
+        report = inspect_storage(find_place(path, journal_dir), progress)
+    if for_programs:
+        print_json({**as_json(report), "live_share": report.live_share})
+    else:
+        _print_storage(report)
+        tell(report.problems)
+    end(report.problems)
+
+
+def _print_storage(report: StorageReport) -> None:
+    table = new_table("bookie", report.bookie_id)
+    for name, value in _facts(report):
+        if value is not None:
+            add_row(table, name, value)
+    print_table(table)
+
+
+def _facts(report: StorageReport) -> list[tuple[str, Any]]:
+    mark = None
+    if report.catalog_generation is not None:
+        mark = (
+            f"catalog {report.catalog_generation}: replay from journal file {report.first_journal_to_replay}, "
+            f"after group {report.catalog_sequence}"
+        )
+    journal = report.journal_path or "elsewhere: name it with --journal-dir to know more"
+    return [
+        ("storage", f"{report.storage}, version {report.version}"),
+        ("directory", report.path),
+        ("journal", journal if report.storage == "files" else None),
+        ("open", _openness(report)),
+        ("ledgers", report.ledgers),
+        ("deleted ledgers", report.deleted_ledgers),
+        ("batches", report.batches),
+        ("in batches", as_size(report.batch_bytes)),
+        ("live", as_share(report.live_share)),
+        ("journal files", _files(report.journal_files, report.journal_bytes)),
+        ("adopted of these", report.adopted_files),
+        ("spare files", _files(report.spare_files, report.spare_bytes)),
+        ("entry logs", _files(report.entry_logs, report.entry_log_bytes)),
+        ("indexes", as_size(report.index_bytes)),
+        ("last group", report.last_sequence),
+        ("mark", mark),
+        ("in all", as_size(report.total_bytes)),
+        ("free on disk", as_size(report.free_bytes)),
+        ("free for the journal", as_size(report.journal_free_bytes)),
+    ]
+
+
+def _files(count: int | None, size_bytes: int | None) -> str | None:
+    if count is None and size_bytes is None:
+        return None
+    return f"{count if count is not None else '?'}, {as_size(size_bytes)}"
+
+
+def _openness(report: StorageReport) -> str:
+    if report.is_open is None:
+        return "not known: the system does not tell"
+    return f"in process {report.pid or 'unknown'}" if report.is_open else "by nobody"

@@ -1,0 +1,65 @@
+"""What the inspections share: which directory, how problems are told, and the exit status."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from typing import Annotated
+
+import attrs
+import typer
+
+from replog.backends.files.directory import FORMAT_FILE
+from replog.backends.files.directory import FORMAT_NAME as FILES_FORMAT_NAME
+from replog.backends.files.inspecting import Place, find_place
+from replog.backends.files.inspecting.places import read_format
+from replog.backends.files.inspecting.reports import Problem
+from replog.cli.output import emit
+from replog.errors import ConfigError
+
+JournalDir = Annotated[
+    str | None,
+    typer.Option("--journal-dir", metavar="DIR", help="Where the journal is, if the storage has it elsewhere."),
+]
+PathArgument = Annotated[str, typer.Argument(metavar="PATH", help="A storage's directory, one within it, or one file.")]
+Directory = Annotated[str, typer.Argument(metavar="DIR", help="A storage's directory.")]
+
+
+def files_place(path: str, journal_dir: str | None, offered: str = "ledger") -> Place:
+    """A place of the files storage. Raises `ConfigError` that says what can be inspected, if it is another storage's."""
+    name = format_name(path)
+    if name not in (None, FILES_FORMAT_NAME):
+        raise ConfigError(
+            f"{path} is a {name!r}: of that only `replog inspect {offered}` and `replog bookie info` know"
+        )
+    return find_place(path, journal_dir)
+
+
+def format_name(path: str) -> str | None:
+    """What the directory's format file says that it is, or None if there is none. Raises `StorageIdentityError`."""
+    where = f"{path}/{FORMAT_FILE}"
+    return str(read_format(where)["format"]) if os.path.exists(where) else None
+
+
+def total_bytes(paths: Iterable[str]) -> int:
+    """The size of these files, as far as they are there."""
+    return sum(os.path.getsize(path) for path in paths if os.path.exists(path))
+
+
+def as_json(report: attrs.AttrsInstance) -> dict[str, object]:
+    """A report as an object of JSON."""
+    return attrs.asdict(report)
+
+
+def tell(problems: Sequence[Problem], shown_max: int = 50) -> None:
+    """Prints problems for people, one in a line."""
+    for problem in problems[:shown_max]:
+        emit(f"{problem}\n")
+    if len(problems) > shown_max:
+        emit(f"... and {len(problems) - shown_max} more\n")
+
+
+def end(problems: Iterable[Problem]) -> None:
+    """Ends the command with status 1 if any of these is damage."""
+    if any(problem.is_damage for problem in problems):
+        raise typer.Exit(1)

@@ -1,0 +1,202 @@
+"""What commands print: results on standard output, as tables for people or JSON for programs; progress on standard error."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Annotated
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.table import Table
+from rich.text import Text
+
+AsJSON = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+
+_WIDE = 4096  # where there is no terminal, nothing is wrapped
+_PROGRESS_AFTER_S = 0.5
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+class OutputClosed(Exception):
+    """Nobody reads standard output any more, as after `| head`: the command ends, quietly."""
+
+
+def console(stderr: bool = False) -> Console:
+    """A console that takes texts as they are: paths and inputs are no markup."""
+    return Console(stderr=stderr, markup=False, emoji=False, highlight=False)
+
+
+def emit(text: str) -> None:
+    """Prints this as it is. Raises `OutputClosed`."""
+    try:
+        sys.stdout.write(text)
+    except BrokenPipeError as error:
+        raise OutputClosed from error
+
+
+def emit_bytes(data: bytes) -> None:
+    """Prints these bytes, and nothing else. Raises `OutputClosed`."""
+    try:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+    except BrokenPipeError as error:
+        raise OutputClosed from error
+
+
+def flush() -> None:
+    """Prints what waits. Raises `OutputClosed`."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError as error:
+        raise OutputClosed from error
+
+
+def forget_output() -> None:
+    """Standard output goes nowhere from here on, so that what waits for it can't fail at the exit."""
+    with suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+
+
+# -- JSON ---------------------------------------------------------------------------------------------------------
+
+
+def print_json(value: object) -> None:
+    """One document."""
+    emit(json.dumps(value, indent=2) + "\n")
+
+
+def print_json_line(kind: str, value: dict[str, object]) -> None:
+    """One line of a listing: an object that says of what kind it is."""
+    emit(json.dumps({"kind": kind, **value}) + "\n")
+
+
+# -- tables -------------------------------------------------------------------------------------------------------
+
+
+def new_table(*headings: str) -> Table:
+    """A table with these columns; those that begin with ">" have numbers, and are aligned at their right end."""
+    table = Table(box=box.ROUNDED, header_style="bold")
+    for heading in headings:
+        table.add_column(heading.removeprefix(">"), justify="right" if heading.startswith(">") else "left")
+    return table
+
+
+def print_table(table: Table) -> None:
+    """Prints it as wide as the terminal, or as it needs to be where there is none."""
+    target = io.StringIO()
+    is_terminal = sys.stdout.isatty()
+    wide = Console(
+        file=target,
+        force_terminal=is_terminal,
+        width=None if is_terminal else _WIDE,
+        markup=False,
+        emoji=False,
+        highlight=False,
+    )
+    wide.print(table)
+    emit(target.getvalue())
+
+
+def add_row(table: Table, *values: object) -> None:
+    """A row; None is a dash."""
+    table.add_row(*(Text("-" if value is None else str(value)) for value in values))
+
+
+class Listing:
+    """Rows that are printed as they come, below one another: each column has its width, and gets wider where it must."""
+
+    def __init__(self, *columns: tuple[str, int]) -> None:
+        self._widths = [width for _, width in columns]
+        self._headings = [heading for heading, _ in columns]
+        self._has_begun = False
+
+    def add(self, values: Sequence[object]) -> None:
+        """A row; None is a dash. A negative width is for texts, which are aligned at their left end."""
+        if not self._has_begun:
+            self._has_begun = True
+            self.add(self._headings)
+        cells = ("-" if value is None else str(value) for value in values)
+        row = (
+            cell.ljust(-width) if width < 0 else cell.rjust(width)
+            for cell, width in zip(cells, self._widths, strict=True)
+        )
+        emit("  ".join(row).rstrip() + "\n")
+
+    def end(self) -> None:
+        """An empty line, if there was any row. The next row gets headings again."""
+        if self._has_begun:
+            emit("\n")
+        self._has_begun = False
+
+
+def as_size(size_bytes: int | None) -> str | None:
+    """A number of bytes for people: "1.5 MiB"."""
+    if size_bytes is None:
+        return None
+    size = float(size_bytes)
+    for unit in _UNITS:
+        if size < 1024 or unit == _UNITS[-1]:
+            break
+        size /= 1024
+    return f"{size_bytes} B" if unit == "B" else f"{size:.1f} {unit}"
+
+
+def as_share(share: float | None) -> str | None:
+    """A share for people: "83 %"."""
+    return None if share is None else f"{100 * share:.0f} %"
+
+
+def as_range(first: object, last: object) -> str | None:
+    """From first to last for people."""
+    return None if first is None or last is None else f"{first}..{last}"
+
+
+# -- progress -----------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def watched(what: str, total_bytes: int | None, *, is_quiet: bool) -> Iterator[Callable[[int], None]]:
+    """Gives a function to be told of bytes that were read. Shows a bar once that has taken a while, if standard error is a
+    terminal, and unless rows go to the same one meanwhile, or the result is for programs (`is_quiet`)."""
+    if is_quiet or not sys.stderr.isatty():
+        yield _tell_nobody
+        return
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(binary_units=True),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+        console=console(stderr=True),
+        transient=True,
+    )
+    task = bar.add_task(what, total=total_bytes)
+    began_s = time.monotonic()
+    has_begun = False
+
+    def tell(size_bytes: int) -> None:
+        nonlocal has_begun
+        bar.advance(task, size_bytes)
+        if not has_begun and time.monotonic() - began_s > _PROGRESS_AFTER_S:
+            has_begun = True
+            bar.start()
+
+    try:
+        yield tell
+    finally:
+        bar.stop()
+
+
+def _tell_nobody(size_bytes: int) -> None:
+    pass
