@@ -96,6 +96,26 @@ def _is_new(accepted: Accepted) -> bool:
     return isinstance(accepted.request, AddRequest) and not accepted.request.recovery
 
 
+def _gather_marks(refused: Sequence[Accepted]) -> None:
+    """Says with the first works of each ledger what all of them raised: many refused ones shall not need much space."""
+    by_ledger: dict[int, SetMarks] = {}
+    for accepted in refused:
+        found = [each for each in accepted.mutations if isinstance(each, SetMarks)]
+        accepted.mutations = []
+        for each in found:
+            marks = by_ledger.get(each.ledger_id)
+            if marks is None:
+                marks = by_ledger[each.ledger_id] = SetMarks(each.ledger_id)
+                accepted.mutations.append(marks)
+            marks.key = each.key if marks.key is None else marks.key
+            marks.fence_term = _higher(marks.fence_term, each.fence_term)
+            marks.last_add_confirmed = _higher(marks.last_add_confirmed, each.last_add_confirmed)
+
+
+def _higher(one: int | None, other: int | None) -> int | None:
+    return max((each for each in (one, other) if each is not None), default=None)
+
+
 def _failure(error: StorageError) -> _Outcome:
     return _Outcome(Status.READ_ONLY if isinstance(error, StorageFullError) else Status.UNKNOWN, str(error))
 
@@ -265,9 +285,8 @@ class GroupCommit:
         """Refuses new entries, and commits the rest: together, or one by one if that is too much. Raises
         `StorageFullError` at the first whose marks find no space: what was accepted behind it may build on them."""
         undecided = range(group.decided, len(group.outcomes))
-        for place in undecided:
-            if _is_new(group.works[place].accepted):
-                group.refuse_entries(place, error)
+        new = [place for place in undecided if _is_new(group.works[place].accepted)]
+        _gather_marks([group.works[place].accepted for place in new if group.refuse_entries(place, error)])
         try:
             self._commit_mutations([each for place in undecided for each in group.works[place].accepted.mutations])
         except StorageFullError:
