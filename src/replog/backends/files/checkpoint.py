@@ -12,7 +12,6 @@ from replog.backends.files.disk import is_full, write_file_atomically
 from replog.backends.files.indexing import write_index
 from replog.backends.files.journal import Journal
 from replog.backends.files.log_file import JournalFile, LogFile
-from replog.backends.files.pool import FilePool
 from replog.protocol.mutations import Marks
 
 _RESERVE_BYTES_MIN = 64 << 10
@@ -20,14 +19,13 @@ _CATALOG_SHARE = 4  # a catalog is written when so many times its size can be in
 
 
 class Checkpointer:
-    """Writes indexes and catalogs, and retires files. Whoever calls it holds `contents.working`, and not the lock.
+    """Writes indexes and catalogs. Whoever calls it holds `contents.working`, and not the lock.
 
     `first_journal` and `sequence` are the mark: replay begins with that file, after that group."""
 
-    def __init__(self, contents: Contents, journal: Journal, pool: FilePool, catalog: Catalog) -> None:
+    def __init__(self, contents: Contents, journal: Journal, catalog: Catalog) -> None:
         self._contents = contents
         self._journal = journal
-        self._pool = pool
         self.first_journal = catalog.first_journal
         self.sequence = catalog.sequence
         self._generation = catalog.generation
@@ -46,11 +44,11 @@ class Checkpointer:
         journals = [file for file in contents.journals.values() if file.number < self.first_journal]
         return [file for file in [*journals, *contents.entry_logs.values()] if not file.sections]
 
-    def run(self, next_entry_log: int) -> None:
+    def run(self, next_entry_log: int) -> list[LogFile]:
         """Indexes full journal files unless they are to be flushed, advances the mark over what is indexed or empty,
-        writes a catalog, and retires what it doesn't have.
+        and writes a catalog. Returns the files that it doesn't have any more: they are to be retired.
 
-        May raise OSError; then nothing was retired, and the catalog on the disk is a true one, old or new."""
+        May raise OSError; then the catalog on the disk is a true one, old or new."""
         contents, journal = self._contents, self._journal
         with contents.changed:
             sealed = list(journal.sealed)
@@ -62,8 +60,9 @@ class Checkpointer:
         with contents.changed:
             done = 0
             while done < len(sealed) and (sealed[done].is_indexed or not sealed[done].sections):
-                self.first_journal = sealed[done].number + 1
-                self.sequence = sealed[done].last_sequence
+                if sealed[done].number >= self.first_journal:
+                    self.first_journal = sealed[done].number + 1
+                    self.sequence = sealed[done].last_sequence
                 done += 1
             dead = self._dead()
             gone = set(dead)
@@ -96,9 +95,8 @@ class Checkpointer:
             for each in dead:
                 contents.remove(each)
             contents.changed.notify_all()
-        for each in dead:
-            self._pool.retire(each)
         self.removed_files += len(dead)
+        return dead
 
     def _index(self, file: JournalFile) -> None:
         contents = self._contents

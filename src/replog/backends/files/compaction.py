@@ -11,7 +11,7 @@ import heapq
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 
-from replog.backends.files.contents import Contents
+from replog.backends.files.contents import Contents, SectionGone
 from replog.backends.files.directory import LOGS
 from replog.backends.files.entry_log import EntryLogWriter
 from replog.backends.files.index import IndexPage, Location, Section
@@ -134,7 +134,10 @@ class Rewriter:
 
     def _batches(self, sections: Iterable[Section]) -> Iterator[Batch]:
         """The batches of one ledger and stamp in the order of their first ids; of two copies that in the newer file."""
-        pages = self._contents.pages_of(sections)
+        try:
+            pages = self._contents.pages_of(sections)
+        except SectionGone:  # its ledger was deleted: nobody else rewrites files meanwhile
+            return
         rows = [_rows(section, page) for section, page in pages.items()]
         previous = None
         for first, last, stride, _, at, section in heapq.merge(*rows, key=_order) if len(rows) > 1 else rows[0]:

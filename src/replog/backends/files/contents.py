@@ -17,6 +17,10 @@ from replog.backends.files.reading import DamagedBatch
 from replog.errors import StorageUncertainError
 
 
+class SectionGone(Exception):
+    """The section was rewritten, or its ledger deleted, before its page could be read."""
+
+
 class Contents:
     """The files and the index of a storage. `changed` guards all of it; `working` is held by whoever indexes, flushes,
     compacts or scrubs, for as long as that takes, and is always taken first."""
@@ -57,7 +61,9 @@ class Contents:
         self.unreadable_indexes.discard(file)
 
     def load_page(self, section: Section) -> IndexPage:
-        """A page from its index file, which the cache keeps. Called without the lock. Raises `StorageUncertainError`."""
+        """A page from its index file, which the cache keeps. Called without the lock.
+
+        Raises `StorageUncertainError`, `SectionGone`."""
         try:
             page = read_page(self.disk, section)
             reason = "its checksum is wrong"
@@ -66,9 +72,10 @@ class Contents:
             reason = str(error)
         if page is None:
             with self.changed:
-                if section in section.file.sections:
-                    self.unreadable_indexes.add(section.file)
-                    self.changed.notify_all()
+                if section not in section.file.sections:
+                    raise SectionGone
+                self.unreadable_indexes.add(section.file)
+                self.changed.notify_all()
             raise StorageUncertainError(
                 f"a page of {section.file.index_path} at {section.page_offset} is unreadable: {reason}",
                 "It is made anew from the log file: try again, or read from another bookie",
@@ -79,7 +86,9 @@ class Contents:
         return page
 
     def pages_of(self, sections: Iterable[Section]) -> dict[Section, IndexPage]:
-        """The pages of these sections, read if need be. Called without the lock. Raises `StorageUncertainError`."""
+        """The pages of these sections, read if need be. Called without the lock.
+
+        Raises `StorageUncertainError`, `SectionGone`."""
         return {section: section.page or self.load_page(section) for section in sections}
 
     def note_damage(self, error: DamagedBatch, ledger_id: int, stamp: int, identity: tuple[int, int]) -> None:

@@ -66,7 +66,6 @@ class EntryLogWriter:
         section = Section(self.file, ledger_id, stamp, 0, -1, 0)
         section.page = IndexPage()
         self.sections.append(section)
-        self.file.sections.add(section)
 
     def add(self, first: int, last: int, stride: int, data: bytes, checksum: int) -> None:
         """Adds a batch that was checked, in the order of first ids."""
@@ -127,7 +126,6 @@ class EntryLogWriter:
         self._sync()
         file = self.file
         file.position = self._written_bytes
-        file.live_bytes = file.batch_bytes
         file.switches = len({(section.ledger_id, section.stamp) for section in self.sections})
         write_index(self._disk, file, self._identity, self.sections)
         self._disk.rename(self._temporary, self._path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from replog.backends.files.checkpoint import Checkpointer
 from replog.backends.files.compaction import Rewriter, worth_compacting
@@ -13,6 +14,7 @@ from replog.backends.files.disk import named_error
 from replog.backends.files.journal import Journal
 from replog.backends.files.log_file import LogFile
 from replog.backends.files.pacing import Closing
+from replog.backends.files.pool import FilePool
 from replog.backends.files.reading import DamagedBatch
 from replog.backends.files.repair import repair_index
 from replog.backends.files.scrubbing import Scrubber
@@ -27,9 +29,12 @@ _FLUSH_TIMEOUT_S = 120.0
 class Maintenance:
     """Owns the thread, which `close` joins. Without a thread, `commit_done` does in the caller what is due at once."""
 
-    def __init__(self, contents: Contents, journal: Journal, checkpointer: Checkpointer, next_entry_log: int) -> None:
+    def __init__(
+        self, contents: Contents, journal: Journal, pool: FilePool, checkpointer: Checkpointer, next_entry_log: int
+    ) -> None:
         self._contents = contents
         self._journal = journal
+        self._pool = pool
         self._checkpointer = checkpointer
         self._rewriter = Rewriter(contents, next_entry_log, self._checkpoint_between)
         self._scrubber = Scrubber(contents, self._look_around)
@@ -71,7 +76,7 @@ class Maintenance:
             self._is_wanted = True
             self._contents.changed.notify_all()
         if self._thread is None and self.failure is None and self._is_checkpoint_due():
-            self._attempt(self._checkpoint_if_worthwhile)
+            self._attempt(self._checkpoint)
 
     def wait_for_flush(self) -> None:
         """Waits while the journal is too far ahead of the entry logs. Raises `StorageFullError`, `StorageFailedError`."""
@@ -107,9 +112,17 @@ class Maintenance:
         """As `Storage.scrub`."""
         self._named(self._scrub)
 
-    def checkpoint(self) -> None:
-        """Advances the mark as far as it goes, and removes what nobody needs. Raises `StorageError`."""
-        self._named(lambda: self._checkpoint(is_flush_forced=False))
+    def upgrade(self) -> list[LogFile]:
+        """Indexes all full journal files and writes the first catalog; returns the files to retire when the format file says
+        so too. Raises `StorageError`."""
+        dead: list[LogFile] = []
+        self._named(lambda: dead.extend(self._checkpointer.run(self._rewriter.next_number)))
+        return dead
+
+    def say_goodbye(self) -> None:
+        """A last catalog: it knows the last group, so that damage there is not taken for a torn tail at the next start."""
+        with suppress(OSError):  # all that was committed is durable without it
+            self._write_catalog()
 
     def _named(self, work: Callable[[], None]) -> None:
         try:
@@ -145,6 +158,14 @@ class Maintenance:
                     self._is_wanted = True
                     self._full_until_s = time.monotonic() + _TRY_AGAIN_S
                     self._contents.changed.notify_all()
+        except Exception as error:  # without this care the journal would grow for ever: stop, and say so
+            with self._contents.changed:
+                self.failure = StorageFailedError(
+                    f"could not look after the files in {self._contents.path}: {error!r}",
+                    "Restart the bookie, and report this",
+                )
+                self.failure.__cause__ = error
+                self._contents.changed.notify_all()
 
     def _wait_for_job(self) -> Callable[[], None] | None:
         contents = self._contents
@@ -155,7 +176,7 @@ class Maintenance:
                     if contents.unreadable_indexes:
                         return self._repair
                     if self._is_wanted and self._is_checkpoint_due():
-                        return self._checkpoint_if_worthwhile
+                        return self._checkpoint
                     self._is_wanted = False
                     for job, due_s in self._due_s.items():
                         if now_s >= due_s:
@@ -171,17 +192,15 @@ class Maintenance:
             return True
         return self._checkpointer.is_worthwhile()
 
-    def _checkpoint_if_worthwhile(self) -> None:
+    def _checkpoint(self) -> None:
         self._is_wanted = False
-        self._checkpoint(is_flush_forced=False)
-
-    def _checkpoint(self, *, is_flush_forced: bool) -> None:
         with self._contents.working:
-            self._flush(is_forced=is_flush_forced)
+            self._flush(is_forced=False)
             self._write_catalog()
 
     def _write_catalog(self) -> None:
-        self._checkpointer.run(self._rewriter.next_number)
+        for file in self._checkpointer.run(self._rewriter.next_number):
+            self._pool.retire(file)
         self._checkpointer.keep_reserve()
 
     def _flush(self, *, is_forced: bool) -> None:
@@ -220,7 +239,7 @@ class Maintenance:
         """While scrubbing, which takes long: does what has become due."""
         if threading.current_thread() is self._thread and time.monotonic() >= self._full_until_s:
             if self._is_checkpoint_due():
-                self._checkpoint_if_worthwhile()
+                self._checkpoint()
             for job, due_s in self._due_s.items():
                 if job != self._scrub and time.monotonic() >= due_s:
                     job()
@@ -269,11 +288,6 @@ class Maintenance:
                 repair_index(contents, file)
             except StorageDamagedError:
                 file.is_damaged = True  # what the index can't tell stays unknown
-
-    @property
-    def next_entry_log(self) -> int:
-        """The number of the entry log that is written next."""
-        return self._rewriter.next_number
 
     def statistics(self) -> dict[str, float]:
         """Counters since the start."""

@@ -135,6 +135,7 @@ def _clear_unfinished(disk: Disk, path: str, catalog: Catalog) -> None:
     kept = {entry_log_name(file.number) for file in catalog.files if not file.is_journal}
     kept |= {name.removesuffix(".log") + ".index" for name in kept}
     with named_errors(f"clear {logs}"):
+        disk.make_directory(logs)  # a copy of the storage may lack it while it is empty
         for name in disk.names(logs):
             if name not in kept:
                 disk.unlink(f"{logs}/{name}")

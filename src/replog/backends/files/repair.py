@@ -68,7 +68,6 @@ def replace_sections(contents: Contents, old_files: list[LogFile], fresh: list[S
         file.live_bytes = 0
     for section in fresh:
         changes[section.ledger_id, section.stamp][1].append(section)
-        section.file.sections.discard(section)
     for (ledger_id, stamp), (old, new) in changes.items():
         ledger = contents.index.ledgers.get(ledger_id)
         if ledger is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from replog.backends.files.contents import Contents
+from replog.backends.files.contents import Contents, SectionGone
 from replog.backends.files.index import Section
 from replog.backends.files.log_file import LogFile
 from replog.backends.files.pacing import Pace
@@ -56,6 +56,8 @@ class Scrubber:
             if section.file.is_indexed:
                 contents.load_page(section)  # also if it is in memory: the one on the disk is looked at
             pages = contents.pages_of([section])
+        except SectionGone:
+            return
         except StorageUncertainError:
             return  # noted: it is made anew
         with contents.changed:

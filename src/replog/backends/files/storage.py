@@ -22,7 +22,7 @@ import trio
 from replog.abc import Damage, Storage
 from replog.backends.files.catalog import Catalog
 from replog.backends.files.checkpoint import Checkpointer
-from replog.backends.files.contents import Contents
+from replog.backends.files.contents import Contents, SectionGone
 from replog.backends.files.directory import (
     LOGS,
     DirectoryLock,
@@ -111,17 +111,13 @@ class FilesStorage(Storage):
         self._pool = pool = FilePool(disk, opened.journal_directory, opened.identity, options, contents.changed)
         self._journal = journal = Journal(disk, options, pool, opened.journals, replay.tail)
         journal.sequence = replay.sequence
-        catalog = opened.catalog or Catalog(opened.identity, 0, 1, 0, 0, 1, [], [], [])
-        journal.sealed += [
-            file
-            for file in opened.journals.values()
-            if file.number >= catalog.first_journal and file is not replay.tail
-        ]
+        catalog = opened.catalog or self._first_catalog(opened)
+        journal.sealed += [file for file in opened.journals.values() if not file.is_indexed and file is not replay.tail]
         for file in contents.files():
             if file.fd >= 0 and file is not replay.tail:
                 contents.descriptors.add(file)
-        self._checkpointer = Checkpointer(contents, journal, pool, catalog)
-        self._maintenance = Maintenance(contents, journal, self._checkpointer, catalog.next_entry_log)
+        self._checkpointer = Checkpointer(contents, journal, catalog)
+        self._maintenance = Maintenance(contents, journal, pool, self._checkpointer, catalog.next_entry_log)
         try:
             pool.start(opened.spares, replay.unused[0] if replay.unused else None, background=background)
             if opened.catalog is None:
@@ -135,8 +131,15 @@ class FilesStorage(Storage):
             self._maintenance.commit_done()
         except BaseException:
             pool.close()
-            close_files(disk, contents.files())
+            close_files(disk, [*contents.files(), *opened.dead])
             raise
+
+    @staticmethod
+    def _first_catalog(opened: Opened) -> Catalog:
+        """Where a storage of version 1 begins in version 2: all its journal files but the last are to be indexed."""
+        tail = opened.replay.tail
+        before = tail.first_sequence - 1 if tail.first_sequence else opened.replay.sequence
+        return Catalog(opened.identity, 0, tail.number, before, 0, 1, [], [], [])
 
     def _upgrade(self) -> None:
         """Makes version 2 of version 1: full journal files get their indexes, then there is a catalog, and the format file
@@ -144,9 +147,11 @@ class FilesStorage(Storage):
         with named_errors(f"upgrade {self._path}"):
             self._disk.make_directory(f"{self._path}/{LOGS}")
             self._disk.sync_directory(self._path)
-        self._maintenance.checkpoint()
+        dead = self._maintenance.upgrade()
         with named_errors(f"upgrade {self._path}"):
             write_format(self._disk, self._path, self._bookie_id, is_journal_elsewhere=False)
+        for file in dead:  # only now: version 1 would miss them
+            self._pool.retire(file)
 
     # -- the seam -------------------------------------------------------------------------------------------------
 
@@ -214,7 +219,9 @@ class FilesStorage(Storage):
 
     def _write(self, plan: _Plan) -> None:
         journal = self._journal
-        if self._options.journal_dir:
+        if (
+            self._options.journal_dir and plan.has_batches
+        ):  # fences and deletions needn't wait: they are what frees space
             self._maintenance.wait_for_flush()
         journal.make_room(plan.size, keep_reserve=plan.has_batches)
         locations = journal.write(plan.records)
@@ -293,7 +300,8 @@ class FilesStorage(Storage):
             except PageMissing as missing:
                 if not wait:
                     raise trio.WouldBlock from None
-                loaded[missing.section] = self._contents.load_page(missing.section)
+                with suppress(SectionGone):  # rewritten or deleted meanwhile: look again
+                    loaded[missing.section] = self._contents.load_page(missing.section)
 
     def _pin(self, locations: list[Location], wait: bool) -> Sequence[LogFile]:
         """The files of these places, open, and kept so until they are unpinned."""
@@ -386,7 +394,7 @@ class FilesStorage(Storage):
             self._maintenance.close()
             with self._contents.working:
                 if was_usable and self._pool.failure is None and self._maintenance.failure is None:
-                    self._say_goodbye()
+                    self._maintenance.say_goodbye()
             self._pool.close()
             with self._mutex:
                 files = self._contents.files()
@@ -394,11 +402,6 @@ class FilesStorage(Storage):
                 close_files(self._disk, files)
             for lock in self._locks:
                 lock.release()
-
-    def _say_goodbye(self) -> None:
-        """A last catalog: it knows the last group, so that damage there is not taken for a torn tail at the next start."""
-        with suppress(OSError):  # all that was committed is durable without it
-            self._checkpointer.run(self._maintenance.next_entry_log)
 
     def _fail(self, error: BaseException) -> None:
         self._failure = error
