@@ -1,0 +1,193 @@
+"""The order in which garbage is collected, and what ends a pass (B6)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+import trio.testing
+
+import replog
+from replog.bookie.garbage import collect_garbage
+from replog.errors import MetastoreError
+from replog.metadata import ledger_key_path
+from replog.testing import Fault
+from tests.kit import ONE, Bookie, Cluster, cluster, read_ledger
+
+
+class Watched:
+    """One bookie with ledgers, and the order of what a pass asks for."""
+
+    def __init__(self, world: Cluster, client: replog.Client) -> None:
+        self.world = world
+        self.client = client
+        self.bookie: Bookie = world.bookies[0]
+        self.asked: list[str] = []
+
+    async def collect(self) -> list[int]:
+        return await collect_garbage(self.bookie.server, self.world.metastore)
+
+    async def write(self) -> int:
+        async with self.client.create_ledger() as writer:
+            await writer.append(b"x")
+        return writer.ledger_id
+
+
+@asynccontextmanager
+async def watched() -> AsyncIterator[Watched]:
+    async with cluster(1) as world, world.client(quorum=ONE) as client:
+        yield Watched(world, client)
+
+
+def watch(one: Watched) -> None:
+    """From now on, writes down snapshots and what the metastore is asked."""
+    real, storage = one.bookie.storage.ledger_ids, one.bookie.storage
+
+    def ledger_ids() -> list[int]:
+        one.asked.append("snapshot")
+        return real()
+
+    storage.ledger_ids = ledger_ids  # type: ignore[method-assign]
+
+    def choose(operation: str, key: str) -> Fault | None:
+        one.asked.append(operation if operation == "children" else f"{operation} {key}")
+        return None
+
+    one.world.metastore._choose = choose
+
+
+async def test_first_the_snapshot_then_the_listing_then_each_candidate(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with watched() as one:
+        kept, gone = await one.write(), await one.write()
+        await one.world.metastore.delete(ledger_key_path(gone))
+        watch(one)
+        assert await one.collect() == [gone]
+        assert one.asked[0] == "snapshot"
+        assert one.asked.count("snapshot") == 1
+        assert one.asked[1:-1] == ["children"] * (len(one.asked) - 2)
+        assert one.asked[-1] == f"get {ledger_key_path(gone)}", "only what the listing lacks is looked up"
+        assert one.bookie.storage.ledger_ids() == [kept]
+
+
+async def test_a_ledger_that_is_created_after_the_snapshot_is_not_even_a_candidate(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Also if the listing that follows does not show it."""
+    async with watched() as one:
+        first = await one.write()
+        watch(one)
+        real, created = one.world.metastore.children, list[int]()
+
+        async def children(key: str) -> list[str]:
+            if not created:
+                listing = await real(key)
+                created.append(-1)
+                created[0] = await one.write()
+                return listing
+            return [word for word in await real(key) if not ledger_key_path(created[0]).endswith(f"{key}/{word}")]
+
+        one.world.metastore.children = children  # type: ignore[method-assign]
+        assert await one.collect() == []
+        assert created[0] > first
+        assert f"get {ledger_key_path(created[0])}" not in one.asked
+        assert set(one.bookie.storage.ledger_ids()) == {first, created[0]}
+
+
+@pytest.mark.parametrize("hidden", [0, 2, 4])
+async def test_a_listing_that_lacks_a_key_for_a_while_costs_no_ledger(
+    hidden: int, autojump_clock: trio.testing.MockClock
+) -> None:
+    """A follower that lags, a store that moves keys: the candidate is read again, and is there."""
+    async with watched() as one:
+        ids = [await one.write() for _ in range(5)]
+        await one.world.metastore.delete(ledger_key_path(ids[3]))
+        real = one.world.metastore.children
+
+        async def children(key: str) -> list[str]:
+            missing = ledger_key_path(ids[hidden])
+            return [word for word in await real(key) if f"{key}/{word}" != missing]
+
+        one.world.metastore.children = children  # type: ignore[method-assign]
+        watch(one)
+        assert await one.collect() == [ids[3]]
+        assert f"get {ledger_key_path(ids[hidden])}" in one.asked
+        assert await read_ledger(one.client, ids[hidden]) == [b"x"]
+
+
+async def test_a_stale_listing_that_still_shows_a_deleted_ledger_keeps_it_until_the_next_pass(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with watched() as one:
+        ledger_id = await one.write()
+        real = one.world.metastore.children
+        stale = {key: await real(key) for key in ("ledgers", "ledgers/00", "ledgers/00/0000")}
+        await one.world.metastore.delete(ledger_key_path(ledger_id))
+
+        async def children(key: str) -> list[str]:
+            return stale[key] if key in stale else await real(key)
+
+        one.world.metastore.children = children  # type: ignore[method-assign]
+        assert await one.collect() == []
+        one.world.metastore.children = real  # type: ignore[method-assign]
+        assert await one.collect() == [ledger_id]
+
+
+async def test_an_error_late_in_the_listing_drops_nothing_of_what_it_found_before(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Ledgers on several pages; the first page shows that one is gone, the second can't be read."""
+    async with watched() as one:
+        near, far = await one.write(), 20_000
+        gone = await one.write()
+        record = (await one.world.metastore.get(ledger_key_path(near))).value
+        await one.world.metastore.delete(ledger_key_path(gone))
+        await one.world.metastore.create(ledger_key_path(far), record)
+        storage = one.bookie.storage
+        real = storage.ledger_ids
+        storage.ledger_ids = lambda: [*real(), far]  # type: ignore[method-assign]
+        far_page = ledger_key_path(far).rpartition("/")[0]
+        one.world.metastore._choose = lambda operation, key: (
+            Fault.UNAVAILABLE if (operation, key) == ("children", far_page) else None
+        )
+        with pytest.raises(MetastoreError):
+            await one.collect()
+        assert real() == [near, gone]
+        one.world.metastore._choose = None
+        assert await one.collect() == [gone]
+
+
+async def test_a_candidate_that_cannot_be_looked_up_is_not_dropped(autojump_clock: trio.testing.MockClock) -> None:
+    async with watched() as one:
+        ids = [await one.write() for _ in range(2)]
+        for ledger_id in ids:
+            await one.world.metastore.delete(ledger_key_path(ledger_id))
+        one.world.metastore.fail_next("get", Fault.UNAVAILABLE, under=ledger_key_path(ids[0]))
+        with pytest.raises(MetastoreError):
+            await one.collect()
+        assert one.bookie.storage.ledger_ids() == ids
+
+
+async def test_a_ledger_that_comes_back_between_the_listing_and_its_lookup_stays(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Its key was missing for a moment only."""
+    async with watched() as one:
+        ledger_id = await one.write()
+        key = ledger_key_path(ledger_id)
+        record = (await one.world.metastore.get(key)).value
+        await one.world.metastore.delete(key)
+        real = one.world.metastore.get
+
+        async def get(asked: str) -> object:
+            if asked == key:
+                await one.world.metastore.inner.create(key, record)
+            return await real(asked)
+
+        one.world.metastore.get = get  # type: ignore[assignment, method-assign]
+        assert await one.collect() == []
+        one.world.metastore.get = real  # type: ignore[method-assign]
+        assert await read_ledger(one.client, ledger_id) == [b"x"]
