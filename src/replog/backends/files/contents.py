@@ -39,7 +39,8 @@ class Contents:
         self.options = options
         self.path = path
         self.identity = identity
-        self.changed = threading.Condition()
+        self.lock = threading.Lock()
+        self.changed = threading.Condition(self.lock)
         self.working = threading.Lock()
         self.closing = threading.Event()  # long work ends early
         self.index = index
@@ -89,7 +90,11 @@ class Contents:
         """The pages of these sections, read if need be. Called without the lock.
 
         Raises `StorageUncertainError`, `SectionGone`."""
-        return {section: section.page or self.load_page(section) for section in sections}
+        pages = {}
+        for section in sections:
+            page = section.page  # asked once: the cache may let it go at any moment
+            pages[section] = self.load_page(section) if page is None else page
+        return pages
 
     def note_damage(self, error: DamagedBatch, ledger_id: int, stamp: int, identity: tuple[int, int]) -> None:
         """A batch is unreadable. Called with the lock. One that was deleted, or stored again, is no damage."""

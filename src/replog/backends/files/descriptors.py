@@ -20,6 +20,7 @@ class Descriptors:
         self._changed = changed
         self._open_files_max = open_files_max
         self._opened: list[LogFile] = []
+        self.is_closing = False
 
     def pin(self, files: Iterable[LogFile], *, wait: bool) -> None:
         """Opens what is closed, and keeps it open until it is unpinned.
@@ -44,8 +45,8 @@ class Descriptors:
         """The reading is over."""
         for file in files:
             file.pins -= 1
-            if not file.pins:
-                self._changed.notify_all()  # somebody may wait to close or to remove it
+            if not file.pins and (file.is_retired or self.is_closing):
+                self._changed.notify_all()  # somebody waits to close or to remove it
 
     def add(self, file: LogFile) -> None:
         """A file was opened, or is full now; the one opened first is closed if they are too many."""
@@ -65,5 +66,6 @@ class Descriptors:
 
     def forget(self, file: LogFile) -> None:
         """The file is nobody's any more; who removes it closes it."""
+        file.is_retired = True
         if file in self._opened:
             self._opened.remove(file)

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from replog.errors import StorageFailedError, StorageFullError
 
 _IOV_MAX = os.sysconf("SC_IOV_MAX")
+_SMALL_BYTES = 16 << 10  # so little is copied sooner than a copy is avoided
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
 
 ZEROS = bytes(1 << 20)  # filling in smaller writes than 64 KiB leaves the page cache with small, slow folios
@@ -40,6 +41,9 @@ class Disk:
 
     def pread_cached(self, fd: int, size: int, offset: int) -> bytes:
         """As `pread` if the page cache has it, else BlockingIOError; fewer bytes where the cache ends."""
+        if size <= _SMALL_BYTES:
+            small = bytearray(size)
+            return bytes(small[: os.preadv(fd, (small,), offset, os.RWF_NOWAIT)])
         target = io.BytesIO()  # gives its bytes away without a copy
         target.seek(size - 1)
         target.write(b"\0")

@@ -221,10 +221,20 @@ class StampSections:
         """The batch that holds the entry, and those that start after it while they fit; [] if there is none.
 
         Raises `PageMissing`; `loaded` has pages that were missing before."""
-        holder = self._holder(entry_id, loaded)
-        if holder is None:
+        place = bisect_right(self._firsts, entry_id) - 1
+        if place < 0:
             return []
-        section, page, at = holder
+        if place == 0 or self._reaches[place - 1] < entry_id:  # nearly always: no other section can hold it
+            section = self.sections[place]
+            page = _page_of(section, loaded)
+            at = page.find(entry_id)
+            if at < 0:
+                return []
+        else:
+            holder = self._holder(entry_id, place, loaded)
+            if holder is None:
+                return []
+            section, page, at = holder
         location = page.location(at, section.file)
         left = bytes_max - location.size
         if left <= 0:
@@ -238,10 +248,9 @@ class StampSections:
             found.append(location)
         return found
 
-    def _holder(self, entry_id: int, loaded: Pages) -> tuple[Section, IndexPage, int] | None:
+    def _holder(self, entry_id: int, place: int, loaded: Pages) -> tuple[Section, IndexPage, int] | None:
         best: tuple[Section, IndexPage, int] | None = None
         reaches = self._reaches
-        place = bisect_right(self._firsts, entry_id) - 1
         while place >= 0 and reaches[place] >= entry_id:
             section = self.sections[place]
             if section.last >= entry_id and (best is None or section.file.age >= best[0].file.age):
@@ -294,9 +303,11 @@ _NEVER = 1 << 63
 
 
 def _page_of(section: Section, loaded: Pages) -> IndexPage:
-    page = section.page or loaded.get(section)
+    page = section.page
     if page is None:
-        raise PageMissing(section)
+        page = loaded.get(section)
+        if page is None:
+            raise PageMissing(section)
     section.is_touched = True
     return page
 

@@ -20,6 +20,7 @@ class LogFile:
         "fd",
         "is_damaged",
         "is_indexed",
+        "is_retired",
         "last_ledger_id",
         "live_bytes",
         "number",
@@ -45,6 +46,7 @@ class LogFile:
         self.switches = 0  # how often a batch is not of the ledger of the one before it
         self.last_ledger_id = -1
         self.is_indexed = False  # a durable index file stands beside it
+        self.is_retired = False  # no longer part of the storage
         self.is_damaged = False  # it has unreadable batches: compaction leaves it alone
 
     @property

@@ -38,12 +38,14 @@ from replog.backends.files.opening import Opened, close_files, open_directory
 from replog.backends.files.options import FilesOptions
 from replog.backends.files.pool import FilePool
 from replog.backends.files.reading import DamagedBatch, fetch, fetch_one
-from replog.backends.files.record import RECORD_HEADER_BYTES, RecordType, pack_drop, pack_marks
-from replog.errors import ConfigError, LocalProtocolError, StorageFailedError, StorageFullError
-from replog.protocol.batch import Batch
+from replog.backends.files.record import RECORD_HEADER_BYTES, RecordType, pack_drop, pack_marks, payload_checksum
+from replog.errors import ConfigError, LocalProtocolError, RemoteProtocolError, StorageFailedError, StorageFullError
+from replog.protocol.batch import Batch, decode
 from replog.protocol.mutations import DELETED_TERM, Marks, Mutation, PutBatch, SetMarks
 
 _CLOSE_TIMEOUT_S = 60.0
+_SMALL_BYTES = 16 << 10
+_NO_PAGES: dict[Section, IndexPage] = {}
 
 Change = Batch | tuple[int, bytes | None, int, int] | int  # a batch, all marks of a ledger, a ledger to drop
 
@@ -106,7 +108,7 @@ class FilesStorage(Storage):
         self._contents = contents = Contents(
             disk, options, self._path, opened.identity, replay.index, opened.journals, opened.entry_logs
         )
-        self._mutex = contents.changed
+        self._mutex = contents.lock
         self._index = contents.index
         self._pool = pool = FilePool(disk, opened.journal_directory, opened.identity, options, contents.changed)
         self._journal = journal = Journal(disk, options, pool, opened.journals, replay.tail)
@@ -272,6 +274,8 @@ class FilesStorage(Storage):
     def _read(self, ledger_id: int, entry_id: int, stamp: int, bytes_max: int, *, wait: bool) -> list[Batch]:
         if not self._is_usable or os.getpid() != self._pid:
             self._check_usable()
+        if bytes_max <= _SMALL_BYTES and (batch := self._read_small(ledger_id, entry_id, stamp, bytes_max)) is not None:
+            return [batch]
         locations, files = self._locate(ledger_id, entry_id, stamp, bytes_max, wait)
         if not locations:
             return []
@@ -286,6 +290,23 @@ class FilesStorage(Storage):
         finally:
             with self._mutex:
                 self._contents.descriptors.unpin(files)
+
+    def _read_small(self, ledger_id: int, entry_id: int, stamp: int, bytes_max: int) -> Batch | None:
+        """A lone small batch, if it is in the page cache and intact: then copying it under the lock is the shortest way."""
+        try:
+            with self._mutex:
+                locations = self._index.locate(ledger_id, entry_id, stamp, bytes_max, _NO_PAGES)
+                if len(locations) != 1:
+                    return None
+                file, offset, size, checksum = locations[0]
+                if size > _SMALL_BYTES or file.fd < 0:
+                    return None
+                data = self._disk.pread_cached(file.fd, size, offset)
+            if len(data) == size and payload_checksum(data) == checksum:
+                return decode(data)
+        except (PageMissing, OSError, RemoteProtocolError):
+            pass  # it is done again, with care
+        return None
 
     def _locate(
         self, ledger_id: int, entry_id: int, stamp: int, bytes_max: int, wait: bool
@@ -398,7 +419,8 @@ class FilesStorage(Storage):
             self._pool.close()
             with self._mutex:
                 files = self._contents.files()
-                self._mutex.wait_for(lambda: not any(file.pins for file in files), _CLOSE_TIMEOUT_S)
+                self._contents.descriptors.is_closing = True
+                self._contents.changed.wait_for(lambda: not any(file.pins for file in files), _CLOSE_TIMEOUT_S)
                 close_files(self._disk, files)
             for lock in self._locks:
                 lock.release()
