@@ -133,6 +133,25 @@ async def test_a_full_bookie_that_fails_tells_both(monkeypatch: pytest.MonkeyPat
         ]
 
 
+async def test_a_deposed_writer_learns_that_it_is_and_not_that_there_is_no_space(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """L5: else it would look for another bookie until its deadline. And R3: not before the fence is durable."""
+    look_often(monkeypatch)
+    storage = small(30_000)
+    async with serving(OPTIONS, storage=storage) as served:
+        await served.ask(add(a_batch(0)))
+        storage.left_bytes = 9_999
+        await until(lambda: served.server.is_read_only)
+        gate = storage.hang("commit")
+        ids = served.asker.send(fence(), add(a_batch(1)), add(a_batch(1), key=b"w" * 32))
+        await until(storage.begun["commit"].is_set)
+        assert not served.asker.answers.keys() & set(ids), "answered before the fence was durable"
+        gate.set()
+        await until(lambda: set(ids) <= served.asker.answers.keys())
+        assert [served.asker.answers[each].status for each in ids] == [Status.OK, Status.FENCED, Status.UNAUTHORIZED]
+
+
 # -- a commit that finds no space ---------------------------------------------------------------------------------------
 
 

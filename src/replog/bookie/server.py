@@ -108,14 +108,26 @@ class BookieServer:
             self._commits.put(work)
 
     def _cannot_take(self, request: OrderedRequest, size_bytes: int) -> Response | None:
-        if self.is_read_only:
-            if self.failure is not None:
-                return Response(request.request_id, Status.UNKNOWN, detail=str(self.failure))
-            if isinstance(request, AddRequest) and not request.recovery:
-                return Response(request.request_id, Status.READ_ONLY, detail=str(self.space.error))
+        if self.is_read_only and (refusal := self._cannot_take_now(request)) is not None:
+            return refusal
         if self._commits.queued_bytes + size_bytes > self.options.queue_bytes_max and not self._commits.is_idle:
             return Response(request.request_id, Status.TOO_BUSY, detail=f"{self._commits.queued_bytes} bytes wait")
         return None
+
+    def _cannot_take_now(self, request: OrderedRequest) -> Response | None:
+        """A read-only bookie refuses new entries at once. But a writer that is deposed, or has no right to write, is told that
+        in its order, as ever: it must not look for another bookie and try again (L5)."""
+        if self.failure is not None:
+            return Response(request.request_id, Status.UNKNOWN, detail=str(self.failure))
+        if not isinstance(request, AddRequest) or request.recovery:
+            return None
+        try:
+            ledger = self._ledger(request.ledger_id)
+        except StorageError as error:
+            return Response(request.request_id, Status.UNKNOWN, detail=str(error))
+        if request.term < ledger.fence_term or (ledger.key is not None and request.key != ledger.key):
+            return None
+        return Response(request.request_id, Status.READ_ONLY, detail=str(self.space.error))
 
     def _ledger(self, ledger_id: int) -> LedgerOnBookie:
         ledger = self._ledgers.get(ledger_id)
