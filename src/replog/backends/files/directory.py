@@ -40,6 +40,7 @@ JOURNAL = "journal"
 LOGS = "logs"
 INSIDE = "inside"
 ELSEWHERE = "elsewhere"
+_JOURNAL_PLACES: dict[int, tuple[object, ...]] = {1: (None,), VERSION: (INSIDE, ELSEWHERE)}  # by version
 _PREFIX = "bookie-"
 _FORMAT_FILE_BYTES_MAX = 64 << 10
 _OWN_FILES = (FORMAT_FILE, MAKING_FILE, CATALOG)
@@ -144,7 +145,10 @@ def read_format(disk: Disk, path: str, expected: str) -> Format | None:
     text = read_small_file(disk, path, FORMAT_FILE)
     if text is None:
         return None
-    found = _parse(text, where, FORMAT_NAME, (1, VERSION))
+    version, bookie_id, place = _parse(text, where, FORMAT_NAME, tuple(_JOURNAL_PLACES))
+    if place not in _JOURNAL_PLACES[version]:
+        raise _unreadable(where, f"version {version} with journal {place!r}")
+    found = Format(version, bookie_id, place == ELSEWHERE)
     if expected and found.bookie_id != expected:
         raise StorageIdentityError(
             f"{path} belongs to {found.bookie_id}, expected {expected}", "Nothing was touched: name the right directory"
@@ -155,9 +159,7 @@ def read_format(disk: Disk, path: str, expected: str) -> Format | None:
 def read_journal_cookie(disk: Disk, journal: str) -> str | None:
     """Whose journal a directory has, or None if it has no cookie (B4). Raises `StorageIdentityError`."""
     text = read_small_file(disk, journal, JOURNAL_COOKIE)
-    return (
-        None if text is None else _parse(text, f"{journal}/{JOURNAL_COOKIE}", JOURNAL_FORMAT_NAME, (VERSION,)).bookie_id
-    )
+    return None if text is None else _parse(text, f"{journal}/{JOURNAL_COOKIE}", JOURNAL_FORMAT_NAME, (VERSION,))[1]
 
 
 def check_journal_cookie(disk: Disk, journal: str, bookie_id: str) -> None:
@@ -174,7 +176,7 @@ def check_journal_cookie(disk: Disk, journal: str, bookie_id: str) -> None:
 def read_making(disk: Disk, path: str) -> str | None:
     """The identity of the storage that somebody began to make here, or None. Raises `StorageIdentityError`."""
     text = read_small_file(disk, path, MAKING_FILE)
-    return None if text is None else _parse(text, f"{path}/{MAKING_FILE}", FORMAT_NAME, (VERSION,)).bookie_id
+    return None if text is None else _parse(text, f"{path}/{MAKING_FILE}", FORMAT_NAME, (VERSION,))[1]
 
 
 def read_small_file(disk: Disk, directory: str, name: str) -> bytes | None:
@@ -190,25 +192,27 @@ def read_small_file(disk: Disk, directory: str, name: str) -> bytes | None:
             disk.close(fd)
 
 
-def _parse(text: bytes, where: str, expected_name: str, versions: tuple[int, ...]) -> Format:
+def _parse(text: bytes, where: str, expected_name: str, versions: tuple[int, ...]) -> tuple[int, str, object]:
+    """The version, the bookie's identity, and what is said of the journal's place."""
     try:
         content = json.loads(text)
         name, version, bookie_id = content["format"], content["version"], content["bookie_id"]
-        journal = content.get("journal", INSIDE)
+        place = content.get("journal")
         identity_of(bookie_id)
-        if journal not in (INSIDE, ELSEWHERE):
-            raise ValueError(f"journal {journal!r}")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise StorageIdentityError(
-            f"{where} can't be read: {error!r}",
-            "Restore it from a backup, or recover this bookie's copies from the others",
-        ) from error
+        raise _unreadable(where, repr(error)) from error
     if name != expected_name or version not in versions:
         raise StorageIdentityError(
             f"{where} says {name!r} version {version!r}, this replog reads {expected_name!r} version {versions[-1]}",
             "Nothing was touched: use the replog that wrote it, or a newer one",
         )
-    return Format(version, str(bookie_id), journal == ELSEWHERE)
+    return int(version), str(bookie_id), place
+
+
+def _unreadable(where: str, reason: str) -> StorageIdentityError:
+    return StorageIdentityError(
+        f"{where} can't be read: {reason}", "Restore it from a backup, or recover this bookie's copies from the others"
+    )
 
 
 def new_bookie_id(disk: Disk, expected: str, path: str) -> str:
@@ -222,10 +226,11 @@ def new_bookie_id(disk: Disk, expected: str, path: str) -> str:
 
 
 def identity_of(bookie_id: str) -> bytes:
-    """The 16 bytes of an identity, for file headers and checksums. Raises ValueError."""
-    if not bookie_id.startswith(_PREFIX):
-        raise ValueError(f"{bookie_id!r} is no bookie id: one begins with {_PREFIX}")
-    return uuid.UUID(hex=bookie_id.removeprefix(_PREFIX)).bytes
+    """The 16 bytes of an identity, for file headers and checksums. Raises ValueError, also if it is spelt otherwise."""
+    identity = uuid.UUID(hex=bookie_id.removeprefix(_PREFIX))
+    if bookie_id != f"{_PREFIX}{identity.hex}":
+        raise ValueError(f"{bookie_id!r} is no bookie id: one is {_PREFIX} and 32 hexadecimal digits in lower case")
+    return identity.bytes
 
 
 def write_format(disk: Disk, path: str, bookie_id: str, *, is_journal_elsewhere: bool) -> None:
