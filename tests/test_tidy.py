@@ -21,6 +21,7 @@ MAY_PRINT = ("replog/cli", "replog/demo", "replog/testing/simulation")
 
 # Where any error at all is caught without being raised again, and why that is right there.
 MAY_CATCH_EVERYTHING: dict[str, str] = {
+    "replog/backends/files/maintenance.py": "its thread must not die unheard: the storage stops, and says why",
     "replog/blocking/portal.py": "whatever a call raises is raised again in the thread that called",
     "replog/nursery.py": "the body's own exception is raised again, once the nursery is left",
     "replog/registry.py": "an observer is somebody else's code: it is warned of and left out, and must not stop a log",
