@@ -4,9 +4,12 @@ What it keeps to, and what the storage may rely on:
 
 - Content that `fdatasync` reported, and names that `sync_directory` reported, survive everything.
 - Of unsynced writes any subset of 512-byte sectors may survive a power loss, in any order of time.
-- Of unsynced changes to a directory any beginning may survive, in their order, as with a journalling file system.
+- Of unsynced changes to a directory any beginning may survive, in their order; how far is another matter for each directory,
+  so that a later change of one may survive without an earlier one of another.
+- A file's sync makes its content durable, not its name; a name may be durable before the content.
 - When a process is killed, everything written is still there to be read, but no more durable than before.
 - After a failed `fdatasync` the pages count as clean: they can be read until the power fails, and no later sync saves them.
+  Any part of them may have reached the disk.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from __future__ import annotations
 import errno
 import random
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from replog.backends.files.disk import Buffer, Disk
 
@@ -42,15 +46,33 @@ class _Inode:
             _store(self.durable, offset, data)
         self.pending.clear()
 
+    def sync_badly(self, chance: random.Random) -> None:
+        """Any part of what was pending is durable, and nobody remembers the rest."""
+        self._keep_some(self.durable, chance)
+        self.pending.clear()
+
+    def _keep_some(self, content: bytearray, chance: random.Random) -> None:
+        if not self.pending:
+            return
+        sectors = [piece for offset, data in self.pending for piece in _sectors(offset, data)]
+        kept = chance.choice((0, len(sectors), chance.randint(0, len(sectors)), max(0, len(sectors) - 1)))
+        if kept < len(sectors) or len(self.pending) > 1:
+            chance.shuffle(sectors)
+        for offset, data in sectors[:kept]:
+            _store(content, offset, data)
+
+    def copy(self) -> _Inode:
+        """The same content, as durable as here."""
+        twin = _Inode()
+        twin.visible, twin.durable = bytearray(self.visible), bytearray(self.durable)
+        twin.pending = list(self.pending)
+        return twin
+
     def after_power_loss(self, chance: random.Random) -> _Inode:
         """What is on the disk: durable content, and a part of what was not synced."""
-        sectors = [piece for offset, data in self.pending for piece in _sectors(offset, data)]
-        chance.shuffle(sectors)
-        kept = sectors[: chance.choice((0, len(sectors), chance.randint(0, len(sectors))))]
         survivor = _Inode()
         survivor.durable = bytearray(self.durable)
-        for offset, data in kept:
-            _store(survivor.durable, offset, data)
+        self._keep_some(survivor.durable, chance)
         survivor.visible = bytearray(survivor.durable)
         return survivor
 
@@ -72,7 +94,27 @@ def _sectors(offset: int, data: bytes) -> list[tuple[int, bytes]]:
 
 
 Names = dict[str, "_Inode | None"]  # by path; None for a directory
-_Change = tuple[str, Callable[[Names], None]]  # and the directory that it is in
+
+
+class _Change(NamedTuple):
+    """A name is made, moved or removed, in one directory."""
+
+    path: str
+    inode: _Inode | None = None  # None for a directory
+    target: str = ""  # of a rename
+    is_removal: bool = False
+
+    @property
+    def directory(self) -> str:
+        return _parent(self.path)
+
+    def apply(self, names: Names) -> None:
+        if self.target:
+            names[self.target] = names.pop(self.path)
+        elif self.is_removal:
+            del names[self.path]
+        else:
+            names[self.path] = self.inode
 
 
 class MemoryDisk(Disk):
@@ -93,29 +135,46 @@ class MemoryDisk(Disk):
         self._last_fd = 1000
         self._now_s = 0.0
         self._random = random.Random(seed)
+        self._successor_seeds = random.Random(seed + 1)  # apart: looking at what may be left changes nothing here
 
     # -- what may happen to it ------------------------------------------------------------------------------------
 
     def after_kill(self) -> MemoryDisk:
-        """The same disk, for a process that is started after this one was killed."""
-        return self._successor(dict(self._names), self._durable_names, self._changes)
+        """The same disk, for a process that is started after this one was killed. What happens to one of them from now on
+        does not happen to the other."""
+        twins: dict[int, _Inode] = {}
+
+        def twin(inode: _Inode | None) -> _Inode | None:
+            if inode is not None and id(inode) not in twins:
+                twins[id(inode)] = inode.copy()
+            return None if inode is None else twins[id(inode)]
+
+        return self._successor(
+            {path: twin(inode) for path, inode in self._names.items()},
+            {path: twin(inode) for path, inode in self._durable_names.items()},
+            [change._replace(inode=twin(change.inode)) for change in self._changes],
+        )
 
     def after_power_loss(self, chance: random.Random) -> MemoryDisk:
         """What is left after the power failed now: one of the many things that may be."""
         names = dict(self._durable_names)
-        for _, change in self._changes[: chance.randint(0, len(self._changes))]:
-            change(names)
+        for directory in sorted({change.directory for change in self._changes}):
+            changes = [change for change in self._changes if change.directory == directory]
+            for change in changes[: chance.choice((0, len(changes), chance.randint(0, len(changes))))]:
+                change.apply(names)
         for path in sorted(names):
             if path != "/" and _parent(path) not in names:
                 del names[path]  # its directory never was
         left: dict[int, _Inode] = {}
         for path, inode in names.items():
             if inode is not None:
-                names[path] = left.setdefault(id(inode), inode.after_power_loss(chance))
+                if id(inode) not in left:
+                    left[id(inode)] = inode.after_power_loss(chance)
+                names[path] = left[id(inode)]
         return self._successor(names, dict(names), [])
 
     def _successor(self, names: Names, durable: Names, changes: list[_Change]) -> MemoryDisk:
-        successor = MemoryDisk(self._random.randrange(1 << 32))
+        successor = MemoryDisk(self._successor_seeds.randrange(1 << 32))
         successor.capacity_bytes = self.capacity_bytes
         successor._names, successor._durable_names, successor._changes = names, durable, changes
         return successor
@@ -142,7 +201,7 @@ class MemoryDisk(Disk):
         self.fault("open", path)
         if create:
             inode = _Inode()
-            self._change(path, lambda names: names.__setitem__(path, inode))
+            self._change(_Change(path, inode))
         return self._opened(path, self._inode(path))
 
     def _opened(self, path: str, inode: _Inode) -> int:
@@ -190,7 +249,7 @@ class MemoryDisk(Disk):
         try:
             self.fault("fdatasync", path)
         except OSError:
-            inode.pending.clear()
+            inode.sync_badly(self._random)
             raise
         inode.sync()
 
@@ -211,13 +270,15 @@ class MemoryDisk(Disk):
         """As `Disk.rename`."""
         self.fault("rename", source)
         self._inode(source)
-        self._change(source, lambda names: names.__setitem__(target, names.pop(source)))
+        if _parent(source) != _parent(target):
+            raise OSError(errno.EXDEV, "two directories, whose changes may be lost one by one", target)
+        self._change(_Change(source, target=target))
 
     def unlink(self, path: str) -> None:
         """As `Disk.unlink`."""
         self.fault("unlink", path)
         self._inode(path)
-        self._change(path, lambda names: names.__delitem__(path))
+        self._change(_Change(path, is_removal=True))
 
     def names(self, directory: str) -> list[str]:
         """As `Disk.names`."""
@@ -234,15 +295,15 @@ class MemoryDisk(Disk):
         if _parent(path) not in self._names:
             raise FileNotFoundError(errno.ENOENT, "no such directory", _parent(path))
         if path not in self._names:
-            self._change(path, lambda names: names.__setitem__(path, None))
+            self._change(_Change(path))
 
     def sync_directory(self, path: str) -> None:
         """As `Disk.sync_directory`."""
         self.fault("sync_directory", path)
-        for directory, change in self._changes:
-            if directory == path:
-                change(self._durable_names)
-        self._changes[:] = [each for each in self._changes if each[0] != path]
+        for change in self._changes:
+            if change.directory == path:
+                change.apply(self._durable_names)
+        self._changes = [change for change in self._changes if change.directory != path]
 
     def lock(self, path: str) -> int:
         """As `Disk.lock`."""
@@ -251,7 +312,7 @@ class MemoryDisk(Disk):
             raise BlockingIOError(errno.EAGAIN, "locked", path)
         if path not in self._names:
             inode = _Inode()
-            self._change(path, lambda names: names.__setitem__(path, inode))
+            self._change(_Change(path, inode))
         fd = self._opened(path, self._inode(path))
         self._locks[fd] = path
         return fd
@@ -283,9 +344,9 @@ class MemoryDisk(Disk):
             raise FileNotFoundError(errno.ENOENT, "no such file", path)
         return inode
 
-    def _change(self, path: str, change: Callable[[Names], None]) -> None:
-        change(self._names)
-        self._changes.append((_parent(path), change))
+    def _change(self, change: _Change) -> None:
+        change.apply(self._names)
+        self._changes.append(change)
 
 
 def _parent(path: str) -> str:
