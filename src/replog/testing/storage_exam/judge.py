@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
@@ -41,6 +42,7 @@ class Judge:
         self._model = model
         self._bookie_id = bookie_id
         self._file_names = file_names
+        self._stored = {read_of(batch): batch for batch in model.stored()}
 
     def open(self, candidate: Candidate) -> Storage | None:
         """The storage, or None if it refuses, for a good reason."""
@@ -69,11 +71,8 @@ class Judge:
         )
         for ledger_id in self._model.known_ledger_ids:
             self._judge_marks(storage, ledger_id)
-        for read in self._model.reads():
-            self._judge_read(storage, read)
-        return [
-            batch for batch in self._model.stored() if _unless_doubtful(partial(storage.read, *read_of(batch))) is None
-        ]
+        doubtful = [read for read in self._model.reads() if self._is_doubtful(storage, read)]
+        return [self._stored[read] for read in doubtful if read in self._stored]
 
     def judge_scrub(self, storage: Storage) -> list[Batch]:
         """Scrubs it and asks for everything: what is in doubt is listed, and what is listed is in doubt."""
@@ -114,15 +113,15 @@ class Judge:
         wanted = self._model.wanted_marks(ledger_id)
         expect(found == wanted, _MARKS, f"marks({ledger_id}) are {found}, not {wanted}")
 
-    def _judge_read(self, storage: Storage, read: Read) -> None:
+    def _is_doubtful(self, storage: Storage, read: Read) -> bool:
+        """Whether it can't be read. Raises AssertionError if it can be, but wrongly."""
         wanted = self._model.wanted(read)
         found = _unless_doubtful(partial(storage.read, *read))
         self._judge_batches(storage, read, wanted, found)
-        try:
+        with suppress(trio.WouldBlock):
             at_once = _unless_doubtful(partial(storage.read_nowait, *read))
-        except trio.WouldBlock:
-            return
-        self._judge_batches(storage, read, wanted, at_once)
+            self._judge_batches(storage, read, wanted, at_once)
+        return found is None
 
     def _judge_batches(self, storage: Storage, read: Read, wanted: list[Batch], found: list[Batch] | None) -> None:
         if found is None or found == wanted:
