@@ -26,20 +26,28 @@ class Descriptors:
         """Opens what is closed, and keeps it open until it is unpinned.
 
         Raises `StorageUncertainError`, or `trio.WouldBlock` if something must be opened and may not."""
-        for file in files:
-            if file.fd < 0:
-                if not wait:
-                    raise trio.WouldBlock
-                try:
-                    file.fd = self._disk.open(file.path)
-                except OSError as error:
-                    file.is_damaged = True
-                    raise StorageUncertainError(
-                        f"could not open {file.path}: {error}", "Read it from another bookie"
-                    ) from error
-                self.add(file)
-        for file in files:
-            file.pins += 1
+        pinned: list[LogFile] = []
+        try:
+            for file in files:
+                if file.fd < 0:
+                    self._open(file, wait)
+                file.pins += 1  # at once: opening the next one may close those that nobody pins
+                pinned.append(file)
+        except BaseException:
+            self.unpin(pinned)
+            raise
+
+    def _open(self, file: LogFile, wait: bool) -> None:
+        if not wait:
+            raise trio.WouldBlock
+        try:
+            file.fd = self._disk.open(file.path)
+        except OSError as error:
+            file.is_damaged = True
+            raise StorageUncertainError(
+                f"could not open {file.path}: {error}", "Read it from another bookie"
+            ) from error
+        self.add(file)
 
     def unpin(self, files: Iterable[LogFile]) -> None:
         """The reading is over."""
@@ -47,12 +55,17 @@ class Descriptors:
             file.pins -= 1
             if not file.pins and (file.is_retired or self.is_closing):
                 self._changed.notify_all()  # somebody waits to close or to remove it
+        if len(self._opened) > self._open_files_max:
+            self._close_excess()
 
     def add(self, file: LogFile) -> None:
         """A file was opened, or is full now; the one opened first is closed if they are too many."""
         self._opened.append(file)
+        self._close_excess()
+
+    def _close_excess(self) -> None:
         for oldest in self._opened[: -self._open_files_max]:
-            if not oldest.pins and oldest is not file and self._close(oldest):
+            if not oldest.pins and self._close(oldest):
                 self._opened.remove(oldest)
 
     def _close(self, file: LogFile) -> bool:
