@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import deque
 from collections.abc import Callable
 
 import lmdb
@@ -32,23 +33,28 @@ class Gate:
     """Any number of readers (with this object as their context), or one action that is `alone`.
 
     Who waits to be alone keeps new readers out, so that a crowd of readers can't keep it waiting for ever. A reader
-    must not enter twice."""
+    must not enter twice. Readers take no lock as long as nobody waits: a thread that is preempted with one would stop all
+    others. A reader enters first and looks for a claim then, a claim is made first and looks for readers then: so one of
+    the two sees the other."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition(threading.Lock())
-        self._readers = 0
+        self._inside: deque[None] = deque()  # one for each reader: appending and popping are atomic, counting is not
         self._is_claimed = False
 
     def __enter__(self) -> None:
-        with self._changed:
-            while self._is_claimed:
-                self._changed.wait()
-            self._readers += 1
+        self._inside.append(None)
+        while self._is_claimed:
+            with self._changed:
+                self._inside.pop()
+                self._changed.notify_all()
+                self._changed.wait_for(lambda: not self._is_claimed)
+                self._inside.append(None)
 
     def __exit__(self, *exc: object) -> None:
-        with self._changed:
-            self._readers -= 1
-            if self._is_claimed and not self._readers:
+        self._inside.pop()
+        if self._is_claimed:
+            with self._changed:
                 self._changed.notify_all()
 
     def claim(self, timeout_s: float | None = None) -> bool:
@@ -57,7 +63,7 @@ class Gate:
             while self._is_claimed:
                 self._changed.wait()
             self._is_claimed = True
-            if self._changed.wait_for(lambda: not self._readers, timeout_s):
+            if self._changed.wait_for(lambda: not self._inside, timeout_s):
                 return True
             self._let_in()
             return False
@@ -118,6 +124,11 @@ class LMDBMap:
             return False
         self.resize(min(self.map_bytes * 2, self.map_bytes_max))
         return True
+
+    def abort(self, transaction: lmdb.Transaction) -> None:
+        """Aborts a write transaction, with the readers kept out: else this waits for a moment in which none of them is
+        within a call of LMDB, and a few busy ones don't leave any for minutes."""
+        self.gate.alone(transaction.abort)
 
     def resize(self, map_bytes: int) -> None:
         """Sets the map's size, or what is used if that is more; with 0 takes over what another process made of it."""

@@ -32,6 +32,7 @@ _BUILTINS = (
     ("random-placement", "replog.placement", ""),
     ("memory-storage", "replog.backends.memory", ""),
     ("files-storage", "replog.backends.files", ""),
+    ("lmdb-storage", "replog.backends.lmdb", ""),
     ("memory-transport", "replog.transports.memory", ""),
     ("memory-metastore", "replog.metastores.memory", ""),
     ("lmdb-metastore", "replog.metastores.lmdb", ""),

@@ -26,3 +26,10 @@ def test_the_highest_id() -> None:
     ranges.add((1 << 63) - 1)
     ranges.add((1 << 63) - 2)
     assert list(ranges) == [((1 << 63) - 2, (1 << 63) - 1)]
+
+
+def test_a_copy_is_apart() -> None:
+    ranges = LedgerRanges([(1, 3)])
+    copied = ranges.copy()
+    copied.add(4)
+    assert (list(ranges), list(copied)) == ([(1, 3)], [(1, 4)])

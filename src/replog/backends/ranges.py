@@ -30,6 +30,12 @@ class LedgerRanges:
         """How many ranges."""
         return len(self._firsts)
 
+    def copy(self) -> LedgerRanges:
+        """The same set, apart from this one."""
+        copied = LedgerRanges()
+        copied._firsts, copied._lasts = self._firsts[:], self._lasts[:]
+        return copied
+
     def add(self, first: int, last: int | None = None) -> None:
         """Adds one id, or all from first to last."""
         last = first if last is None else last

@@ -263,7 +263,7 @@ class Environment:
                             job.run(writing)
                     writing.finish()
                 except BaseException:
-                    transaction.abort()
+                    self.map.abort(transaction)
                     raise
             except (lmdb.MapFullError, lmdb.MapResizedError) as error:
                 return _caused(_TooSmallError(str(error)), error)

@@ -1,0 +1,191 @@
+"""A storage's directory: who it belongs to, and that only one process has it open (B4).
+
+    storage.json    format, version and the bookie's identity: written last when a storage is made, so its presence
+                    says that all else is there
+    lock            locked by the process that has the storage open; says its pid, for people
+    data.mdb        all that is stored; lock.mdb beside it is LMDB's table of readers
+
+A directory that is neither empty nor a storage of this kind is refused before anything in it is touched.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import uuid
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from replog.backends.lmdb.records import VERSION
+from replog.errors import StorageFailedError, StorageFullError, StorageIdentityError, StorageInUseError
+
+FORMAT_NAME = "replog lmdb storage"
+FORMAT_FILE = "storage.json"
+LOCK_FILE = "lock"
+DATA_FILE = "data.mdb"
+READERS_FILE = "lock.mdb"
+_PREFIX = "bookie-"
+_FORMAT_FILE_BYTES_MAX = 64 << 10
+_OWN_NAMES = {FORMAT_FILE, f"{FORMAT_FILE}.tmp", LOCK_FILE, DATA_FILE, READERS_FILE}
+_NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+def is_full(code: int | None) -> bool:
+    """Whether this errno is only a lack of space."""
+    return code in _NO_SPACE
+
+
+@contextmanager
+def named_errors(what: str) -> Iterator[None]:
+    """Turns an OSError in the block into `StorageFullError` or `StorageFailedError`; `what` names what was being done."""
+    try:
+        yield
+    except OSError as error:
+        if is_full(error.errno):
+            raise StorageFullError(f"no space left to {what}", "Delete ledgers, or make room on the disk") from error
+        raise StorageFailedError(
+            f"could not {what}: {error}", "The storage has stopped: look at the disk, then restart the bookie"
+        ) from error
+
+
+class DirectoryLock:
+    """The lock on a directory, held until `release`, or until the process ends. A forked child gives its copy up at once:
+    else the lock would outlive its owner. Raises `StorageInUseError`, OSError."""
+
+    def __init__(self, path: str) -> None:
+        fd = os.open(f"{path}/{LOCK_FILE}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.pwrite(fd, f"{os.getpid():<31}\n".encode(), 0)
+        except BlockingIOError as error:
+            owner = os.pread(fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
+            os.close(fd)
+            raise StorageInUseError(
+                f"{path} is open in process {owner}{' (this one)' if owner == str(os.getpid()) else ''}",
+                "Close it there first, or use another directory",
+            ) from error
+        except BaseException:
+            os.close(fd)
+            raise
+        self._fd = fd
+        _held.add(self)
+
+    def release(self) -> None:
+        """Gives the lock up, also if a child that was just forked has a copy of it. Idempotent."""
+        if self._fd >= 0:
+            fcntl.flock(self._fd, fcntl.LOCK_UN)
+            self.forget()
+
+    def forget(self) -> None:
+        """Gives up this process's copy, not the lock."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+_held: weakref.WeakSet[DirectoryLock] = weakref.WeakSet()
+
+
+def _forget_in_child() -> None:
+    for lock in list(_held):
+        lock.forget()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)
+
+
+def check_is_ours(path: str) -> None:
+    """Makes the directory, and those above it, if there is none; refuses, untouched, one that holds anything but a
+    storage. Its name is durable afterwards, also if it was made by a process that was killed right then."""
+    with named_errors(f"make the directory {path}"):
+        _make_directories(path)
+        names = os.listdir(path)
+    foreign = sorted(set(names) - _OWN_NAMES)
+    if FORMAT_FILE not in names and foreign:
+        raise StorageIdentityError(
+            f"{path} is no storage of replog, and not empty: it has {', '.join(foreign[:3])}",
+            "Nothing was touched: name another directory",
+        )
+    with named_errors(f"sync the directory above {path}"), suppress(PermissionError):
+        sync_directory(os.path.dirname(path))  # one that we may not even read was not made by us
+
+
+def _make_directories(path: str) -> None:
+    try:
+        os.mkdir(path)
+    except FileExistsError:
+        return
+    except FileNotFoundError:
+        _make_directories(os.path.dirname(path))
+        os.mkdir(path)
+    sync_directory(os.path.dirname(path))
+
+
+def sync_directory(path: str) -> None:
+    """Makes the names in a directory durable."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def read_bookie_id(path: str, expected: str) -> str | None:
+    """The identity in the format file, or None if there is no such file. Raises `StorageIdentityError`."""
+    with named_errors(f"read {path}/{FORMAT_FILE}"):
+        try:
+            with open(f"{path}/{FORMAT_FILE}", "rb") as file:
+                text = file.read(_FORMAT_FILE_BYTES_MAX)
+        except FileNotFoundError:
+            return None
+    bookie_id = _parse_format(text, f"{path}/{FORMAT_FILE}")
+    if expected and bookie_id != expected:
+        raise StorageIdentityError(
+            f"{path} belongs to {bookie_id}, expected {expected}", "Nothing was touched: name the right directory"
+        )
+    return bookie_id
+
+
+def _parse_format(text: bytes, where: str) -> str:
+    try:
+        content = json.loads(text)
+        name, version, bookie_id = content["format"], content["version"], content["bookie_id"]
+        if not bookie_id.startswith(_PREFIX):
+            raise ValueError(f"{bookie_id!r} is no bookie id: one begins with {_PREFIX}")
+        uuid.UUID(hex=bookie_id.removeprefix(_PREFIX))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise StorageIdentityError(
+            f"{where} can't be read: {error!r}",
+            "Restore it from a backup, or recover this bookie's copies from the others",
+        ) from error
+    if name != FORMAT_NAME or version != VERSION:
+        raise StorageIdentityError(
+            f"{where} says {name!r} version {version!r}, this storage reads {FORMAT_NAME!r} version {VERSION}",
+            "Nothing was touched: open it with the storage it says, or with the replog that wrote it",
+        )
+    return str(bookie_id)
+
+
+def new_bookie_id(expected: str, path: str) -> str:
+    """A random identity. Raises `StorageIdentityError` if another one was expected: then this directory was wiped."""
+    if expected:
+        raise StorageIdentityError(
+            f"{path} is empty, expected the storage of {expected}",
+            "Nothing was touched. If its disk is lost, start it as a new bookie and re-replicate from the others",
+        )
+    return f"{_PREFIX}{uuid.uuid4().hex}"
+
+
+def write_format(path: str, bookie_id: str) -> None:
+    """Declares the directory a storage. Done last. May raise OSError."""
+    content = {"format": FORMAT_NAME, "version": VERSION, "bookie_id": bookie_id}
+    temporary = f"{path}/{FORMAT_FILE}.tmp"
+    with open(temporary, "wb") as file:
+        file.write(json.dumps(content, indent=2).encode() + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+    os.rename(temporary, f"{path}/{FORMAT_FILE}")
+    sync_directory(path)

@@ -1,0 +1,190 @@
+"""Opening an environment: whose it is, whether it is whole, and making durable what is read in it."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import attrs
+import lmdb
+
+from replog.backends.lmdb.directory import (
+    DATA_FILE,
+    READERS_FILE,
+    named_errors,
+    new_bookie_id,
+    read_bookie_id,
+    sync_directory,
+    write_format,
+)
+from replog.backends.lmdb.options import LMDBStorageOptions
+from replog.backends.lmdb.records import (
+    DELETED,
+    FORMAT_KEY,
+    GARBAGE,
+    LEDGER,
+    LEDGER_KEY_BYTES,
+    OPENINGS_KEY,
+    DamagedError,
+    format_text,
+    pack_number,
+    unpack_id_key,
+    unpack_number,
+    unseal,
+)
+from replog.backends.ranges import LedgerRanges
+from replog.errors import (
+    LocalProtocolError,
+    StorageDamagedError,
+    StorageFailedError,
+    StorageFullError,
+    StorageIdentityError,
+)
+from replog.lmdb_map import ForkedInUseError, LMDBMap
+
+RESERVE_BYTES = 4 << 20  # of the map, for fences and deletions when it is full
+_RECOVER = "Recover this bookie's copies from the others, into a new directory"
+_UNWRITTEN_BYTES_MAX = 1 << 20  # LMDB does not write pages that it freed at once, also not at the end of its file
+
+
+@attrs.define
+class Opened:
+    """What stands in a directory."""
+
+    bookie_id: str
+    lmdb_map: LMDBMap
+    deleted: LedgerRanges
+    garbage: list[int]
+    ledgers: int
+
+
+def open_directory(path: str, options: LMDBStorageOptions) -> Opened:
+    """Opens the storage in a directory that is locked, or makes one. On an error nothing stays open."""
+    bookie_id = read_bookie_id(path, options.expected_bookie_id)
+    data = f"{path}/{DATA_FILE}"
+    if bookie_id is None:
+        _clear_half_made(path)
+        bookie_id = new_bookie_id(options.expected_bookie_id, path)
+        with _named_lmdb_errors(path):
+            _make(path, bookie_id, options)
+    elif not os.path.exists(data):
+        raise StorageDamagedError(f"{data} is missing", _RECOVER)
+    with _named_lmdb_errors(path):
+        lmdb_map = LMDBMap(path, options.map_bytes, options.map_bytes_max, read_ahead=options.read_ahead)
+        try:
+            return _look(lmdb_map, bookie_id, data)
+        except BaseException:
+            lmdb_map.close()
+            raise
+
+
+def iterate_ids(transaction: lmdb.Transaction, kind: bytes) -> Iterator[int]:
+    """The ledger ids in the keys of this kind."""
+    with transaction.cursor() as cursor:
+        if not cursor.set_range(kind):
+            return
+        for key in cursor.iternext(keys=True, values=False):
+            if key[:1] != kind:
+                return
+            if len(key) == LEDGER_KEY_BYTES:  # else a series
+                yield unpack_id_key(key)
+
+
+def _look(lmdb_map: LMDBMap, bookie_id: str, data: str) -> Opened:
+    environment = lmdb_map.environment
+    used_bytes = (environment.info()["last_pgno"] + 1) * environment.stat()["psize"]
+    size_bytes = os.path.getsize(data)
+    if size_bytes + _UNWRITTEN_BYTES_MAX < used_bytes:
+        raise StorageDamagedError(
+            f"{data} is damaged at {size_bytes}: it ends there, and had {used_bytes} bytes", _RECOVER
+        )
+    if size_bytes < used_bytes:  # beyond its end, a map can't be read at all: not even to find out that it is damaged
+        os.truncate(data, used_bytes)
+    with environment.begin(buffers=True) as transaction:
+        found = bytes(transaction.get(FORMAT_KEY) or b"")
+        if found != format_text(bookie_id):
+            raise StorageIdentityError(
+                f"{data} says {found.decode('ascii', 'replace')!r}, expected {format_text(bookie_id).decode()!r}",
+                "Nothing was touched: put the right file there",
+            )
+        deleted = _read_deleted(transaction, data)
+        garbage = list(iterate_ids(transaction, GARBAGE))
+        ledgers = sum(1 for _ in iterate_ids(transaction, LEDGER))
+    _settle(lmdb_map)
+    return Opened(bookie_id, lmdb_map, deleted, garbage, ledgers)
+
+
+def _read_deleted(transaction: lmdb.Transaction, data: str) -> LedgerRanges:
+    deleted = LedgerRanges()
+    with transaction.cursor() as cursor:
+        more = cursor.set_range(DELETED)
+        while more and cursor.key()[:1] == DELETED:
+            try:
+                last = unpack_number(unseal(bytes(cursor.key()), cursor.value()))
+            except DamagedError as error:
+                raise StorageDamagedError(
+                    f"{data} is damaged: the record of deleted ledgers from {unpack_id_key(cursor.key())} on", _RECOVER
+                ) from error
+            deleted.add(unpack_id_key(cursor.key()), last)
+            more = cursor.next()
+    return deleted
+
+
+def _settle(lmdb_map: LMDBMap) -> None:
+    """Makes durable what was read. A process that was killed may have left its last commit in the page cache only, where
+    it looks as if it were on the disk: a commit after it takes it along."""
+    try:
+        with lmdb_map.writing, lmdb_map.environment.begin(write=True) as transaction:
+            openings = unpack_number(transaction.get(OPENINGS_KEY, pack_number(0)))
+            transaction.put(OPENINGS_KEY, pack_number(openings + 1))
+    except (lmdb.MapFullError, lmdb.DiskError):
+        lmdb_map.environment.sync(True)
+
+
+def _make(path: str, bookie_id: str, options: LMDBStorageOptions) -> None:
+    lmdb_map = LMDBMap(path, options.map_bytes, options.map_bytes_max)
+    try:
+        with lmdb_map.writing, lmdb_map.environment.begin(write=True) as transaction:
+            transaction.put(FORMAT_KEY, format_text(bookie_id))
+    finally:
+        lmdb_map.close()
+    sync_directory(path)
+    write_format(path, bookie_id)
+
+
+def _clear_half_made(path: str) -> None:
+    """Removes what a crash left of a storage that was being made. Refuses if it holds anything."""
+    data = f"{path}/{DATA_FILE}"
+    if not os.path.exists(data):
+        return
+    try:
+        with lmdb.open(path, readonly=True, lock=False) as environment, environment.begin() as transaction:
+            keys = [bytes(key) for key in itertools.islice(transaction.cursor().iternext(values=False), 3)]
+    except lmdb.Error:  # a crash tore it, unless it is too long for that
+        keys = [] if os.path.getsize(data) <= 16 << 10 else [b""]
+    if set(keys) - {FORMAT_KEY}:
+        raise StorageDamagedError(
+            f"{path}/storage.json is missing, but {data} holds records",
+            "Nothing was touched: restore the file, or recover this bookie's copies from the others",
+        )
+    with named_errors(f"make a storage in {path}"):
+        for name in (DATA_FILE, READERS_FILE):
+            with suppress(FileNotFoundError):
+                os.unlink(f"{path}/{name}")
+
+
+@contextmanager
+def _named_lmdb_errors(path: str) -> Iterator[None]:
+    try:
+        with named_errors(f"open {path}"):
+            yield
+    except ForkedInUseError as error:
+        raise LocalProtocolError(str(error)) from error
+    except (lmdb.InvalidError, lmdb.VersionMismatchError, lmdb.CorruptedError, lmdb.PageNotFoundError) as error:
+        raise StorageDamagedError(f"{path}/{DATA_FILE} can't be read: {error}", _RECOVER) from error
+    except lmdb.DiskError as error:
+        raise StorageFullError(f"no space left to open {path}", "Make room on the disk") from error
+    except lmdb.Error as error:
+        raise StorageFailedError(f"could not open {path}: {error}", "Look at the disk, then try again") from error

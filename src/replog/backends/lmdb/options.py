@@ -1,0 +1,34 @@
+"""What can be set about the LMDB storage."""
+
+from __future__ import annotations
+
+import attrs
+
+from replog.errors import ConfigError
+
+MAP_BYTES_MIN = 1 << 20
+MAP_BYTES_LIMIT = 1 << 46  # what a process can map at all
+
+
+@attrs.frozen
+class LMDBStorageOptions:
+    """Options of the storage `lmdb`, as in `lmdb:/var/lib/wal?map_bytes_max=100GiB`.
+
+    `map_bytes`: size of the map at first, at least 1 MiB. It doubles when it is full; only what is used takes space.
+    `map_bytes_max`: it grows no further: then the storage is full (B5). A little more is kept for fences and deletions.
+    `read_ahead`: let the kernel read ahead where entries are read. Good for reading ledgers from end to end; bad for
+    single reads all over a storage that is larger than the memory.
+    `expected_bookie_id`: refuse a directory of another identity, and an empty one (B4); "" takes what is there.
+    """
+
+    map_bytes: int = 256 << 20
+    map_bytes_max: int = 1 << 40
+    read_ahead: bool = True
+    expected_bookie_id: str = ""
+
+    def __attrs_post_init__(self) -> None:
+        for name in ("map_bytes", "map_bytes_max"):
+            if not MAP_BYTES_MIN <= getattr(self, name) <= MAP_BYTES_LIMIT:
+                raise ConfigError(f"{name}={getattr(self, name)}: at least {MAP_BYTES_MIN}, at most {MAP_BYTES_LIMIT}")
+        if self.map_bytes > self.map_bytes_max:
+            raise ConfigError(f"map_bytes={self.map_bytes} is above map_bytes_max={self.map_bytes_max}")

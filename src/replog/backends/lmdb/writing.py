@@ -1,0 +1,190 @@
+"""The mutations of one commit, done in one write transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from replog.backends.lmdb.reading import Snapshot
+from replog.backends.lmdb.records import (
+    DELETED,
+    GARBAGE,
+    LEDGER,
+    DamagedError,
+    Series,
+    batch_key,
+    id_key,
+    pack_marks,
+    pack_number,
+    seal,
+    series_key,
+    unpack_id_key,
+    unpack_marks,
+    unpack_number,
+    unseal,
+)
+from replog.backends.ranges import LedgerRanges
+from replog.errors import StorageUncertainError
+from replog.protocol.batch import Batch
+from replog.protocol.mutations import Marks, Mutation, PutBatch, SetMarks
+
+if TYPE_CHECKING:
+    import lmdb
+
+_NOTHING = Marks()
+_KNOWN_MAX = 4096
+
+
+class Known:
+    """Marks and series as the last commit that touched them left them: so that a commit need not look them up."""
+
+    def __init__(self) -> None:
+        self.marks: dict[int, Marks] = {}
+        self.series: dict[tuple[int, int], Series] = {}
+
+    def learn(self, changes: Changes) -> None:
+        """These changes are durable."""
+        if len(self.marks) > _KNOWN_MAX or len(self.series) > _KNOWN_MAX:
+            self.marks.clear()
+            self.series.clear()
+        for ledger_id in changes.dropped:
+            self.marks.pop(ledger_id, None)
+        if changes.dropped:
+            self.series = {key: series for key, series in self.series.items() if key[0] not in changes.dropped}
+        self.marks.update(changes.marks)
+        self.series.update(changes.series)
+
+
+def read_marks(transaction: lmdb.Transaction, ledger_id: int) -> Marks | None:
+    """The marks of a ledger, or None. Raises `StorageUncertainError` if they are damaged."""
+    key = id_key(LEDGER, ledger_id)
+    value = transaction.get(key)
+    if value is None:
+        return None
+    try:
+        return unpack_marks(unseal(key, value))
+    except DamagedError as error:
+        raise StorageUncertainError(
+            f"ledger {ledger_id}: its marks are damaged, so nobody knows whether it is fenced",
+            "Ask another bookie, and recover this bookie's copies from the others",
+        ) from error
+
+
+class Changes:
+    """What a commit does, and did. Mutations of deleted ledgers do nothing: they are gone for good (L5)."""
+
+    def __init__(self, transaction: lmdb.Transaction, deleted: LedgerRanges, known: Known) -> None:
+        self.batches: list[Batch] = []
+        self.dropped: list[int] = []
+        self.batch_bytes = 0
+        self.ledgers_added = 0
+        self._transaction = transaction
+        self._deleted = deleted
+        self._known = known
+        self._marks_before: dict[int, Marks | None] = {}
+        self.marks: dict[int, Marks] = {}
+        self.series: dict[tuple[int, int], Series] = {}
+
+    def apply(self, mutations: Sequence[Mutation]) -> None:
+        """Does them in this order. Raises what LMDB raises, and `StorageUncertainError`."""
+        for mutation in mutations:
+            ledger_id = mutation.batch.ledger_id if isinstance(mutation, PutBatch) else mutation.ledger_id
+            if ledger_id in self._deleted or ledger_id in self.dropped:
+                continue
+            if isinstance(mutation, PutBatch):
+                self._put(mutation.batch)
+            elif isinstance(mutation, SetMarks):
+                self._raise_marks(mutation)
+            else:
+                self._drop(ledger_id)
+        self._finish()
+
+    def _put(self, batch: Batch) -> None:
+        key = batch_key(batch)
+        self._transaction.put(key, seal(key, batch.data))
+        self._series_of(batch.ledger_id, batch.stamp).add(batch.first_entry_id, batch.last_entry_id, batch.stride)
+        marks = self._marks_of(batch.ledger_id)
+        self.marks[batch.ledger_id] = Marks(
+            marks.key,
+            marks.fence_term,
+            max(marks.last_add_confirmed, batch.last_add_confirmed),
+            max(marks.last_entry_id, batch.last_entry_id),
+        )
+        self.batches.append(batch)
+        self.batch_bytes += len(batch.data)
+
+    def _raise_marks(self, wanted: SetMarks) -> None:
+        marks = self._marks_of(wanted.ledger_id)
+        confirmed = -1 if wanted.last_add_confirmed is None else wanted.last_add_confirmed
+        self.marks[wanted.ledger_id] = Marks(
+            wanted.key if marks.key is None else marks.key,
+            max(marks.fence_term, wanted.fence_term or 0),
+            max(marks.last_add_confirmed, confirmed),
+            marks.last_entry_id,
+        )
+
+    def _marks_of(self, ledger_id: int) -> Marks:
+        known = self.marks.get(ledger_id)
+        if known is not None:
+            return known
+        before = self._known.marks.get(ledger_id) or read_marks(self._transaction, ledger_id)
+        self._marks_before[ledger_id] = before
+        return before or _NOTHING
+
+    def _series_of(self, ledger_id: int, stamp: int) -> Series:
+        found = self.series.get((ledger_id, stamp))
+        if found is None:
+            known = self._known.series.get((ledger_id, stamp))
+            found = known.copy() if known is not None else self._load_series(ledger_id, stamp)
+            self.series[ledger_id, stamp] = found
+        return found
+
+    def _load_series(self, ledger_id: int, stamp: int) -> Series:
+        snapshot = Snapshot(self._transaction, ledger_id, stamp)
+        try:
+            return snapshot.series() or Series()
+        except StorageUncertainError:  # it is damaged: made anew from the batches that there are
+            series = Series()
+            for held in snapshot.all_held():
+                series.add(*held)
+            return series
+
+    def _drop(self, ledger_id: int) -> None:
+        """Deletes the marks now; the batches are left to be removed in pieces, since they may be very many."""
+        transaction = self._transaction
+        was_known = transaction.delete(id_key(LEDGER, ledger_id))
+        if was_known or ledger_id in self.marks:
+            transaction.put(id_key(GARBAGE, ledger_id), b"")
+        self.ledgers_added -= was_known
+        self.marks.pop(ledger_id, None)
+        for key in [key for key in self.series if key[0] == ledger_id]:
+            del self.series[key]
+        self._delete_for_ever(ledger_id)
+        self.dropped.append(ledger_id)
+
+    def _delete_for_ever(self, ledger_id: int) -> None:
+        """Joins the id to the ranges of deleted ledgers beside it."""
+        first = last = ledger_id
+        place = id_key(DELETED, ledger_id)
+        with self._transaction.cursor() as cursor:
+            behind = cursor.set_range(place)
+            if behind and cursor.key() == id_key(DELETED, ledger_id + 1):
+                last = unpack_number(unseal(bytes(cursor.key()), cursor.value()))
+                cursor.delete()
+                behind = cursor.set_range(place)
+            is_behind_one = (cursor.prev() if behind else cursor.last()) and cursor.key()[:1] == DELETED
+            if is_behind_one and unpack_number(unseal(bytes(cursor.key()), cursor.value())) == ledger_id - 1:
+                first = unpack_id_key(cursor.key())
+        key = id_key(DELETED, first)
+        self._transaction.put(key, seal(key, pack_number(last)))
+
+    def _finish(self) -> None:
+        for (ledger_id, stamp), series in self.series.items():
+            key = series_key(ledger_id, stamp)
+            self._transaction.put(key, seal(key, series.pack()))
+        for ledger_id, marks in self.marks.items():
+            before = self._marks_before[ledger_id]
+            if marks != before:
+                key = id_key(LEDGER, ledger_id)
+                self._transaction.put(key, seal(key, pack_marks(marks)))
+                self.ledgers_added += before is None

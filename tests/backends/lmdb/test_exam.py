@@ -1,0 +1,13 @@
+"""The LMDB storage sits the exam of storages, also with a map so small that it grows all the time."""
+
+from pathlib import Path
+
+import pytest
+
+from replog.backends.lmdb import LMDBStorageOptions, open_storage
+from replog.testing import check_storage
+
+
+@pytest.mark.parametrize("options", [LMDBStorageOptions(), LMDBStorageOptions(map_bytes=1 << 20, read_ahead=False)])
+def test_exam(tmp_path: Path, options: LMDBStorageOptions) -> None:
+    check_storage(lambda path: open_storage(str(path), options), tmp_path)
