@@ -16,7 +16,7 @@ durable; a log file is removed only when a catalog without it is. Little-endian 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import attrs
 from crc32c import crc32c
@@ -60,9 +60,10 @@ class Catalog:
     format: int = FORMAT
 
 
-def pack_catalog(catalog: Catalog) -> bytes:
-    """The file's bytes."""
-    ledgers = [_pack_ledger(ledger_id, marks) for ledger_id, marks in catalog.ledgers]
+def pack_catalog(catalog: Catalog, packed_ledgers: Sequence[bytes] | None = None) -> bytes:
+    """The file's bytes. `packed_ledgers` are `catalog.ledgers`, each packed already."""
+    if packed_ledgers is None:
+        packed_ledgers = [pack_ledger(ledger_id, marks) for ledger_id, marks in catalog.ledgers]
     header = _HEADER.pack(
         MAGIC,
         FORMAT,
@@ -75,15 +76,16 @@ def pack_catalog(catalog: Catalog) -> bytes:
         catalog.next_entry_log,
         len(catalog.files),
         len(catalog.deleted),
-        len(ledgers),
+        len(packed_ledgers),
     )
     files = [_FILE.pack(1 if file.is_journal else 2, file.number, file.age, file.end_bytes) for file in catalog.files]
     ranges = [_RANGE.pack(first, last) for first, last in catalog.deleted]
-    packed = b"".join((header, *files, *ranges, *ledgers))
+    packed = b"".join((header, *files, *ranges, *packed_ledgers))
     return packed + _CHECKSUM.pack(crc32c(packed))
 
 
-def _pack_ledger(ledger_id: int, marks: Marks) -> bytes:
+def pack_ledger(ledger_id: int, marks: Marks) -> bytes:
+    """The marks of a ledger, as the catalog has them."""
     key = marks.key
     size = -1 if key is None else len(key)
     return _LEDGER.pack(ledger_id, marks.fence_term, marks.last_add_confirmed, marks.last_entry_id, size) + (key or b"")

@@ -9,12 +9,13 @@ from replog.backends.files.catalog import Catalog, CatalogFile, pack_catalog
 from replog.backends.files.contents import Contents
 from replog.backends.files.directory import RESERVE_FILE
 from replog.backends.files.disk import is_full, write_file_atomically
+from replog.backends.files.index import LedgerIndex
 from replog.backends.files.indexing import write_index
 from replog.backends.files.journal import Journal
 from replog.backends.files.log_file import JournalFile, LogFile
-from replog.protocol.mutations import Marks
 
 _RESERVE_BYTES_MIN = 64 << 10
+_LEDGERS_AT_ONCE = 1000  # so long is the lock held
 _CATALOG_SHARE = 4  # a catalog is written when so many times its size can be indexed or removed
 
 
@@ -71,12 +72,8 @@ class Checkpointer:
                 for file in sorted(contents.files(), key=lambda file: (file.age, file.number))
                 if file not in gone and not (file.is_journal and file.number >= self.first_journal)
             ]
-            deleted = list(contents.index.deleted)
+            deleted = contents.index.deleted.copy()
             ledgers = list(contents.index.ledgers.items())
-        marks = [
-            (ledger_id, Marks(ledger.key, ledger.fence_term, ledger.last_add_confirmed, ledger.last_entry_id))
-            for ledger_id, ledger in ledgers
-        ]
         catalog = Catalog(
             contents.identity,
             self._generation + 1,
@@ -85,10 +82,10 @@ class Checkpointer:
             journal.sequence,
             next_entry_log,
             files,
-            deleted,
-            marks,
+            list(deleted),
+            (),
         )
-        self._write(pack_catalog(catalog))
+        self._write(pack_catalog(catalog, self._pack_marks(ledgers)))
         self._generation += 1
         with contents.changed:
             del journal.sealed[:done]
@@ -97,6 +94,15 @@ class Checkpointer:
             contents.changed.notify_all()
         self.removed_files += len(dead)
         return dead
+
+    def _pack_marks(self, ledgers: list[tuple[int, LedgerIndex]]) -> list[bytes]:
+        """The marks of all ledgers, of which only those are packed anew that changed. Later ones than the mark do no harm:
+        marks only rise, and all that is in the index is durable."""
+        packed: list[bytes] = []
+        for start in range(0, len(ledgers), _LEDGERS_AT_ONCE):
+            with self._contents.changed:
+                packed += [ledger.pack(ledger_id) for ledger_id, ledger in ledgers[start : start + _LEDGERS_AT_ONCE]]
+        return packed
 
     def _index(self, file: JournalFile) -> None:
         contents = self._contents

@@ -18,9 +18,11 @@ from collections.abc import Iterator, Mapping
 from itertools import accumulate
 from typing import NamedTuple
 
+from replog.backends.files.catalog import pack_ledger
 from replog.backends.files.index_file import BATCH_BYTES
 from replog.backends.files.log_file import LogFile
 from replog.backends.ranges import LedgerRanges
+from replog.protocol.mutations import Marks
 
 PAGE_BATCHES = 4096
 _COLUMNS = "qqQIII"  # first and last ids, offsets, strides, sizes, checksums
@@ -315,7 +317,7 @@ def _page_of(section: Section, loaded: Pages) -> IndexPage:
 class LedgerIndex:
     """One ledger: its marks, and its batches by stamp."""
 
-    __slots__ = ("fence_term", "key", "last_add_confirmed", "last_entry_id", "stamps")
+    __slots__ = ("_packed", "fence_term", "key", "last_add_confirmed", "last_entry_id", "stamps")
 
     def __init__(self) -> None:
         self.key: bytes | None = None
@@ -323,6 +325,15 @@ class LedgerIndex:
         self.last_add_confirmed = -1
         self.last_entry_id = -1
         self.stamps: dict[int, StampSections] = {}
+        self._packed: bytes | None = None  # the marks, if they haven't changed since
+
+    def note_batch(self, last: int, last_add_confirmed: int) -> None:
+        """A batch with this last entry id and last add confirmed is stored."""
+        if last_add_confirmed > self.last_add_confirmed:
+            self.last_add_confirmed = last_add_confirmed
+        if last > self.last_entry_id:
+            self.last_entry_id = last
+        self._packed = None
 
     def raise_marks(self, key: bytes | None, fence_term: int, last_add_confirmed: int, last_entry_id: int = -1) -> None:
         """Marks only rise; a key never changes."""
@@ -330,6 +341,14 @@ class LedgerIndex:
         self.fence_term = max(self.fence_term, fence_term)
         self.last_add_confirmed = max(self.last_add_confirmed, last_add_confirmed)
         self.last_entry_id = max(self.last_entry_id, last_entry_id)
+        self._packed = None
+
+    def pack(self, ledger_id: int) -> bytes:
+        """The marks, as a catalog has them."""
+        if self._packed is None:
+            marks = Marks(self.key, self.fence_term, self.last_add_confirmed, self.last_entry_id)
+            self._packed = pack_ledger(ledger_id, marks)
+        return self._packed
 
 
 class Index:
@@ -360,10 +379,7 @@ class Index:
         ledger = self.ledgers.get(ledger_id) or self.ledger(ledger_id)
         if ledger is None:
             return
-        if last_add_confirmed > ledger.last_add_confirmed:
-            ledger.last_add_confirmed = last_add_confirmed
-        if last > ledger.last_entry_id:
-            ledger.last_entry_id = last
+        ledger.note_batch(last, last_add_confirmed)
         stamps = ledger.stamps.get(stamp)
         if stamps is None:
             stamps = ledger.stamps[stamp] = StampSections()
@@ -397,7 +413,7 @@ class Index:
         if ledger is None:
             return
         ledger.stamps.setdefault(section.stamp, StampSections()).add(section)
-        ledger.last_entry_id = max(ledger.last_entry_id, section.last)
+        ledger.note_batch(section.last, -1)
         section.file.sections.add(section)
         section.file.live_bytes += section.data_bytes
 
