@@ -229,6 +229,8 @@ class FilePool:
             disk.fdatasync(fd)
             path = f"{self._directory}/{journal_name(number)}"
             disk.rename(source, path)
+            if spare:
+                self._spares.pop()  # it is gone, whatever comes next
             disk.sync_directory(self._directory)
             file = JournalFile(number, path, fd, self._identity, epoch, disk.size(fd) & -PAGE_BYTES)
         except BaseException:
@@ -237,8 +239,6 @@ class FilePool:
                 with suppress(OSError):  # what matters is why it could not be made
                     disk.unlink(source)
             raise
-        if spare:
-            self._spares.pop()
         file.is_pristine = True
         return file
 
