@@ -149,6 +149,28 @@ async def test_a_call_that_was_given_up_before_it_began_never_begins() -> None:
     assert storage.calls == ["minor compaction", "close"]
 
 
+async def test_a_call_whose_thread_comes_late_never_begins_either() -> None:
+    storage = SmallStorage(MemoryStorage(), is_instant=False)
+    calls = StorageCalls(storage)
+    async with trio.open_nursery() as nursery:
+        with calls._ended:  # this thread has it: the other one has been started, and can't begin
+            scope = trio.CancelScope()
+            nursery.start_soon(_call_in, scope, calls, storage)
+            await trio.sleep(0.05)
+            scope.cancel()
+            await trio.sleep(0.05)
+            assert calls._short == 0
+    assert await calls.close(5.0) is None
+    await trio.sleep(0.05)
+    assert storage.calls == ["close"]
+
+
+async def _call_in(scope: trio.CancelScope, calls: StorageCalls, storage: SmallStorage) -> None:
+    with scope:
+        await calls.call(storage.scrub)
+        pytest.fail("it began")
+
+
 async def test_a_storage_that_could_not_be_served_is_closed_too() -> None:
     storage = SmallStorage(MemoryStorage(), is_instant=False)
     metastore = FaultyMetastore(MemoryMetastore())

@@ -113,6 +113,21 @@ async def test_while_there_is_no_space_it_tries_again_now_and_then(autojump_cloc
         assert len(one.storage.calls) == 4
 
 
+async def test_what_is_dropped_while_there_is_no_space_is_given_back_soon(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """It was deleted after the first attempt: nobody waits for the next one's time."""
+    async with small(35_000) as one:
+        ledger_id = await one.write(26_000)
+        await trio.sleep(5)
+        assert one.storage.calls == ["major compaction"]
+        await one.client.delete_ledger(ledger_id)
+        one.served.ask_for_collection()
+        await trio.sleep(5)
+        assert one.storage.calls[1:] == [f"drop {ledger_id}", "major compaction"]
+        assert not await one.is_announced_read_only()
+
+
 async def test_neither_a_metastore_that_is_away_nor_a_full_disk_ends_the_attempts(
     autojump_clock: trio.testing.MockClock,
 ) -> None:

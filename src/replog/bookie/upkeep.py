@@ -22,7 +22,8 @@ from replog.hookspecs import DamageFound, Event
 T = TypeVar("T")
 
 _COLLECTION_PAUSE_S = 0.2  # between passes, however often one is asked for
-_MAKE_SPACE_PAUSE_S = 30.0  # between attempts to make space, while it is needed
+_MAKE_SPACE_PAUSE_S = 30.0  # between attempts to make space, while it is needed; after new garbage:
+_MAKE_SPACE_PAUSE_MIN_S = 1.0
 _DAMAGE_LOOK_S = 10.0  # how often the storage is asked what is damaged
 _TOLD_AT_ONCE_MAX = 100  # damaged batches, before others get their turn
 
@@ -50,6 +51,7 @@ class Upkeep:
         self._nursery = nursery
         self._collecting, self._compacting, self._scrubbing = trio.Lock(), trio.Lock(), trio.Lock()
         self._asked = trio.Event()
+        self._dropped = trio.Event()  # ledgers, since space was last made
         self._damage: dict[tuple[int, int, int, int], Damage] = {}  # by its identities, as last seen
         self._looking = trio.Lock()
         self._collections = self._collection_failures = 0
@@ -118,6 +120,8 @@ class Upkeep:
                 self._collection_failures += 1  # nothing was dropped that exists
                 raise
             self._collections += 1
+            if dropped:
+                self._dropped.set()
             self._collected_at_s = trio.current_time()
             self._collection_s = self._collected_at_s - started_s
             return dropped
@@ -170,9 +174,12 @@ class Upkeep:
                 MetastoreError, StorageError
             ):  # counted, as above; there may be something to compact all the same
                 await self._collect()
+            self._dropped = trio.Event()
             with suppress(StorageError):
                 await self._compact(is_major=True)
-            await trio.sleep(_MAKE_SPACE_PAUSE_S)
+            await trio.sleep(_MAKE_SPACE_PAUSE_MIN_S)
+            with trio.move_on_after(_MAKE_SPACE_PAUSE_S - _MAKE_SPACE_PAUSE_MIN_S):
+                await self._dropped.wait()
 
     async def _watch_damage(self) -> None:
         while self._server.failure is None:
