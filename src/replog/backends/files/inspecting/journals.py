@@ -30,16 +30,17 @@ from replog.errors import ConfigError
 class JournalWalk:
     """The journal files of a place, scanned in order. Iterate `files`; each is to be finished before the next.
 
-    `missing` are files that should be there and aren't: known at the end."""
+    `problems` are those of the whole: files that should be there and aren't, a journal that ends too early. Known at the end."""
 
     place: Place
     catalog: Catalog | None = None
     progress: Progress = ignore_progress
-    missing: list[Problem] = attrs.field(factory=list)
+    problems: list[Problem] = attrs.field(factory=list)
     _sequence: int | None = None  # of the last group so far
     _previous: int | None = None  # number of the file before
     _checkpoint: tuple[int, list[FileRange]] | None = None
     _is_first: bool = True
+    _is_whole: bool = True  # all files that were listed could be read
 
     def files(self, first_number: int = 0, paths: list[tuple[int, str]] | None = None) -> Iterator[WalkedFile]:
         """The files from this number on. Raises `Unreadable` if the directory can't be read."""
@@ -51,23 +52,22 @@ class JournalWalk:
                 continue
             walked = WalkedFile(self, number, path)
             yield walked
-            if walked.scan is not None and walked.scan.last_sequence is not None:
+            if walked.scan is None or walked.scan.was_recycled:
+                self._sequence = None
+                self._is_whole = False
+            elif walked.scan.last_sequence is not None:
                 self._sequence = walked.scan.last_sequence
             self._previous = number
             self._is_first = False
         if paths is None and self.place.root is not None:
             self._find_missing(first_number, numbers)
+            self._check_end(first_number)
 
     def expected_sequence(self, number: int) -> int | None:
         """With which group this file must begin, if the one before it was read."""
         if self.catalog is not None and number == self.catalog.first_journal:
             return self.catalog.sequence + 1
         return self._sequence + 1 if self._sequence is not None and self._previous == number - 1 else None
-
-    @property
-    def last_sequence(self) -> int | None:
-        """The last group that was read."""
-        return self._sequence
 
     def state_of(self, number: int, scan: LogScan) -> str:
         """The state of a file that was scanned."""
@@ -108,7 +108,19 @@ class JournalWalk:
         lock = self.place.lock_path()
         kind = "damage" if lock is not None and is_locked(lock) is False else "gone"
         for number in sorted(number for number in expected - set(numbers) if number >= first_number):
-            self.missing.append(Problem(f"{self.place.journal}/{journal_name(number)}", 0, kind, "the file is missing"))
+            self.problems.append(
+                Problem(f"{self.place.journal}/{journal_name(number)}", 0, kind, "the file is missing")
+            )
+
+    def _check_end(self, first_number: int) -> None:
+        """Whether the journal gets as far as the catalog knows that it was durable."""
+        catalog = self.catalog
+        if catalog is None or first_number > catalog.first_journal or not self._is_whole:
+            return
+        last = catalog.sequence if self._sequence is None else self._sequence
+        if last < catalog.durable_sequence:
+            reason = f"its last group is {last}, but the catalog says that {catalog.durable_sequence} was durable"
+            self.problems.append(Problem(self.place.journal or "", 0, "damage", reason))
 
 
 class WalkedFile:
@@ -193,8 +205,7 @@ def inspect_journal(
         if place.file is None:
             for path in place.spares():
                 yield _spare(path)
-            yield from walk.missing
-            yield from _too_short(walk, first_number)
+            yield from walk.problems
     except Unreadable as error:
         yield Problem(error.path, error.offset, "unreadable", error.reason)
 
@@ -216,11 +227,3 @@ def _spare(path: str) -> JournalFileReport:
         report.state = "gone" if problem.is_gone else "unreadable"
         report.problems.append(_unreadable(problem))
     return report
-
-
-def _too_short(walk: JournalWalk, first_number: int) -> Iterator[Problem]:
-    catalog, last = walk.catalog, walk.last_sequence
-    if catalog is None or (first_number > catalog.first_journal) or last is None or last >= catalog.durable_sequence:
-        return
-    reason = f"its last group is {last}, but the catalog says that {catalog.durable_sequence} was durable"
-    yield Problem(walk.place.journal or "", 0, "damage", reason)

@@ -154,7 +154,7 @@ def survey(place: Place, progress: Progress = ignore_progress, on_batch: BatchSe
         _survey_file(found, walked, usage, on_batch)
         found.journal.append((walked.report, usage))
         found.problems += walked.report.problems
-    found.problems += walk.missing
+    found.problems += walk.problems
     return found
 
 
