@@ -136,8 +136,16 @@ def opener(kind: type[MemoryStorage]) -> Callable[[Path], Storage]:
     return open_storage
 
 
-def test_a_right_one_passes(tmp_path: Path) -> None:
+def test_a_right_one_passes_and_nothing_is_left(tmp_path: Path) -> None:
     check_storage(opener(Broken), tmp_path, survives_processes=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failure_names_the_check_and_leaves_what_it_wrote(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError) as raised:
+        check_storage(opener(Forgetful), tmp_path, survives_processes=False)
+    (place,) = tmp_path.iterdir()
+    assert raised.value.__notes__ == [f"in the check {place.name!r} of the exam of storages, below {place}"]
 
 
 @pytest.mark.parametrize("kind", Broken.__subclasses__())

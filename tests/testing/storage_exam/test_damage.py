@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from replog.abc import Damage, Mutation, PutBatch
+from replog.abc import Damage, Mutation, PutBatch, Storage
 from replog.backends.memory import MemoryStorage
 from replog.errors import StorageDamagedError, StorageInUseError, StorageUncertainError
 from replog.protocol.batch import Batch
 from replog.testing import check_storage, check_storage_damage
 from tests.testing.storage_exam.log_storage import LogStorage
+from tests.testing.storage_exam.test_basics import opener
 
 
 def test_an_honest_one_passes_both_exams(tmp_path: Path) -> None:
@@ -156,16 +157,22 @@ def test_one_more_way_to_damage_a_file(tmp_path: Path) -> None:
     assert asked == ["end"] * 4 + ["identity"] * 4 + ["lock"] * 4 + ["log"]
 
 
-def test_it_is_for_storages_in_files(tmp_path: Path) -> None:
-    def in_memory(path: Path) -> MemoryStorage:
-        path.mkdir(exist_ok=True)
-        return storages.setdefault(path, Kept())
+@pytest.mark.parametrize("has_directory", [True, False])
+def test_it_is_for_storages_in_files(has_directory: bool, tmp_path: Path) -> None:
+    open_in_memory = opener(MemoryStorage)
 
-    storages: dict[Path, MemoryStorage] = {}
+    def open_storage(path: Path) -> Storage:
+        if has_directory:
+            path.mkdir(exist_ok=True)
+        return open_in_memory(path)
+
     with pytest.raises(AssertionError, match="this exam is for storages in files"):
-        check_storage_damage(in_memory, tmp_path)
+        check_storage_damage(open_storage, tmp_path)
 
 
-class Kept(MemoryStorage):
-    def close(self) -> None:
-        pass
+def test_what_was_written_is_removed_unless_it_failed(tmp_path: Path) -> None:
+    check_storage_damage(LogStorage, tmp_path, sample=1)
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(AssertionError):
+        check_storage_damage(GivesWhatItFinds, tmp_path)
+    assert (tmp_path / "storage" / "log").exists()

@@ -29,9 +29,9 @@ def check_storage_damage(
     """Examines what a storage in files makes of damaged ones. Raises AssertionError, with the sentence that does not hold.
 
     A storage is filled and closed; then, in copies of it, each regular file below its path is damaged in one place at a
-    time: `sample` bytes are flipped, a quarter as many are flipped while the storage is open, and as many truncations
-    are made, all drawn from `seed`. Whatever opens the copy, twice, must either be refused with an error that is a
-    `StorageError` (`StorageDamagedError` names a file), or read everything as it was stored, or be told of doubt by
+    time: `sample` bits are flipped, a quarter as many are flipped while the storage is open, and as many truncations are
+    made, all drawn from `seed`. Whoever opens the copy, twice, must either be refused with a `StorageError` (that it is
+    in use or full is none; `StorageDamagedError` names a file), or read what was stored, or be told of doubt by
     `StorageUncertainError`: never wrong data or marks, never absence of what was committed, never a bare exception. What
     `damage()` lists is in doubt, what is in doubt after `scrub()` is listed, and what is stored again is mended.
 
@@ -39,10 +39,13 @@ def check_storage_damage(
     did, and answers None if it left it alone. It is called `sample` times for each file.
 
     `open_storage` and `directory` are as for `check_storage`. Open it with options that make its files small: they are
-    copied for each damage. A storage whose format has no checksums of its own can't pass, and does not sit this exam.
+    copied for each damage, and removed in the end unless it fails. A storage whose format has no checksums of its own
+    can't pass, and does not sit this exam.
     """
     original = Candidate(open_storage, directory / "storage")
     model, bookie_id = _fill(original, seed)
+    is_there = original.path.is_dir()
+    expect(is_there, "this exam is for storages in files below the path that they are given", "no directory there")
     pristine = directory / "pristine"
     shutil.copytree(original.path, pristine, symlinks=True)
     names = sorted(
@@ -60,6 +63,8 @@ def check_storage_damage(
         for way in ways_to_flip(content, sample // 4, chance):
             _renew(original.path, pristine)
             victim.damage_open(way)
+    shutil.rmtree(pristine)
+    shutil.rmtree(original.path)
 
 
 def _fill(candidate: Candidate, seed: int) -> tuple[Model, str]:
@@ -105,10 +110,11 @@ class _Victim:
 
     def damage_open(self, way: Way) -> None:
         """Damages it behind the back of a storage that has it open, and looks at it then and after."""
-        with self._candidate.opened() as storage:
-            if not self._path.is_file():
-                return  # opening was enough to give it up
-            how = f"while it was open, {way(self._path)}"
+        with closing(self._candidate.open()) as storage:
+            how = way(self._path) if self._path.is_file() else None
+            if how is None:
+                return  # it was enough to open it: the file is gone, or shorter
+            how = f"while it was open, {how}"
             with self._told(how):
                 self._judge.judge(storage)
                 self._judge.judge_scrub(storage)

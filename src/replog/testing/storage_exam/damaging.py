@@ -44,13 +44,15 @@ def _offsets(content: bytes, count: int, chance: random.Random) -> list[int]:
     return sorted(offsets)
 
 
-def _flip(offset: int, mask: int, path: Path) -> str:
+def _flip(offset: int, mask: int, path: Path) -> str | None:
     with path.open("r+b") as file:
         file.seek(offset)
-        before = file.read(1)[0]
+        before = file.read(1)
+        if not before:
+            return None  # a storage that has it open has cut it
         file.seek(offset)
-        file.write(bytes((before ^ mask,)))
-    return f"byte {offset} was flipped from {before:#04x} to {before ^ mask:#04x}"
+        file.write(bytes((before[0] ^ mask,)))
+    return f"byte {offset} was flipped from {before[0]:#04x} to {before[0] ^ mask:#04x}"
 
 
 def _truncate(length: int, path: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -24,8 +25,9 @@ def check_storage(
     """Examines a kind of storage. Raises AssertionError, with the sentence of the contract that does not hold.
 
     `open_storage(path)` opens what stands under the path, or makes it new if nothing does; opened again after `close`,
-    it must hold what was committed. The exam uses paths below `directory`, which must exist and be empty, and leaves
-    what it wrote there: some 100 MB. It needs no test framework, takes some ten seconds, and calls from several threads.
+    it must hold what was committed. The exam uses paths below `directory`, which must exist and be empty; what stands
+    there of a check is removed once it is passed, and left if it failed. It needs no test framework, takes some ten
+    seconds, writes some 100 MB, and calls from several threads.
 
     `survives_processes=False` is for a storage that lives in this process's memory: it is spared the check in which
     child processes are killed `kills` times while they commit. The children are forks, so that `open_storage` may be
@@ -34,11 +36,14 @@ def check_storage(
     `steps` is the length of the random life, and `seed` what it and the kills are drawn from: give others for long runs.
     """
     for name, check in _checks(survives_processes, kills, steps, seed):
+        place = directory / name
+        place.mkdir()
         try:
-            check(Candidate(open_storage, directory / name))
+            check(Candidate(open_storage, place / "storage"))
         except Exception as error:
-            error.add_note(f"in the check {name!r} of the exam of storages, below {directory / name}")
+            error.add_note(f"in the check {name!r} of the exam of storages, below {place}")
             raise
+        shutil.rmtree(place)
 
 
 def _checks(survives_processes: bool, kills_count: int, steps: int, seed: int) -> Iterator[tuple[str, Check]]:

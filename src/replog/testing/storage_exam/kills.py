@@ -29,8 +29,6 @@ _WATCH_EVERY_S = 0.0002
 _COMPACT_EVERY = 12
 _DURABLE = "commit: durable when it returns, also if the process is killed right then (B1)"
 _HINT = "if it lives in the memory of a process: check_storage(..., survives_processes=False)"
-
-
 _OPENS = "a storage opens after a kill at whatever moment, and goes on (B3)"
 _GOES_ON = "a storage opens, and commits, in whatever process"
 
@@ -189,10 +187,15 @@ def _be_the_child(candidate: Candidate, workload: Workload, number: int, pipe: i
         os.write(pipe, f"opened {opening_s:.6f} {storage.bookie_id}\n".encode())
         _commit_for_ever(storage, workload, number, lambda line: os.write(pipe, line.encode() + b"\n"))
     except BaseException:
-        os.write(pipe, b"failed " + traceback.format_exc().replace("\n", "\\n").encode() + b"\n")
+        os.write(pipe, f"{_failure()}\n".encode())
         raise
     finally:
         os._exit(1)
+
+
+def _failure() -> str:
+    """The exception that is being handled, in one line."""
+    return "failed " + traceback.format_exc().replace("\n", "\\n")
 
 
 def _commit_for_ever(storage: Storage, workload: Workload, number: int, tell: Callable[[str], object]) -> NoReturn:
@@ -211,9 +214,13 @@ def _commit_for_ever(storage: Storage, workload: Workload, number: int, tell: Ca
 
 def _watch(storage: Storage, seen: int, tell: Callable[[str], object]) -> None:
     """Tells which commits a reader sees, perhaps before they return."""
-    while True:
-        marks = storage.marks(_COUNTER)
-        if marks is not None and marks.last_add_confirmed > seen:
-            seen = marks.last_add_confirmed
-            tell(f"seen {seen}")
-        time.sleep(_WATCH_EVERY_S)
+    try:
+        while True:
+            marks = storage.marks(_COUNTER)
+            if marks is not None and marks.last_add_confirmed > seen:
+                seen = marks.last_add_confirmed
+                tell(f"seen {seen}")
+            time.sleep(_WATCH_EVERY_S)
+    except BaseException:
+        tell(_failure())
+        raise
