@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,12 +14,14 @@ import trio.testing
 import replog
 import replog.abc
 import replog.errors
-from replog.abc import Storage
+from replog.abc import Metastore, Storage
 from replog.backends.memory import MemoryStorage
+from replog.bookie.serving import COOKIES_KEY
 from replog.config import BookieOptions, ClientOptions
 from replog.hookspecs import Backend, DamageFound, EnsembleChanged, Event, NoOptions, StorageFailed, hookimpl
 from replog.metastores.memory import MemoryMetastore
 from replog.registry import Registry
+from replog.testing import Fault, FaultyMetastore
 from tests.bookie.disks import SmallStorage
 from tests.kit import read_ledger, read_log, until
 
@@ -52,11 +55,13 @@ class Disks:
 
 
 @asynccontextmanager
-async def embedded(directory: Path, disks: Disks, bookies: int = 3) -> AsyncIterator[replog.Client]:
+async def embedded(
+    directory: Path, disks: Disks, bookies: int = 3, metastore: Metastore | None = None
+) -> AsyncIterator[replog.Client]:
     async with replog.embed(
         directory,
         bookies=bookies,
-        metastore=MemoryMetastore(),
+        metastore=metastore or MemoryMetastore(),
         options=CLIENT,
         bookie_options=OPTIONS,
         quorum=TWO,
@@ -161,3 +166,35 @@ async def test_embedded_bookies_are_told_to_work_now(tmp_path: Path, autojump_cl
         statistics = client.statistics()
         assert {statistics[each.server.bookie_id]["damaged_batches"] for each in client.bookies} == {1}
     assert all(each.calls[-1] == "close" for each in disks.storages)
+
+
+@pytest.mark.parametrize("which", [0, 1, 2])
+async def test_every_storage_is_closed_if_a_bookie_cannot_be_served(which: int, tmp_path: Path) -> None:
+    """Whoever has served it, or was to."""
+    disks = Disks()
+    metastore = FaultyMetastore(MemoryMetastore())
+    created: list[str] = []
+
+    def choose(operation: str, key: str) -> Fault | None:
+        if operation != "create" or not key.startswith(COOKIES_KEY):
+            return None
+        created.append(key)
+        return Fault.UNAVAILABLE if len(created) == which + 1 else None
+
+    metastore._choose = choose
+    with pytest.raises(replog.MetastoreError):
+        async with embedded(tmp_path, disks, metastore=metastore):
+            pytest.fail("it serves")
+    assert len(created) == which + 1
+    assert [each.calls[-1:] for each in disks.storages] == [["close"]] * 3
+
+
+async def test_a_served_bookie_is_closed_too(tmp_path: Path) -> None:
+    disks = Disks()
+    registry = Registry({"disks": disks}, load_installed=False)
+    config = replog.BookieConfig(directory=str(tmp_path), metastore=MemoryMetastore(), options=OPTIONS)
+    async with trio.open_nursery() as nursery:
+        bookie_id = await nursery.start(partial(replog.serve_bookie, config, registry=registry))
+        assert disks.of(bookie_id).calls == []
+        nursery.cancel_scope.cancel()
+    assert disks.storages[0].calls == ["close"]
