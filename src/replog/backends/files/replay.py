@@ -175,4 +175,5 @@ class Replay:
             elif record_type == RecordType.CHECKPOINT:
                 ranges, deleted = unpack_checkpoint(content)
                 index.drop_ranges(deleted)
-                self._checkpoint = (file, ranges)
+                if self._catalog is None:  # else it is one of before the upgrade, and the catalog knows better
+                    self._checkpoint = (file, ranges)
