@@ -56,6 +56,8 @@ def open_directory(disk: Disk, path: str, options: FilesOptions) -> Opened:
     if found is None:
         found = Format(VERSION, make_storage(disk, path, options), bool(options.journal_dir))
     journal = _journal_directory(disk, path, options, found)
+    with named_errors(f"sync {path}"):
+        disk.sync_directory(path)  # first: what is read here decides what is removed, and a killed process synced nothing
     identity = identity_of(found.bookie_id)
     catalog = _read_catalog(disk, path, identity) if found.version >= VERSION else None
     index = Index()
@@ -77,7 +79,6 @@ def open_directory(disk: Disk, path: str, options: FilesOptions) -> Opened:
                     file.fd = disk.open(file.path)
             _settle(disk, replay)
             disk.sync_directory(journal)
-            disk.sync_directory(path)
     except BaseException:
         close_files(disk, [*files, *adopted.values(), *entry_logs.values()])
         raise
