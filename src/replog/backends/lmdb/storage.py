@@ -25,7 +25,7 @@ from replog.backends.lmdb.opening import RESERVE_BYTES, iterate_ids, open_direct
 from replog.backends.lmdb.options import LMDBStorageOptions
 from replog.backends.lmdb.reading import BatchDamagedError, Snapshot
 from replog.backends.lmdb.recent import RecentBatches
-from replog.backends.lmdb.records import LEDGER
+from replog.backends.lmdb.records import FORMAT_KEY, LEDGER, format_text
 from replog.backends.lmdb.upkeep import Scrub, Upkeep, remove_piece, touch_piece
 from replog.backends.lmdb.writing import Changes, Known, read_marks
 from replog.errors import (
@@ -139,13 +139,18 @@ class LMDBStorage(Storage):
 
         Raises `StorageFullError`: then nothing of it was kept; `StorageFailedError`: then the storage has stopped."""
         try:
+            waited = False
             while True:
                 try:
                     return self._try_to_transact(work)
                 except lmdb.MapFullError as error:
-                    if not self._grow(uses_reserve=uses_reserve):
+                    if self._grow(uses_reserve=uses_reserve):
+                        continue
+                    if waited:
                         full = f"the map of {self._path} is full at map_bytes_max={self._map.map_bytes_max}"
                         raise StorageFullError(full, _MAKE_ROOM) from error
+                    waited = True
+                    self._age_free_pages()
         except StorageFullError:
             raise
         except (lmdb.Error, OSError, StorageUncertainError) as error:
@@ -183,6 +188,12 @@ class LMDBStorage(Storage):
             self._map.resize(with_reserve)
             return True
         return False
+
+    def _age_free_pages(self) -> None:
+        """Commits next to nothing, twice: LMDB uses a page again only in the second transaction after it was freed."""
+        for _ in range(2):
+            self._map.resize(self._map.map_bytes_max + RESERVE_BYTES)
+            self._try_to_transact(lambda transaction: transaction.put(FORMAT_KEY, format_text(self._bookie_id)))
 
     def _is_lack_of_space(self, error: Exception) -> bool:
         """Whether nothing is wrong but that there is no space. LMDB says EIO also of a write that the disk took half of."""

@@ -1,0 +1,177 @@
+"""R4: damage is "unknown", never "absent" and never wrong data; it is listed, and mended when the batch is put again."""
+
+import contextlib
+import os
+import random
+import signal
+from pathlib import Path
+
+import lmdb
+import pytest
+
+from replog.abc import Damage, DropLedger, PutBatch, SetMarks
+from replog.backends.lmdb import LMDBStorageOptions, open_storage, records
+from replog.errors import StorageDamagedError, StorageError, StorageUncertainError
+from replog.protocol.digest import DigestType
+from replog.testing.storage_exam import make_batch
+
+OPTIONS = LMDBStorageOptions(map_bytes=1 << 20)
+BATCHES = [
+    make_batch(1, 0, 3, size_bytes=40),
+    make_batch(1, 3, 3, size_bytes=4000),
+    make_batch(1, 6, 2, digest_type=DigestType.HMAC_SHA256),
+    make_batch(1, 8, 3, stride=3),
+]
+
+
+def fill(path: Path) -> None:
+    with contextlib.closing(open_storage(str(path), OPTIONS)) as storage:
+        storage.commit([*map(PutBatch, BATCHES), SetMarks(1, b"key", 3)])
+
+
+def rewrite(path: Path, key: bytes, value: bytes | None, new_key: bytes | None = None) -> None:
+    """Changes a record behind the storage's back."""
+    with lmdb.open(str(path)) as environment, environment.begin(write=True) as transaction:
+        assert transaction.pop(key) is not None
+        if value is not None:
+            transaction.put(new_key or key, value)
+
+
+@pytest.mark.parametrize("at", range(len(BATCHES)))
+def test_a_flipped_byte_in_a_batch_is_unknown_listed_and_mended(tmp_path: Path, at: int) -> None:
+    fill(tmp_path)
+    batch = BATCHES[at]
+    key = records.batch_key(batch)
+    whole = records.seal(key, batch.data)
+    damage = Damage(1, 1, batch.first_entry_id, batch.last_entry_id, "its bytes don't match their checksum")
+    for offset in (0, 3, 4, 30, 80, len(whole) - 5, len(whole) - 1):
+        torn = bytearray(whole)
+        torn[offset] ^= 0x10
+        rewrite(tmp_path, key, bytes(torn))
+        with contextlib.closing(open_storage(str(tmp_path), OPTIONS)) as storage:
+            assert storage.damage() == []
+            if offset % 2:
+                storage.scrub()
+                assert storage.damage() == [damage]
+            for entry_id in batch.entry_ids:
+                with pytest.raises(StorageUncertainError, match=f"ledger 1, entries {batch.first_entry_id} to"):
+                    storage.read(1, entry_id, 1, 1 << 20)
+            assert storage.damage() == [damage]
+            assert storage.read(1, 0, 1, 1 << 20) == BATCHES[:at] if at else True, "up to the damaged one"
+            storage.commit([PutBatch(batch)])
+            assert storage.damage() == []
+            assert storage.read(1, 0, 1, 1 << 20) == BATCHES
+            storage.scrub()
+            assert storage.damage() == []
+            assert storage.statistics()["damaged_batches_found"] == 1
+
+
+def test_a_batch_that_vanished_is_not_absent(tmp_path: Path) -> None:
+    fill(tmp_path)
+    rewrite(tmp_path, records.batch_key(BATCHES[1]), None)
+    with contextlib.closing(open_storage(str(tmp_path), OPTIONS)) as storage:
+        with pytest.raises(StorageUncertainError, match="it was stored, and is not there"):
+            storage.read(1, 4, 1, 0)
+        assert storage.read(1, 20, 1, 0) == []
+        storage.scrub()
+        missing = Damage(1, 1, 3, 5, "entries were stored, and are not there")
+        assert missing in storage.damage()
+        storage.commit([PutBatch(BATCHES[1])])
+        assert storage.damage() == []
+
+
+@pytest.mark.parametrize("offset", range(1, records.BATCH_KEY_BYTES))
+def test_a_flipped_byte_in_the_key_of_a_batch_is_not_taken_for_absence(tmp_path: Path, offset: int) -> None:
+    fill(tmp_path)
+    key = records.batch_key(BATCHES[1])
+    torn = bytearray(key)
+    torn[offset] ^= 0x01
+    rewrite(tmp_path, key, records.seal(key, BATCHES[1].data), bytes(torn))
+    with contextlib.closing(open_storage(str(tmp_path), OPTIONS)) as storage:
+        for entry_id in BATCHES[1].entry_ids:
+            with pytest.raises(StorageUncertainError):
+                storage.read(1, entry_id, 1, 0)
+        for batch in (BATCHES[0], *BATCHES[2:]):
+            assert storage.read(1, batch.first_entry_id, 1, 0) == [batch]
+        storage.scrub()
+        assert storage.damage()
+
+
+def test_a_damaged_series_is_unknown_where_it_is_needed_and_made_anew(tmp_path: Path) -> None:
+    fill(tmp_path)
+    key = records.series_key(1, 1)
+    for value in (b"torn", None):
+        rewrite(tmp_path, key, value)
+        with contextlib.closing(open_storage(str(tmp_path), OPTIONS)) as storage:
+            assert storage.read(1, 4, 1, 0) == [BATCHES[1]], "found without it"
+            with pytest.raises(StorageUncertainError):
+                storage.read(1, 20, 1, 0)
+            more = make_batch(1, 15, 1)
+            storage.commit([PutBatch(more)])
+            if value is not None:
+                assert storage.read(1, 20, 1, 0) == []
+                assert storage.read(1, 11, 1, 0) == [BATCHES[3]]
+                storage.scrub()
+                assert storage.damage() == []
+
+
+def test_damaged_marks_are_unknown_and_never_written_over(tmp_path: Path) -> None:
+    fill(tmp_path)
+    key = records.id_key(records.LEDGER, 1)
+    rewrite(tmp_path, key, bytes(40))
+    with contextlib.closing(open_storage(str(tmp_path), OPTIONS)) as storage:
+        with pytest.raises(StorageUncertainError, match="nobody knows whether it is fenced"):
+            storage.marks(1)
+        assert storage.read(1, 0, 1, 0) == BATCHES[:1]
+        with pytest.raises(StorageError, match="nobody knows whether it is fenced"):
+            storage.commit([SetMarks(1, None, 2)])
+
+
+def test_damage_to_what_was_deleted_is_told_at_the_start(tmp_path: Path) -> None:
+    with contextlib.closing(open_storage(str(tmp_path), OPTIONS)) as storage:
+        storage.commit([DropLedger(5)])
+    rewrite(tmp_path, records.id_key(records.DELETED, 5), b"torn")
+    with pytest.raises(StorageDamagedError, match="the record of deleted ledgers from 5 on"):
+        open_storage(str(tmp_path), OPTIONS)
+
+
+def judge(path: Path) -> int:
+    """0 if all is right, 1 if something is in doubt or refused, 7 if something is wrong or denied."""
+    try:
+        storage = open_storage(str(path), OPTIONS)
+    except StorageError:
+        return 1
+    status = 0
+    for batch in BATCHES:
+        for entry_id in batch.entry_ids:
+            try:
+                if storage.read(1, entry_id, 1, 0) != [batch]:
+                    return 7
+            except StorageError:
+                status = 1
+    return status
+
+
+def test_a_flipped_byte_anywhere_behind_the_roots_is_never_absence(tmp_path: Path) -> None:
+    """LMDB's own pages have no checksums: damage to them may end the process, but not lie. (The two roots may.)"""
+    fill(tmp_path)
+    data = tmp_path / "data.mdb"
+    content = data.read_bytes()
+    chance = random.Random(3)
+    used = [at for at in range(8192, len(content)) if content[at]]
+    counts: dict[int, int] = {}
+    for offset in chance.sample(used, 150):
+        torn = bytearray(content)
+        torn[offset] ^= 1 << chance.randrange(8)
+        data.write_bytes(torn)
+        pid = os.fork()
+        if pid == 0:
+            signal.alarm(20)
+            os.close(2)
+            os._exit(judge(tmp_path))
+        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        counts[status] = counts.get(status, 0) + 1
+        assert status in (0, 1) or status < 0, f"byte {offset} was flipped: wrong or denied"
+        assert status != -signal.SIGALRM
+    assert counts[0] >= 1
+    assert counts[1] > 10
