@@ -16,9 +16,11 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.against import own_floor, yardstick
-from benchmarks.cases import CASES, COMPARISONS, ONCE, QUIET_RAW_P50_US, Comparison, Round, Setting
+from benchmarks.cases import ALONE, CASES, COMPARISONS, GROUPS, ONCE, QUIET_RAW_P50_US
 from benchmarks.figures import medians
 from benchmarks.loads import MIB, Place
+from benchmarks.setting import QUICK, Comparison, Round, Scale, Setting
+from benchmarks.storage.stores import missing
 
 _ATTEMPTS_PER_ROUND = 3  # at a case whose rounds are discarded when the machine is not quiet
 
@@ -61,7 +63,9 @@ def table(results: Results, against: str) -> Table:
     for heading in ("case", "figure", "compared with", "ratio", "of rounds", "goal", ""):
         found.add_column(heading, justify="left" if heading in ("case", "") else "right")
     for each in COMPARISONS:
-        if each.case in results.rounds:
+        if each.case in results.rounds and not each.is_there(results.rounds[each.case]):
+            found.add_row(each.title, "", "", "", "", _goal(each), "[yellow]not there[/]")
+        elif each.case in results.rounds:
             found.add_row(*_cells(each, results.rounds[each.case]))
         elif each.case in results.discarded:
             found.add_row(each.title, "", "", "", "", _goal(each), "[yellow]not quiet[/]")
@@ -88,15 +92,17 @@ def as_json(results: Results, setting: Setting) -> str:
     compared = [
         {**attrs.asdict(each), "ratio": each.median(rounds), "met": each.is_met(each.median(rounds))}
         for each in COMPARISONS
-        if (rounds := results.rounds.get(each.case))
+        if (rounds := results.rounds.get(each.case)) and each.is_there(rounds)
     ]
+    skipped = [each.title for each in COMPARISONS if not each.is_there(results.rounds.get(each.case, ()))]
     about = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "cpus": os.cpu_count(),
         "seconds": setting.seconds,
     }
     return json.dumps(
-        {**about, "against": setting.against.name, "compared": compared, **attrs.asdict(results)}, indent=1
+        {**about, "against": setting.against.name, "compared": compared, "skipped": skipped, **attrs.asdict(results)},
+        indent=1,
     )
 
 
@@ -107,7 +113,10 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         prog="benchmarks", description="Measure replog against the disk, SQLite and a floor."
     )
     parser.add_argument(
-        "--case", action="append", choices=[*CASES, "all"], help=f"may be repeated; default: {', '.join(quick)}"
+        "--case",
+        action="append",
+        choices=[*CASES, *GROUPS, "all"],
+        help=f"may be repeated; default: {', '.join(quick)}",
     )
     parser.add_argument("--runs", type=int, default=5, help="rounds, to take the medians of (default: 5)")
     parser.add_argument("--seconds", type=float, default=1.0, help="for each measurement (default: 1)")
@@ -118,27 +127,33 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--yardstick", type=Path, help="a Python file to compare with; else $REPLOG_YARDSTICK, else our own floor"
     )
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="write little in the cases storage-...: to see that they work, not how well",
+    )
     parser.add_argument("--json", action="store_true", help="print all rounds as JSON")
     options = parser.parse_args(arguments)
     if options.runs < 1 or options.seconds <= 0 or options.memory_mib < 1:
         parser.error("--runs, --seconds and --memory-mib must be positive")
-    given = options.case or quick
+    given = [name for case in options.case or quick for name in GROUPS.get(case, [case])]
     options.case = list(CASES) if "all" in given else [name for name in CASES if name in given]
     if options.yardstick is None and os.environ.get("REPLOG_YARDSTICK"):
         options.yardstick = Path(os.environ["REPLOG_YARDSTICK"])
     return options
 
 
-def main(arguments: Sequence[str] | None = None, *, spare_files: int = 12) -> None:
+def main(arguments: Sequence[str] | None = None, *, spare_files: int = 12, scale: Scale | None = None) -> None:
     """Measures and prints."""
     options = parse(arguments)
     progress = Console(stderr=True)
+    scale = scale or (QUICK if options.quick else Scale())
     with tempfile.TemporaryDirectory(prefix="benchmarks-", dir=options.dir) as temporary:
         directory = Path(temporary)
         against = yardstick(options.yardstick, directory) if options.yardstick else own_floor(directory)
         one, three = (Place(directory / f"bookies-{count}", count, spare_files) for count in (1, 3))
-        setting = Setting(directory, options.seconds, against, one, three, options.memory_mib * MIB)
-        if set(options.case) - ONCE:
+        setting = Setting(directory, options.seconds, against, one, three, options.memory_mib * MIB, scale)
+        if set(options.case) - ALONE:
             for place in (one, three):
                 place.directory.mkdir()
                 place.warm_up()
@@ -148,6 +163,8 @@ def main(arguments: Sequence[str] | None = None, *, spare_files: int = 12) -> No
         return
     console = Console(width=None if sys.stdout.isatty() else _WIDTH)
     console.print(table(results, against.name))
+    for name, reason in missing().items():
+        console.print(f"not there: {name}: {reason}")
     for case, count in results.discarded.items():
         console.print(
             f"{case}: {count} rounds discarded: fdatasync alone never took less than {QUIET_RAW_P50_US:.0f} us"

@@ -4,32 +4,16 @@ from __future__ import annotations
 
 import itertools
 import os
-import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from functools import partial
-from pathlib import Path
-
-import attrs
 
 from benchmarks import loads, memory, raw
-from benchmarks.against import Against
 from benchmarks.figures import Figures, percentiles
+from benchmarks.setting import Comparison, Round, Setting
+from benchmarks.storage import cases as storage
 
-KIB, MIB = 1 << 10, 1 << 20
-Round = Mapping[str, Figures]  # by what was measured
+KIB = 1 << 10
 QUIET_RAW_P50_US = 150.0  # a machine that takes longer says nothing about latency
-
-
-@attrs.frozen
-class Setting:
-    """Where and how long to measure."""
-
-    directory: Path
-    seconds: float
-    against: Against
-    one: loads.Place
-    three: loads.Place
-    memory_bytes: int
 
 
 def latency(setting: Setting) -> Round:
@@ -116,37 +100,11 @@ CASES: dict[str, Callable[[Setting], Round]] = {
     "scan": scan,
     "sqlite": sqlite,
     "memory": memory_use,
+    **storage.CASES,
 }
-ONCE = {"memory"}  # long, and not noisy
-
-
-@attrs.frozen
-class Comparison:
-    """One line of the table: a figure, divided by another one of the same round. Without a goal it only informs."""
-
-    case: str
-    title: str
-    measured: str
-    against: str
-    figure: str
-    against_figure: str
-    unit: str
-    goal: float | None = None
-    at_least: bool = True
-
-    def ratios(self, rounds: Sequence[Round]) -> list[float]:
-        """One for each round."""
-        return [each[self.measured][self.figure] / each[self.against][self.against_figure] for each in rounds]
-
-    def median(self, rounds: Sequence[Round]) -> float:
-        """Of the ratios."""
-        return statistics.median(self.ratios(rounds))
-
-    def is_met(self, ratio: float) -> bool | None:
-        """Whether the goal is; None without one."""
-        if self.goal is None:
-            return None
-        return ratio >= self.goal if self.at_least else ratio <= self.goal
+ONCE = {"memory", *storage.ONCE}  # long, and not noisy, or in rounds of their own
+ALONE = {"memory", *storage.CASES}  # they have directories of their own, and need no bookies
+GROUPS = {"storage": list(storage.CASES)}  # cases to ask for by one name
 
 
 def _rate(case: str, title: str, measured: str, against: str, goal: float | None) -> Comparison:
@@ -193,4 +151,5 @@ COMPARISONS = (
     Comparison("memory", "  its growth", "1", "1", "growth_mib", "limit_mib", "MiB", 1.0, at_least=False),
     Comparison("memory", "3 bookies, peak memory", "3", "3", "peak_mib", "limit_mib", "MiB", 1.0, at_least=False),
     Comparison("memory", "  its growth", "3", "3", "growth_mib", "limit_mib", "MiB", 1.0, at_least=False),
+    *storage.COMPARISONS,
 )

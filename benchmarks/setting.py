@@ -1,0 +1,96 @@
+"""Where and how long to measure, what a measurement found, and how figures of one round are compared."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import attrs
+
+from benchmarks.against import Against
+from benchmarks.figures import Figures
+from benchmarks.loads import Place
+
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+
+Round = Mapping[str, Figures]  # by what was measured
+
+
+@attrs.frozen
+class Scale:
+    """How much the cases of the storages write."""
+
+    write_bytes: int = 4 * GIB  # through each storage, for its rate
+    ledgers: int = 1000  # written in turn
+    turns: int = 10  # of the ledgers, each with a batch, for the cost of many ledgers
+    ledger_bytes: int = 2 * MIB  # of each ledger that is read
+    replay_bytes: int = GIB
+    batches: int = 10_000  # of which the index is measured
+    points: int = 20_000  # single reads
+    scattered_bytes: int = GIB  # compacted while the rate is measured
+    latency_bytes: int = 10 * GIB  # compacted while the latency is
+    quiet_s: float = 10.0  # of latency without compaction
+    file_bytes: int = 64 * MIB  # of a journal file: the default of the storage
+
+
+QUICK = Scale(
+    write_bytes=256 * MIB,
+    ledgers=100,
+    turns=10,
+    ledger_bytes=MIB // 4,
+    replay_bytes=64 * MIB,
+    batches=1000,
+    points=2000,
+    scattered_bytes=128 * MIB,
+    latency_bytes=128 * MIB,
+    quiet_s=1.0,
+)
+
+
+@attrs.frozen
+class Setting:
+    """Where and how long to measure."""
+
+    directory: Path
+    seconds: float
+    against: Against
+    one: Place
+    three: Place
+    memory_bytes: int
+    scale: Scale = attrs.field(factory=Scale)
+
+
+@attrs.frozen
+class Comparison:
+    """One line of the table: a figure, divided by another one of the same round. Without a goal it only informs.
+
+    What a round could not measure, since a storage is not there, it has no figure of."""
+
+    case: str
+    title: str
+    measured: str
+    against: str
+    figure: str
+    against_figure: str
+    unit: str
+    goal: float | None = None
+    at_least: bool = True
+
+    def is_there(self, rounds: Sequence[Round]) -> bool:
+        """Whether both figures were measured."""
+        return all(self.measured in each and self.against in each for each in rounds)
+
+    def ratios(self, rounds: Sequence[Round]) -> list[float]:
+        """One for each round."""
+        return [each[self.measured][self.figure] / each[self.against][self.against_figure] for each in rounds]
+
+    def median(self, rounds: Sequence[Round]) -> float:
+        """Of the ratios."""
+        return statistics.median(self.ratios(rounds))
+
+    def is_met(self, ratio: float) -> bool | None:
+        """Whether the goal is; None without one."""
+        if self.goal is None:
+            return None
+        return ratio >= self.goal if self.at_least else ratio <= self.goal

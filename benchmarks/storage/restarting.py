@@ -1,0 +1,126 @@
+"""How long a restart takes, and how much memory the index does."""
+
+from __future__ import annotations
+
+import gc
+import os
+import tracemalloc
+from pathlib import Path
+
+from benchmarks.figures import Figures, clock
+from benchmarks.setting import MIB, Round, Setting
+from benchmarks.storage.stores import FILES, LMDB, Kind, Source, check, fresh, in_turn, kinds, settle, write
+
+REPLAY_SHAPES = {"1000 x 1024": (1000, 1024), "100 x 1024": (100, 1024), "10 x 1024": (10, 1024), "1 x 1024": (1, 1024)}
+_INDEX_ENTRIES, _INDEX_ENTRY_BYTES = 1000, 100
+_INDEX_BYTES_MAX = 0.1  # for each entry
+_WARM_UP_BATCHES = 200
+_PIECE_BYTES = 4 * MIB
+
+
+def restarts(setting: Setting) -> Round:
+    """Opening a storage of which the whole journal must be replayed, and one of which all is indexed, beside reading the
+    same files. Both in the page cache."""
+    found: dict[str, Figures] = {}
+    size_bytes = setting.scale.replay_bytes
+    for shape, (entries, entry_bytes) in REPLAY_SHAPES.items():
+        source = Source(entries, entry_bytes)
+        with fresh(setting.directory, "restart") as directory:
+            options: dict[str, object] = {"journal_file_bytes": size_bytes + size_bytes // 2 + 16 * MIB}
+            found[f"files replay {shape}"] = _restart(FILES, directory, source, size_bytes, options)
+    source = Source(*REPLAY_SHAPES["100 x 1024"])
+    for kind in kinds():
+        with fresh(setting.directory, "restart") as directory:
+            found[f"{kind.name} indexed"] = _restart(kind, directory, source, size_bytes, {})
+    return found
+
+
+def _restart(kind: Kind, directory: Path, source: Source, size_bytes: int, options: dict[str, object]) -> Figures:
+    batches = size_bytes // source.payload_bytes
+    storage = kind.open(directory, **options)
+    try:
+        write(storage, in_turn(source, [1], batches))
+        if kind is not LMDB and not options:  # at its defaults, once it has come to rest
+            at_rest_bytes = 64 * MIB if kind is FILES else 512 * MIB
+            settle(storage, lambda found: found["journal_replay_bytes"] <= at_rest_bytes)
+        replayed_bytes = storage.statistics().get("journal_replay_bytes", 0.0)
+    finally:
+        storage.close()
+    if options and replayed_bytes < batches * source.payload_bytes:
+        raise ValueError(f"only {replayed_bytes:.0f} bytes are there to replay")
+    read_s, files_bytes = _read_files(directory)
+    started = clock()
+    storage = kind.open(directory, **options)
+    open_s = clock() - started
+    try:
+        for number in (0, batches // 2, batches - 1):
+            check(storage, source, 1, number)
+    finally:
+        storage.close()
+    again_s, _ = _read_files(directory)
+    # Spare files, and what was allocated ahead, don't count.
+    share = min(1.0, size_bytes / files_bytes)
+    return {
+        "open_ms": open_s * 1e3,
+        "read_ms": (read_s + again_s) / 2 * share * 1e3,
+        "replayed_mib": replayed_bytes / MIB,
+    }
+
+
+def _read_files(directory: Path) -> tuple[float, int]:
+    """How long it takes to read all that is there from the page cache, and how much that is."""
+    paths = [path for path in directory.rglob("*") if path.is_file() and not path.name.startswith("spare")]
+    buffer = memoryview(bytearray(_PIECE_BYTES))
+    size_bytes = 0
+    started = clock()
+    for path in paths:
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            offset = 0
+            while count := os.preadv(fd, (buffer,), offset):
+                offset += count
+        finally:
+            os.close(fd)
+        size_bytes += offset
+    return clock() - started, max(1, size_bytes)
+
+
+def memory(setting: Setting) -> Round:
+    """What Python has allocated more after so many batches of 1000 entries, of one ledger and of many, also after those
+    were put in order; for each entry."""
+    found: dict[str, Figures] = {}
+    source = Source(_INDEX_ENTRIES, _INDEX_ENTRY_BYTES)
+    for kind in kinds():
+        for name, count in (("one", 1), ("many", setting.scale.ledgers)):
+            with fresh(setting.directory, "memory") as directory:
+                for state, allocated in _allocated(kind, directory, source, count, setting.scale.batches).items():
+                    entries = setting.scale.batches * source.entries
+                    found[f"{kind.name} {name} {state}"] = {
+                        "bytes": allocated / entries,
+                        "limit_bytes": _INDEX_BYTES_MAX,
+                    }
+    return found
+
+
+def _allocated(kind: Kind, directory: Path, source: Source, ledgers: int, batches: int) -> dict[str, int]:
+    options: dict[str, object] = {"compaction_bytes_per_s": 0}
+    tracemalloc.start()
+    try:
+        storage = kind.open(directory / "bookie", **options)
+        try:
+            write(storage, in_turn(source, [1 << 40], _WARM_UP_BATCHES))  # LMDB keeps the last few MiB in memory
+            gc.collect()
+            before = tracemalloc.get_traced_memory()[0]
+            write(storage, in_turn(source, range(1, ledgers + 1), batches))
+            gc.collect()
+            found = {"written": tracemalloc.get_traced_memory()[0] - before}
+            storage.compact(is_major=True)
+            gc.collect()
+            found["compacted"] = tracemalloc.get_traced_memory()[0] - before
+            check(storage, source, 1, 0)
+            check(storage, source, ledgers, (batches - 1) // ledgers)
+        finally:
+            storage.close()
+    finally:
+        tracemalloc.stop()
+    return found
