@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
+import attrs
 import pytest
 import trio
 import trio.testing
@@ -34,7 +35,8 @@ TWO = replog.Quorum(2, 2, 2)
 class Disks:
     """A plugin: the storage `small`, with 16 MiB for each bookie; and what observers were told."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_instant: bool = True) -> None:
+        self.is_instant = is_instant
         self.storages: list[SmallStorage] = []
         self.events: list[Event] = []
 
@@ -43,7 +45,7 @@ class Disks:
         return [Backend("small", self._open, NoOptions, "a small disk")]
 
     def _open(self, rest: str, options: object) -> Storage:
-        self.storages.append(SmallStorage(MemoryStorage(), 16 * MIB))
+        self.storages.append(SmallStorage(MemoryStorage(), 16 * MIB, is_instant=self.is_instant))
         return self.storages[-1]
 
     @hookimpl
@@ -56,14 +58,18 @@ class Disks:
 
 @asynccontextmanager
 async def embedded(
-    directory: Path, disks: Disks, bookies: int = 3, metastore: Metastore | None = None
+    directory: Path,
+    disks: Disks,
+    bookies: int = 3,
+    metastore: Metastore | None = None,
+    bookie_options: BookieOptions = OPTIONS,
 ) -> AsyncIterator[replog.Client]:
     async with replog.embed(
         directory,
         bookies=bookies,
         metastore=metastore or MemoryMetastore(),
         options=CLIENT,
-        bookie_options=OPTIONS,
+        bookie_options=bookie_options,
         quorum=TWO,
         registry=Registry({"disks": disks}, load_installed=False),
     ) as client:
@@ -198,3 +204,24 @@ async def test_a_served_bookie_is_closed_too(tmp_path: Path) -> None:
         assert disks.of(bookie_id).calls == []
         nursery.cancel_scope.cancel()
     assert disks.storages[0].calls == ["close"]
+
+
+async def test_a_disk_that_does_not_answer_keeps_nobody_from_leaving_a_client(tmp_path: Path) -> None:
+    """W6; and its storage is not closed under the call, by nobody."""
+    disks = Disks(is_instant=False)
+    impatient = attrs.evolve(OPTIONS, close_timeout_s=0.2)
+    with trio.fail_after(10):
+        async with embedded(tmp_path, disks, bookie_options=impatient) as client, trio.open_nursery() as nursery:
+            async with client.create_ledger() as writer:
+                await writer.append(b"0")
+                hanging = disks.of(writer.metadata.last_fragment.ensemble[0])
+                gate = hanging.hang("commit")
+                nursery.start_soon(writer.append, b"1")
+                await until(hanging.begun["commit"].is_set)
+                nursery.cancel_scope.cancel()
+                await trio.sleep_forever()
+    assert [each.calls for each in disks.storages if each is not hanging] == [["close"]] * 2
+    assert hanging.calls == []
+    (event,) = [each for each in disks.events if isinstance(each, StorageFailed)]
+    assert event.bookie_id == hanging.bookie_id
+    gate.set()
