@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from replog.abc import Mutation, PutBatch, SetMarks, Storage
+from replog.abc import Marks, Mutation, PutBatch, SetMarks, Storage
 from replog.backends.memory import MemoryStorage
 from replog.errors import StorageDamagedError
 from replog.testing import check_storage
-from replog.testing.storage_exam import basics, marks
+from replog.testing.storage_exam import basics, kills, marks
 from replog.testing.storage_exam.candidate import Candidate
 from replog.testing.storage_exam.kills import check_kills
 from tests.testing.storage_exam.log_storage import LogStorage
@@ -144,6 +144,41 @@ def test_a_cheat_is_told_what_it_breaks(kind: type[Cheat], tmp_path: Path) -> No
             check(Candidate(kind, tmp_path / check.__name__))
     with pytest.raises(AssertionError, match=SENTENCES[kind]):
         check_kills(Candidate(kind, tmp_path / "kills"), kills=40, seed=2)
+
+
+class HangsElsewhere(LogStorage):
+    """As one whose lock was held by another thread when its process was forked."""
+
+    opener = os.getpid()
+
+    def commit(self, mutations: Sequence[Mutation]) -> None:
+        if os.getpid() != self.opener:
+            time.sleep(60)
+        super().commit(mutations)
+
+
+def test_a_child_that_hangs_is_killed_and_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kills, "DEADLINE_S", 0.5)
+    with pytest.raises(AssertionError, match=r"no commit within .* It hangs; or a thread of this process held a lock"):
+        check_kills(Candidate(HangsElsewhere, tmp_path / "st"), kills=4, seed=1)
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+    HangsElsewhere(tmp_path / "st").close()  # nobody has it open any more
+
+
+class FailsReaders(LogStorage):
+    opener = os.getpid()
+
+    def marks(self, ledger_id: int) -> Marks | None:
+        found = super().marks(ledger_id)
+        if os.getpid() != self.opener and ledger_id == 0 and found is not None and found.last_add_confirmed > 5:
+            raise RuntimeError("too many")
+        return found
+
+
+def test_a_reader_that_fails_in_the_child_is_told_of(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match=r"(?s)opens after a kill.* in _watch\n.*RuntimeError: too many"):
+        check_kills(Candidate(FailsReaders, tmp_path / "st"), kills=20, seed=1)
 
 
 def test_memory_is_told_that_it_need_not_sit_this(tmp_path: Path) -> None:
