@@ -128,6 +128,29 @@ async def test_what_is_dropped_while_there_is_no_space_is_given_back_soon(
         assert not await one.is_announced_read_only()
 
 
+async def test_a_disk_that_runs_full_again_is_not_made_to_wait(autojump_clock: trio.testing.MockClock) -> None:
+    async with small(35_000) as one:
+        for turn in range(3):
+            await one.client.delete_ledger(await one.write(26_000))
+            await trio.sleep(5)
+            assert not await one.is_announced_read_only()
+            assert one.storage.calls.count("major compaction") == turn + 1
+        assert one.count("attempts_to_make_space") == 3
+
+
+async def test_space_that_is_only_presumed_is_not_sought_all_the_time(autojump_clock: trio.testing.MockClock) -> None:
+    """Of this disk nothing is known: entries are tried every few seconds, but compaction is not."""
+    async with small(5_000) as one:
+        one.storage.tells_space = False
+        one.storage.calls.clear()
+        await trio.sleep(100)
+        one.storage.left_bytes = 0
+        async with one.client.create_ledger() as writer:
+            with pytest.raises(replog.ReplogError):
+                await writer.append(bytes(6_000))
+            assert 1 <= one.count("attempts_to_make_space") <= 3
+
+
 async def test_neither_a_metastore_that_is_away_nor_a_full_disk_ends_the_attempts(
     autojump_clock: trio.testing.MockClock,
 ) -> None:

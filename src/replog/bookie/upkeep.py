@@ -179,7 +179,20 @@ class Upkeep:
                 await self._compact(is_major=True)
             await trio.sleep(_MAKE_SPACE_PAUSE_MIN_S)
             with trio.move_on_after(_MAKE_SPACE_PAUSE_S - _MAKE_SPACE_PAUSE_MIN_S):
-                await self._dropped.wait()
+                await self._is_worth_while()
+
+    async def _is_worth_while(self) -> None:
+        """Returns when there is new garbage, or there was space meanwhile: then the next want of it is another one."""
+        async with trio.open_nursery() as nursery:
+
+            async def come_back() -> None:
+                await self._server.read_only_turned(was=True)
+                if self._server.space.free_bytes is not None:  # else it was only presumed that there is space
+                    nursery.cancel_scope.cancel()
+
+            nursery.start_soon(come_back)
+            await self._dropped.wait()
+            nursery.cancel_scope.cancel()
 
     async def _watch_damage(self) -> None:
         while self._server.failure is None:
