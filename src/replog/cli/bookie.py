@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
 
-from replog.backends.files.inspecting import find_place, inspect_storage
+from replog.backends.files.inspecting import inspect_storage
 from replog.backends.files.inspecting.reports import StorageReport
-from replog.cli.inspect.common import Directory, JournalDir, as_json, end, format_name, tell
+from replog.cli.inspect.common import Directory, JournalDir, as_json, end, files_place, is_lmdb, tell
 from replog.cli.output import (
     AsJSON,
     add_row,
@@ -88,14 +89,21 @@ def _check_is_empty(path: str) -> None:
 def info(path: Directory, journal_dir: JournalDir = None, for_programs: AsJSON = False) -> None:
     """Say what a storage is, who has it open, and how much is in it. Read-only, also while its bookie runs."""
     with watched("storage", None, is_quiet=for_programs) as progress:
-        format_name(path)
-        report = inspect_storage(find_place(path, journal_dir), progress)
+        report = _inspect(path, journal_dir, progress)
     if for_programs:
         print_json({**as_json(report), "live_share": report.live_share})
     else:
         _print_storage(report)
         tell(report.problems)
     end(report.problems)
+
+
+def _inspect(path: str, journal_dir: str | None, progress: Callable[[int], None]) -> StorageReport:
+    if is_lmdb(path, journal_dir):
+        from replog.backends.lmdb import inspecting
+
+        return inspecting.inspect_storage(path, progress)
+    return inspect_storage(files_place(path, journal_dir), progress)
 
 
 def _print_storage(report: StorageReport) -> None:

@@ -17,6 +17,8 @@ from replog.backends.files.inspecting.reports import Problem
 from replog.cli.output import emit
 from replog.errors import ConfigError
 
+LMDB_FORMAT_NAME = "replog lmdb storage"
+
 JournalDir = Annotated[
     str | None,
     typer.Option("--journal-dir", metavar="DIR", help="Where the journal is, if the storage has it elsewhere."),
@@ -25,14 +27,25 @@ PathArgument = Annotated[str, typer.Argument(metavar="PATH", help="A storage's d
 Directory = Annotated[str, typer.Argument(metavar="DIR", help="A storage's directory.")]
 
 
-def files_place(path: str, journal_dir: str | None, offered: str = "ledger") -> Place:
+def files_place(path: str, journal_dir: str | None) -> Place:
     """A place of the files storage. Raises `ConfigError` that says what can be inspected, if it is another storage's."""
     name = format_name(path)
-    if name not in (None, FILES_FORMAT_NAME):
+    if name == LMDB_FORMAT_NAME:
         raise ConfigError(
-            f"{path} is a {name!r}: of that only `replog inspect {offered}` and `replog bookie info` know"
+            f"{path} is a {name}: it has no such files; of it there are `inspect ledger` and `bookie info`"
         )
+    if name not in (None, FILES_FORMAT_NAME):
+        raise ConfigError(f"{path} is a {name!r}: there is no inspection of that")
     return find_place(path, journal_dir)
+
+
+def is_lmdb(path: str, journal_dir: str | None) -> bool:
+    """Whether this is a storage of LMDB. Raises `ConfigError` if a journal was named for it."""
+    if format_name(path) != LMDB_FORMAT_NAME:
+        return False
+    if journal_dir is not None:
+        raise ConfigError(f"{path} is a {LMDB_FORMAT_NAME}: it has no journal; leave --journal-dir out")
+    return True
 
 
 def format_name(path: str) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Annotated, Protocol
 
@@ -12,7 +12,7 @@ import typer
 
 from replog.backends.files.inspecting import inspect_ledger
 from replog.backends.files.inspecting.reports import BatchReport, EntryReport, LedgerReport
-from replog.cli.inspect.common import Directory, JournalDir, as_json, end, files_place, tell
+from replog.cli.inspect.common import Directory, JournalDir, as_json, end, files_place, is_lmdb, tell
 from replog.cli.output import (
     AsJSON,
     Listing,
@@ -70,7 +70,7 @@ def ledger(
         raise ConfigError("--stamp goes with --raw")
     is_quiet = for_programs or raw is not None or sys.stdout.isatty()
     with watched("ledger", None, is_quiet=is_quiet) as progress:
-        inspection: Inspection = inspect_ledger(files_place(path, journal_dir), ledger_id, progress)
+        inspection = _find(path, journal_dir, ledger_id, progress)
         try:
             _show(inspection, with_entries, raw, stamp, for_programs)
         finally:
@@ -90,6 +90,14 @@ class Inspection(Protocol):
     def entries(self) -> Iterator[EntryReport]: ...
     def payload(self, entry_id: int, stamp: int | None = None) -> bytes: ...
     def close(self) -> None: ...
+
+
+def _find(path: str, journal_dir: str | None, ledger_id: int, progress: Callable[[int], None]) -> Inspection:
+    if is_lmdb(path, journal_dir):
+        from replog.backends.lmdb import inspecting
+
+        return inspecting.inspect_ledger(path, ledger_id, progress)
+    return inspect_ledger(files_place(path, journal_dir), ledger_id, progress)
 
 
 def _show(inspection: Inspection, with_entries: bool, raw: int | None, stamp: int | None, for_programs: bool) -> None:

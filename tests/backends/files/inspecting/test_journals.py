@@ -1,11 +1,12 @@
 """Inspecting the journal: the same verdict as a start's (B3), and nothing that runs meanwhile is taken for damage."""
 
 import contextlib
+import itertools
 from pathlib import Path
 
 import pytest
 
-from replog.abc import DropLedger, PutBatch, SetMarks
+from replog.abc import DropLedger, Mutation, PutBatch, SetMarks
 from replog.backends.files.inspecting import find_place, inspect_journal, reading
 from replog.backends.files.inspecting.reading import InspectedFile
 from replog.backends.files.inspecting.reports import JournalFileReport, Problem, RecordReport
@@ -41,12 +42,13 @@ def golden(path: Path) -> Path:
 def small_journal(disk: MemoryDisk) -> list[int]:
     """Four groups of several lives. Where each ends."""
     ends = [PAGE_BYTES]
-    for mutations in (
+    commits: list[list[Mutation]] = [
         [PutBatch(make_batch(1, 0, 2)), SetMarks(1, SECRET, 1)],
         [PutBatch(make_batch(1, 2, 1)), PutBatch(make_batch(2, 0, 1))],
         [SetMarks(3, None, 4, 5)],
         [DropLedger(2), PutBatch(make_batch(1, 3, 3))],
-    ):
+    ]
+    for mutations in commits:
         with contextlib.closing(open_small(disk)) as storage:
             storage.commit(mutations)
             ends.append(storage._journal.current.position)
@@ -93,7 +95,7 @@ def test_the_states_of_files(tmp_path: Path) -> None:
     assert states[-1] == "spare"
     assert [file.number for file in files[:-1]] == list(range(1, len(files)))
     sequences = [(file.first_sequence, file.last_sequence) for file in files if file.first_sequence]
-    assert all(before[1] + 1 == after[0] for before, after in zip(sequences, sequences[1:], strict=False))  # type: ignore[operator]
+    assert all(before[1] + 1 == after[0] for before, after in itertools.pairwise(sequences))  # type: ignore[operator]
     later = files_of(list(inspect_journal(find_place(str(path)), first_number=3)))
     assert [file.number for file in later if file.number] == [file.number for file in files if (file.number or 0) >= 3]
 

@@ -183,7 +183,7 @@ def test_an_index_is_compared_with_its_log_file(tmp_path: Path) -> None:
     assert damage_of([report])
     assert report.verified_batches is not None
     assert report.verified_batches < report.batches
-    listed = [each for each in inspect_indexes(find_place(str(index)), with_batches=True, verify=True)]
+    listed = list(inspect_indexes(find_place(str(index)), with_batches=True, verify=True))
     assert [each.problem for each in listed if isinstance(each, IndexedBatch) and each.problem]
 
 

@@ -83,7 +83,7 @@ def test_nothing_is_imagined_and_nothing_is_missed(tmp_path: Path, is_elsewhere:
             if not any(problem.kind == "gone" for problem in report.problems):
                 assert report.holes == []
                 assert report.last_entry_id >= durable * 2 - 1
-            assert [batch.problem for batch in inspection.batches() if batch.problem.startswith("it doesn't")] == []
+            assert sum(1 for _ in inspection.batches()) == report.copies > 0
             assert damage_of([report]) == []
             assert damage_of(inspect_journal(place, with_records=True)) == []
             assert damage_of(inspect_entry_logs(place)) == []

@@ -265,7 +265,10 @@ class LedgerInspection:
             self._note(known, error.reason, path, "gone" if error.is_gone else "unreadable")
             return known, b""
         if len(data) != size or payload_checksum(data) != checksum:
-            self._note(known, "it doesn't match its checksum", path, "damage" if self._is_same(path) else "gone")
+            if self._is_same(path):
+                self._note(known, "it doesn't match its checksum", path)
+            else:
+                self._note(known, "its file was used again, or removed, since it was found there", path, "gone")
             return known, data
         report = report_batch(name, offset, data)
         report.is_current = is_current

@@ -1,0 +1,250 @@
+"""`replog inspect`: what people see, what programs get, and the exit status."""
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from replog import cli
+from replog.cli.inspect.ledger import as_time, preview
+from replog.cli.output import as_size
+from tests.backends.files.inspecting.places import SECRET, flip, make_compacted, make_filled, traces
+from tests.backends.files.inspecting.test_journals import golden
+
+COMMAND = [sys.executable, "-m", "replog.cli"]
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, str, str]:
+    """Runs the command in this process: its exit status, output and errors."""
+    arguments = ("replog", *map(str, arguments))
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as ended:
+        patch.setattr(sys, "argv", list(arguments))
+        cli.main()
+    shown = capsys.readouterr()
+    assert "Traceback" not in shown.err
+    return int(ended.value.code or 0), shown.out, shown.err
+
+
+def lines_of(output: str) -> list[dict[str, object]]:
+    return [json.loads(line) for line in output.splitlines()]
+
+
+EVERYTHING = [
+    ["inspect", "journal"],
+    ["inspect", "journal", "--records"],
+    ["inspect", "entry-log"],
+    ["inspect", "entry-log", "--records"],
+    ["inspect", "index"],
+    ["inspect", "index", "--batches", "--verify"],
+    ["bookie", "info"],
+    ["inspect", "ledger", "1"],
+    ["inspect", "ledger", "1", "--entries"],
+]
+
+
+def at(command: list[str], path: Path) -> list[str]:
+    return [*command[:2], str(path), *command[2:]]
+
+
+@pytest.fixture(scope="module")
+def compacted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A storage with everything in it, to look at only."""
+    path = tmp_path_factory.mktemp("compacted") / "st"
+    make_compacted(path)
+    return path
+
+
+@pytest.mark.parametrize("command", EVERYTHING, ids=" ".join)
+def test_a_whole_storage(capsys: pytest.CaptureFixture[str], compacted: Path, command: list[str]) -> None:
+    before = traces(compacted)
+    status, shown, errors = run(capsys, *at(command, compacted))
+    assert (status, errors) == (0, "")
+    assert len(shown.splitlines()) > 3
+    assert "damage:" not in shown
+    status, machine, errors = run(capsys, *at(command, compacted), "--json")
+    assert (status, errors) == (0, "")
+    for text in (shown, machine):
+        assert SECRET.decode() not in text
+        assert SECRET.hex() not in text
+    is_listing = len(command) > 2
+    assert all("kind" in line for line in lines_of(machine)) if is_listing else isinstance(json.loads(machine), dict)
+    assert traces(compacted) == before
+
+
+def test_the_journal_for_programs(capsys: pytest.CaptureFixture[str], compacted: Path) -> None:
+    _, output, _ = run(capsys, "inspect", "journal", compacted, "--json")
+    document = json.loads(output)
+    assert set(document) == {"path", "bookie_id", "version", "files", "problems"}
+    current = next(file for file in document["files"] if file["state"] == "current")
+    assert {"number", "used_bytes", "groups", "first_sequence", "last_sequence", "epoch"} <= set(current)
+    _, output, _ = run(capsys, "inspect", "journal", compacted, "--records", "--json", "--from", current["number"])
+    lines = lines_of(output)
+    records = [line for line in lines if line["kind"] == "record"]
+    assert len(records) == current["records"]
+    assert lines[-1]["kind"] == "summary"
+    assert next(line["number"] for line in lines if line["kind"] == "file") == current["number"]
+
+
+def test_damage_is_named_and_is_status_1(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    make_filled(tmp_path / "st")
+    journal = tmp_path / "st" / "journal" / "000000000001.journal"
+    flip(journal, 9000)
+    status, shown, errors = run(capsys, "inspect", "journal", tmp_path / "st")
+    assert (status, errors) == (1, "")
+    assert f"{journal} at " in shown
+    assert ": damage: " in shown
+    status, shown, _ = run(capsys, "inspect", "journal", tmp_path / "st", "--records")
+    assert status == 1
+    assert [line for line in shown.splitlines() if line.endswith("BAD")]
+    status, shown, _ = run(capsys, "inspect", "journal", tmp_path / "st", "--json")
+    assert status == 1
+    assert [problem["kind"] for file in json.loads(shown)["files"] for problem in file["problems"]] == ["damage"]
+    assert run(capsys, "inspect", "index", journal.with_suffix(".index"), "--verify")[0] == 1
+    assert run(capsys, "inspect", "index", journal.with_suffix(".index"))[0] == 0
+
+
+def test_a_torn_tail_is_status_0(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Of version 1, where no catalog says how far it was durable."""
+    path = golden(tmp_path / "st")
+    _, output, _ = run(capsys, "inspect", "journal", path, "--json")
+    flip(path / "journal" / "000000000001.journal", json.loads(output)["files"][0]["used_bytes"] - 1)
+    status, shown, _ = run(capsys, "inspect", "journal", path)
+    assert status == 0
+    assert "torn tail" in shown
+
+
+def test_one_ledger(capsys: pytest.CaptureFixture[str], compacted: Path) -> None:
+    _, output, _ = run(capsys, "inspect", "ledger", compacted, "1", "--json")
+    *batches, ledger = lines_of(output)
+    assert {line["kind"] for line in batches} == {"batch"}
+    assert (ledger["kind"], ledger["has_key"], ledger["holes"], ledger["is_deleted"]) == ("ledger", True, [], False)
+    _, output, _ = run(capsys, "inspect", "ledger", compacted, "1", "--entries", "--json")
+    entries = [line for line in lines_of(output) if line["kind"] == "entry"]
+    assert [entry["entry_id"] for entry in entries] == list(range(len(entries)))
+    assert str(entries[5]["preview"]).startswith("1/5/1 ")
+    status, output, _ = run(capsys, "inspect", "ledger", compacted, "1", "--raw", "5")
+    assert (status, output) == (0, "1/5/1 ".ljust(1000, "."))
+    status, output, errors = run(capsys, "inspect", "ledger", compacted, "1", "--raw", "5", "--stamp", "2")
+    assert (status, output) == (1, "")
+    assert errors.startswith("replog: ledger 1: entry 5: ")
+    assert run(capsys, "inspect", "ledger", compacted, "77")[0] == 1
+    deleted, shown, _ = run(capsys, "inspect", "ledger", compacted, "2")
+    assert deleted == 0
+    assert "fenced for ever" in shown
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["inspect", "journal", "/nowhere"],
+        ["inspect", "journal", "/etc"],
+        ["inspect", "journal", "/etc/passwd"],
+        ["inspect", "index", "/etc/passwd"],
+        ["inspect", "entry-log", "/dev/null"],
+        ["inspect", "ledger", "/etc", "1"],
+        ["inspect", "ledger", "/etc", "one"],
+        ["inspect", "ledger", "/etc", "1", "--raw", "1", "--json"],
+        ["inspect", "ledger", "/etc", "1", "--stamp", "1"],
+        ["inspect", "journal"],
+        ["inspect", "nonsense", "/etc"],
+        ["bookie", "info", "/etc"],
+        ["bookie", "info", "/dev/null"],
+        ["bookie", "format", "/etc"],
+        ["bookie", "format", "/dev/null"],
+    ],
+    ids=" ".join,
+)
+def test_what_cannot_be_is_status_2(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
+    status, output, errors = run(capsys, *arguments)
+    assert (status, output) == (2, "")
+    assert errors
+
+
+def test_nothing_is_opened_for_writing(compacted: Path) -> None:
+    """An audit hook sees every file that is opened, and every change of a directory, of the whole process."""
+    script = f"""
+import os, sys
+changes = []
+WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+def watch(event, arguments):
+    if event == "open":
+        path, _, flags = arguments
+        if isinstance(path, (str, bytes)) and {str(compacted)!r} in os.fsdecode(path) and flags & WRITING:
+            changes.append((event, path, flags))
+    elif event in ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.utime", "os.chmod", "fcntl.flock",
+                   "fcntl.lockf", "fcntl.fcntl", "os.link", "os.symlink"):
+        changes.append((event, *arguments))
+sys.addaudithook(watch)
+from replog import cli
+seen = len(changes)
+for command in {[at(command, compacted) for command in EVERYTHING]!r}:
+    sys.argv = ["replog", *command]
+    try:
+        cli.main()
+    except SystemExit as ended:
+        assert not ended.code, command
+assert changes[seen:] == [], changes[seen:]
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    assert done.stderr == ""
+    assert done.returncode == 0
+
+
+def test_a_reader_who_leaves_in_the_middle(compacted: Path) -> None:
+    command = [*COMMAND, "inspect", "journal", str(compacted), "--records", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert json.loads(process.stdout.readline())["kind"] == "record"
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode in (0, 141)  # 0 if all of it fitted into the pipe
+
+
+def test_a_terminal_gets_progress_on_standard_error_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_filled(tmp_path / "st")
+    script = (
+        "import sys; from replog.cli import output; output._PROGRESS_AFTER_S = -1.0; from replog import cli;"
+        f"sys.argv = ['replog', 'inspect', 'journal', {str(tmp_path / 'st')!r}, *sys.argv[1:]]; cli.main()"
+    )
+    shown = {}
+    for name, arguments in (("people", []), ("programs", ["--json"])):
+        ours, theirs = pty.openpty()
+        with os.fdopen(ours, "rb", buffering=0) as terminal:
+            environment = {**os.environ, "TERM": "xterm"}
+            command = [sys.executable, "-c", script, *arguments]
+            done = subprocess.run(command, stdout=subprocess.PIPE, stderr=theirs, timeout=60, env=environment)
+            os.set_blocking(ours, False)
+            shown[name] = terminal.read() or b""
+            os.close(theirs)
+        assert done.returncode == 0
+        assert b"\x1b" not in done.stdout
+    assert b"journal" in shown["people"]
+    assert shown["programs"] == b""
+
+
+def test_previews() -> None:
+    assert preview(b"") == ("utf8", "")
+    assert preview(b"a line\n") == ("utf8", "a line\n")
+    assert preview(b"\x1b[31mred") == ("hex", b"\x1b[31mred".hex())
+    assert preview(b"\xff\xfe") == ("hex", "fffe")
+    assert preview(b"a" * 63 + "é".encode()) == ("utf8", "a" * 63)
+    assert preview(b"a" * 62 + "é".encode()[:1]) == ("hex", (b"a" * 62 + b"\xc3").hex())
+
+
+def test_sizes_and_times() -> None:
+    assert [as_size(size) for size in (0, 1023, 1024, 1536, 5 << 40, 5 << 50)] == [
+        "0 B",
+        "1023 B",
+        "1.0 KiB",
+        "1.5 KiB",
+        "5.0 TiB",
+        "5120.0 TiB",
+    ]
+    assert as_time(0) == "1970-01-01T00:00:00Z"
+    assert as_time((1 << 63) - 1).startswith("2262-")
+    assert as_time(-(1 << 63)).startswith("1677-")
