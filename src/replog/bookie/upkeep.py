@@ -170,9 +170,8 @@ class Upkeep:
             if self._server.failure is not None:
                 return
             self._attempts_to_make_space += 1
-            with suppress(
-                MetastoreError, StorageError
-            ):  # counted, as above; there may be something to compact all the same
+            # Failures are counted, and told where they stop the storage. There may be something to compact all the same.
+            with suppress(MetastoreError, StorageError):
                 await self._collect()
             self._dropped = trio.Event()
             with suppress(StorageError):
