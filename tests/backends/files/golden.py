@@ -62,3 +62,20 @@ def disk_with(files: dict[str, bytes], root: str = "/st") -> MemoryDisk:
         disk.close(fd)
         disk.sync_directory(path.rpartition("/")[0])
     return disk
+
+
+def crc32c_of(content: bytes) -> int:
+    """CRC-32C, bit by bit from its definition: nothing of the library is used."""
+    checksum = 0xFFFFFFFF
+    for byte in content:
+        checksum = _TABLE[(checksum ^ byte) & 0xFF] ^ (checksum >> 8)
+    return checksum ^ 0xFFFFFFFF
+
+
+def _row(byte: int) -> int:
+    for _ in range(8):
+        byte = (byte >> 1) ^ (0x82F63B78 if byte & 1 else 0)
+    return byte
+
+
+_TABLE = [_row(byte) for byte in range(256)]

@@ -66,8 +66,13 @@ class Replay:
             raise damaged(
                 self.tail,
                 self.tail.position,
-                f"group {self.sequence + 1} is unreadable, though the catalog knows group {self._catalog.durable_sequence}",
+                f"group {self.sequence + 1} is unreadable{self._or_there()}, "
+                f"though the catalog knows group {self._catalog.durable_sequence}",
             )
+
+    def _or_there(self) -> str:
+        """Where the group behind the tail may stand too."""
+        return f", there or at {PAGE_BYTES} in {self.unused[0].path}" if self.unused else ""
 
     # -- the files' order -----------------------------------------------------------------------------------------
 
@@ -94,10 +99,11 @@ class Replay:
             if found < 0:
                 continue
             place = self.tail if file is self.tail or found == PAGE_BYTES else file
+            there = self._or_there() if file in self.unused[1:] else ""
             raise damaged(
                 place,
                 place.position,
-                f"group {self.sequence + 1} is unreadable, and a later one stands at {found} in {file.path}",
+                f"group {self.sequence + 1} is unreadable{there}, and a later one stands at {found} in {file.path}",
             )
 
     def _find_later(self, file: JournalFile, sequence: int) -> int:
