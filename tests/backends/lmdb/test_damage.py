@@ -4,6 +4,7 @@ import contextlib
 import os
 import random
 import signal
+import time
 from pathlib import Path
 
 import lmdb
@@ -66,6 +67,18 @@ def test_a_flipped_byte_in_a_batch_is_unknown_listed_and_mended(tmp_path: Path, 
             assert storage.statistics()["damaged_batches_found"] == 1
 
 
+def test_damage_is_found_in_the_background(tmp_path: Path) -> None:
+    fill(tmp_path)
+    key = records.batch_key(BATCHES[1])
+    rewrite(tmp_path, key, records.seal(key, BATCHES[1].data)[:-1])
+    options = LMDBStorageOptions(map_bytes=1 << 20, scrub_interval_s=0.05, scrub_bytes_per_s=0)
+    with contextlib.closing(open_storage(str(tmp_path), options)) as storage:
+        deadline = time.monotonic() + 30
+        while not storage.damage() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert [damage.first_entry_id for damage in storage.damage()] == [3]
+
+
 def test_a_batch_that_vanished_is_not_absent(tmp_path: Path) -> None:
     fill(tmp_path)
     rewrite(tmp_path, records.batch_key(BATCHES[1]), None)
@@ -92,9 +105,14 @@ def test_a_flipped_byte_in_the_key_of_a_batch_is_not_taken_for_absence(tmp_path:
             with pytest.raises(StorageUncertainError):
                 storage.read(1, entry_id, 1, 0)
         for batch in (BATCHES[0], *BATCHES[2:]):
-            assert storage.read(1, batch.first_entry_id, 1, 0) == [batch]
+            for entry_id in batch.entry_ids:
+                assert storage.read(1, entry_id, 1, 0) == [batch]
         storage.scrub()
         assert storage.damage()
+        storage.commit([PutBatch(BATCHES[1])])
+        for batch in BATCHES:
+            for entry_id in batch.entry_ids:
+                assert storage.read(1, entry_id, 1, 0) == [batch]
 
 
 def test_a_damaged_series_is_unknown_where_it_is_needed_and_made_anew(tmp_path: Path) -> None:

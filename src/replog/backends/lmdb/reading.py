@@ -58,15 +58,14 @@ class Snapshot:
 
     def read(self, entry_id: int, bytes_max: int) -> list[Batch]:
         """The batch that holds the entry, and those that start after it while they fit, up to a damaged one."""
-        first = self._find(entry_id)
-        if first < 0:
+        if not self._find(entry_id):
             return []
         cursor = self._cursor
-        batches = [self._fetch()]
+        batches = [self._fetch(entry_id)]
         left = bytes_max - len(batches[0].data)
         if left <= 0:
             return batches
-        more = cursor.set_range(batch_place(self._ledger_id, self._stamp, first + 1))
+        more = cursor.set_range(batch_place(self._ledger_id, self._stamp, batches[0].first_entry_id + 1))
         while more and self._held():
             value = cursor.value()
             left -= len(value) - CHECKSUM_BYTES
@@ -100,29 +99,29 @@ class Snapshot:
             yield held
             more = self._cursor.next()
 
-    def _find(self, entry_id: int) -> int:
-        """Sets the cursor to the batch that holds the entry, and returns its first id; -1 if that is proven absent."""
+    def _find(self, entry_id: int) -> bool:
+        """Sets the cursor to the batch that holds the entry. False if that is proven absent."""
         cursor = self._cursor
         behind = cursor.set_range(batch_place(self._ledger_id, self._stamp, entry_id + 1))
         found = cursor.prev() if behind else cursor.last()
         held = self._held() if found else None
         if held is not None and entry_id <= held[1] and (entry_id - held[0]) % held[2] == 0:
-            return held[0]
+            return True
         series = self.series()
         if series is None:
             if held is not None or (behind and self._is_before_others()):
                 raise self._lost(entry_id, "the record of what is stored is missing")
-            return -1
+            return False
         if series.is_whole and not series.holds(entry_id):
-            return -1
+            return False
         while held is not None and held[0] >= entry_id - series.span_max:
             first, last, stride = held
             if entry_id <= last and (entry_id - first) % stride == 0:
-                return first
+                return True
             held = self._held() if cursor.prev() else None
         if series.holds(entry_id):
             raise self._lost(entry_id, "it was stored, and is not there")
-        return -1
+        return False
 
     def _is_before_others(self) -> bool:
         return self._cursor.next() and self._held() is not None
@@ -137,11 +136,30 @@ class Snapshot:
             return None
         return first, last, stride or 1
 
-    def _fetch(self) -> Batch:
+    def _fetch(self, entry_id: int) -> Batch:
+        """The batch at the cursor, or if that is damaged another one with the entry: a flipped byte in the key of one may
+        have made it claim what it does not hold."""
+        key = bytes(self._cursor.key())
         try:
-            return unseal_batch(self._cursor.key(), self._cursor.value())
+            return unseal_batch(key, self._cursor.value())
         except DamagedError as error:
-            raise BatchDamagedError(damage_at(self._cursor.key())) from error
+            batch = self._other_holder(entry_id)
+            if batch is None:
+                raise BatchDamagedError(damage_at(key)) from error
+            return batch
+
+    def _other_holder(self, entry_id: int) -> Batch | None:
+        series = self.series()
+        while series is not None and self._cursor.prev():
+            held = self._held()
+            if held is None or held[0] < entry_id - series.span_max:
+                break
+            if entry_id <= held[1] and (entry_id - held[0]) % held[2] == 0:
+                try:
+                    return unseal_batch(self._cursor.key(), self._cursor.value())
+                except DamagedError:
+                    continue
+        return None
 
     def _lost(self, entry_id: int, description: str) -> BatchDamagedError:
         return BatchDamagedError(Damage(self._ledger_id, self._stamp, entry_id, entry_id, description))

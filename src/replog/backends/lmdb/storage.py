@@ -88,7 +88,10 @@ class LMDBStorage(Storage):
         self._deleted = opened.deleted  # never changed, but replaced by another: reads take no lock
         self._garbage = opened.garbage
         self._ledgers = opened.ledgers
-        self._upkeep = Upkeep(f"replog upkeep {path}", self._remove_in_background)
+        self._scrub: Scrub | None = None  # the one under way in the background
+        self._scrub_bytes_per_s = options.scrub_bytes_per_s
+        name, interval_s = f"replog upkeep {path}", options.scrub_interval_s
+        self._upkeep = Upkeep(name, self._remove_in_background, self._scrub_in_background, interval_s)
         self._upkeep.start()
         self._open_s = time.monotonic() - started
         self._is_usable = True
@@ -121,7 +124,7 @@ class LMDBStorage(Storage):
                 self._batches += len(changes.batches)
                 self._bytes += changes.batch_bytes
                 self._ledgers += changes.ledgers_added
-                self._garbage += changes.dropped
+                self._garbage += changes.garbage
             self._recent.add(changes.batches)
             self._damages.mended(changes.batches)
             if changes.dropped:
@@ -316,12 +319,35 @@ class LMDBStorage(Storage):
         self._check_usable()
         scrub = Scrub(self._damages.add)
         try:
-            while self._ask(scrub.go_on):
-                self._check_usable()
+            while self._scrub_piece(scrub):
+                pass
         except trio.ClosedResourceError:
             return
-        with self._mutex:
-            self._scrubbed_bytes += scrub.bytes
+
+    def _scrub_in_background(self) -> float | None:
+        """Goes on with the scrub of the storage's own schedule. Returns how long to rest, or None when it is done."""
+        self._scrub = self._scrub or Scrub(self._damages.add)
+        before = self._scrub.bytes
+        try:
+            if self._scrub_piece(self._scrub):
+                return (self._scrub.bytes - before) / self._scrub_bytes_per_s if self._scrub_bytes_per_s else 0.0
+        except (StorageFailedError, trio.ClosedResourceError):
+            pass  # every other call says so too
+        self._scrub = None
+        return None
+
+    def _scrub_piece(self, scrub: Scrub) -> bool:
+        """Looks at the next few megabytes. Returns whether there is more."""
+        self._check_usable()
+        before = scrub.bytes
+        try:
+            return self._ask(scrub.go_on)
+        except StorageUncertainError as error:
+            scrub.give_up(str(error))
+            return False
+        finally:
+            with self._mutex:
+                self._scrubbed_bytes += scrub.bytes - before
 
     def damage(self) -> Sequence[Damage]:
         """As `Storage.damage`: what reads and scrubs of this process found."""

@@ -7,6 +7,7 @@ removed after the next opening.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -66,11 +67,19 @@ def remove_piece(transaction: lmdb.Transaction, ledger_id: int) -> bool:
 
 
 class Upkeep:
-    """The thread that removes garbage. `remove_some` removes a piece, and says whether there is more; what it raises is the
-    storage's to report, and ends the thread."""
+    """The thread that removes garbage and scrubs. `remove_some` removes a piece, and says whether there is more; `scrub_some`
+    looks at the next few megabytes, and says how long to rest then, or None when all were looked at. Neither raises."""
 
-    def __init__(self, name: str, remove_some: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        name: str,
+        remove_some: Callable[[], bool],
+        scrub_some: Callable[[], float | None],
+        scrub_interval_s: float,
+    ) -> None:
         self._remove_some = remove_some
+        self._scrub_some = scrub_some
+        self._scrub_interval_s = scrub_interval_s
         self._wake = threading.Event()
         self._is_stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -80,7 +89,7 @@ class Upkeep:
         self._thread.start()
 
     def wake(self) -> None:
-        """There is something to do."""
+        """There is something to remove."""
         self._wake.set()
 
     def stop(self) -> None:
@@ -91,16 +100,18 @@ class Upkeep:
             self._thread.join()
 
     def _run(self) -> None:
-        while True:
-            self._wake.wait()
+        scrub_at = time.monotonic() + self._scrub_interval_s if self._scrub_interval_s else math.inf
+        while not self._is_stopping.is_set():
+            self._wake.wait(min(threading.TIMEOUT_MAX, max(0.0, scrub_at - time.monotonic())))
             self._wake.clear()
             more = True
             while more and not self._is_stopping.is_set():
                 started = time.monotonic()
                 more = self._remove_some()
                 self._is_stopping.wait(_REST_FACTOR * (time.monotonic() - started))
-            if self._is_stopping.is_set():
-                return
+            if time.monotonic() >= scrub_at and not self._is_stopping.is_set():
+                rest_s = self._scrub_some()
+                scrub_at = time.monotonic() + (self._scrub_interval_s if rest_s is None else rest_s)
 
 
 class Scrub:
@@ -131,6 +142,12 @@ class Scrub:
                 more = cursor.next()
         self._end_series(transaction)
         return False
+
+    def give_up(self, description: str) -> None:
+        """LMDB can't go on from here: its own pages are damaged."""
+        place = self._after if len(self._after) == BATCH_KEY_BYTES else bytes(BATCH_KEY_BYTES)
+        _, ledger_id, stamp, first, last, _ = unpack_batch_key(place)
+        self._found(Damage(ledger_id, stamp, first, last, f"from here on nothing can be scrubbed: {description}"))
 
     def _check(self, transaction: lmdb.Transaction, key: bytes, value: bytes | memoryview) -> None:
         _, ledger_id, stamp, first, last, stride = unpack_batch_key(key)

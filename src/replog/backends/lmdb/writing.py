@@ -75,7 +75,8 @@ class Changes:
 
     def __init__(self, transaction: lmdb.Transaction, deleted: LedgerRanges, known: Known) -> None:
         self.batches: list[Batch] = []
-        self.dropped: list[int] = []
+        self.dropped: set[int] = set()
+        self.garbage: list[int] = []  # those of them that left batches behind
         self.batch_bytes = 0
         self.ledgers_added = 0
         self._transaction = transaction
@@ -155,12 +156,13 @@ class Changes:
         was_known = transaction.delete(id_key(LEDGER, ledger_id))
         if was_known or ledger_id in self.marks:
             transaction.put(id_key(GARBAGE, ledger_id), b"")
+            self.garbage.append(ledger_id)
         self.ledgers_added -= was_known
         self.marks.pop(ledger_id, None)
         for key in [key for key in self.series if key[0] == ledger_id]:
             del self.series[key]
         self._delete_for_ever(ledger_id)
-        self.dropped.append(ledger_id)
+        self.dropped.add(ledger_id)
 
     def _delete_for_ever(self, ledger_id: int) -> None:
         """Joins the id to the ranges of deleted ledgers beside it."""
