@@ -267,7 +267,7 @@ async def test_a_directory_of_another_version_is_refused(tmp_path: Path) -> None
         pass
     (described,) = (tmp_path / "bookie-0").glob("*.json")
     text = described.read_text()
-    described.write_text(text.replace('"version": 1', '"version": 99'))
+    described.write_text(text.replace('"version": 2', '"version": 99'))
     assert described.read_text() != text
     with pytest.raises(StorageIdentityError):
         async with replog.embed(tmp_path):
