@@ -111,7 +111,7 @@ def list_record(listing: Listing, record: RecordReport, for_programs: bool) -> N
     batches = record.batches
     alone = batches[0] if record.type == "BATCH" and batches else None
     ids = _ids(alone) if alone else f"{len(batches)} batches" if batches else None
-    damaged = [batch.problem for batch in batches if batch.problem]
+    damaged = [problem for problem in (record.fault, *(batch.problem for batch in batches)) if problem]
     marks = record.marks
     detail = damaged[0] if damaged else record.detail
     if marks is not None:

@@ -10,7 +10,16 @@ from replog.abc import DropLedger, Mutation, PutBatch, SetMarks
 from replog.backends.files.inspecting import find_place, inspect_journal, reading
 from replog.backends.files.inspecting.reading import InspectedFile
 from replog.backends.files.inspecting.reports import JournalFileReport, Problem, RecordReport
-from replog.backends.files.record import PAGE_BYTES, RECORD_HEADER_BYTES
+from replog.backends.files.record import (
+    PAGE_BYTES,
+    RECORD_HEADER_BYTES,
+    FileHeader,
+    RecordType,
+    checksum_seed,
+    pack_file_header,
+    pack_record_header,
+    payload_checksum,
+)
 from replog.errors import ConfigError, ReplogError
 from replog.testing.disk import MemoryDisk
 from replog.testing.storage_exam import make_batch
@@ -295,3 +304,54 @@ def test_nothing_is_left_behind(tmp_path: Path) -> None:
     before = traces(tmp_path)
     inspected(tmp_path / "st", with_records=True)
     assert traces(tmp_path) == before
+
+
+def test_a_file_that_is_used_again_before_its_header_is_read_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "st"
+    make_filled(path)
+    journal = path / "journal"
+    real = InspectedFile.file_header
+
+    def late(file: InspectedFile) -> FileHeader | None:
+        if file.name == "000000000001.journal":
+            (journal / file.name).rename(journal / "000000000099.journal")
+            with open(journal / "000000000099.journal", "r+b") as recycled:
+                recycled.write((journal / "000000000002.journal").read_bytes()[:PAGE_BYTES])
+        return real(file)
+
+    monkeypatch.setattr(InspectedFile, "file_header", late)
+    first = next(inspect_journal(find_place(str(path))))
+    assert isinstance(first, JournalFileReport)
+    assert (first.state, [each.kind for each in first.problems]) == ("gone", ["gone"])
+
+
+# -- records that are intact and make no sense ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("record_type", "payload"),
+    [
+        (RecordType.MARKS, b"short"),
+        (RecordType.DROP, b""),
+        (RecordType.EPOCH, b"1"),
+        (RecordType.CHECKPOINT, b"\xff" * 9),
+        (RecordType.BATCH, b""),
+        (RecordType.BATCH, b"x" * 200),
+        (RecordType.RUN, b"rlog" + b"\xff" * 100),
+        (77, b"of the future"),
+    ],
+    ids=repr,
+)
+def test_a_record_that_makes_no_sense_is_told(tmp_path: Path, record_type: int, payload: bytes) -> None:
+    identity = bytes(range(16))
+    seed = checksum_seed(1, identity)
+    page = pack_file_header(FileHeader(1, 5, identity))
+    checksum = payload_checksum(payload)
+    header = pack_record_header(seed, record_type, payload, 0, True, 5, 1, checksum)
+    (tmp_path / "000000000001.journal").write_bytes(page + header + payload)
+    reports = inspected(tmp_path, with_records=True)
+    (record,) = records_of(reports)
+    assert record.is_intact
+    assert [problem.offset for problem in damage_of(reports)] == [PAGE_BYTES]

@@ -11,7 +11,7 @@ from replog.backends.files.directory import entry_log_name, entry_log_number, jo
 from replog.backends.files.inspecting.indexes import DamagedIndex, OpenIndex, entry_log_or_journal, index_of, log_path
 from replog.backends.files.inspecting.places import Place
 from replog.backends.files.inspecting.reading import InspectedFile, Progress, Unreadable, ignore_progress
-from replog.backends.files.inspecting.records import report_record
+from replog.backends.files.inspecting.records import problems_in, report_record
 from replog.backends.files.inspecting.reports import EntryLogReport, LedgerUsage, Problem, RecordReport
 from replog.backends.files.inspecting.scanning import EntryLogScan, LogScan, read_file_header
 from replog.backends.files.inspecting.survey import add_usage, places_in, survey
@@ -137,7 +137,9 @@ class LogInspection:
                         for place in places_in(log.path, record):
                             add_usage(self._usage, place)
                     if with_records:
-                        yield report_record(log.path, record)
+                        described = report_record(log.path, record)
+                        report.problems += problems_in(log.path, described)
+                        yield described
                 report.problems += scan.problems
         except Unreadable as error:
             report.problems.append(

@@ -19,11 +19,13 @@ from replog.backends.files.inspecting.reading import (
     Unreadable,
     ignore_progress,
 )
-from replog.backends.files.inspecting.records import as_epoch, report_record
+from replog.backends.files.inspecting.records import as_epoch, problems_in, report_record
 from replog.backends.files.inspecting.reports import JournalFileReport, Problem, RecordReport
 from replog.backends.files.inspecting.scanning import LogScan, ScannedRecord, read_file_header
 from replog.backends.files.record import FileRange, RecordType, unpack_checkpoint
 from replog.errors import ConfigError
+
+_KNOWN_TYPES = frozenset(RecordType)
 
 
 @attrs.define
@@ -142,12 +144,15 @@ class WalkedFile:
                 report.file_bytes = file.size_bytes
                 header = read_file_header(file, self.number, self._walk.place.identity)
                 if isinstance(header, Problem):
+                    report.state = "gone" if header.kind == "gone" else report.state
                     report.problems.append(header)
                     return
                 scan = self.scan = LogScan(file, header, self._walk.expected_sequence(self.number))
                 for record in scan:
-                    batches += record.header.record_type == RecordType.BATCH
-                    self._walk.note(self.number, record)
+                    if record.header.record_type == RecordType.BATCH:
+                        batches += 1
+                    else:
+                        self._note(record)
                     yield record
                 report.batches = batches
                 self._finish(file, scan)
@@ -155,6 +160,12 @@ class WalkedFile:
             if error.is_gone:
                 report.state = "gone"
             report.problems.append(_unreadable(error))
+
+    def _note(self, record: ScannedRecord) -> None:
+        self._walk.note(self.number, record)
+        if record.is_intact and record.header.record_type not in _KNOWN_TYPES:
+            reason = f"a record of type {record.header.record_type}, unknown to this replog: use a newer one"
+            self.report.problems.append(Problem(self.path, record.offset, "unreadable", reason))
 
     def _finish(self, file: InspectedFile, scan: LogScan) -> None:
         report = self.report
@@ -200,7 +211,9 @@ def inspect_journal(
         for walked in walk.files(first_number, paths):
             for record in walked.records():
                 if with_records:
-                    yield report_record(walked.path, record)
+                    report = report_record(walked.path, record)
+                    walked.report.problems += problems_in(walked.path, report)
+                    yield report
             yield walked.report
         if place.file is None:
             for path in place.spares():

@@ -34,13 +34,13 @@ class Unreadable(Exception):
 class InspectedFile:
     """A file that is open for reading, as a context. Raises `Unreadable`, also from its constructor.
 
-    `data` is what was read last; `seek` says where in it a place is."""
+    `data` is what was read last, from `start` on; `seek` says where in it a place is."""
 
     def __init__(self, path: str, progress: Progress = ignore_progress) -> None:
         self.path = path
         self.name = os.path.basename(path)
         self._progress = progress
-        self._start = 0
+        self.start = 0
         self.data = b""
         self.fd = -1
         try:
@@ -68,11 +68,11 @@ class InspectedFile:
 
     def seek(self, offset: int, length: int) -> int:
         """Where in `data` this place is, or -1 if the file ends before these bytes do."""
-        at = offset - self._start
+        at = offset - self.start
         if at < 0 or at + length > len(self.data):
             self.data = self.read(offset, max(length, WINDOW_BYTES))
             self._progress(len(self.data))
-            self._start = offset
+            self.start = offset
             at = 0
         return at if at + length <= len(self.data) else -1
 

@@ -6,7 +6,7 @@ import os
 import struct
 from collections.abc import Iterator
 
-from replog.backends.files.inspecting.reports import BatchReport, MarksReport, RecordReport
+from replog.backends.files.inspecting.reports import BatchReport, MarksReport, Problem, RecordReport
 from replog.backends.files.inspecting.scanning import ScannedRecord
 from replog.backends.files.record import (
     LAST_OF_GROUP,
@@ -22,8 +22,8 @@ from replog.protocol.batch import HEADER, Batch, check_damage, decode
 from replog.protocol.digest import DigestType
 
 _DIGESTS = {DigestType.CRC32C: "crc32c", DigestType.HMAC_SHA256: "hmac-sha256"}
+_TYPE_NAMES = {int(record_type): record_type.name for record_type in RecordType}
 _SIZE_FIELD = 4  # of a batch's header
-_LEDGER_FIELD, _FIRST_FIELD = 8, 9
 
 
 def batch_places(payload: memoryview) -> Iterator[tuple[int, int]]:
@@ -72,9 +72,7 @@ def described(path: str, offset: int, batch: Batch) -> BatchReport:
 def report_record(path: str, record: ScannedRecord) -> RecordReport:
     """The record, and what it holds if it is intact."""
     offset, header, payload, is_intact = record
-    name = (
-        RecordType(header.record_type).name if header.record_type in set(RecordType) else f"type {header.record_type}"
-    )
+    name = _TYPE_NAMES.get(header.record_type) or f"type {header.record_type}"
     report = RecordReport(
         os.path.basename(path),
         offset,
@@ -89,18 +87,25 @@ def report_record(path: str, record: ScannedRecord) -> RecordReport:
         try:
             _describe(report, header.record_type, payload)
         except struct.error:
-            report.is_intact = False
-            report.detail = "its payload is too short for its type"
+            report.fault = "its payload is too short for its type"
     return report
+
+
+def problems_in(path: str, report: RecordReport) -> list[Problem]:
+    """What is wrong with what an intact record holds: then it was written so."""
+    found = [Problem(path, batch.offset, "damage", batch.problem) for batch in report.batches if batch.problem]
+    if report.fault:
+        found.append(Problem(path, report.offset, "damage", report.fault))
+    return found
 
 
 def _describe(report: RecordReport, record_type: int, payload: memoryview) -> None:
     if record_type in (RecordType.BATCH, RecordType.RUN):
         start = report.offset + RECORD_HEADER_BYTES
-        places = batch_places(payload)
+        places = list(batch_places(payload))
         report.batches = [report_batch(report.path, start + at, bytes(payload[at : at + size])) for at, size in places]
-        if sum(batch.size_bytes for batch in report.batches) != len(payload):
-            report.detail = "it does not hold whole batches"
+        if not places or sum(batch.size_bytes for batch in report.batches) != len(payload):
+            report.fault = "it does not hold whole batches"
         report.ledger_id = report.batches[0].ledger_id if report.batches else None
     elif record_type == RecordType.MARKS:
         report.ledger_id, key, fence_term, confirmed = unpack_marks(payload)

@@ -62,7 +62,7 @@ class RecordReport:
     """A record of a journal file or an entry log. `offset` is that of its header, `size_bytes` includes it.
 
     `ledger_id` is None for records of no ledger; `batches` has one in a BATCH record and several in a RUN, if it is intact;
-    `detail` says in words what the other types hold."""
+    `detail` says in words what the other types hold, `fault` why what an intact record holds makes no sense."""
 
     path: str
     offset: int
@@ -76,6 +76,7 @@ class RecordReport:
     batches: list[BatchReport] = attrs.field(factory=list)
     marks: MarksReport | None = None
     detail: str = ""
+    fault: str = ""
 
 
 @attrs.define

@@ -31,6 +31,7 @@ from replog.backends.files.record import (
     unpack_record_header,
 )
 
+_EPOCH_BYTES = 8
 _PROBLEMS_MAX = 1000  # in one file: whoever has more has lost the file
 
 
@@ -76,6 +77,7 @@ class LogScan:
     def __iter__(self) -> Iterator[ScannedRecord]:
         try:
             while True:
+                yield from self._burst()
                 record = self._next()
                 if record is None or not record.is_intact:
                     record = self._judge()
@@ -96,6 +98,47 @@ class LogScan:
             self.problems.append(Problem(self.file.path, offset, kind, reason))
 
     # -- the chain of records -------------------------------------------------------------------------------------
+
+    def _burst(self) -> list[ScannedRecord]:
+        """All that `_next` and `_advance` would give one by one, as far as it is intact and in memory: most of a file."""
+        file = self.file
+        data, start, seed = file.data, file.start, self.seed
+        size, view = len(data), memoryview(data)
+        at = self._offset - start
+        epoch, sequence, position, is_whole = self.epoch, self._sequence, self._position, self._is_group_whole
+        found: list[ScannedRecord] = []
+        if sequence is None or at < 0:
+            return found
+        while at + RECORD_HEADER_BYTES <= size:
+            header = unpack_record_header(data, at, seed)
+            if header is None or header[6] != epoch or header[7] != sequence or header[5] != position:
+                break
+            begin = at + RECORD_HEADER_BYTES
+            stop = begin + header[4]
+            if stop > size:
+                break
+            payload = view[begin:stop]
+            if payload_checksum(payload) != header[8]:
+                break
+            found.append(ScannedRecord(start + at, header, payload, True))
+            is_whole = is_whole or position == 0
+            position += 1
+            at = stop
+            if header[1] == RecordType.EPOCH and header[4] >= _EPOCH_BYTES:
+                epoch = unpack_epoch(payload)
+            if header[2] & LAST_OF_GROUP:
+                if is_whole:
+                    self.end = start + at
+                    self.groups += 1
+                self.last_sequence = sequence
+                sequence += 1
+                position = 0
+        if found:
+            self.records += len(found)
+            self.first_sequence = found[0].header.sequence if self.first_sequence is None else self.first_sequence
+            self._offset, self.epoch = start + at, epoch
+            self._sequence, self._position, self._is_group_whole = sequence, position, is_whole
+        return found
 
     def _next(self) -> ScannedRecord | None:
         """The record that stands here if its header is intact and belongs here."""
@@ -123,7 +166,7 @@ class LogScan:
         self._position = header.position + 1
         self.records += 1
         self.first_sequence = header.sequence if self.first_sequence is None else self.first_sequence
-        if record.is_intact and header.record_type == RecordType.EPOCH and header.length >= 8:
+        if record.is_intact and header.record_type == RecordType.EPOCH and header.length >= _EPOCH_BYTES:
             self.epoch = unpack_epoch(record.payload)
         if header.flags & LAST_OF_GROUP:
             if self._is_group_whole:
@@ -253,6 +296,9 @@ class EntryLogScan(LogScan):
         super().__init__(file, header, 0)
         self._is_complete = False
 
+    def _burst(self) -> list[ScannedRecord]:
+        return []  # its records are few and large
+
     def _next(self) -> ScannedRecord | None:
         return None if self._is_complete else super()._next()
 
@@ -294,12 +340,17 @@ class EntryLogScan(LogScan):
 def read_file_header(file: InspectedFile, number: int | None, identity: bytes | None) -> FileHeader | Problem:
     """The header page, or why it isn't the one that belongs here. Raises `Unreadable`."""
     header = file.file_header()
+    reason = ""
     if header is None:
-        return Problem(file.path, 0, "damage", "its header page is unreadable")
-    if header.format != FORMAT:
+        reason = "its header page is unreadable"
+    elif header.format != FORMAT:
         return Problem(file.path, 0, "unreadable", f"it has format {header.format}: use a newer replog")
-    if identity is not None and header.identity != identity:
-        return Problem(file.path, 0, "damage", f"it is a file of bookie-{header.identity.hex()}")
-    if number is not None and header.number != number:
-        return Problem(file.path, 0, "damage", f"it is file {header.number}, misnamed")
-    return header
+    elif identity is not None and header.identity != identity:
+        reason = f"it is a file of bookie-{header.identity.hex()}"
+    elif number is not None and header.number != number:
+        reason = f"it is file {header.number}, misnamed"
+    if header is not None and not reason:
+        return header
+    if not file.is_in_place():  # recycling renames a file before it overwrites it
+        return Problem(file.path, 0, "gone", "it was used again since its name was read")
+    return Problem(file.path, 0, "damage", reason)
