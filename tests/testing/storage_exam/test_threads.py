@@ -21,13 +21,6 @@ class Cheat(MemoryStorage):
     """Right for one thread, but for what a subclass does."""
 
 
-class BatchesBackToFront(Cheat):
-    def commit(self, mutations: Sequence[Mutation]) -> None:
-        for mutation in reversed(mutations) if all(isinstance(each, PutBatch) for each in mutations) else mutations:
-            super().commit([mutation])
-            time.sleep(0)
-
-
 class LastBatchFirst(Cheat):
     def commit(self, mutations: Sequence[Mutation]) -> None:
         batches = [each for each in mutations if isinstance(each, PutBatch)]
@@ -125,7 +118,6 @@ class NothingAtHandAfterClosing(Cheat):
 
 
 SENTENCES = {
-    BatchesBackToFront: "empty only if the entry is proven absent",
     LastBatchFirst: "never sees a later mutation of a ledger without an earlier one|marks: of one moment",
     MarksFirst: "marks: of one moment",
     LastEntryFirst: "marks: last_entry_id is the highest|marks: of one moment",
@@ -141,8 +133,9 @@ def test_a_cheat_is_told_what_it_breaks(kind: type[Cheat], tmp_path: Path) -> No
     for check in (*basics.CHECKS, *marks.CHECKS):
         check(Candidate(opener(kind), tmp_path / check.__name__))
     with pytest.raises(AssertionError, match=f"broken contract of Storage: .*({SENTENCES[kind]})"):
-        for check in threads.CHECKS:
-            check(Candidate(opener(kind), tmp_path / check.__name__))
+        for attempt in range(5):  # readers look when the scheduler lets them
+            for check in threads.CHECKS:
+                check(Candidate(opener(kind), tmp_path / f"{check.__name__}_{attempt}"))
 
 
 class WouldWait(MemoryStorage):
