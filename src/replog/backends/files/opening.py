@@ -57,17 +57,18 @@ def open_directory(disk: Disk, path: str, options: FilesOptions) -> Opened:
         found = Format(VERSION, make_storage(disk, path, options), bool(options.journal_dir))
     journal = _journal_directory(disk, path, options, found)
     with named_errors(f"sync {path}"):
-        disk.sync_directory(path)  # first: what is read here decides what is removed, and a killed process synced nothing
+        disk.sync_directory(
+            path
+        )  # first: what is read here decides what is removed, and a killed process synced nothing
     identity = identity_of(found.bookie_id)
     catalog = _read_catalog(disk, path, identity) if found.version >= VERSION else None
     index = Index()
     adopted: dict[int, JournalFile] = {}
     entry_logs: dict[int, EntryLogFile] = {}
     if catalog is not None:
-        _clear_unfinished(disk, path, catalog)
         adopted, entry_logs = _load(disk, path, journal, identity, catalog, index)
     first_number = catalog.first_journal if catalog else 1
-    dead, files, spares = _find_journals(disk, journal, found.bookie_id, options, adopted, first_number)
+    dead, files, spares, litter = _find_journals(disk, journal, found.bookie_id, options, adopted, first_number)
     if not files:
         raise StorageDamagedError(f"{journal} has no journal file", RECOVER)
     try:
@@ -79,6 +80,9 @@ def open_directory(disk: Disk, path: str, options: FilesOptions) -> Opened:
                     file.fd = disk.open(file.path)
             _settle(disk, replay)
             disk.sync_directory(journal)
+        with named_errors(f"clear {path}"):  # last: whoever put a wrong catalog here can still put the right one back
+            for name in (*litter, *(_unfinished(disk, path, catalog) if catalog else ())):
+                disk.unlink(name)
     except BaseException:
         close_files(disk, [*files, *adopted.values(), *entry_logs.values()])
         raise
@@ -130,16 +134,13 @@ def _read_catalog(disk: Disk, path: str, identity: bytes) -> Catalog:
     return catalog
 
 
-def _clear_unfinished(disk: Disk, path: str, catalog: Catalog) -> None:
-    """Removes entry logs, and parts of them, that no catalog has."""
+def _unfinished(disk: Disk, path: str, catalog: Catalog) -> list[str]:
+    """Entry logs, and parts of them, that the catalog has not."""
     logs = f"{path}/{LOGS}"
     kept = {entry_log_name(file.number) for file in catalog.files if not file.is_journal}
     kept |= {name.removesuffix(".log") + ".index" for name in kept}
-    with named_errors(f"clear {logs}"):
-        disk.make_directory(logs)  # a copy of the storage may lack it while it is empty
-        for name in disk.names(logs):
-            if name not in kept:
-                disk.unlink(f"{logs}/{name}")
+    disk.make_directory(logs)  # a copy of the storage may lack it while it is empty
+    return [f"{logs}/{name}" for name in disk.names(logs) if name not in kept]
 
 
 def _load(
@@ -192,17 +193,18 @@ def _find_journals(
     options: FilesOptions,
     adopted: dict[int, JournalFile],
     first_number: int,
-) -> tuple[list[JournalFile], list[JournalFile], list[str]]:
-    """Of the journal files that are not adopted those that nobody needs, and those to replay, ascending; and the names of
-    the spare ones. Removes what a crash left half made, and indexes that no catalog has."""
+) -> tuple[list[JournalFile], list[JournalFile], list[str], list[str]]:
+    """Of the journal files that are not adopted those that nobody needs, and those to replay, ascending; the names of the
+    spare ones; and the paths of what a crash left half made, of indexes that no catalog has, of spare files beyond need."""
     dead: list[JournalFile] = []
     files: list[JournalFile] = []
     spares: list[str] = []
+    litter: list[str] = []
     with named_errors(f"read {directory}"):
         try:
             names = disk.names(directory)
         except FileNotFoundError:
-            return [], [], []
+            return [], [], [], []
         for name in names:
             path = f"{directory}/{name}"
             number = journal_number(name)
@@ -220,9 +222,9 @@ def _find_journals(
                 or name.endswith(".tmp")
                 or (name.endswith(".index") and journal_number(name.removesuffix(".index") + ".journal") not in adopted)
             ):
-                disk.unlink(path)
+                litter.append(path)
     files.sort(key=lambda file: file.number)
-    return dead, files, spares
+    return dead, files, spares, litter
 
 
 def _fits(disk: Disk, path: str, options: FilesOptions) -> bool:
