@@ -178,3 +178,23 @@ def test_aborting_does_not_wait_for_busy_readers(tmp_path: Path) -> None:
             done.set()
             for reader in readers:
                 reader.join(20)
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_threads_that_fork_at_once_leave_no_lock_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_FORK_TIMEOUT_S", 0.05)
+
+    def child() -> int:
+        return 3
+
+    with opened(tmp_path) as found:
+        statuses: list[int] = []
+        threads = [threading.Thread(target=lambda: statuses.extend(forked(child) for _ in range(20))) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert statuses == [3] * 60
+        assert found.writing.acquire(timeout=5)
+        found.writing.release()
+        assert found.gate.alone(lambda: None, timeout_s=5)

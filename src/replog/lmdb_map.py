@@ -169,9 +169,11 @@ class LMDBMap:
 _open: list[LMDBMap] = []
 _inherited: dict[str, LMDBMap] = {}
 _forking: list[LMDBMap] = []
+_fork_lock = threading.Lock()  # threads that fork at once would find each other's locks taken, and leave them so
 
 
 def _before_fork() -> None:
+    _fork_lock.acquire()
     _forking[:] = _open
     for each in _forking:
         each._before_fork()
@@ -181,6 +183,7 @@ def _after_fork_in_parent() -> None:
     for each in _forking:
         each._after_fork()
     _forking.clear()
+    _fork_lock.release()
 
 
 def _after_fork_in_child() -> None:
@@ -189,6 +192,7 @@ def _after_fork_in_child() -> None:
         _inherited[each.path] = each
     _forking.clear()
     _open.clear()
+    _fork_lock.release()
 
 
 os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
