@@ -83,9 +83,8 @@ class Judge:
             expect(isinstance(damage, Damage), "damage: a sequence of `Damage`", damage)
             read = (damage.ledger_id, damage.first_entry_id, damage.stamp, 0)
             answer = _unless_doubtful(partial(storage.read, *read))
-            expect(
-                answer is None, "damage: reads of them raise StorageUncertainError (R4)", f"{damage}; read: {answer}"
-            )
+            why = "damage: reads of them raise StorageUncertainError (R4): what can be read, from any copy, is not damaged"
+            expect(answer is None, why, f"{damage}; read: {answer}")
         if type(storage).damage is not Storage.damage:
             for batch in doubtful:
                 is_listed = any(_is_of(batch, damage) for damage in known)
