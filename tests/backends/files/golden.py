@@ -64,9 +64,9 @@ def disk_with(files: dict[str, bytes], root: str = "/st") -> MemoryDisk:
     return disk
 
 
-def crc32c_of(content: bytes) -> int:
-    """CRC-32C, bit by bit from its definition: nothing of the library is used."""
-    checksum = 0xFFFFFFFF
+def crc32c_of(content: bytes, start: int = 0) -> int:
+    """CRC-32C from its definition: nothing of the library is used. `start` is that of what is before."""
+    checksum = start ^ 0xFFFFFFFF
     for byte in content:
         checksum = _TABLE[(checksum ^ byte) & 0xFF] ^ (checksum >> 8)
     return checksum ^ 0xFFFFFFFF

@@ -1,79 +1,206 @@
-"""The bytes on the disk (format 1): what was written once is read for ever.
+"""The bytes on the disk: what was written once is read for ever.
 
-The golden files were written by the first version; a difference means a new format, with a number of its own.
-"""
+The golden files were written by the first version that had the format; a difference means a new format, with a number of
+its own. `tests/formats/test_files_storage.py` reads them without the library."""
 
 import contextlib
 import itertools
-from pathlib import Path
 
-from replog.abc import DropLedger, Marks, PutBatch, SetMarks
+import pytest
+
+from replog.abc import DropLedger, Marks, PutBatch, SetMarks, Storage
 from replog.backends.files import record
-from replog.backends.files.disk import write_all
+from replog.backends.files.catalog import Catalog, CatalogFile, pack_catalog, unpack_catalog
+from replog.backends.files.directory import journal_name, write_format, write_journal_cookie
+from replog.backends.files.entry_log import EntryLogWriter
+from replog.backends.files.index import Index, Location, Section
+from replog.backends.files.indexing import read_directory, read_page, write_index
+from replog.backends.files.log_file import EntryLogFile, JournalFile, LogFile
+from replog.backends.files.scanning import FoundBatch, scan_entry_log
+from replog.backends.memory import MemoryStorage
 from replog.backends.ranges import LedgerRanges
+from replog.protocol.batch import Batch
 from replog.protocol.digest import DigestType
 from replog.protocol.mutations import DELETED_TERM
 from replog.testing.disk import MemoryDisk
 from replog.testing.storage_exam import make_batch
+from tests.backends.files.golden import FORMATS, as_hex, disk_with, files_from_hex, from_hex
+from tests.backends.files.small_storage import PARTS, SmallStorage, commits, small_options
+from tests.backends.files.small_storage import small_files as small_files
 from tests.backends.files.workload import FIRST_FILE, open_small
 
-FORMATS = Path(__file__).parents[2] / "formats"
-GOLDEN_JOURNAL = FORMATS / "files-storage-v1-journal.hex"
-GOLDEN_FORMAT_FILE = FORMATS / "files-storage-v1-storage.json"
-
+BOOKIE_ID = "bookie-01010101010141018101010101010101"
+IDENTITY = bytes.fromhex("01010101010141018101010101010101")
 FIRST, SECOND = make_batch(7, 0, 2), make_batch(7, 2, 1, stride=3, stamp=2, digest_type=DigestType.HMAC_SHA256)
+THIRD = make_batch(8, 0, 3, stride=2)
 
 
-def write_storage() -> MemoryDisk:
+def golden(name: str) -> str:
+    return (FORMATS / f"files-storage-{name}").read_text()
+
+
+def fixed_disk() -> MemoryDisk:
+    """Random bytes are 01, 02, 03, ..."""
     disk = MemoryDisk(seed=1)
     numbers = itertools.count(1)
     disk.random_bytes = lambda size: bytes([next(numbers)]) * size  # type: ignore[method-assign]
-    with contextlib.closing(open_small(disk)) as storage:
-        storage.commit([PutBatch(FIRST), SetMarks(7, b"key", 3, 0), SetMarks(8, None, 5)])
-        storage.commit([DropLedger(9), PutBatch(SECOND)])
+    disk.make_directory("/d")
     return disk
 
 
-def as_hex(content: bytes | bytearray) -> str:
-    """Lines of 32 bytes, without the zeros at the end; lines of zeros only are counted."""
-    lines = [content[at : at + 32].ljust(32, b"\0").hex() for at in range(0, len(content.rstrip(b"\0")), 32)]
-    folded = [(line, sum(1 for _ in same)) for line, same in itertools.groupby(lines)]
-    return "".join(f"{line} x{count}\n" if count > 1 else f"{line}\n" for line, count in folded)
+# -- the journal and the format files -----------------------------------------------------------------------------
 
 
-def from_hex(text: str) -> bytes:
-    pieces = []
-    for line in text.splitlines():
-        digits, _, count = line.partition(" x")
-        pieces.append(bytes.fromhex(digits) * int(count or 1))
-    return b"".join(pieces)
-
-
-def test_the_same_bytes_are_written() -> None:
-    disk = write_storage()
-    assert as_hex(disk.content(FIRST_FILE)) == GOLDEN_JOURNAL.read_text()
-    assert disk.content("/st/storage.json").decode() == GOLDEN_FORMAT_FILE.read_text()
-
-
-def test_the_golden_bytes_are_read() -> None:
-    disk = MemoryDisk()
-    for directory in ("/st", "/st/journal"):
-        disk.make_directory(directory)
-    for path, content in (
-        (FIRST_FILE, from_hex(GOLDEN_JOURNAL.read_text()).ljust(64 << 10, b"\0")),
-        ("/st/storage.json", GOLDEN_FORMAT_FILE.read_bytes()),
-    ):
-        fd = disk.open(path, create=True)
-        write_all(disk, fd, (content,), 0)
-        disk.close(fd)
+def test_the_same_journal_is_written() -> None:
+    disk = fixed_disk()
     with contextlib.closing(open_small(disk)) as storage:
-        assert storage.bookie_id == "bookie-01010101010141018101010101010101"
-        assert storage.ledger_ids() == [7, 8]
-        assert storage.read(7, 0, 1, 10_000) == [FIRST]
-        assert storage.read(7, 2, 2, 10_000) == [SECOND]
-        assert storage.marks(7) == Marks(b"key", 3, 0, 2)
-        assert storage.marks(8) == Marks(None, 5)
-        assert storage.marks(9) == Marks(fence_term=DELETED_TERM)
+        storage.commit([PutBatch(FIRST), SetMarks(7, b"key", 3, 0), SetMarks(8, None, 5)])
+        storage.commit([DropLedger(9), PutBatch(SECOND)])
+    assert as_hex(disk.content(FIRST_FILE)) == golden("v1-journal.hex")
+    assert disk.content("/st/storage.json").decode() == golden("v2-storage.json")
+
+
+def test_the_same_format_files_are_written() -> None:
+    disk = fixed_disk()
+    write_format(disk, "/d", BOOKIE_ID, is_journal_elsewhere=True)
+    assert disk.content("/d/storage.json").decode() == golden("v2-storage-elsewhere.json")
+    write_journal_cookie(disk, "/d", BOOKIE_ID)
+    assert disk.content("/d/journal.json").decode() == golden("v2-journal.json")
+
+
+def expect_golden_content(storage: Storage) -> None:
+    assert storage.bookie_id == BOOKIE_ID
+    assert storage.ledger_ids() == [7, 8]
+    assert storage.read(7, 0, 1, 10_000) == [FIRST]
+    assert storage.read(7, 2, 2, 10_000) == [SECOND]
+    assert storage.marks(7) == Marks(b"key", 3, 0, 2)
+    assert storage.marks(8) == Marks(None, 5)
+    assert storage.marks(9) == Marks(fence_term=DELETED_TERM)
+
+
+def test_a_storage_of_version_1_is_read() -> None:
+    journal = from_hex(golden("v1-journal.hex")).ljust(64 << 10, b"\0")
+    disk = disk_with({f"journal/{journal_name(1)}": journal, "storage.json": golden("v1-storage.json").encode()})
+    for _ in range(2):  # as it was, and after it became version 2
+        with contextlib.closing(open_small(disk)) as storage:
+            expect_golden_content(storage)
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_a_storage_of_version_2_is_read(elsewhere: bool) -> None:
+    """An entry log, full journal files and a current one, as `small_storage` makes them."""
+    made = SmallStorage(MemoryDisk(), small_options(elsewhere=elsewhere), MemoryStorage())
+    for mutations in (mutations for part in PARTS for mutations in commits(part)):
+        made.acknowledged.commit(mutations)
+    files = files_from_hex(golden(f"v2-directory-{'elsewhere' if elsewhere else 'inside'}.hex"))
+    assert {name.rpartition(".")[2] for name in files} == {
+        "json",
+        "st/catalog",
+        "log",
+        "index",
+        "journal",
+        "st/reserve",
+    }
+    assert made.examine(disk_with(files, ""), ()) == "right"
+
+
+# -- indexes, entry logs, the catalog -----------------------------------------------------------------------------
+
+
+def journal_index(disk: MemoryDisk) -> JournalFile:
+    """The index of a journal file with three batches."""
+    file = JournalFile(3, f"/d/{journal_name(3)}", -1, IDENTITY, 0, 0)
+    index = Index()
+    offset = record.PAGE_BYTES
+    for batch in (FIRST, THIRD, SECOND):
+        offset += record.RECORD_HEADER_BYTES
+        place = Location(file, offset, len(batch.data), record.payload_checksum(batch.data))
+        index.put_batch(
+            batch.ledger_id, batch.stamp, batch.first_entry_id, batch.last_entry_id, batch.stride, -1, place
+        )
+        offset += len(batch.data)
+    file.position = offset
+    write_index(disk, file, IDENTITY, file.sections)
+    return file
+
+
+def test_the_same_index_is_written_and_read() -> None:
+    disk = fixed_disk()
+    file = journal_index(disk)
+    assert as_hex(disk.content(file.index_path)) == golden("index-v1.hex")
+    again = JournalFile(3, file.path, -1, IDENTITY, 0, 0)
+    sections = read_directory(disk, again, IDENTITY)
+    assert sections is not None
+    assert (again.position, again.switches) == (file.position, 3)
+    assert [(each.ledger_id, each.stamp, each.first, each.last, each.count) for each in sections] == [
+        (7, 1, 0, 1, 1),
+        (7, 2, 2, 2, 1),
+        (8, 1, 0, 4, 1),
+    ]
+    expect_places(disk, sections, {FIRST: 4136, SECOND: 4136 + sum(map(size_of, (FIRST, THIRD))) + 80, THIRD: 4304})
+
+
+def size_of(batch: Batch) -> int:
+    return len(batch.data)
+
+
+def expect_places(disk: MemoryDisk, sections: list[Section], offsets: dict[Batch, int]) -> None:
+    found = {}
+    for section in sections:
+        page = read_page(disk, section)
+        assert page is not None
+        for at in range(len(page)):
+            key = (section.ledger_id, section.stamp, *page.identity(at))
+            found[key] = page.location(at, section.file)[1:]
+    assert found == {
+        (each.ledger_id, each.stamp, each.first_entry_id, each.last_entry_id, each.stride): (
+            offset,
+            len(each.data),
+            record.payload_checksum(each.data),
+        )
+        for each, offset in offsets.items()
+    }
+
+
+def test_the_same_entry_log_is_written_and_read() -> None:
+    disk = fixed_disk()
+    writer = EntryLogWriter(disk, "/d", 5, IDENTITY)
+    for batches in ((FIRST, make_batch(7, 2, 2)), (SECOND,), (THIRD,)):
+        writer.begin_section(batches[0].ledger_id, batches[0].stamp)
+        for batch in batches:
+            checksum = record.payload_checksum(batch.data)
+            writer.add(batch.first_entry_id, batch.last_entry_id, batch.stride, batch.data, checksum)
+    file: LogFile = writer.finish()
+    assert as_hex(disk.content(file.path)) == golden("entry-log-v1.hex")
+    assert as_hex(disk.content(file.index_path)) == golden("entry-log-index-v1.hex")
+    again = EntryLogFile(5, file.path, -1)
+    batches_found = list(scan_entry_log(disk, again, IDENTITY))
+    assert again.position == file.position == len(disk.content(file.path))
+    assert [_identity(each) for each in batches_found] == [
+        (7, 1, 0, 1, 1),
+        (7, 1, 2, 3, 1),
+        (7, 2, 2, 2, 3),
+        (8, 1, 0, 4, 2),
+    ]
+    for found, batch in zip(batches_found, (FIRST, make_batch(7, 2, 2), SECOND, THIRD), strict=True):
+        _, offset, size, checksum = found.location
+        assert bytes(disk.content(file.path)[offset : offset + size]) == batch.data
+        assert checksum == record.payload_checksum(batch.data)
+
+
+def _identity(found: FoundBatch) -> tuple[int, ...]:
+    return found.ledger_id, found.stamp, found.first, found.last, found.stride
+
+
+def test_the_same_catalog_is_written_and_read() -> None:
+    files = [CatalogFile(True, 3, 3, 9000), CatalogFile(False, 5, 4, 70_000)]
+    ledgers = [(7, Marks(b"key", 3, 0, 2)), (8, Marks(None, 5)), (9, Marks(b"", 0, 4, 4))]
+    catalog = Catalog(IDENTITY, 12, 6, 40, 44, 6, files, [(0, 6), (10, 11)], ledgers)
+    packed = pack_catalog(catalog)
+    assert as_hex(packed) == golden("catalog-v1.hex")
+    found = unpack_catalog(packed)
+    assert found == catalog
+    assert list(found.ledgers) == ledgers
 
 
 def test_headers_and_payloads_come_back() -> None:
