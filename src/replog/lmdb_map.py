@@ -12,6 +12,7 @@ Rules:
 
 from __future__ import annotations
 
+import mmap
 import os
 import threading
 from collections import deque
@@ -88,6 +89,16 @@ class Gate:
         return True
 
 
+def has_addresses(size_bytes: int) -> bool:
+    """Whether this process can map so much more. LMDB gives its old map up before it asks for the new one: if it then
+    gets none, whoever reads next crashes the process."""
+    try:
+        mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=mmap.PROT_READ).close()
+    except (OSError, OverflowError):
+        return False
+    return True
+
+
 class LMDBMap:
     """An open environment, `environment`, and the size of its map, `map_bytes`. Every method may raise `lmdb.Error`."""
 
@@ -118,11 +129,13 @@ class LMDBMap:
         self.environment.reader_check()
 
     def grow(self) -> bool:
-        """Doubles the map, up to its maximum. False if it has that already. Not within a transaction."""
+        """Doubles the map, up to its maximum. False if it has that already, or if this process has not got so many
+        addresses. Not within a transaction."""
         self.clear_stale_readers()
-        if self.map_bytes >= self.map_bytes_max:
+        map_bytes = min(self.map_bytes * 2, self.map_bytes_max)
+        if map_bytes <= self.map_bytes or not has_addresses(map_bytes):
             return False
-        self.resize(min(self.map_bytes * 2, self.map_bytes_max))
+        self.resize(map_bytes)
         return True
 
     def abort(self, transaction: lmdb.Transaction) -> None:

@@ -207,7 +207,7 @@ def test_a_full_map_keeps_nothing_and_goes_on_after_a_deletion(tmp_path: Path) -
     options = LMDBStorageOptions(map_bytes=1 << 20, map_bytes_max=4 << 20)
     with opened(tmp_path, options) as storage:
         stored = 0
-        with pytest.raises(StorageFullError, match="full at map_bytes_max=4194304"):
+        with pytest.raises(StorageFullError, match=r"is full at 4.* bytes, of map_bytes_max=4194304"):
             while True:
                 storage.commit([large(stored % 2, stored)])
                 stored += 1
@@ -312,6 +312,39 @@ def test_readers_that_died_do_not_keep_pages_from_being_used_again(tmp_path: Pat
             storage.compact()
         assert str(reader.pid) not in storage._map.environment.readers()
         assert storage.statistics()["map_bytes"] <= 2 << 20
+
+
+# The process runs out of addresses: LMDB would give its map up and get no other.
+NO_ADDRESSES = """
+import resource, sys
+from replog.abc import PutBatch, SetMarks
+from replog.backends.lmdb import LMDBStorageOptions, open_storage
+from replog.errors import StorageFullError
+from replog.testing.storage_exam import make_batch
+
+storage = open_storage(sys.argv[1], LMDBStorageOptions(map_bytes=64 << 20))
+batches = [make_batch(1, 4 * at, 4, size_bytes=1 << 20) for at in range(40)]
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (100 << 20), resource.RLIM_INFINITY))
+stored = 0
+try:
+    for stored, batch in enumerate(batches):
+        storage.commit([PutBatch(batch)])
+except StorageFullError as error:
+    assert "is full at 67108864 bytes" in str(error), error
+else:
+    raise SystemExit("it never was full")
+assert stored > 10
+for at in range(stored):
+    assert storage.read(1, 4 * at, 1, 0) == [batches[at]]
+resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+storage.commit([PutBatch(batches[stored])])
+storage.close()
+"""
+
+
+def test_a_map_that_can_not_grow_for_want_of_addresses_stays(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-c", NO_ADDRESSES, str(tmp_path)], check=True, timeout=60)
 
 
 # -- failing disks (B1) -------------------------------------------------------------------------------------------

@@ -35,6 +35,7 @@ from replog.errors import (
     StorageFullError,
     StorageUncertainError,
 )
+from replog.lmdb_map import has_addresses
 from replog.protocol.batch import Batch
 from replog.protocol.mutations import DELETED_TERM, Marks, Mutation, PutBatch
 
@@ -150,7 +151,8 @@ class LMDBStorage(Storage):
                     if self._grow(uses_reserve=uses_reserve):
                         continue
                     if waited:
-                        full = f"the map of {self._path} is full at map_bytes_max={self._map.map_bytes_max}"
+                        full = f"the map of {self._path} is full at {self._map.map_bytes} bytes, of map_bytes_max="
+                        full += f"{self._map.map_bytes_max}"
                         raise StorageFullError(full, _MAKE_ROOM) from error
                     waited = True
                     self._age_free_pages()
@@ -187,15 +189,18 @@ class LMDBStorage(Storage):
         if self._map.grow():
             return True
         with_reserve = self._map.map_bytes_max + RESERVE_BYTES
-        if uses_reserve and self._map.map_bytes < with_reserve:
+        if uses_reserve and self._map.map_bytes < with_reserve and has_addresses(with_reserve):
             self._map.resize(with_reserve)
             return True
         return False
 
     def _age_free_pages(self) -> None:
         """Commits next to nothing, twice: LMDB uses a page again only in the second transaction after it was freed."""
+        with_reserve = self._map.map_bytes_max + RESERVE_BYTES
         for _ in range(2):
-            self._map.resize(self._map.map_bytes_max + RESERVE_BYTES)
+            if not has_addresses(with_reserve):
+                return
+            self._map.resize(with_reserve)
             self._try_to_transact(lambda transaction: transaction.put(FORMAT_KEY, format_text(self._bookie_id)))
 
     def _is_lack_of_space(self, error: Exception) -> bool:
