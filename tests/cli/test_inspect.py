@@ -12,8 +12,7 @@ import pytest
 from replog import cli
 from replog.cli.inspect.ledger import as_time, preview
 from replog.cli.output import as_size
-from tests.backends.files.inspecting.places import SECRET, flip, make_compacted, make_filled, traces
-from tests.backends.files.inspecting.test_journals import golden
+from tests.backends.files.inspecting.places import SECRET, flip, golden, make_compacted, make_filled, traces
 
 COMMAND = [sys.executable, "-m", "replog.cli"]
 

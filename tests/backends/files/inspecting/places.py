@@ -62,6 +62,20 @@ def make_compacted(path: Path, journal: Path | None = None) -> None:
     assert list(path.glob("logs/*.log"))
 
 
+def golden(path: Path) -> Path:
+    """The storage of version 1 that stands in the golden files."""
+    formats = Path(__file__).parents[3] / "formats"
+    pieces = []
+    for line in (formats / "files-storage-v1-journal.hex").read_text().splitlines():
+        digits, _, count = line.partition(" x")
+        pieces.append(bytes.fromhex(digits) * int(count or 1))
+    journal = path / "journal" / "000000000001.journal"
+    journal.parent.mkdir(parents=True)
+    journal.write_bytes(b"".join(pieces).ljust(64 << 10, b"\0"))
+    (path / "storage.json").write_bytes((formats / "files-storage-v1-storage.json").read_bytes())
+    return path
+
+
 def write_out(disk: MemoryDisk, path: Path) -> None:
     """The files of a disk in memory, in a real directory."""
     for name in disk.paths():

@@ -23,8 +23,16 @@ from replog.backends.files.record import (
 from replog.errors import ConfigError, ReplogError
 from replog.testing.disk import MemoryDisk
 from replog.testing.storage_exam import make_batch
-from tests.backends.files.inspecting.places import SECRET, damage_of, flip, make_filled, open_quick, traces, write_out
-from tests.backends.files.test_format import GOLDEN_FORMAT_FILE, GOLDEN_JOURNAL, from_hex
+from tests.backends.files.inspecting.places import (
+    SECRET,
+    damage_of,
+    flip,
+    golden,
+    make_filled,
+    open_quick,
+    traces,
+    write_out,
+)
 from tests.backends.files.workload import FIRST_FILE, open_small
 
 
@@ -38,14 +46,6 @@ def files_of(reports: list[RecordReport | JournalFileReport | Problem]) -> list[
 
 def records_of(reports: list[RecordReport | JournalFileReport | Problem]) -> list[RecordReport]:
     return [each for each in reports if isinstance(each, RecordReport)]
-
-
-def golden(path: Path) -> Path:
-    journal = path / "journal" / "000000000001.journal"
-    journal.parent.mkdir(parents=True)
-    journal.write_bytes(from_hex(GOLDEN_JOURNAL.read_text()).ljust(64 << 10, b"\0"))
-    (path / "storage.json").write_bytes(GOLDEN_FORMAT_FILE.read_bytes())
-    return path
 
 
 def small_journal(disk: MemoryDisk) -> list[int]:
@@ -149,10 +149,21 @@ def opens(disk: MemoryDisk) -> bool:
     return True
 
 
-def test_every_flipped_byte_has_the_verdict_of_a_start(tmp_path: Path) -> None:
+def as_version_1(disk: MemoryDisk) -> None:
+    """Makes a directory what version 1 would have written: no catalog, which knows how far the journal was durable."""
+    disk.unlink("/st/catalog")
+    disk.unlink("/st/reserve")
+    content = disk.content("/st/storage.json")
+    content[:] = content.replace(b'"version": 2', b'"version": 1').replace(b',\n  "journal": "inside"', b"")
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_every_flipped_byte_has_the_verdict_of_a_start(tmp_path: Path, version: int) -> None:
     """B3: damage where a start refuses, and only there."""
     disk = MemoryDisk()
     ends = small_journal(disk)
+    if version == 1:
+        as_version_1(disk)
     write_out(disk, tmp_path)
     path = tmp_path / "journal" / "000000000001.journal"
     verdicts = set()
@@ -171,9 +182,12 @@ def test_every_flipped_byte_has_the_verdict_of_a_start(tmp_path: Path) -> None:
     assert damage_of(inspected(tmp_path)) == []
 
 
-def test_every_truncation_has_the_verdict_of_a_start(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", [1, 2])
+def test_every_truncation_has_the_verdict_of_a_start(tmp_path: Path, version: int) -> None:
     disk = MemoryDisk()
     ends = small_journal(disk)
+    if version == 1:
+        as_version_1(disk)
     write_out(disk, tmp_path)
     path = tmp_path / "journal" / "000000000001.journal"
     whole = path.read_bytes()
@@ -182,6 +196,37 @@ def test_every_truncation_has_the_verdict_of_a_start(tmp_path: Path) -> None:
         content[:] = whole[:length]
         path.write_bytes(whole[:length])
         assert (damage_of(inspected(tmp_path)) == []) == opens(disk), length
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_every_group_that_is_wiped_out_has_the_verdict_of_a_start(tmp_path: Path, version: int) -> None:
+    """A page that was never written, at any place of a group and over more than one."""
+    disk = MemoryDisk()
+    ends = small_journal(disk)
+    if version == 1:
+        as_version_1(disk)
+    write_out(disk, tmp_path)
+    path = tmp_path / "journal" / "000000000001.journal"
+    whole = path.read_bytes()
+    places = sorted({*ends, *(end + 40 for end in ends[:-1]), *(end - 50 for end in ends[1:])})
+    for start in places:
+        for stop in places:
+            if start < stop:
+                wiped = whole[:start] + bytes(stop - start) + whole[stop:]
+                disk.content(FIRST_FILE)[:] = wiped
+                path.write_bytes(wiped)
+                assert (damage_of(inspected(tmp_path)) == []) == opens(disk), (start, stop)
+
+
+def test_a_group_with_a_hole_is_not_whole(tmp_path: Path) -> None:
+    disk = MemoryDisk()
+    small_journal(disk)
+    write_out(disk, tmp_path)
+    records = records_of(inspected(tmp_path, with_records=True))
+    victim = next(record for record in records if record.sequence == 2 and record.type == "BATCH")
+    flip(tmp_path / "journal" / victim.path, victim.offset + 9)
+    (file,) = files_of(inspected(tmp_path))
+    assert (file.groups, file.records, file.last_sequence) == (3, len(records) - 1, 4)
 
 
 def test_a_torn_tail_is_told_and_is_no_damage(tmp_path: Path) -> None:
@@ -297,6 +342,12 @@ def test_a_file_that_vanishes_is_said_so(tmp_path: Path) -> None:
     assert rest[0].state == "gone"
     assert [each.kind for each in rest[0].problems] == ["gone"]
     assert damage_of(rest) == []
+    make_filled(tmp_path / "other")
+    reports = inspect_journal(find_place(str(tmp_path / "other")))
+    next(reports)
+    for file in (tmp_path / "other" / "journal").glob("*.journal"):
+        file.unlink()
+    assert damage_of(reports) == []
 
 
 def test_nothing_is_left_behind(tmp_path: Path) -> None:

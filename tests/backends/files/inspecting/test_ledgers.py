@@ -3,24 +3,29 @@
 import contextlib
 from pathlib import Path
 
+import attrs
 import pytest
 
 from replog.abc import PutBatch, SetMarks
-from replog.backends.files.inspecting import LedgerInspection, find_place, inspect_ledger
+from replog.backends.files.catalog import CatalogFile, pack_catalog, unpack_catalog
+from replog.backends.files.entry_log import EntryLogWriter
+from replog.backends.files.inspecting import LedgerInspection, find_place, inspect_ledger, inspect_storage
 from replog.backends.files.inspecting.holes import Coverage
 from replog.backends.files.inspecting.reports import Hole
+from replog.backends.files.record import payload_checksum
 from replog.errors import EntryNotFoundError, StorageUncertainError
 from replog.protocol.digest import DigestType
 from replog.testing.storage_exam import make_batch
 from tests.backends.files.inspecting.places import (
+    QuickDisk,
     damage_of,
     flip,
+    golden,
     make_compacted,
     make_filled,
     open_quick,
     traces,
 )
-from tests.backends.files.inspecting.test_journals import golden
 
 
 def looked_at(path: Path, ledger_id: int, journal: Path | None = None) -> LedgerInspection:
@@ -140,6 +145,38 @@ def test_a_damaged_page_is_told_and_the_log_file_is_read(tmp_path: Path) -> None
     inspection = looked_at(path, 1)
     assert [(each.path, each.offset) for each in inspection.batches()] == before
     assert [problem.path for problem in damage_of([inspection.report])] == [str(index)]
+
+
+def test_an_index_that_names_another_batch(tmp_path: Path) -> None:
+    """All checksums are right, and yet it is not what the index says."""
+    path = tmp_path / "st"
+    open_quick(path).close()
+    catalog = unpack_catalog((path / "catalog").read_bytes())
+    assert catalog is not None
+    writer = EntryLogWriter(QuickDisk(), str(path / "logs"), 7, catalog.identity)
+    writer.begin_section(1, 1)
+    right, wrong = make_batch(1, 0, 2), make_batch(1, 2, 2)
+    writer.add(0, 1, 1, right.data, payload_checksum(right.data))
+    writer.add(4, 5, 1, wrong.data, payload_checksum(wrong.data))
+    file = writer.finish()
+    QuickDisk().close(file.fd)
+    files = [CatalogFile(False, 7, 7, file.position)]
+    (path / "catalog").write_bytes(pack_catalog(attrs.evolve(catalog, files=files)))
+    inspection = looked_at(path, 1)
+    assert [batch.problem for batch in inspection.batches()] == ["", "another batch stands here"]
+    assert [entry.entry_id for entry in inspection.entries()] == [0, 1]
+
+
+def test_a_group_that_is_not_whole_does_not_count(tmp_path: Path) -> None:
+    """Its first record deletes a ledger, its last one is torn: nobody was told of either."""
+    path = golden(tmp_path / "st")
+    assert inspect_storage(find_place(str(path))).deleted_ledgers == 1
+    torn = max(looked_at(path, 7).batches(), key=lambda batch: batch.offset)
+    flip(path / "journal" / torn.path, torn.offset + 80)
+    report = inspect_storage(find_place(str(path)))
+    assert (report.deleted_ledgers, report.last_sequence) == (0, 1)
+    assert [problem.kind for problem in report.problems] == ["torn tail"]
+    assert looked_at(path, 7).report.last_entry_id == 1
 
 
 def test_a_file_that_vanishes_between_listing_and_reading(tmp_path: Path) -> None:

@@ -15,11 +15,11 @@ from tests.backends.files.inspecting.places import (
     QuickDisk,
     damage_of,
     flip,
+    golden,
     make_compacted,
     make_filled,
     traces,
 )
-from tests.backends.files.inspecting.test_journals import golden
 
 IDENTITY = bytes(range(16))
 

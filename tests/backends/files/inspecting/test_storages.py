@@ -13,12 +13,12 @@ from replog.errors import ConfigError, StorageIdentityError
 from tests.backends.files.inspecting.places import (
     damage_of,
     flip,
+    golden,
     make_compacted,
     make_filled,
     open_quick,
     traces,
 )
-from tests.backends.files.inspecting.test_journals import golden
 
 
 @pytest.mark.parametrize("is_elsewhere", [False, True], ids=["inside", "elsewhere"])

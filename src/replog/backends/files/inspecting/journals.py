@@ -69,6 +69,8 @@ class JournalWalk:
         """With which group this file must begin, if the one before it was read."""
         if self.catalog is not None and number == self.catalog.first_journal:
             return self.catalog.sequence + 1
+        if number == 1:
+            return 1
         return self._sequence + 1 if self._sequence is not None and self._previous == number - 1 else None
 
     def state_of(self, number: int, scan: LogScan) -> str:
