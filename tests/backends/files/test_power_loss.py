@@ -1,78 +1,87 @@
-"""B1, B3: what was acknowledged survives any power loss, and what was not is there wholly or not at all."""
+"""B1, B3, B6: what was acknowledged survives any power loss, and what was not is there wholly or not at all."""
 
 import contextlib
 import errno
 import random
+from collections import Counter
 from collections.abc import Callable
 
 import pytest
 
 from replog.errors import StorageFailedError, StorageFullError
 from replog.testing.disk import MemoryDisk, PowerLoss
-from tests.backends.files.workload import Workload, count_changes, open_small, stop_at
-
-COMMITS = 30
-
-
-def changes_of_a_run(seed: int) -> int:
-    disk = MemoryDisk(seed)
-    count = count_changes(disk)
-    with contextlib.closing(open_small(disk)) as storage:
-        Workload(seed).run(storage, COMMITS)
-        statistics = storage.statistics()
-    assert statistics["journal_recycled_files"] > 0, "the workload must roll and recycle, else it proves little"
-    return count[0]
-
-
-@pytest.mark.parametrize("seed", [1, 2])
-def test_power_lost_at_every_change_of_the_disk(seed: int) -> None:
-    changes = changes_of_a_run(seed)
-    assert changes > 60
-    for change in range(1, changes + 1):
-        disk = MemoryDisk(seed)
-        stop_at(disk, change)
-        workload = Workload(seed)
-        with pytest.raises(PowerLoss):
-            workload.run(open_small(disk), COMMITS)
-        chance = random.Random(change)
-        for _ in range(2):  # and again while it starts
-            disk = disk.after_power_loss(chance)
-            stop_at(disk, chance.randint(1, 8))
-            with contextlib.suppress(PowerLoss):
-                open_small(disk)
-        disk = disk.after_power_loss(chance)
-        storage = open_small(disk)
-        workload.settle(storage)
-        workload.run(storage, 2)
-        assert workload.state(storage) == workload.state(workload.acknowledged)
+from tests.backends.files.exploring import Explorer
+from tests.backends.files.workload import (
+    ADOPTION,
+    ELSEWHERE,
+    EVERYTHING,
+    INSIDE,
+    PROFILES,
+    Workload,
+    frequent_looks,
+    open_small,
+    stop_at,
+)
 
 
-@pytest.mark.parametrize("seed", range(60))
+def expect_everything(kinds: Counter[str], profile: str) -> None:
+    """The run passed through all that there is, else it proves little."""
+    expected = EVERYTHING if profile == "elsewhere" else {**EVERYTHING, **ADOPTION}
+    assert not {kind: why for kind, why in expected.items() if kinds[kind] < 3}
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_power_lost_at_every_change_of_the_disk(profile: str) -> None:
+    explorer = Explorer(3, PROFILES[profile], outcomes=1)
+    explorer.run()
+    assert explorer.crashes > explorer.changes > 400
+    assert explorer.found_in_flight > 20, "some of what was in flight must survive too"
+    expect_everything(explorer.kinds, profile)
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("profile", PROFILES)
+def test_many_things_left_by_many_power_losses(profile: str, request: pytest.FixtureRequest) -> None:
+    """Hardly anything among all tests, all of it when `make crash` asks for it."""
+    is_long = request.config.option.markexpr == "crash"
+    kinds: Counter[str] = Counter()
+    for seed in range(100, 160 if is_long else 103):
+        explorer = Explorer(seed, PROFILES[profile], outcomes=4 if is_long else 1, share=1.0 if is_long else 0.1)
+        explorer.run()
+        kinds += explorer.kinds
+    expect_everything(kinds, profile)
+
+
+@pytest.mark.parametrize("seed", range(40))
 def test_a_long_life_of_crashes(seed: int) -> None:
     """Kills, power losses, failed syncs and full disks one after the other, on one and the same disk."""
+    options = (INSIDE, ELSEWHERE)[seed % 2]
     chance = random.Random(seed)
     disk = MemoryDisk(seed)
-    workload = Workload(seed)
+    workload = Workload(seed, options)
     for _ in range(12):
         kind = chance.choice(("power", "power", "kill", "sync fails", "full"))
-        stop_at(disk, chance.randint(1, 70), _reasons[kind])
-        with contextlib.suppress(PowerLoss, StorageFailedError, StorageFullError):
-            storage = open_small(disk)
+        stop_at(disk, chance.randint(1, 160), _reasons[kind])
+        with contextlib.suppress(PowerLoss, StorageFailedError, StorageFullError), frequent_looks():
+            storage = open_small(disk, options)
             workload.settle(storage)
             try:
-                workload.run(storage, 30)
+                for is_major in (False, True, True):
+                    workload.run(storage, 10)
+                    storage.compact(is_major=is_major)
             except StorageFullError:
                 workload.not_written()
                 assert workload.state(storage) == workload.state(workload.acknowledged)
         is_kill = kind == "kill" or (kind != "power" and chance.random() < 0.7)
         disk = disk.after_kill() if is_kill else disk.after_power_loss(chance)
-    storage = open_small(disk)
+    storage = open_small(disk, options)
     workload.settle(storage)
     assert len(workload.history) > 20
 
 
 def _sync_fails(what: str) -> BaseException:
-    return OSError(errno.EIO, "Input/output error") if what.startswith(("fdatasync", "pwritev")) else PowerLoss(what)
+    is_content = what.startswith(("fdatasync", "pwritev", "sync_directory"))
+    return OSError(errno.EIO, "Input/output error") if is_content else PowerLoss(what)
 
 
 def _full(what: str) -> BaseException:

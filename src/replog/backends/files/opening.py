@@ -57,9 +57,8 @@ def open_directory(disk: Disk, path: str, options: FilesOptions) -> Opened:
         found = Format(VERSION, make_storage(disk, path, options), bool(options.journal_dir))
     journal = _journal_directory(disk, path, options, found)
     with named_errors(f"sync {path}"):
-        disk.sync_directory(
-            path
-        )  # first: what is read here decides what is removed, and a killed process synced nothing
+        # First: what is read here decides what is removed, and a process that was killed may not have synced it.
+        disk.sync_directory(path)
     identity = identity_of(found.bookie_id)
     catalog = _read_catalog(disk, path, identity) if found.version >= VERSION else None
     index = Index()
