@@ -19,7 +19,7 @@ from benchmarks.against import own_floor, yardstick
 from benchmarks.cases import ALONE, CASES, COMPARISONS, GROUPS, ONCE, QUIET_RAW_P50_US
 from benchmarks.figures import medians
 from benchmarks.loads import MIB, Place
-from benchmarks.setting import QUICK, Comparison, Round, Scale, Setting
+from benchmarks.setting import QUICK, Comparison, NotMeasured, Round, Scale, Setting
 from benchmarks.storage.stores import missing
 
 _ATTEMPTS_PER_ROUND = 3  # at a case whose rounds are discarded when the machine is not quiet
@@ -29,10 +29,11 @@ _WIDTH = 150  # of the table, where nobody says how wide it may be
 
 @attrs.define
 class Results:
-    """The rounds of each case that count, and how many did not."""
+    """The rounds of each case that count, how many did not, and why cases could not be measured."""
 
     rounds: dict[str, list[Round]] = attrs.field(factory=dict)
     discarded: dict[str, int] = attrs.field(factory=dict)
+    failed: dict[str, str] = attrs.field(factory=dict)
 
     def take(self, case: str, found: Round) -> bool:
         """Keeps a round if it says something."""
@@ -51,9 +52,12 @@ def measure(setting: Setting, names: Sequence[str], runs: int, console: Console)
             if run and name in ONCE:
                 continue
             console.print(f"[dim]round {run + 1} of {runs}: {name}[/]")
-            for _ in range(_ATTEMPTS_PER_ROUND):
-                if results.take(name, CASES[name](setting)):
-                    break
+            try:
+                for _ in range(_ATTEMPTS_PER_ROUND):
+                    if results.take(name, CASES[name](setting)):
+                        break
+            except NotMeasured as error:
+                results.failed[name] = str(error)
     return results
 
 
@@ -63,7 +67,9 @@ def table(results: Results, against: str) -> Table:
     for heading in ("case", "figure", "compared with", "ratio", "of rounds", "goal", ""):
         found.add_column(heading, justify="left" if heading in ("case", "") else "right")
     for each in COMPARISONS:
-        if each.case in results.rounds and not each.is_there(results.rounds[each.case]):
+        if each.case in results.failed:
+            found.add_row(each.title, "", "", "", "", _goal(each), "[red]failed[/]")
+        elif each.case in results.rounds and not each.is_there(results.rounds[each.case]):
             found.add_row(each.title, "", "", "", "", _goal(each), "[yellow]not there[/]")
         elif each.case in results.rounds:
             found.add_row(*_cells(each, results.rounds[each.case]))
@@ -108,7 +114,7 @@ def as_json(results: Results, setting: Setting) -> str:
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The command line."""
-    quick = [name for name in CASES if name not in ONCE]
+    usual = [name for name in CASES if name not in ALONE]
     parser = argparse.ArgumentParser(
         prog="benchmarks", description="Measure replog against the disk, SQLite and a floor."
     )
@@ -116,11 +122,13 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--case",
         action="append",
         choices=[*CASES, *GROUPS, "all"],
-        help=f"may be repeated; default: {', '.join(quick)}",
+        help=f"may be repeated; default: {', '.join(usual)}",
     )
     parser.add_argument("--runs", type=int, default=5, help="rounds, to take the medians of (default: 5)")
     parser.add_argument("--seconds", type=float, default=1.0, help="for each measurement (default: 1)")
-    parser.add_argument("--dir", type=Path, default=Path(), help="on the disk to measure (default: here); takes 4 GiB")
+    parser.add_argument(
+        "--dir", type=Path, default=Path(), help="on the disk to measure (default: here); takes 4 GiB, the storages 25"
+    )
     parser.add_argument(
         "--memory-mib", type=int, default=10 << 10, help="through the log of the case memory (default: 10 GiB)"
     )
@@ -136,7 +144,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if options.runs < 1 or options.seconds <= 0 or options.memory_mib < 1:
         parser.error("--runs, --seconds and --memory-mib must be positive")
-    given = [name for case in options.case or quick for name in GROUPS.get(case, [case])]
+    given = [name for case in options.case or usual for name in GROUPS.get(case, [case])]
     options.case = list(CASES) if "all" in given else [name for name in CASES if name in given]
     if options.yardstick is None and os.environ.get("REPLOG_YARDSTICK"):
         options.yardstick = Path(os.environ["REPLOG_YARDSTICK"])
@@ -160,15 +168,27 @@ def main(arguments: Sequence[str] | None = None, *, spare_files: int = 12, scale
         results = measure(setting, options.case, options.runs, progress)
     if options.json:
         print(as_json(results, setting))
-        return
+    else:
+        _print(results, against.name)
+    if results.failed:
+        raise SystemExit(1)
+
+
+def _print(results: Results, against: str) -> None:
     console = Console(width=None if sys.stdout.isatty() else _WIDTH)
-    console.print(table(results, against.name))
+    console.print(table(results, against))
     for name, reason in missing().items():
         console.print(f"not there: {name}: {reason}")
+    for case, reason in results.failed.items():
+        console.print(f"{case} failed: {reason}")
     for case, count in results.discarded.items():
-        console.print(
-            f"{case}: {count} rounds discarded: fdatasync alone never took less than {QUIET_RAW_P50_US:.0f} us"
-        )
+        console.print(_discarded(case, count))
+
+
+def _discarded(case: str, count: int) -> str:
+    if case == "latency":
+        return f"{case}: {count} rounds discarded: fdatasync alone never took less than {QUIET_RAW_P50_US:.0f} us"
+    return f"{case}: not measured: the disk has no room for it"
 
 
 if __name__ == "__main__":

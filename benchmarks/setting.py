@@ -35,7 +35,7 @@ class Scale:
 
 
 QUICK = Scale(
-    write_bytes=256 * MIB,
+    write_bytes=128 * MIB,
     ledgers=100,
     turns=10,
     ledger_bytes=MIB // 4,
@@ -46,6 +46,10 @@ QUICK = Scale(
     latency_bytes=128 * MIB,
     quiet_s=1.0,
 )
+
+
+class NotMeasured(Exception):
+    """What was to be measured did not happen, or its results are wrong: no figure is better than this one."""
 
 
 @attrs.frozen

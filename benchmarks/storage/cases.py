@@ -49,20 +49,15 @@ def _write() -> list[Comparison]:
 
 
 def _ledgers() -> list[Comparison]:
-    return [
-        Comparison(
-            "storage-ledgers",
-            f"{kind.name}: many ledgers in turn, {shape} x 1 KiB, and one",
-            f"{kind.name} many {shape}",
-            f"{kind.name} one {shape}",
-            "seconds",
-            "seconds",
-            "s",
-            _goal(kind, 1.5),
-            at_least=False,
-        )
-        for shape, kind in itertools.product(SHAPES, KINDS)
-    ]
+    found = []
+    for shape, kind in itertools.product(SHAPES, KINDS):
+        many, one = f"{kind.name} many {shape}", f"{kind.name} one {shape}"
+        title = f"{kind.name}: many ledgers in turn, {shape} x 1 KiB, and one"
+        goal = _goal(kind, 1.5)
+        found.append(Comparison("storage-ledgers", title, many, one, "seconds", "seconds", "s", goal, at_least=False))
+        title = "  its CPU for a commit"
+        found.append(Comparison("storage-ledgers", title, many, one, "cpu_us", "cpu_us", "us of CPU", at_least=False))
+    return found
 
 
 def _read() -> list[Comparison]:
@@ -107,7 +102,7 @@ def _index() -> list[Comparison]:
             at_least=False,
         )
         for kind, (count, words), state in itertools.product(
-            KINDS, (("one", "one ledger"), ("many", "many ledgers")), ("written", "compacted")
+            KINDS, (("one", "one ledger"), ("many", "many ledgers")), ("written", "compacted", "reopened")
         )
     ]
 
@@ -128,6 +123,10 @@ def _point() -> list[Comparison]:
         )
         for shape, (kind, state) in itertools.product(POINT_SHAPES, cases)
     ]
+    for shape in POINT_SHAPES:
+        measured, floor = f"files full {shape}", f"pread {shape}"
+        title = f"  of {shape} B, full, beside one pread and CRC32C"
+        found.append(Comparison("storage-point", title, measured, floor, "p50_us", "p50_us", "us", at_least=False))
     title = "  one entry by the public API, and an await"
     return [*found, Comparison("storage-point", title, "api", "api", "p50_us", "checkpoint_us", "us", at_least=False)]
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from benchmarks.figures import Figures, clock, percentiles
 from benchmarks.raw import raw_fdatasync
-from benchmarks.setting import MIB, Round, Setting
+from benchmarks.setting import MIB, NotMeasured, Round, Setting
 from benchmarks.storage.stores import FILES, Source, as_wal, check, fresh, in_turn, write
 from benchmarks.storage.writing import Compaction
 from replog.abc import Storage
@@ -102,7 +102,7 @@ def _measure(
     after = storage.statistics()
     copied_bytes = after["copied_bytes"] - before["copied_bytes"]
     if copied_bytes < least_bytes or not all(busy.values()):
-        raise ValueError(f"the compaction copied only {copied_bytes:.0f} bytes in {compaction.took_s:.1f} s")
+        raise NotMeasured(f"the compaction copied only {copied_bytes:.0f} bytes in {compaction.took_s:.1f} s")
     for_a_while(quiet, until(clock() + quiet_s))
     found = {f"quiet {name}": percentiles(each) for name, each in quiet.items()}
     found |= {f"busy {name}": percentiles(each) for name, each in busy.items()}

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import os
 import random
 import statistics
 from collections.abc import Callable
 from pathlib import Path
 
 import trio
+from crc32c import crc32c
 
 import replog
 from benchmarks.figures import Figures, clock
-from benchmarks.setting import MIB, Round, Setting
+from benchmarks.setting import MIB, NotMeasured, Round, Setting
 from benchmarks.storage.stores import FILES, LMDB, STAMP, Kind, Source, fresh, in_turn, kinds, settle, write
 from replog.abc import Storage
 from replog.config import BookieOptions
@@ -103,7 +105,7 @@ def _compare(lone: Storage, many: Storage, source: Source, turns: int) -> dict[s
 
 
 def _read_ledger(storage: Storage, source: Source, ledger_id: int, turns: int) -> float:
-    """From end to end. Raises `ValueError` if it is not what was written."""
+    """From end to end. Raises `NotMeasured` if it is not what was written."""
     entry_id = 0
     started = clock()
     while batches := storage.read(ledger_id, entry_id, STAMP, _READ_BYTES):
@@ -112,7 +114,7 @@ def _read_ledger(storage: Storage, source: Source, ledger_id: int, turns: int) -
             break
     took_s = clock() - started
     if entry_id != turns * source.entries or batches[-1] != source.batch(ledger_id, turns - 1):
-        raise ValueError(f"ledger {ledger_id} ends at entry {entry_id}, or with another batch than was written")
+        raise NotMeasured(f"ledger {ledger_id} ends at entry {entry_id}, or with another batch than was written")
     return turns * source.payload_bytes / MIB / took_s
 
 
@@ -135,6 +137,9 @@ def points(setting: Setting) -> Round:
                     found[f"{kind.name} {state} {shape}"] = _time_points(storage, read, source, setting.scale.points)
                 finally:
                     storage.close()
+    for shape, (entries, entry_bytes) in POINT_SHAPES.items():
+        batch_bytes = Source(entries, entry_bytes).batch_bytes
+        found[f"pread {shape}"] = _time_preads(setting.directory, batch_bytes, setting.scale.points)
     with fresh(setting.directory, "points") as directory:
         found["api"] = trio.run(_time_public, directory, setting.scale.points)
     return found
@@ -149,7 +154,7 @@ def _in_full(storage: Storage, source: Source) -> None:
     write(storage, in_turn(source, [_FILLER], 2 * _SMALL_FILE_BYTES // source.batch_bytes))
     settle(storage, lambda found: found["journal_replay_bytes"] <= _SMALL_FILE_BYTES and found["catalogs_written"] > 1)
     if storage.statistics()["entry_logs"]:
-        raise ValueError("the journal files are no longer the log")
+        raise NotMeasured("the journal files are no longer the log")
 
 
 def _in_entry_log(storage: Storage, source: Source) -> None:
@@ -158,7 +163,7 @@ def _in_entry_log(storage: Storage, source: Source) -> None:
     write(storage, in_turn(source, [_FILLER + 1], 2 * _SMALL_FILE_BYTES // source.batch_bytes))
     storage.compact(is_major=True)
     if storage.statistics()["copied_batches"] < 2 * _POINT_BATCHES:
-        raise ValueError("the batches were not moved to an entry log")
+        raise NotMeasured("the batches were not moved to an entry log")
 
 
 STATES: dict[str, Callable[[Storage, Source], None]] = {
@@ -173,7 +178,7 @@ def _time_points(storage: Storage, read: Read, source: Source, count: int) -> Fi
     for number in range(_POINT_BATCHES):  # the index is in memory then, and the answers are right
         entry_id = number * source.entries + source.entries // 2
         if storage.read(_TARGET, entry_id, STAMP, 1) != [source.batch(_TARGET, number)]:
-            raise ValueError(f"entry {entry_id} is not in the batch that was written")
+            raise NotMeasured(f"entry {entry_id} is not in the batch that was written")
     entry_ids = [random.randrange(_POINT_BATCHES * source.entries) for _ in range(count)]
     durations: list[float] = []
     for start in range(0, count - _TIMED_TOGETHER + 1, _TIMED_TOGETHER):
@@ -183,6 +188,26 @@ def _time_points(storage: Storage, read: Read, source: Source, count: int) -> Fi
             read(_TARGET, entry_id, STAMP, 1)
         durations.append((clock() - started) / _TIMED_TOGETHER)
     return {"p50_us": statistics.median(durations) * 1e6, "limit_us": _POINT_US_MAX}
+
+
+def _time_preads(directory: Path, size_bytes: int, count: int) -> Figures:
+    """The least that reading so many bytes and checking them takes."""
+    file_bytes = _POINT_BATCHES * size_bytes
+    path = directory / "preads"
+    path.write_bytes(os.urandom(file_bytes))
+    durations: list[float] = []
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        for _ in range(0, count, _TIMED_TOGETHER):
+            offsets = [random.randrange(_POINT_BATCHES) * size_bytes for _ in range(_TIMED_TOGETHER)]
+            started = clock()
+            for offset in offsets:
+                crc32c(os.pread(fd, size_bytes, offset))
+            durations.append((clock() - started) / _TIMED_TOGETHER)
+    finally:
+        os.close(fd)
+        path.unlink()
+    return {"p50_us": statistics.median(durations) * 1e6}
 
 
 async def _time_public(directory: Path, count: int) -> Figures:
@@ -199,7 +224,7 @@ async def _time_public(directory: Path, count: int) -> Figures:
                 found = await reader.read(entry_id, entry_id)
                 durations.append(clock() - started)
                 if found != [payloads[entry_id % len(payloads)]]:
-                    raise ValueError(f"entry {entry_id} is not what was written")
+                    raise NotMeasured(f"entry {entry_id} is not what was written")
         checkpoints = await _time_checkpoints()
     return {"p50_us": statistics.median(durations) * 1e6, "checkpoint_us": checkpoints * 1e6}
 

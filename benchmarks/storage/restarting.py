@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import tracemalloc
+from contextlib import closing
 from pathlib import Path
 
 from benchmarks.figures import Figures, clock
-from benchmarks.setting import MIB, Round, Setting
+from benchmarks.setting import MIB, NotMeasured, Round, Setting
 from benchmarks.storage.stores import FILES, LMDB, Kind, Source, check, fresh, in_turn, kinds, settle, write
+from replog.abc import Storage
 
 REPLAY_SHAPES = {"1000 x 1024": (1000, 1024), "100 x 1024": (100, 1024), "10 x 1024": (10, 1024), "1 x 1024": (1, 1024)}
 _INDEX_ENTRIES, _INDEX_ENTRY_BYTES = 1000, 100
@@ -47,7 +50,7 @@ def _restart(kind: Kind, directory: Path, source: Source, size_bytes: int, optio
     finally:
         storage.close()
     if options and replayed_bytes < batches * source.payload_bytes:
-        raise ValueError(f"only {replayed_bytes:.0f} bytes are there to replay")
+        raise NotMeasured(f"only {replayed_bytes:.0f} bytes are there to replay")
     read_s, files_bytes = _read_files(directory)
     started = clock()
     storage = kind.open(directory, **options)
@@ -86,41 +89,58 @@ def _read_files(directory: Path) -> tuple[float, int]:
 
 
 def memory(setting: Setting) -> Round:
-    """What Python has allocated more after so many batches of 1000 entries, of one ledger and of many, also after those
-    were put in order; for each entry."""
+    """What Python has allocated more after so many batches of 1000 entries, of one ledger and of many; when those were put in
+    order; and after another start. For each entry, without the ledger cache, which has a bound of its own."""
     found: dict[str, Figures] = {}
     source = Source(_INDEX_ENTRIES, _INDEX_ENTRY_BYTES)
-    for kind in kinds():
-        for name, count in (("one", 1), ("many", setting.scale.ledgers)):
-            with fresh(setting.directory, "memory") as directory:
-                for state, allocated in _allocated(kind, directory, source, count, setting.scale.batches).items():
-                    entries = setting.scale.batches * source.entries
-                    found[f"{kind.name} {name} {state}"] = {
-                        "bytes": allocated / entries,
-                        "limit_bytes": _INDEX_BYTES_MAX,
-                    }
+    entries = setting.scale.batches * source.entries
+    for kind, (name, count) in itertools.product(kinds(), (("one", 1), ("many", setting.scale.ledgers))):
+        with fresh(setting.directory, "memory") as directory:
+            states = _allocated(kind, directory, source, count, setting)
+        for state, (allocated, cached) in states.items():
+            found[f"{kind.name} {name} {state}"] = {
+                "bytes": (allocated - cached) / entries,
+                "all_bytes": allocated / entries,
+                "limit_bytes": _INDEX_BYTES_MAX,
+            }
     return found
 
 
-def _allocated(kind: Kind, directory: Path, source: Source, ledgers: int, batches: int) -> dict[str, int]:
-    options: dict[str, object] = {"compaction_bytes_per_s": 0}
+def _allocated(
+    kind: Kind, directory: Path, source: Source, ledgers: int, setting: Setting
+) -> dict[str, tuple[float, float]]:
+    """In each state, how much memory came into use, and how much of that the ledger cache says it has."""
+    batches = setting.scale.batches
+    options = {"compaction_bytes_per_s": 0, "journal_file_bytes": setting.scale.file_bytes}
+    found: dict[str, tuple[float, float]] = {}
     tracemalloc.start()
     try:
-        storage = kind.open(directory / "bookie", **options)
-        try:
+        with closing(kind.open(directory, **options)) as storage:
             write(storage, in_turn(source, [1 << 40], _WARM_UP_BATCHES))  # LMDB keeps the last few MiB in memory
-            gc.collect()
-            before = tracemalloc.get_traced_memory()[0]
+            before = _in_use(storage, kind, setting)
             write(storage, in_turn(source, range(1, ledgers + 1), batches))
-            gc.collect()
-            found = {"written": tracemalloc.get_traced_memory()[0] - before}
+            found["written"] = _less(_in_use(storage, kind, setting), before)
             storage.compact(is_major=True)
-            gc.collect()
-            found["compacted"] = tracemalloc.get_traced_memory()[0] - before
+            found["compacted"] = _less(_in_use(storage, kind, setting), before)
+        del storage
+        gc.collect()
+        before = tracemalloc.get_traced_memory()[0], 0.0
+        with closing(kind.open(directory, **options)) as storage:
+            found["reopened"] = _less(_in_use(storage, kind, setting), before)
             check(storage, source, 1, 0)
             check(storage, source, ledgers, (batches - 1) // ledgers)
-        finally:
-            storage.close()
     finally:
         tracemalloc.stop()
     return found
+
+
+def _in_use(storage: Storage, kind: Kind, setting: Setting) -> tuple[float, float]:
+    """What Python has allocated, and what of it is the ledger cache, once the storage has come to rest."""
+    if kind is FILES:
+        settle(storage, lambda found: found["journal_replay_bytes"] <= setting.scale.file_bytes)
+    gc.collect()
+    return tracemalloc.get_traced_memory()[0], storage.statistics().get("ledger_cache_bytes", 0.0)
+
+
+def _less(after: tuple[float, float], before: tuple[float, float]) -> tuple[float, float]:
+    return after[0] - before[0], after[1] - before[1]

@@ -14,6 +14,7 @@ from pathlib import Path
 import attrs
 
 from benchmarks.figures import Figures, clock
+from benchmarks.setting import NotMeasured
 from replog.abc import Storage
 from replog.config import BackendURL
 from replog.errors import ConfigError, PluginNotFoundError
@@ -146,16 +147,19 @@ class Source:
 
 @attrs.define
 class Written:
-    """What was written: how long the commits took, and how long all of it, with making the batches."""
+    """What was written: how long the commits took, their thread's CPU time, and how long all of it took, with making the
+    batches."""
 
     payload_bytes: int = 0
     commits_s: list[float] = attrs.field(factory=list)
+    cpu_s: float = 0.0
     wall_s: float = 0.0
 
     def add(self, other: Written) -> None:
         """Counts this too."""
         self.payload_bytes += other.payload_bytes
         self.commits_s += other.commits_s
+        self.cpu_s += other.cpu_s
         self.wall_s += other.wall_s
 
     def figures(self) -> Figures:
@@ -166,6 +170,7 @@ class Written:
             "mib_per_s": mib / sum(ordered),
             "wall_mib_per_s": mib / self.wall_s,
             "seconds": sum(ordered),
+            "cpu_us": self.cpu_s / len(ordered) * 1e6,
             "p50_us": ordered[len(ordered) // 2] * 1e6,
             "p99_us": ordered[len(ordered) * 99 // 100] * 1e6,
         }
@@ -176,9 +181,10 @@ def write(storage: Storage, commits: Iterator[tuple[int, Sequence[Mutation]]]) -
     written = Written()
     began = clock()
     for payload_bytes, mutations in commits:
-        started = clock()
+        cpu_began, started = time.thread_time(), clock()
         storage.commit(mutations)
         written.commits_s.append(clock() - started)
+        written.cpu_s += time.thread_time() - cpu_began
         written.payload_bytes += payload_bytes
     written.wall_s = clock() - began
     return written
@@ -217,13 +223,13 @@ def settle(storage: Storage, is_done: Callable[[Mapping[str, float]], bool]) -> 
     deadline = time.monotonic() + _SETTLE_TIMEOUT_S
     while not is_done(storage.statistics()):
         if time.monotonic() > deadline:
-            raise RuntimeError(f"the storage did not come to rest within {_SETTLE_TIMEOUT_S:.0f} s")
+            raise NotMeasured(f"the storage did not come to rest within {_SETTLE_TIMEOUT_S:.0f} s")
         time.sleep(0.02)
 
 
 def check(storage: Storage, source: Source, ledger_id: int, number: int) -> None:
-    """Raises `ValueError` unless this batch is there as it was written."""
+    """Raises `NotMeasured` unless this batch is there as it was written."""
     wanted = source.batch(ledger_id, number)
     found = storage.read(ledger_id, wanted.last_entry_id, STAMP, 1)
     if found != [wanted]:
-        raise ValueError(f"batch {number} of ledger {ledger_id} is not what was written: {found}")
+        raise NotMeasured(f"batch {number} of ledger {ledger_id} is not what was written: {found}")

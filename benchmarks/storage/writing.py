@@ -11,7 +11,7 @@ from pathlib import Path
 
 from benchmarks.figures import Figures, clock
 from benchmarks.raw import raw_fdatasync, zero_filled
-from benchmarks.setting import MIB, Round, Scale, Setting
+from benchmarks.setting import MIB, NotMeasured, Round, Scale, Setting
 from benchmarks.storage.stores import (
     FILES,
     JOURNAL_DIR,
@@ -100,7 +100,7 @@ def _kept(kind: Kind, directory: Path, source: Source, size_bytes: int) -> Figur
     finally:
         storage.close()
     if kind is JOURNAL_DIR and size_bytes >= 512 * MIB and not found["entry_logs"]:
-        raise ValueError("nothing was flushed to entry logs meanwhile")
+        raise NotMeasured("nothing was flushed to entry logs meanwhile")
     return written.figures()
 
 
@@ -130,7 +130,7 @@ def _while_compacted(kind: Kind, directory: Path, scale: Scale) -> Figures:
         storage.close()
     copied_bytes = after["copied_bytes"] - before["copied_bytes"]
     if after["major_compactions"] != before["major_compactions"] + 1 or copied_bytes < scale.scattered_bytes // 4:
-        raise ValueError(f"the compaction copied only {copied_bytes:.0f} of {scale.scattered_bytes} bytes")
+        raise NotMeasured(f"the compaction copied only {copied_bytes:.0f} of {scale.scattered_bytes} bytes")
     return written.figures() | {"copied_mib": copied_bytes / MIB, "compaction_s": compaction.took_s}
 
 
