@@ -110,8 +110,7 @@ class Rewriter:
                 try:
                     data = read_checked(contents.disk, location)
                 except DamagedBatch as error:
-                    with contents.changed:
-                        contents.note_damage(error, ledger_id, stamp, (first, last))
+                    contents.note_damage(error, ledger_id, stamp, (first, last))
                     raise
                 if not written or written[-1].size_bytes + len(data) > entry_log_bytes:
                     self._begin(written, age)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from replog.abc import Damage
 from replog.backends.files.descriptors import Descriptors
 from replog.backends.files.disk import Disk
-from replog.backends.files.index import Index, IndexPage, Section
+from replog.backends.files.index import Index, IndexPage, PageMissing, Section
 from replog.backends.files.indexing import read_page
 from replog.backends.files.ledger_cache import LedgerCache
 from replog.backends.files.log_file import EntryLogFile, JournalFile, LogFile
@@ -97,18 +97,37 @@ class Contents:
         return pages
 
     def note_damage(self, error: DamagedBatch, ledger_id: int, stamp: int, identity: tuple[int, int]) -> None:
-        """A batch is unreadable. Called with the lock. One that was deleted, or stored again, is no damage."""
+        """A batch is unreadable. Called without the lock. One that was deleted, or of which there is a newer copy, which reads
+        find, is no damage; but its file is not compacted any more."""
         first, last = identity
-        error.location.file.is_damaged = True
-        if ledger_id in self.index.ledgers:
-            self.damage[ledger_id, stamp, first, last] = Damage(ledger_id, stamp, first, last, str(error))
+        location = error.location
+        location.file.is_damaged = True
+        loaded: dict[Section, IndexPage] = {}
+        while True:
+            try:
+                with self.changed:
+                    found = self.index.locate(ledger_id, first, stamp, 0, loaded)
+                    if found and (found[0].file, found[0].offset) == (location.file, location.offset):
+                        self.damage[ledger_id, stamp, first, last] = Damage(ledger_id, stamp, first, last, str(error))
+                return
+            except PageMissing as missing:
+                try:
+                    loaded[missing.section] = self.load_page(missing.section)
+                except SectionGone:
+                    continue
+                except StorageUncertainError:
+                    return  # its index is damaged too: that is noted, and the next look tells
 
     def find_damaged(self, error: DamagedBatch, ledger_id: int, stamp: int) -> None:
         """As `note_damage`, of a batch known by its place."""
         location = error.location
-        for section in location.file.sections:
-            if (section.ledger_id, section.stamp) == (ledger_id, stamp) and section.page is not None:
-                at = section.page.at_offset(location.offset)
-                if at >= 0:
-                    first, last, _ = section.page.identity(at)
-                    self.note_damage(error, ledger_id, stamp, (first, last))
+        with self.changed:
+            identities = [
+                section.page.identity(section.page.at_offset(location.offset))[:2]
+                for section in location.file.sections
+                if (section.ledger_id, section.stamp) == (ledger_id, stamp)
+                and section.page is not None
+                and section.page.at_offset(location.offset) >= 0
+            ]
+        for identity in identities:
+            self.note_damage(error, ledger_id, stamp, identity)

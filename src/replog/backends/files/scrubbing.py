@@ -67,8 +67,7 @@ class Scrubber:
             try:
                 read_checked(contents.disk, location)
             except DamagedBatch as error:
-                with contents.changed:
-                    contents.note_damage(error, section.ledger_id, section.stamp, (first, last))
+                contents.note_damage(error, section.ledger_id, section.stamp, (first, last))
             self.scrubbed_bytes += location.size
             if pace.spend(location.size):
                 self._between()

@@ -284,8 +284,7 @@ class FilesStorage(Storage):
                 return [fetch_one(self._disk, locations[0], wait=wait)]
             return fetch(self._disk, locations, wait=wait)
         except DamagedBatch as error:
-            with self._mutex:
-                self._contents.find_damaged(error, ledger_id, stamp)
+            self._contents.find_damaged(error, ledger_id, stamp)
             raise
         finally:
             with self._mutex:
