@@ -85,7 +85,10 @@ def _opened(path: str) -> Iterator[tuple[lmdb.Environment, str]]:
             f"{data} can't be read: {error}", "Recover this bookie's copies from the others"
         ) from error
     except (lmdb.Error, OSError) as error:
-        raise StorageFailedError(f"could not read {data}: {error}", "Run this as the user that owns it") from error
+        raise StorageFailedError(
+            f"could not read {data}: {error}",
+            "Run this as the user that owns it, and in another process than the one that has it open",
+        ) from error
 
 
 def _check(environment: lmdb.Environment, data: str, bookie_id: str) -> None:

@@ -53,7 +53,7 @@ def small_journal(disk: MemoryDisk) -> list[int]:
     ends = [PAGE_BYTES]
     commits: list[list[Mutation]] = [
         [PutBatch(make_batch(1, 0, 2)), SetMarks(1, SECRET, 1)],
-        [PutBatch(make_batch(1, 2, 1)), PutBatch(make_batch(2, 0, 1))],
+        [PutBatch(make_batch(ledger_id, 2, 1)) for ledger_id in (1, 2, 4, 5)],
         [SetMarks(3, None, 4, 5)],
         [DropLedger(2), PutBatch(make_batch(1, 3, 3))],
     ]
@@ -348,6 +348,26 @@ def test_a_file_that_vanishes_is_said_so(tmp_path: Path) -> None:
     for file in (tmp_path / "other" / "journal").glob("*.journal"):
         file.unlink()
     assert damage_of(reports) == []
+
+
+def test_memory_is_bounded_by_windows_and_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "st"
+    make_filled(path)
+    whole = inspected(path, with_records=True)
+    largest = max(record.size_bytes for record in records_of(whole))
+    monkeypatch.setattr(reading, "WINDOW_BYTES", 4096)
+    real = InspectedFile.read
+    sizes: list[int] = []
+
+    def measured(file: InspectedFile, offset: int, size: int) -> bytes:
+        if file.name.endswith(".journal"):
+            sizes.append(size)
+        return real(file, offset, size)
+
+    monkeypatch.setattr(InspectedFile, "read", measured)
+    assert inspected(path, with_records=True) == whole
+    assert len(sizes) > 50
+    assert max(sizes) <= max(PAGE_BYTES + RECORD_HEADER_BYTES, largest)
 
 
 def test_nothing_is_left_behind(tmp_path: Path) -> None:
