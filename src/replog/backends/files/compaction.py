@@ -16,7 +16,7 @@ from replog.backends.files.directory import LOGS
 from replog.backends.files.entry_log import EntryLogWriter
 from replog.backends.files.index import IndexPage, Location, Section
 from replog.backends.files.log_file import EntryLogFile, LogFile
-from replog.backends.files.pacing import Pace
+from replog.backends.files.pacing import Closing, Pace
 from replog.backends.files.reading import DamagedBatch, read_checked
 from replog.backends.files.repair import replace_sections
 
@@ -72,6 +72,9 @@ class Rewriter:
         all is as before."""
         contents = self._contents
         with contents.changed:
+            if contents.closing.is_set():
+                raise Closing
+            files = [file for file in files if not file.is_retired]  # its ledgers may have been deleted meanwhile
             sections = [section for file in files for section in file.sections]
             contents.descriptors.pin(files, wait=True)
         written: list[EntryLogWriter] = []

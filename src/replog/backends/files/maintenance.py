@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 from replog.backends.files.checkpoint import Checkpointer
 from replog.backends.files.compaction import Rewriter, worth_compacting
@@ -192,9 +192,17 @@ class Maintenance:
             return True
         return self._checkpointer.is_worthwhile()
 
+    @contextmanager
+    def _working(self) -> Iterator[None]:
+        """One at a time. Raises `Closing` if the storage was closed while this waited: its files may be somebody else's now."""
+        with self._contents.working:
+            if self._contents.closing.is_set():
+                raise Closing
+            yield
+
     def _checkpoint(self) -> None:
         self._is_wanted = False
-        with self._contents.working:
+        with self._working():
             self._flush(is_forced=False)
             self._write_catalog()
 
@@ -255,7 +263,7 @@ class Maintenance:
     def _compact(self, *, is_major: bool) -> None:
         contents = self._contents
         began_s = time.monotonic()
-        with contents.working:
+        with self._working():
             self._flush(is_forced=True)
             self._write_catalog()  # what is empty goes first: it may be the space that is needed
             with contents.changed:
@@ -276,7 +284,7 @@ class Maintenance:
         self._repair()
 
     def _repair(self) -> None:
-        with self._contents.working:
+        with self._working():
             self._repair_now()
 
     def _repair_now(self) -> None:

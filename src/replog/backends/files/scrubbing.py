@@ -7,7 +7,7 @@ from collections.abc import Callable
 from replog.backends.files.contents import Contents, SectionGone
 from replog.backends.files.index import Section
 from replog.backends.files.log_file import LogFile
-from replog.backends.files.pacing import Pace
+from replog.backends.files.pacing import Closing, Pace
 from replog.backends.files.reading import DamagedBatch, read_checked
 from replog.errors import StorageUncertainError
 
@@ -35,6 +35,8 @@ class Scrubber:
     def _scrub(self, file: LogFile, pace: Pace) -> None:
         contents = self._contents
         with contents.changed:
+            if contents.closing.is_set():
+                raise Closing
             if contents.journals.get(file.number) is not file and contents.entry_logs.get(file.number) is not file:
                 return  # removed meanwhile
             try:

@@ -1,0 +1,121 @@
+"""B6: what happens between two steps of compaction, scrubbing and closing: each race once, in a fixed order."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+import attrs
+import pytest
+
+from replog.backends.files.log_file import LogFile
+from replog.backends.files.storage import FilesStorage, open_storage
+from replog.protocol.mutations import DropLedger, PutBatch
+from replog.testing.disk import MemoryDisk
+from replog.testing.storage_exam import make_batch
+from tests.backends.files.workload import INSIDE, open_small
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
+    deadline_s = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline_s, "it never happened"
+        time.sleep(0.001)
+
+
+def fill(storage: FilesStorage, ledgers: int) -> None:
+    """Full journal files, of each of which little is needed; one kept ledger in each."""
+    for ledger_id in range(1, ledgers + 1):
+        for at in range(3):
+            storage.commit([PutBatch(make_batch(1000 + ledger_id, 3 * at, 3, size_bytes=6000))])
+        storage.commit([PutBatch(make_batch(ledger_id, 0, 3, size_bytes=300))])
+        storage.commit([DropLedger(1000 + ledger_id)])
+
+
+def test_a_file_that_becomes_empty_and_goes_while_others_are_rewritten() -> None:
+    disk = MemoryDisk()
+    options = attrs.evolve(INSIDE, entry_log_bytes=1, open_files_max=1)  # each file makes an entry log
+    storage = open_storage("/st", options, disk=disk)
+    fill(storage, 8)
+    rewriter = storage._maintenance._rewriter
+    rewrite = rewriter.rewrite
+    rewritten: list[LogFile] = []
+    retired: list[LogFile] = []
+
+    def rewrite_and_drop(files: Sequence[LogFile], bytes_per_s: int) -> None:
+        gone = [file for file in files if file.is_retired]
+        wait_until(lambda: not any(file.path in disk.paths() for file in gone))
+        retired.extend(gone)
+        rewrite(files, bytes_per_s)
+        if not rewritten:
+            storage.commit([DropLedger(ledger_id) for ledger_id in range(2, 9)])
+        rewritten.extend(files)
+
+    rewriter.rewrite = rewrite_and_drop  # type: ignore[method-assign]
+    wait_until(lambda: storage.statistics()["catalogs_written"] > 0)
+    storage.compact(is_major=True)
+    assert len(retired) > 2
+    assert storage.read(1, 0, 1, 0)
+    rewriter.rewrite = rewrite  # type: ignore[method-assign]
+    storage.compact(is_major=True)
+    assert storage.damage() == ()
+    storage.close()
+    assert disk.open_count == 0
+
+
+def test_upkeep_that_waited_for_its_turn_does_nothing_after_the_close() -> None:
+    """B4: by then the directory may be somebody else's."""
+    disk = MemoryDisk()
+    storage = open_storage("/st", INSIDE, disk=disk)
+    fill(storage, 4)
+    working = storage._contents.working
+    working.acquire()
+    calls = (storage.compact, lambda: storage.compact(is_major=True), storage.scrub)
+    threads = [threading.Thread(target=call) for call in calls]
+    for thread in threads:
+        thread.start()
+    closer = threading.Thread(target=storage.close)
+    closer.start()
+    wait_until(storage._contents.closing.is_set)
+    changes: list[str] = []
+    disk.fault = lambda operation, path: changes.append(f"{operation} {path}")
+    working.release()
+    for thread in (closer, *threads):
+        thread.join(10.0)
+        assert not thread.is_alive()
+    assert sum("catalog" in change for change in changes if change.startswith("rename")) <= 1
+    assert not [change for change in changes if "/logs/" in change]
+    assert disk.open_count == 0
+    open_small(disk, INSIDE).close()
+
+
+@pytest.mark.parametrize("is_scrub", [True, False])
+def test_upkeep_between_two_files_opens_nothing_after_the_close(is_scrub: bool) -> None:
+    disk = MemoryDisk()
+    options = attrs.evolve(INSIDE, open_files_max=1, entry_log_bytes=1)
+    storage = open_storage("/st", options, disk=disk)
+    fill(storage, 6)
+    descriptors = storage._contents.descriptors
+    unpin = descriptors.unpin
+    closer = threading.Thread(target=storage.close)
+    turns: list[None] = []
+
+    def unpin_and_close(files: Sequence[LogFile]) -> None:
+        unpin(files)
+        if threading.current_thread() is upkeep and not turns:
+            turns.append(None)
+            storage._contents.lock.release()  # as if a thread changed here, which may happen at the end of the with
+            closer.start()
+            wait_until(lambda: storage._contents.closing.is_set() and not (is_scrub and closer.is_alive()))
+            storage._contents.lock.acquire()
+
+    descriptors.unpin = unpin_and_close  # type: ignore[method-assign,assignment]
+    upkeep = threading.Thread(target=storage.scrub if is_scrub else lambda: storage.compact(is_major=True))
+    upkeep.start()
+    upkeep.join(20.0)
+    assert not upkeep.is_alive()
+    assert turns
+    closer.join(20.0)
+    assert not closer.is_alive()
+    assert disk.open_count == 0
