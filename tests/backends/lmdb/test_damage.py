@@ -4,6 +4,8 @@ import contextlib
 import os
 import random
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -77,6 +79,46 @@ def test_damage_is_found_in_the_background(tmp_path: Path) -> None:
         while not storage.damage() and time.monotonic() < deadline:
             time.sleep(0.01)
         assert [damage.first_entry_id for damage in storage.damage()] == [3]
+
+
+def test_damage_to_what_is_left_of_a_deleted_ledger_is_none(tmp_path: Path) -> None:
+    fill(tmp_path)
+    key = records.batch_key(BATCHES[1])
+    with contextlib.closing(open_storage(str(tmp_path), OPTIONS)) as storage:
+        storage._upkeep.stop()
+        storage.commit([DropLedger(1)])
+    rewrite(tmp_path, key, b"torn")
+    with contextlib.closing(open_storage(str(tmp_path), OPTIONS)) as storage:
+        storage.scrub()
+        assert storage.damage() == []
+        storage.compact()
+        assert storage.statistics()["deleted_ledgers_to_remove"] == 0
+
+
+EXAM = """
+import sys
+from pathlib import Path
+import lmdb
+from replog.backends.lmdb import LMDBStorageOptions, open_storage
+from replog.errors import StorageFailedError
+from replog.testing import check_storage_damage
+
+options = LMDBStorageOptions(map_bytes=1 << 20)
+try:
+    check_storage_damage(lambda path: open_storage(str(path), options), Path(sys.argv[1]), sample=8, seed=int(sys.argv[2]))
+except StorageFailedError as error:
+    assert isinstance(error.__cause__, lmdb.Error), error.__cause__
+"""
+
+
+@pytest.mark.parametrize("seed", [7, 8])
+def test_exam_of_damage(tmp_path: Path, seed: int) -> None:
+    """In a process of its own: damage to LMDB's own pages may end it, or stop the storage, and so the exam. But nothing
+    that is wrong or denied."""
+    done = subprocess.run(
+        [sys.executable, "-c", EXAM, str(tmp_path), str(seed)], timeout=240, text=True, capture_output=True
+    )
+    assert done.returncode <= 0, done.stderr
 
 
 def test_a_batch_that_vanished_is_not_absent(tmp_path: Path) -> None:

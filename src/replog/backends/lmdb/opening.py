@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import itertools
 import os
 from collections.abc import Iterator
@@ -102,6 +103,8 @@ def _look(lmdb_map: LMDBMap, bookie_id: str, data: str) -> Opened:
         )
     if size_bytes < used_bytes:  # beyond its end, a map can't be read at all: not even to find out that it is damaged
         os.truncate(data, used_bytes)
+        with environment.begin(buffers=True) as transaction:  # what it lost may be pages of the tree
+            collections.deque(transaction.cursor().iternext(values=False), maxlen=0)
     with environment.begin(buffers=True) as transaction:
         found = bytes(transaction.get(FORMAT_KEY) or b"")
         if found != format_text(bookie_id):

@@ -219,7 +219,7 @@ class LMDBStorage(Storage):
         try:
             return self._ask(lambda transaction: Snapshot(transaction, ledger_id, stamp).read(entry_id, bytes_max))
         except BatchDamagedError as error:
-            self._damages.add(error.damage)
+            self._found_damage(error.damage)
             raise
 
     def read_nowait(self, ledger_id: int, entry_id: int, stamp: int, bytes_max: int) -> list[Batch]:
@@ -322,7 +322,7 @@ class LMDBStorage(Storage):
     def scrub(self) -> None:
         """As `Storage.scrub`: each batch is compared with its checksum, and what each ledger should have with what it has."""
         self._check_usable()
-        scrub = Scrub(self._damages.add)
+        scrub = Scrub(self._found_damage)
         try:
             while self._scrub_piece(scrub):
                 pass
@@ -331,7 +331,7 @@ class LMDBStorage(Storage):
 
     def _scrub_in_background(self) -> float | None:
         """Goes on with the scrub of the storage's own schedule. Returns how long to rest, or None when it is done."""
-        self._scrub = self._scrub or Scrub(self._damages.add)
+        self._scrub = self._scrub or Scrub(self._found_damage)
         before = self._scrub.bytes
         try:
             if self._scrub_piece(self._scrub):
@@ -354,10 +354,14 @@ class LMDBStorage(Storage):
             with self._mutex:
                 self._scrubbed_bytes += scrub.bytes - before
 
+    def _found_damage(self, damage: Damage) -> None:
+        if damage.ledger_id not in self._deleted:  # of those, what is left is garbage
+            self._damages.add(damage)
+
     def damage(self) -> Sequence[Damage]:
         """As `Storage.damage`: what reads and scrubs of this process found."""
         self._check_usable()
-        return self._damages.known()
+        return [damage for damage in self._damages.known() if damage.ledger_id not in self._deleted]
 
     def statistics(self) -> Mapping[str, float]:
         """As `Storage.statistics`: counters since the start, and gauges. `live_bytes` of `used_bytes` hold something."""
