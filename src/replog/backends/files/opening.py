@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import attrs
 
 from replog.backends.files.catalog import FORMAT as CATALOG_FORMAT
@@ -50,12 +52,15 @@ class Opened:
     spares: list[str]
 
 
-def open_directory(disk: Disk, path: str, options: FilesOptions) -> Opened:
-    """Reads the storage in a directory that is locked, or makes one. On an error nothing stays open."""
+def open_directory(disk: Disk, path: str, options: FilesOptions, lock: Callable[[str], None]) -> Opened:
+    """Reads the storage in a directory that is locked, or makes one; locks that of a journal elsewhere before anything in it
+    is changed. On an error nothing stays open."""
     found = read_format(disk, path, options.expected_bookie_id)
     if found is None:
         found = Format(VERSION, make_storage(disk, path, options), bool(options.journal_dir))
     journal = _journal_directory(disk, path, options, found)
+    if found.is_journal_elsewhere:
+        lock(journal)
     with named_errors(f"sync {path}"):
         # First: what is read here decides what is removed, and a process that was killed may not have synced it.
         disk.sync_directory(path)

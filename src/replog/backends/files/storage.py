@@ -88,19 +88,18 @@ class FilesStorage(Storage):
         self._locks: list[DirectoryLock] = []
         started = time.monotonic()
         try:
-            with named_errors(f"lock {path}"):
-                self._locks.append(DirectoryLock(disk, path))
-            opened = open_directory(disk, path, options)
-            if options.journal_dir:
-                with named_errors(f"lock {options.journal_dir}"):
-                    self._locks.append(DirectoryLock(disk, options.journal_dir))
-            self._assemble(opened, background)
+            self._lock(path)
+            self._assemble(open_directory(disk, path, options, self._lock), background)
         except BaseException:
             for lock in self._locks:
                 lock.release()
             raise
         self._open_s = time.monotonic() - started
         self._is_usable = True
+
+    def _lock(self, directory: str) -> None:
+        with named_errors(f"lock {directory}"):
+            self._locks.append(DirectoryLock(self._disk, directory))
 
     def _assemble(self, opened: Opened, background: bool) -> None:
         disk, options, replay = self._disk, self._options, opened.replay
