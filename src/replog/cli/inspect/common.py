@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from typing import Annotated
+from functools import cache
+from typing import Annotated, cast
 
 import attrs
 import typer
@@ -61,7 +62,20 @@ def total_bytes(paths: Iterable[str]) -> int:
 
 def as_json(report: attrs.AttrsInstance) -> dict[str, object]:
     """A report as an object of JSON."""
-    return attrs.asdict(report)
+    return {name: _plain(getattr(report, name)) for name in _names_of(type(report))}
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    if value is None or isinstance(value, str | int | float):
+        return value
+    return as_json(cast(attrs.AttrsInstance, value))
+
+
+@cache
+def _names_of(kind: type[attrs.AttrsInstance]) -> tuple[str, ...]:
+    return tuple(field.name for field in attrs.fields(kind))
 
 
 def tell(problems: Sequence[Problem], shown_max: int = 50) -> None:

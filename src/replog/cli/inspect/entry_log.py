@@ -59,7 +59,7 @@ def entry_log(
     else:
         listing.end()
         _print_logs(logs)
-        tell(problems)
+        tell(list(dict.fromkeys(problems)))
     end(problems)
 
 

@@ -76,7 +76,7 @@ def journal(
     else:
         listing.end()
         _print_files(files)
-        tell(problems)
+        tell(list(dict.fromkeys(problems)))
     end(problems)
 
 

@@ -54,7 +54,7 @@ def inspect_entry_logs(
     found = place.catalog()
     catalog = None if isinstance(found, Problem) else found
     try:
-        deleted = LedgerRanges()
+        deleted = LedgerRanges([] if catalog is None else catalog.deleted)
         if place.root is not None and place.journal is not None:
             known = survey(place, progress)
             deleted = known.deleted
@@ -66,8 +66,9 @@ def inspect_entry_logs(
             inspection = LogInspection(each, place.identity, deleted, progress)
             if with_records or not inspection.read_index():
                 yield from inspection.scan(with_records)
-            if each.age is not None or inspection.report.batches or not each.is_journal:
-                yield inspection.report
+            report = inspection.report
+            if each.age is not None or report.batches or report.problems or not each.is_journal:
+                yield report
     except Unreadable as error:
         yield Problem(error.path, error.offset, "unreadable", error.reason)
 
