@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from functools import cache
-from typing import Annotated, cast
+from typing import Annotated
 
 import attrs
 import typer
@@ -62,20 +61,7 @@ def total_bytes(paths: Iterable[str]) -> int:
 
 def as_json(report: attrs.AttrsInstance) -> dict[str, object]:
     """A report as an object of JSON."""
-    return {name: _plain(getattr(report, name)) for name in _names_of(type(report))}
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, list):
-        return [_plain(each) for each in value]
-    if value is None or isinstance(value, str | int | float):
-        return value
-    return as_json(cast(attrs.AttrsInstance, value))
-
-
-@cache
-def _names_of(kind: type[attrs.AttrsInstance]) -> tuple[str, ...]:
-    return tuple(field.name for field in attrs.fields(kind))
+    return attrs.asdict(report)
 
 
 def tell(problems: Sequence[Problem], shown_max: int = 50) -> None:
