@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable
 
 from benchmarks.setting import Comparison, Round, Setting
-from benchmarks.storage.latency import APPENDS, during_compaction
+from benchmarks.storage.latency import APPENDS, SCATTERED, during_compaction
 from benchmarks.storage.reading import POINT_SHAPES, READ_SHAPES, STATES, ledgers, points
 from benchmarks.storage.restarting import REPLAY_SHAPES, memory, restarts
 from benchmarks.storage.stores import FILES, JOURNAL_DIR, KINDS, LMDB, Kind
@@ -137,16 +137,16 @@ def _latency() -> list[Comparison]:
     return [
         Comparison(
             "storage-latency",
-            f"{title}, {figure}, compaction and none",
-            f"busy {name}",
-            f"quiet {name}",
+            f"{title}, {figure}, {scattered} B compacted and not",
+            f"busy {name} {scattered}",
+            f"quiet {name} {scattered}",
             f"{figure}_us",
             f"{figure}_us",
             "us",
             goal if figure == "p99" else None,
             at_least=False,
         )
-        for (name, title, goal), figure in itertools.product(cases, ("p50", "p99"))
+        for scattered, (name, title, goal), figure in itertools.product(SCATTERED, cases, ("p50", "p99"))
     ]
 
 

@@ -15,6 +15,7 @@ from replog.abc import Storage
 from replog.protocol.mutations import DropLedger, PutBatch
 
 APPENDS = {"1": (1, 1024), "100": (100, 1024)}
+SCATTERED = {"100 x 1024": (100, 1024, 1), "10 x 100": (10, 100, 16)}  # the last: of so much only this part
 _SLICE_S = 0.25
 _LEDGERS = 200
 _LEDGER_BATCHES = 2000  # of a log's ledger, before it is dropped and the next one begins
@@ -48,28 +49,36 @@ class _Appender:
 
 
 def during_compaction(setting: Setting) -> Round:
-    """Appends before, during and after the compaction of ledgers that stand scattered, at the default rate; the disk alone
-    in turns with them. Empty if the disk has no room."""
-    size_bytes = setting.scale.latency_bytes
-    if shutil.disk_usage(setting.directory).free < _ROOM * size_bytes:
+    """Appends before, during and after the compaction of ledgers that stand scattered, in large batches and in small ones, at
+    the default rate; the disk alone in turns with them. Empty if the disk has no room."""
+    if shutil.disk_usage(setting.directory).free < _ROOM * setting.scale.latency_bytes:
         return {}
-    source = Source(100, 1024)
+    found: dict[str, Figures] = {}
+    for scattered, (entries, entry_bytes, part) in SCATTERED.items():
+        with fresh(setting.directory, "latency") as directory:
+            storage = FILES.open(directory, journal_file_bytes=setting.scale.file_bytes)
+            try:
+                size_bytes = max(2 * setting.scale.file_bytes, setting.scale.latency_bytes // part)
+                here = _with(setting, storage, Source(entries, entry_bytes), size_bytes)
+            finally:
+                storage.close()
+        found |= {f"{name} {scattered}": figures for name, figures in here.items()}
+    return found
+
+
+def _with(setting: Setting, storage: Storage, source: Source, size_bytes: int) -> dict[str, Figures]:
+    """While so much in such batches is compacted."""
     ledger_ids = range(1, min(_LEDGERS, setting.scale.ledgers) + 1)
     turns = max(2, size_bytes // source.payload_bytes // len(ledger_ids))
-    with fresh(setting.directory, "latency") as directory:
-        storage = FILES.open(directory, journal_file_bytes=setting.scale.file_bytes)
-        try:
-            write(storage, in_turn(source, ledger_ids, turns * len(ledger_ids)))
-            write(storage, as_wal(source, 8 * setting.scale.file_bytes, first_ledger=1 << 20))
-            appenders = {
-                name: _Appender(storage, Source(*shape), number << 30)
-                for number, (name, shape) in enumerate(APPENDS.items(), 1)
-            }
-            found = _measure(setting, storage, appenders, least_bytes=size_bytes // 2)
-            for number in (0, turns - 1):
-                check(storage, source, ledger_ids[-1], number)
-        finally:
-            storage.close()
+    write(storage, in_turn(source, ledger_ids, turns * len(ledger_ids)))
+    write(storage, as_wal(Source(100, 1024), 8 * setting.scale.file_bytes, first_ledger=1 << 20))
+    appenders = {
+        name: _Appender(storage, Source(*shape), number << 30)
+        for number, (name, shape) in enumerate(APPENDS.items(), 1)
+    }
+    found = _measure(setting, storage, appenders, least_bytes=size_bytes // 4)
+    for number in (0, turns - 1):
+        check(storage, source, ledger_ids[-1], number)
     return found
 
 
