@@ -11,7 +11,7 @@ import io
 import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from replog.errors import StorageFailedError, StorageFullError
 
@@ -195,9 +195,14 @@ def write_file_atomically(disk: Disk, directory: str, name: str, pieces: Sequenc
     temporary = f"{directory}/{name}.tmp"
     fd = disk.open(temporary, create=True)
     try:
-        write_all(disk, fd, pieces, 0)
-        disk.fdatasync(fd)
-    finally:
-        disk.close(fd)
-    disk.rename(temporary, f"{directory}/{name}")
+        try:
+            write_all(disk, fd, pieces, 0)
+            disk.fdatasync(fd)
+        finally:
+            disk.close(fd)
+        disk.rename(temporary, f"{directory}/{name}")
+    except OSError:
+        with suppress(OSError):  # on a full disk the half of it would take what space there is
+            disk.unlink(temporary)
+        raise
     disk.sync_directory(directory)

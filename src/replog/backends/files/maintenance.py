@@ -75,7 +75,7 @@ class Maintenance:
         with self._contents.changed:
             self._is_wanted = True
             self._contents.changed.notify_all()
-        if self._thread is None and self.failure is None and self._is_checkpoint_due():
+        if self._thread is None and self.failure is None and self._is_checkpoint_due_now():
             self._attempt(self._checkpoint)
 
     def wait_for_flush(self) -> None:
@@ -187,7 +187,12 @@ class Maintenance:
 
     # -- the work -------------------------------------------------------------------------------------------------
 
+    def _is_checkpoint_due_now(self) -> bool:
+        with self._contents.changed:
+            return self._is_checkpoint_due()
+
     def _is_checkpoint_due(self) -> bool:
+        """Called with the lock."""
         if self._contents.options.journal_dir and self._backlog_bytes() >= self._contents.options.flush_bytes:
             return True
         return self._checkpointer.is_worthwhile()
@@ -234,7 +239,7 @@ class Maintenance:
 
     def _checkpoint_between(self) -> None:
         """While files are rewritten, in the thread that does it and holds `working`."""
-        if self._is_between or not self._is_checkpoint_due():
+        if self._is_between or not self._is_checkpoint_due_now():
             return
         self._is_between = True
         try:
@@ -246,7 +251,7 @@ class Maintenance:
     def _look_around(self) -> None:
         """While scrubbing, which takes long: does what has become due."""
         if threading.current_thread() is self._thread and time.monotonic() >= self._full_until_s:
-            if self._is_checkpoint_due():
+            if self._is_checkpoint_due_now():
                 self._checkpoint()
             for job, due_s in self._due_s.items():
                 if job != self._scrub and time.monotonic() >= due_s:

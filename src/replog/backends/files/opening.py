@@ -139,12 +139,13 @@ def _read_catalog(disk: Disk, path: str, identity: bytes) -> Catalog:
 
 
 def _unfinished(disk: Disk, path: str, catalog: Catalog) -> list[str]:
-    """Entry logs, and parts of them, that the catalog has not."""
+    """Entry logs, and parts of them, that the catalog has not, and a catalog that was not finished."""
     logs = f"{path}/{LOGS}"
     kept = {entry_log_name(file.number) for file in catalog.files if not file.is_journal}
     kept |= {name.removesuffix(".log") + ".index" for name in kept}
     disk.make_directory(logs)  # a copy of the storage may lack it while it is empty
-    return [f"{logs}/{name}" for name in disk.names(logs) if name not in kept]
+    half = [f"{path}/{name}" for name in disk.names(path) if name == f"{CATALOG}.tmp"]
+    return half + [f"{logs}/{name}" for name in disk.names(logs) if name not in kept]
 
 
 def _load(

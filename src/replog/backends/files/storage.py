@@ -13,8 +13,8 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 
 import attrs
 import trio
@@ -357,13 +357,23 @@ class FilesStorage(Storage):
 
     def compact(self, *, is_major: bool = False) -> None:
         """As `Storage.compact`: copies at most `compaction_bytes_per_s`."""
-        self._check_usable()
-        self._maintenance.compact(is_major=is_major)
+        with self._stopping():
+            self._maintenance.compact(is_major=is_major)
 
     def scrub(self) -> None:
         """As `Storage.scrub`: reads at most `scrub_bytes_per_s`."""
+        with self._stopping():
+            self._maintenance.scrub()
+
+    @contextmanager
+    def _stopping(self) -> Iterator[None]:
+        """What fails in here stops the storage: from then on reads fail too (B1)."""
         self._check_usable()
-        self._maintenance.scrub()
+        try:
+            yield
+        except StorageFailedError as error:
+            self._fail(error)
+            raise
 
     def damage(self) -> Sequence[Damage]:
         """As `Storage.damage`: what reads, compaction and scrubbing came upon since the start."""
