@@ -5,6 +5,7 @@ import os
 import pty
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -247,3 +248,40 @@ def test_sizes_and_times() -> None:
     assert as_time(0) == "1970-01-01T00:00:00Z"
     assert as_time((1 << 63) - 1).startswith("2262-")
     assert as_time(-(1 << 63)).startswith("1677-")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody who may do less")
+def test_somebody_who_may_only_read() -> None:
+    """Not the owner: no time of access can be avoided, nothing can be written; what may not be read is said in one line."""
+    with tempfile.TemporaryDirectory() as name:
+        path = Path(name)
+        path.chmod(0o755)
+        make_compacted(path / "st")
+        make_filled(path / "secret")
+        (path / "secret" / "journal" / "000000000002.journal").chmod(0o600)
+        make_filled(path / "closed")
+        (path / "closed" / "journal").chmod(0o700)
+        script = f"""
+import os, sys
+from replog import cli
+def run(*command):
+    sys.argv = ["replog", *command]
+    try:
+        cli.main()
+    except SystemExit as ended:
+        return ended.code or 0
+for user in (0, 65534):  # first with all rights: then everything is imported
+    os.setgroups([])
+    os.setgid(user)
+    os.setuid(user)
+    for command in {[at(command, path / "st") for command in EVERYTHING]!r}:
+        assert run(*command) == 0, command
+for name in ("secret", "closed"):
+    for command in {[at(command, path / "NAME") for command in EVERYTHING]!r}:
+        assert run(*(word.replace("NAME", name) for word in command)) == 1 or command[1] == "index", command
+assert run("bookie", "format", {str(path / "new")!r}) in (1, 2)
+"""
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        assert "Traceback" not in done.stderr
+        assert "Permission denied" in done.stdout + done.stderr

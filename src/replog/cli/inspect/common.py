@@ -54,11 +54,6 @@ def format_name(path: str) -> str | None:
     return str(read_format(where)["format"]) if os.path.exists(where) else None
 
 
-def total_bytes(paths: Iterable[str]) -> int:
-    """The size of these files, as far as they are there."""
-    return sum(os.path.getsize(path) for path in paths if os.path.exists(path))
-
-
 def as_json(report: attrs.AttrsInstance) -> dict[str, object]:
     """A report as an object of JSON."""
     return attrs.asdict(report)

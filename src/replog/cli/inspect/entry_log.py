@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import sys
 
-from replog.backends.files.inspecting import Place, inspect_entry_logs
+from replog.backends.files.inspecting import inspect_entry_logs
 from replog.backends.files.inspecting.reports import EntryLogReport, Problem, RecordReport
-from replog.cli.inspect.common import JournalDir, PathArgument, as_json, end, files_place, tell, total_bytes
+from replog.cli.inspect.common import JournalDir, PathArgument, as_json, end, files_place, tell
 from replog.cli.inspect.journal import RECORD_COLUMNS, WithRecords, list_record
 from replog.cli.output import (
     AsJSON,
@@ -40,7 +40,7 @@ def entry_log(
     problems: list[Problem] = []
     listing = Listing(*RECORD_COLUMNS)
     is_quiet = for_programs or (with_records and sys.stdout.isatty())
-    with watched("entry logs", _total_bytes(place) if with_records else None, is_quiet=is_quiet) as progress:
+    with watched("entry logs", place.log_bytes() if with_records else None, is_quiet=is_quiet) as progress:
         for each in inspect_entry_logs(place, with_records=with_records, progress=progress):
             if isinstance(each, RecordReport):
                 list_record(listing, each, for_programs)
@@ -61,12 +61,6 @@ def entry_log(
         _print_logs(logs)
         tell(list(dict.fromkeys(problems)))
     end(problems)
-
-
-def _total_bytes(place: Place) -> int:
-    if place.file is not None:
-        return os.path.getsize(place.file)
-    return total_bytes(path for _, path in [*place.journal_files(), *place.entry_logs()])
 
 
 def _as_json(log: EntryLogReport) -> dict[str, object]:

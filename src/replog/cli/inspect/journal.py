@@ -9,7 +9,7 @@ import typer
 
 from replog.backends.files.inspecting import inspect_journal
 from replog.backends.files.inspecting.reports import BatchReport, JournalFileReport, Problem, RecordReport
-from replog.cli.inspect.common import JournalDir, PathArgument, as_json, end, files_place, tell, total_bytes
+from replog.cli.inspect.common import JournalDir, PathArgument, as_json, end, files_place, tell
 from replog.cli.output import (
     AsJSON,
     Listing,
@@ -55,8 +55,7 @@ def journal(
     problems: list[Problem] = []
     listing = Listing(*RECORD_COLUMNS)
     is_quiet = for_programs or (with_records and sys.stdout.isatty())
-    paths = [path for _, path in place.journal_files()] if place.file is None else [place.file]
-    with watched("journal", total_bytes(paths), is_quiet=is_quiet) as progress:
+    with watched("journal", place.journal_bytes(), is_quiet=is_quiet) as progress:
         for each in inspect_journal(place, first_number=first_number, with_records=with_records, progress=progress):
             if isinstance(each, RecordReport):
                 list_record(listing, each, for_programs)

@@ -34,7 +34,7 @@ from replog.backends.files.inspecting.scanning import EntryLogScan, LogScan, rea
 from replog.backends.files.inspecting.survey import places_in, survey
 from replog.backends.files.record import RECORD_HEADER_BYTES, RecordType, payload_checksum
 from replog.backends.ranges import LedgerRanges
-from replog.errors import ConfigError
+from replog.errors import ConfigError, StorageFailedError
 
 _COLUMNS = "qqQIII"  # first and last ids, offsets, strides, sizes, checksums
 _IDENTITY = struct.Struct("<qqqqIII")  # ledger, stamp, first, last, stride, size, checksum
@@ -118,7 +118,7 @@ def inspect_indexes(
     place: Place, *, with_batches: bool = False, verify: bool = False, progress: Progress = ignore_progress
 ) -> Iterator[IndexedBatch | IndexReport]:
     """Each index file: its batches, if they are wanted, then what it says of itself. All pages are checked; with `verify`
-    the log files are read too, and compared. Raises `ConfigError` if there can be none here."""
+    the log files are read too, and compared. Raises `ConfigError` if there can be none here, `StorageFailedError`."""
     if place.version == 1:
         raise ConfigError(f"{place.path}: a storage of version 1 has no index files; `replog inspect journal` reads it")
     for path in _paths(place):
@@ -142,7 +142,7 @@ def _paths(place: Place) -> list[str]:
         ]
         expected = _expected(place)
     except Unreadable as error:
-        raise ConfigError(f"{error.path}: {error.reason}") from error
+        raise StorageFailedError(f"{error.path}: {error.reason}", "Run this as the user that owns it") from error
     return [*found, *sorted(expected - set(found))]
 
 

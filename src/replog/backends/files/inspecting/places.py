@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
+from contextlib import suppress
 
 import attrs
 
@@ -64,6 +66,14 @@ class Place:
             return []
         return [f"{self.journal}/{name}" for name in list_names(self.journal) if name.startswith(SPARE_PREFIX)]
 
+    def journal_bytes(self) -> int:
+        """The size of the journal files, or of the one file, as far as they can be found: for progress."""
+        return _total_bytes(self.file, self.journal_files)
+
+    def log_bytes(self) -> int:
+        """The size of journal files and entry logs, or of the one file, as far as they can be found: for progress."""
+        return _total_bytes(self.file, lambda: [*self.journal_files(), *self.entry_logs()])
+
     def catalog(self) -> Catalog | Problem | None:
         """The catalog as it is now, a problem if it is damaged, or None if this storage has none."""
         if self.root is None or self.version == 1:
@@ -88,8 +98,15 @@ class Place:
         return f"{self.root}/{LOCK_FILE}" if self.root else None
 
 
-def _numbered(directory: str, number_of: object) -> list[tuple[int, str]]:
-    assert callable(number_of)
+def _total_bytes(file: str | None, files: Callable[[], list[tuple[int, str]]]) -> int:
+    total = 0
+    with suppress(OSError, Unreadable):  # who reads them says what is wrong
+        for path in [path for _, path in files()] if file is None else [file]:
+            total += os.stat(path).st_size
+    return total
+
+
+def _numbered(directory: str, number_of: Callable[[str], int | None]) -> list[tuple[int, str]]:
     found = [(number_of(name), f"{directory}/{name}") for name in list_names(directory)]
     return sorted((number, path) for number, path in found if number is not None)
 
