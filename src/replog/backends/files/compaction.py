@@ -8,7 +8,8 @@ leaves either the old files or the new ones in a catalog, and the start removes 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 
 from replog.backends.files.contents import Contents, SectionGone
@@ -21,6 +22,9 @@ from replog.backends.files.reading import DamagedBatch, read_checked
 from replog.backends.files.repair import replace_sections
 
 _SCATTERED_BYTES = 1 << 20  # a journal file whose ledgers alternate more often than this is worth putting in order
+_ALTERNATING = (
+    1.25  # of switches per ledger: more than what the deletion of a fifth of its ledgers makes of a file in order
+)
 
 Batch = tuple[int, int, int, Location]  # first id, last id, stride, place
 Row = tuple[int, int, int, int, int, Section]  # first id, last id, stride, age turned round, position in the page
@@ -34,10 +38,10 @@ def worth_compacting(contents: Contents, *, is_major: bool) -> list[list[LogFile
     group_bytes = 0
     if threshold <= 0:
         return []
-    for file in sorted(contents.files(), key=lambda file: file.age):
-        if not file.is_indexed or file.is_damaged or not file.sections:
-            continue
-        if file.live_bytes >= threshold * file.position and not (is_major and _is_scattered(file)):
+    files = [file for file in contents.files() if file.is_indexed and not file.is_damaged and file.sections]
+    journals_of = Counter(stamp for file in files if is_major and file.is_journal for stamp in _stamps_of(file))
+    for file in sorted(files, key=lambda file: file.age):
+        if file.live_bytes >= threshold * file.position and not (is_major and _is_scattered(file, journals_of)):
             continue
         if not groups or group_bytes + file.live_bytes > options.entry_log_bytes:
             groups.append([])
@@ -47,10 +51,21 @@ def worth_compacting(contents: Contents, *, is_major: bool) -> list[list[LogFile
     return groups
 
 
-def _is_scattered(file: LogFile) -> bool:
-    """Whether reading one ledger of it would jump a lot."""
-    ledgers = len({(section.ledger_id, section.stamp) for section in file.sections})
-    return file.is_journal and file.switches > ledgers and file.position < file.switches * _SCATTERED_BYTES
+def _is_scattered(file: LogFile, journals_of: Mapping[tuple[int, int], int]) -> bool:
+    """Whether reading one ledger of it would jump a lot: inside it, or from one journal file to the next."""
+    if not file.is_journal or file.position >= file.switches * _SCATTERED_BYTES:
+        return False
+    stamps = _stamps_of(file)
+    if file.switches > _ALTERNATING * len(stamps):
+        return True
+    continued = sum(
+        journals_of[stamp] > 1 for stamp in stamps
+    )  # its first and last ledger may be, in order as they are
+    return continued > max(2, len(stamps) // 2)
+
+
+def _stamps_of(file: LogFile) -> set[tuple[int, int]]:
+    return {(section.ledger_id, section.stamp) for section in file.sections}
 
 
 class Rewriter:

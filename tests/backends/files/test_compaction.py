@@ -1,0 +1,208 @@
+"""B6: which files are rewritten, in which order their batches stand afterwards, and what is told of it."""
+
+import contextlib
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import attrs
+import pytest
+
+from replog.abc import DropLedger, PutBatch
+from replog.backends.files import FilesOptions, FilesStorage, open_storage
+from replog.backends.files.log_file import LogFile
+from replog.backends.files.record import RECORD_HEADER_BYTES
+from replog.testing.disk import MemoryDisk
+from replog.testing.storage_exam import make_batch
+
+OPTIONS = FilesOptions(journal_file_bytes=64 << 10, spare_files=1, compaction_bytes_per_s=0, scrub_bytes_per_s=0)
+
+
+def open_on(disk: MemoryDisk, options: FilesOptions = OPTIONS) -> contextlib.closing[FilesStorage]:
+    return contextlib.closing(open_storage("/st", options, disk=disk, background=False))
+
+
+def file_of(storage: FilesStorage, ledger_id: int) -> LogFile:
+    """Where the only batches of a ledger are."""
+    (section,) = storage._index.ledgers[ledger_id].stamps[1].sections
+    return section.file
+
+
+def ledgers_by_file(storage: FilesStorage, files: int) -> list[list[int]]:
+    """Fills so many journal files with ledgers of one batch each; which ledgers are in which, for all full ones."""
+    ledger_id = 0
+    while storage.statistics()["journal_files"] <= files:
+        ledger_id += 1
+        storage.commit([PutBatch(make_batch(ledger_id, 0, 3, size_bytes=1000))])
+    found: dict[int, list[int]] = {}
+    for each in range(1, ledger_id):
+        found.setdefault(file_of(storage, each).number, []).append(each)
+    return [found[number] for number in sorted(found)][:files]
+
+
+def keep(storage: FilesStorage, ledgers: list[int], share: float) -> list[int]:
+    """Drops all but this share of the ledgers."""
+    kept = ledgers[: max(1, round(len(ledgers) * share))]
+    storage.commit([DropLedger(ledger_id) for ledger_id in ledgers if ledger_id not in kept])
+    return kept
+
+
+def expect_readable(storage: FilesStorage, ledgers: list[int]) -> None:
+    for ledger_id in ledgers:
+        assert storage.read(ledger_id, 1, 1, 1) == [make_batch(ledger_id, 0, 3, size_bytes=1000)]
+
+
+def test_minor_and_major_rewrite_what_is_below_their_thresholds() -> None:
+    disk = MemoryDisk()
+    with open_on(disk) as storage:
+        few, half, most, empty = ledgers_by_file(storage, 4)
+        kept = [*keep(storage, few, 0.1), *keep(storage, half, 0.5), *keep(storage, most, 0.95)]
+        storage.commit([DropLedger(ledger_id) for ledger_id in empty])
+        places = {
+            name: file_of(storage, ledgers[0]) for name, ledgers in (("few", few), ("half", half), ("most", most))
+        }
+        before = storage.statistics()
+        storage.compact()
+        minor = storage.statistics()
+        assert file_of(storage, few[0]) is not places["few"], "under 0.2 of it is needed"
+        assert [file_of(storage, half[0]), file_of(storage, most[0])] == [places["half"], places["most"]]
+        assert minor["minor_compactions"] == before["minor_compactions"] + 1
+        assert minor["copied_batches"] == len([each for each in kept if each in few])
+        assert minor["copied_bytes"] == minor["copied_batches"] * len(make_batch(1, 0, 3, size_bytes=1000).data)
+        assert minor["entry_logs"] == 1
+        assert minor["removed_files"] == before["removed_files"] + 1, (
+            "that which was copied; the empty one had gone before"
+        )
+        storage.compact(is_major=True)
+        major = storage.statistics()
+        assert file_of(storage, half[0]) is not places["half"], "under 0.8 of it is needed"
+        assert file_of(storage, most[0]) is places["most"]
+        assert (major["minor_compactions"], major["major_compactions"]) == (minor["minor_compactions"], 1)
+        assert major["last_compaction_s"] > 0
+        assert major["live_batch_bytes"] >= 0.8 * major["batch_bytes"] - 60_000
+        expect_readable(storage, kept)
+    with open_on(disk) as storage:
+        expect_readable(storage, kept)
+        assert {ledger_id for ledger_id in storage.ledger_ids() if ledger_id <= most[-1]} == set(kept)
+
+
+@pytest.mark.parametrize("is_major", [False, True])
+def test_a_threshold_of_zero_turns_it_off(is_major: bool) -> None:
+    options = attrs.evolve(OPTIONS, minor_compaction_threshold=0.0, major_compaction_threshold=0.0)
+    with open_on(MemoryDisk(), options) as storage:
+        (few,) = ledgers_by_file(storage, 1)
+        kept = keep(storage, few, 0.1)
+        storage.compact(is_major=is_major)
+        assert storage.statistics()["copied_batches"] == 0
+        assert file_of(storage, kept[0]).is_journal
+
+
+def test_ledgers_that_alternate_are_put_in_order() -> None:
+    """All of it is needed: minor compaction leaves it alone."""
+    disk = MemoryDisk()
+    with open_on(disk) as storage:
+        batches = [
+            make_batch(ledger_id, 2 * turn, 2, size_bytes=700) for turn in range(40) for ledger_id in range(1, 6)
+        ]
+        for batch in batches:
+            storage.commit([PutBatch(batch)])
+        assert storage.statistics()["journal_files"] > 4
+        storage.compact()
+        assert storage.statistics()["entry_logs"] == 0
+        storage.compact(is_major=True)
+        statistics = storage.statistics()
+        assert (statistics["entry_logs"], statistics["journal_files"]) == (1, 1)
+        for ledger_id in range(1, 6):
+            places = storage._index.locate(ledger_id, 0, 1, 1 << 30, {})
+            in_log = [place for place in places if not place.file.is_journal]
+            assert len(in_log) > 30
+            gaps = [
+                after.offset - before.offset - before.size for before, after in zip(in_log, in_log[1:], strict=False)
+            ]
+            assert set(gaps) <= {0, RECORD_HEADER_BYTES}, "one after the other"
+            assert gaps.count(0) > 0.9 * len(gaps), "most of them in one record"
+            expected = [batch for batch in batches if batch.ledger_id == ledger_id]
+            assert storage.read(ledger_id, 0, 1, 1 << 30) == expected
+        storage.compact(is_major=True)
+        assert storage.statistics()["copied_batches"] == statistics["copied_batches"], "what is in order is left alone"
+
+
+def test_more_ledgers_than_a_file_has_batches_are_put_in_order_too() -> None:
+    """In no file a ledger comes twice, but a reading of one would jump from file to file."""
+    disk = MemoryDisk()
+    with open_on(disk) as storage:
+        batches = [
+            make_batch(ledger_id, 2 * turn, 2, size_bytes=700) for turn in range(6) for ledger_id in range(1, 60)
+        ]
+        for batch in batches:
+            storage.commit([PutBatch(batch)])
+        files = [file for file in storage._contents.files() if file.is_indexed]
+        assert len(files) > 5
+        assert all(len(file.sections) == file.switches for file in files)
+        storage.compact(is_major=True)
+        assert not any(file.is_journal for file in storage._contents.files() if file.is_indexed)
+        for ledger_id in range(1, 60):
+            assert storage.read(ledger_id, 0, 1, 1 << 30) == [each for each in batches if each.ledger_id == ledger_id]
+
+
+def test_ledgers_that_are_finished_one_after_the_other_are_in_order_as_they_are() -> None:
+    with open_on(MemoryDisk()) as storage:
+        files = ledgers_by_file(storage, 4)
+        for ledgers in files:
+            keep(storage, ledgers, 0.95)
+        storage.compact(is_major=True)
+        assert storage.statistics()["copied_batches"] == 0
+
+
+def test_a_lone_ledger_is_in_order_as_it_is() -> None:
+    with open_on(MemoryDisk()) as storage:
+        for turn in range(200):
+            storage.commit([PutBatch(make_batch(1, 2 * turn, 2, size_bytes=700))])
+        storage.compact(is_major=True)
+        assert storage.statistics()["copied_batches"] == 0
+
+
+def test_entry_logs_are_as_long_as_asked_for() -> None:
+    options = attrs.evolve(OPTIONS, entry_log_bytes=64 << 10)
+    disk = MemoryDisk()
+    with open_on(disk, options) as storage:
+        for turn in range(60):
+            for ledger_id in range(1, 6):
+                storage.commit([PutBatch(make_batch(ledger_id, 2 * turn, 2, size_bytes=700))])
+        storage.compact(is_major=True)
+        sizes = [len(disk.content(path)) for path in disk.paths() if path.endswith(".log")]
+        assert len(sizes) > 3
+        assert max(sizes) <= (64 << 10) + 8192
+        for ledger_id in range(1, 6):
+            assert len(storage.read(ledger_id, 0, 1, 1 << 30)) == 60
+
+
+def test_a_batch_that_was_stored_twice_is_kept_once() -> None:
+    with open_on(MemoryDisk()) as storage:
+        batches = [make_batch(ledger_id, 2 * turn, 2, size_bytes=700) for turn in range(20) for ledger_id in (1, 2)]
+        for _ in range(3):
+            for batch in batches:
+                storage.commit([PutBatch(batch)])
+        storage.compact(is_major=True)
+        expect = [[batch for batch in batches if batch.ledger_id == ledger_id] for ledger_id in (1, 2)]
+        assert [storage.read(ledger_id, 0, 1, 1 << 30) for ledger_id in (1, 2)] == expect
+        assert storage.statistics()["copied_batches"] <= len(batches)
+
+
+def wait_until(reached: Callable[[], bool], deadline_s: float = 30.0) -> None:
+    end_s = time.monotonic() + deadline_s
+    while not reached():
+        assert time.monotonic() < end_s, "it did not happen in time"
+        time.sleep(0.01)
+
+
+def test_it_runs_by_itself(tmp_path: Path) -> None:
+    options = attrs.evolve(OPTIONS, minor_compaction_interval_s=0.02, major_compaction_interval_s=0.03)
+    with contextlib.closing(open_storage(str(tmp_path), options)) as storage:
+        few, half = ledgers_by_file(storage, 2)
+        kept = [*keep(storage, few, 0.1), *keep(storage, half, 0.5)]
+        wait_until(lambda: not any(file_of(storage, ledger_id).is_journal for ledger_id in kept))
+        wait_until(
+            lambda: storage.statistics()["minor_compactions"] > 1 and storage.statistics()["major_compactions"] > 1
+        )
+        expect_readable(storage, kept)
