@@ -1,6 +1,7 @@
 """B6: which files are rewritten, in which order their batches stand afterwards, and what is told of it."""
 
 import contextlib
+import itertools
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -116,9 +117,7 @@ def test_ledgers_that_alternate_are_put_in_order() -> None:
             places = storage._index.locate(ledger_id, 0, 1, 1 << 30, {})
             in_log = [place for place in places if not place.file.is_journal]
             assert len(in_log) > 30
-            gaps = [
-                after.offset - before.offset - before.size for before, after in zip(in_log, in_log[1:], strict=False)
-            ]
+            gaps = [after.offset - before.offset - before.size for before, after in itertools.pairwise(in_log)]
             assert set(gaps) <= {0, RECORD_HEADER_BYTES}, "one after the other"
             assert gaps.count(0) > 0.9 * len(gaps), "most of them in one record"
             expected = [batch for batch in batches if batch.ledger_id == ledger_id]
