@@ -168,13 +168,58 @@ def test_a_foreign_journal_file_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"journal_file_bytes": 1000}, {"spare_files": -1}, {"fill_ahead_bytes": -1}, {"open_files_max": 0}]
+    ("name", "least"),
+    [
+        ("journal_file_bytes", 64 << 10),
+        ("spare_files", 0),
+        ("fill_ahead_bytes", 0),
+        ("flush_bytes", 1),
+        ("open_files_max", 1),
+        ("ledger_cache_bytes", 1 << 20),
+        ("minor_compaction_threshold", 0.0),
+        ("minor_compaction_interval_s", 0.0),
+        ("major_compaction_threshold", 0.0),
+        ("major_compaction_interval_s", 0.0),
+        ("compaction_bytes_per_s", 0),
+        ("entry_log_bytes", 64 << 10),
+        ("scrub_interval_s", 0.0),
+        ("scrub_bytes_per_s", 0),
+    ],
 )
-def test_impossible_options(options: dict[str, int]) -> None:
-    with pytest.raises(ConfigError, match=next(iter(options))):
-        FilesOptions(**options)  # type: ignore[arg-type]
+def test_impossible_options(tmp_path: Path, name: str, least: float) -> None:
+    with pytest.raises(ConfigError, match=f"^{name}="):
+        FilesOptions(**{name: least - 1})  # type: ignore[arg-type]
+    with opened(tmp_path, FilesOptions(**{name: least})) as storage:  # type: ignore[arg-type]
+        storage.commit([PutBatch(make_batch(1, 0, 4, size_bytes=30_000))])
+        storage.commit([PutBatch(make_batch(2, 0, 4, size_bytes=30_000))])
+        storage.compact(is_major=True)
+        storage.scrub()
+        assert storage.read(1, 0, 1, 1) == [make_batch(1, 0, 4, size_bytes=30_000)]
+
+
+def test_options_have_upper_bounds_too() -> None:
+    for name in ("minor_compaction_threshold", "major_compaction_threshold"):
+        assert getattr(FilesOptions(**{name: 1.0}), name) == 1.0  # type: ignore[arg-type]
+        for wrong in (1.01, float("nan")):
+            with pytest.raises(ConfigError, match=name):
+                FilesOptions(**{name: wrong})  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="scrub_interval_s"):
+        FilesOptions(scrub_interval_s=float("nan"))
+    with pytest.raises(ConfigError, match="under 1 TiB"):
+        FilesOptions(journal_file_bytes=1 << 40)
     with pytest.raises(ConfigError, match="needs a directory"):
         open_storage("")
+
+
+def test_an_interval_may_be_for_ever(tmp_path: Path) -> None:
+    for_ever = float("inf")
+    options = FilesOptions(
+        minor_compaction_interval_s=for_ever, major_compaction_interval_s=for_ever, scrub_interval_s=for_ever
+    )
+    with opened(tmp_path, options) as storage:
+        storage.commit([PutBatch(make_batch(1, 0))])
+        assert storage._maintenance._thread is not None
+        assert storage._maintenance._thread.is_alive()
 
 
 # -- forks --------------------------------------------------------------------------------------------------------

@@ -181,7 +181,7 @@ class Maintenance:
                     for job, due_s in self._due_s.items():
                         if now_s >= due_s:
                             return job
-                next_s = min(self._due_s.values(), default=now_s + 3600.0)
+                next_s = min([*self._due_s.values(), now_s + 3600.0])  # waits of years overflow
                 contents.changed.wait(max(0.0, max(next_s, self._full_until_s) - now_s))
         return None
 
