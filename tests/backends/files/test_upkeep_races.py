@@ -14,7 +14,7 @@ from replog.backends.files.storage import FilesStorage, open_storage
 from replog.protocol.mutations import DropLedger, PutBatch
 from replog.testing.disk import MemoryDisk
 from replog.testing.storage_exam import make_batch
-from tests.backends.files.workload import INSIDE, open_small
+from tests.backends.files.workload import ELSEWHERE, INSIDE, frequent_looks, open_small
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
@@ -119,3 +119,15 @@ def test_upkeep_between_two_files_opens_nothing_after_the_close(is_scrub: bool) 
     closer.join(20.0)
     assert not closer.is_alive()
     assert disk.open_count == 0
+
+
+def test_a_flush_that_takes_long_is_not_begun_again_in_its_middle() -> None:
+    disk = MemoryDisk()
+    storage = open_small(disk, attrs.evolve(ELSEWHERE, flush_bytes=400 << 10))
+    with frequent_looks():
+        for at in range(60):
+            storage.commit([PutBatch(make_batch(1 + at % 3, at - at % 3, 3, size_bytes=3000))])
+    statistics = storage.statistics()
+    assert statistics["entry_logs"] > 0
+    assert 30 < statistics["copied_batches"] <= 60, "each batch is moved once"
+    storage.close()

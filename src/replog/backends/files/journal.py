@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from replog.backends.files.disk import ZEROS, Buffer, Disk, is_full, named_error, write_all
+from replog.backends.files.disk import ZEROS, Buffer, Disk, is_full, named_error, read_all, write_all
 from replog.backends.files.index import Location
 from replog.backends.files.log_file import JournalFile
 from replog.backends.files.options import FilesOptions
@@ -109,6 +109,8 @@ class Journal:
         try:
             write_all(self._disk, file.fd, buffers, file.position)
         except OSError as error:
+            if is_full(error):
+                self._take_back(file, buffers[0])
             raise named_error(f"write to {file.path} at {file.position}", error) from error
         try:
             self._disk.fdatasync(file.fd)
@@ -124,6 +126,19 @@ class Journal:
         file.last_sequence = self.sequence = sequence
         self._prepare_ahead(file)
         return locations
+
+    def _take_back(self, file: JournalFile, head: Buffer) -> None:
+        """Wipes the beginning of a group that was not written to its end, durably: all of it but the padding may be there, and
+        a replay would find it, though nobody will have been told that it was kept. Raises `StorageFailedError`."""
+        try:
+            if read_all(self._disk, file.fd, len(head), file.position) == head:
+                write_all(self._disk, file.fd, (_PADDING[: len(head)],), file.position)
+                self._disk.fdatasync(file.fd)
+        except OSError as error:
+            raise StorageFailedError(
+                f"could not take back what was written to {file.path} at {file.position} when there was no space: {error}",
+                "The storage has stopped: make room on the disk, then restart the bookie",
+            ) from error
 
     def _lay_out(
         self, file: JournalFile, records: Sequence[Record], sequence: int

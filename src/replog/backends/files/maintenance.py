@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from replog.backends.files.checkpoint import Checkpointer
 from replog.backends.files.compaction import Rewriter, worth_compacting
 from replog.backends.files.contents import Contents
-from replog.backends.files.disk import named_error
+from replog.backends.files.disk import is_full, named_error
 from replog.backends.files.journal import Journal
 from replog.backends.files.log_file import LogFile
 from replog.backends.files.pacing import Closing
@@ -38,7 +38,7 @@ class Maintenance:
         self._checkpointer = checkpointer
         self._rewriter = Rewriter(contents, next_entry_log, self._checkpoint_between)
         self._scrubber = Scrubber(contents, self._look_around)
-        self._is_between = False
+        self._is_between = self._is_flushing = False
         self._thread: threading.Thread | None = None
         self._is_wanted = False  # a checkpoint
         self._full_until_s = 0.0  # the disk had no space: not before then again
@@ -208,34 +208,56 @@ class Maintenance:
     def _checkpoint(self) -> None:
         self._is_wanted = False
         with self._working():
-            self._flush(is_forced=False)
-            self._write_catalog()
+            self._flush_and_write_catalog(is_forced=False)
 
     def _write_catalog(self) -> None:
         for file in self._checkpointer.run(self._rewriter.next_number):
             self._pool.retire(file)
         self._checkpointer.keep_reserve()
 
+    def _flush_and_write_catalog(self, *, is_forced: bool) -> None:
+        try:
+            self._flush(is_forced=is_forced)
+        except OSError as error:
+            if not is_full(error):
+                raise
+            self._write_catalog()  # what nobody needs goes: it may be the space that is wanting
+            self._flush(is_forced=is_forced)
+        self._write_catalog()
+
     def _flush(self, *, is_forced: bool) -> None:
         """Moves what full journal files have to entry logs, if the journal is elsewhere and enough is there."""
         options = self._contents.options
-        if not options.journal_dir or (self._backlog_bytes() < options.flush_bytes and not is_forced):
+        if not options.journal_dir or self._is_flushing:
+            return
+        if self._backlog_bytes() < options.flush_bytes and not is_forced:
             return
         with self._contents.changed:
             files = [file for file in self._journal.sealed if not file.is_indexed and not file.is_damaged]
-        self._rewrite(list(files), bytes_per_s=0)
+        self._is_flushing = True
+        try:
+            self._rewrite(list(files), bytes_per_s=0)
+        finally:
+            self._is_flushing = False
 
     def _rewrite(self, files: list[LogFile], bytes_per_s: int) -> None:
         """Rewrites these files but for damaged ones: they stay as they are."""
+        contents = self._contents
+        repaired: set[LogFile] = set()
         while files:
             try:
                 self._rewriter.rewrite(files, bytes_per_s)
                 return
             except DamagedBatch:
-                files = [file for file in files if not file.is_damaged]
+                pass
             except StorageUncertainError:  # an index, or a file, can't be read
+                with contents.changed:
+                    unreadable = set(contents.unreadable_indexes)
+                for file in unreadable & repaired:  # made anew, and unreadable again
+                    file.is_damaged = True
+                repaired |= unreadable
                 self._repair_now()
-                files = [file for file in files if not file.is_damaged]
+            files = [file for file in files if not file.is_damaged]
 
     def _checkpoint_between(self) -> None:
         """While files are rewritten, in the thread that does it and holds `working`."""
@@ -243,8 +265,7 @@ class Maintenance:
             return
         self._is_between = True
         try:
-            self._flush(is_forced=False)
-            self._write_catalog()
+            self._flush_and_write_catalog(is_forced=False)
         finally:
             self._is_between = False
 
@@ -269,8 +290,7 @@ class Maintenance:
         contents = self._contents
         began_s = time.monotonic()
         with self._working():
-            self._flush(is_forced=True)
-            self._write_catalog()  # what is empty goes first: it may be the space that is needed
+            self._flush_and_write_catalog(is_forced=True)
             with contents.changed:
                 groups = worth_compacting(contents, is_major=is_major)
             for group in groups:
