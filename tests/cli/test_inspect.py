@@ -14,6 +14,7 @@ from replog import cli
 from replog.cli.inspect.ledger import as_time, preview
 from replog.cli.output import as_size
 from tests.backends.files.inspecting.places import SECRET, flip, golden, make_compacted, make_filled, traces
+from tests.backends.lmdb.test_inspecting import make_storage as make_lmdb_storage
 
 COMMAND = [sys.executable, "-m", "replog.cli"]
 
@@ -285,3 +286,32 @@ assert run("bookie", "format", {str(path / "new")!r}) in (1, 2)
         assert done.returncode == 0, done.stderr
         assert "Traceback" not in done.stderr
         assert "Permission denied" in done.stdout + done.stderr
+
+
+def test_a_storage_in_lmdb(tmp_path: Path) -> None:
+    """Its bookie info and its ledgers; what LMDB can't even read ends in one line, though it kills its process."""
+    make_lmdb_storage(tmp_path)
+
+    def run_alone(*arguments: str) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=60)
+        assert "Traceback" not in done.stderr
+        return done
+
+    path = str(tmp_path)
+    done = run_alone("inspect", "ledger", path, "1", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    *batches, ledger = lines_of(done.stdout)
+    assert (len(batches), ledger["has_key"], ledger["fence_term"]) == (22, True, 3)
+    assert run_alone("inspect", "ledger", path, "1", "--raw", "7").stdout.startswith("1/7/1 ")
+    assert run_alone("inspect", "ledger", path, "9").returncode == 1
+    for command in ("journal", "entry-log", "index"):
+        done = run_alone("inspect", command, path)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "of it there are `inspect ledger` and `bookie info`" in done.stderr
+    assert run_alone("bookie", "info", path, "--journal-dir", path).returncode == 2
+    data = (tmp_path / "data.mdb").read_bytes()
+    (tmp_path / "data.mdb").write_bytes(data[: 3 * 4096])
+    for arguments in (("bookie", "info", path), ("inspect", "ledger", path, "1")):
+        done = run_alone(*arguments)
+        assert done.returncode == 1
+        assert f"replog: {tmp_path}/data.mdb is damaged: LMDB ended with SIGBUS" in done.stderr

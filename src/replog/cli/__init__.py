@@ -9,16 +9,13 @@ Errors are one line on standard error, and standard output has results only.
 
 from __future__ import annotations
 
-import signal
 import sys
 from typing import NoReturn
 
 import typer
 
 from replog.cli import bookie, demo, inspect, plugins
-from replog.cli.output import OutputClosed, flush, forget_output
-from replog.demo.running import InterruptedBySignal
-from replog.errors import ConfigError, ReplogError, StorageIdentityError
+from replog.cli.ending import status_of
 
 __all__ = ["app", "main"]
 
@@ -37,25 +34,4 @@ app.add_typer(bookie.app, name="bookie")
 
 def main() -> NoReturn:
     """The console script."""
-    try:
-        try:
-            app()
-        finally:
-            flush()
-    except (ConfigError, StorageIdentityError) as error:
-        _fail(str(error), 2)
-    except ReplogError as error:
-        _fail(str(error), 1)
-    except OutputClosed:
-        forget_output()
-        sys.exit(128 + signal.SIGPIPE)
-    except InterruptedBySignal as error:
-        _fail(f"stopped by {error}", 128 + error.number)
-    except KeyboardInterrupt:
-        _fail("stopped by SIGINT", 128 + signal.SIGINT)
-    sys.exit(0)
-
-
-def _fail(problem: str, status: int) -> NoReturn:
-    print(f"replog: {problem}", file=sys.stderr)
-    sys.exit(status)
+    sys.exit(status_of(app))

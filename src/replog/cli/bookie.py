@@ -10,6 +10,7 @@ import typer
 
 from replog.backends.files.inspecting import inspect_storage
 from replog.backends.files.inspecting.reports import StorageReport
+from replog.cli.ending import survive
 from replog.cli.inspect.common import Directory, JournalDir, as_json, end, files_place, is_lmdb, tell
 from replog.cli.output import (
     AsJSON,
@@ -88,22 +89,28 @@ def _check_is_empty(path: str) -> None:
 @app.command()
 def info(path: Directory, journal_dir: JournalDir = None, for_programs: AsJSON = False) -> None:
     """Say what a storage is, who has it open, and how much is in it. Read-only, also while its bookie runs."""
+    if is_lmdb(path, journal_dir):
+        survive(path, lambda: _look_into_lmdb(path, for_programs))
+    else:
+        place = files_place(path, journal_dir)
+        _look(lambda progress: inspect_storage(place, progress), for_programs)
+
+
+def _look_into_lmdb(path: str, for_programs: bool) -> None:
+    from replog.backends.lmdb import inspecting
+
+    _look(lambda progress: inspecting.inspect_storage(path, progress), for_programs)
+
+
+def _look(find: Callable[[Callable[[int], None]], StorageReport], for_programs: bool) -> None:
     with watched("storage", None, is_quiet=for_programs) as progress:
-        report = _inspect(path, journal_dir, progress)
+        report = find(progress)
     if for_programs:
         print_json({**as_json(report), "live_share": report.live_share})
     else:
         _print_storage(report)
         tell(report.problems)
     end(report.problems)
-
-
-def _inspect(path: str, journal_dir: str | None, progress: Callable[[int], None]) -> StorageReport:
-    if is_lmdb(path, journal_dir):
-        from replog.backends.lmdb import inspecting
-
-        return inspecting.inspect_storage(path, progress)
-    return inspect_storage(files_place(path, journal_dir), progress)
 
 
 def _print_storage(report: StorageReport) -> None:

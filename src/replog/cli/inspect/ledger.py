@@ -8,10 +8,12 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Annotated, Protocol
 
+import attrs
 import typer
 
 from replog.backends.files.inspecting import inspect_ledger
 from replog.backends.files.inspecting.reports import BatchReport, EntryReport, LedgerReport
+from replog.cli.ending import survive
 from replog.cli.inspect.common import Directory, JournalDir, as_json, end, files_place, is_lmdb, tell
 from replog.cli.output import (
     AsJSON,
@@ -68,11 +70,36 @@ def ledger(
         raise ConfigError("--raw writes one payload and nothing else: leave --entries and --json out")
     if stamp is not None and raw is None:
         raise ConfigError("--stamp goes with --raw")
-    is_quiet = for_programs or raw is not None or sys.stdout.isatty()
+    how = Shown(with_entries, raw, stamp, for_programs)
+    if is_lmdb(path, journal_dir):
+        survive(path, lambda: _look_into_lmdb(path, ledger_id, how))
+    else:
+        place = files_place(path, journal_dir)
+        _look(lambda progress: inspect_ledger(place, ledger_id, progress), how)
+
+
+@attrs.frozen
+class Shown:
+    """What of a ledger is shown, and how."""
+
+    entries: bool
+    raw: int | None
+    stamp: int | None
+    for_programs: bool
+
+
+def _look_into_lmdb(path: str, ledger_id: int, how: Shown) -> None:
+    from replog.backends.lmdb import inspecting
+
+    _look(lambda progress: inspecting.inspect_ledger(path, ledger_id, progress), how)
+
+
+def _look(find: Callable[[Callable[[int], None]], Inspection], how: Shown) -> None:
+    is_quiet = how.for_programs or how.raw is not None or sys.stdout.isatty()
     with watched("ledger", None, is_quiet=is_quiet) as progress:
-        inspection = _find(path, journal_dir, ledger_id, progress)
+        inspection = find(progress)
         try:
-            _show(inspection, with_entries, raw, stamp, for_programs)
+            _show(inspection, how)
         finally:
             inspection.close()
     report = inspection.report
@@ -92,19 +119,12 @@ class Inspection(Protocol):
     def close(self) -> None: ...
 
 
-def _find(path: str, journal_dir: str | None, ledger_id: int, progress: Callable[[int], None]) -> Inspection:
-    if is_lmdb(path, journal_dir):
-        from replog.backends.lmdb import inspecting
-
-        return inspecting.inspect_ledger(path, ledger_id, progress)
-    return inspect_ledger(files_place(path, journal_dir), ledger_id, progress)
-
-
-def _show(inspection: Inspection, with_entries: bool, raw: int | None, stamp: int | None, for_programs: bool) -> None:
-    if raw is not None:
-        emit_bytes(inspection.payload(raw, stamp))
+def _show(inspection: Inspection, how: Shown) -> None:
+    for_programs = how.for_programs
+    if how.raw is not None:
+        emit_bytes(inspection.payload(how.raw, how.stamp))
         return
-    if with_entries:
+    if how.entries:
         entries = Listing(*_ENTRY_COLUMNS)
         for entry in inspection.entries():
             _list_entry(entries, entry, for_programs)

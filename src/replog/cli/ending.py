@@ -1,0 +1,69 @@
+"""How commands end: which exit status, and one line on standard error."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+
+import typer
+
+from replog.cli.output import OutputClosed, flush, forget_output
+from replog.demo.running import InterruptedBySignal
+from replog.errors import ConfigError, ReplogError, StorageDamagedError, StorageIdentityError
+
+
+def status_of(action: Callable[[], object]) -> int:
+    """Runs this, and says what went wrong, if anything did. The exit status that means it."""
+    try:
+        try:
+            action()
+        finally:
+            flush()
+    except (ConfigError, StorageIdentityError) as error:
+        return _failed(str(error), 2)
+    except ReplogError as error:
+        return _failed(str(error), 1)
+    except OutputClosed:
+        forget_output()
+        return 128 + signal.SIGPIPE
+    except InterruptedBySignal as error:
+        return _failed(f"stopped by {error}", 128 + error.number)
+    except KeyboardInterrupt:
+        return _failed("stopped by SIGINT", 128 + signal.SIGINT)
+    except typer.Exit as ended:
+        return int(ended.exit_code)
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    return 0
+
+
+def _failed(problem: str, status: int) -> int:
+    print(f"replog: {problem}", file=sys.stderr)
+    return status
+
+
+def survive(path: str, action: Callable[[], object]) -> None:
+    """Runs this in a child of its own, which prints for itself: LMDB kills the process that reads a damaged file of it.
+
+    Raises `StorageDamagedError` if that happened, `typer.Exit` with the child's status if it isn't 0."""
+    flush()
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            status = status_of(action)
+        finally:
+            os._exit(status)  # what the parent had to do at its exit is the parent's
+    _, ended = os.waitpid(child, 0)
+    if os.WIFSIGNALED(ended):
+        number = os.WTERMSIG(ended)
+        if number in (signal.SIGBUS, signal.SIGABRT, signal.SIGSEGV):
+            raise StorageDamagedError(
+                f"{path}/data.mdb is damaged: LMDB ended with {signal.Signals(number).name} on it",
+                "Recover this bookie's copies from the others, into a new directory",
+            )
+        raise InterruptedBySignal(number)
+    if os.WEXITSTATUS(ended):
+        raise typer.Exit(os.WEXITSTATUS(ended))
