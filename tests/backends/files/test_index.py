@@ -142,6 +142,22 @@ def test_a_long_section_becomes_several() -> None:
     assert len(index.locate(1, 0, 1, 1 << 40, {})) == 3 * PAGE_BATCHES
 
 
+def test_of_two_copies_in_one_file_the_later_one_counts() -> None:
+    """A repair stored it again while the file was still written, and there are more batches than in a section."""
+    index = Index()
+    file = journal_file(1)
+    for number in range(2 * PAGE_BATCHES + 10):
+        index.put_batch(1, 1, number, number, 1, -1, Location(file, number, 1, 0))
+    again = [Location(file, 1_000_000 + number, 1, 0) for number in range(4)]
+    for number, place in zip((0, 5, PAGE_BATCHES, 2 * PAGE_BATCHES + 5), again, strict=True):
+        index.put_batch(1, 1, number, number, 1, -1, place)
+        assert index.locate(1, number, 1, 0, {}) == [place]
+    places = index.locate(1, 0, 1, 1 << 40, {})
+    assert [places[number] for number in (0, 5, PAGE_BATCHES, 2 * PAGE_BATCHES + 5)] == again
+    assert len(places) == 2 * PAGE_BATCHES + 10
+    assert len(set(places)) == len(places)
+
+
 def test_marks_and_deleted_ledgers() -> None:
     index = Index()
     index.put_marks(1, b"key", 3, 4)

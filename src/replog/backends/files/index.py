@@ -119,6 +119,10 @@ class IndexPage:
         """First id, last id and stride of the batch at this position."""
         return self.firsts[at], self._lasts[at], self._strides[at]
 
+    def offset(self, at: int) -> int:
+        """Where the batch at this position begins in the file."""
+        return self._offsets[at]
+
     def location(self, at: int, file: LogFile) -> Location:
         """Where the batch at this position stands."""
         return Location(file, self._offsets[at], self._sizes[at], self._checksums[at])
@@ -258,33 +262,32 @@ class StampSections:
             if section.last >= entry_id and (best is None or section.file.age >= best[0].file.age):
                 page = _page_of(section, loaded)
                 at = page.find(entry_id)
-                if at >= 0:
+                if at >= 0 and (best is None or _rank(section, page, at) < _rank(*best)):
                     best = section, page, at
             place -= 1
         return best
 
     def _after(self, first: int, loaded: Pages) -> Iterator[tuple[Section, IndexPage, int]]:
-        """The batches that start after this id, in order, each once: of two copies the one in the newer file."""
+        """The batches that start after this id, in order, each once: of two copies the newer one."""
         firsts, reaches, sections = self._firsts, self._reaches, self.sections
-        heap: list[
-            tuple[int, int, int, IndexPage, int]
-        ] = []  # next first id, age, place of the section, page, position
+        # next first id, rank, place of the section, page, position
+        heap: list[tuple[int, tuple[int, int], int, IndexPage, int]] = []
         due = bisect_right(firsts, first)  # sections from here on have not begun
         place = due - 1
         while place >= 0 and reaches[place] > first:
             if sections[place].last_first > first:
                 page = _page_of(sections[place], loaded)
                 at = bisect_right(page.firsts, first)
-                heap.append((page.firsts[at], -sections[place].file.age, place, page, at))
+                heap.append((page.firsts[at], _rank(sections[place], page, at), place, page, at))
             place -= 1
         heapq.heapify(heap)
         seen: set[tuple[int, int, int]] = set()  # of the last first id
         while heap or due < len(sections):
             while due < len(sections) and (not heap or firsts[due] <= heap[0][0]):
                 page = _page_of(sections[due], loaded)
-                heapq.heappush(heap, (page.firsts[0], -sections[due].file.age, due, page, 0))
+                heapq.heappush(heap, (page.firsts[0], _rank(sections[due], page, 0), due, page, 0))
                 due += 1
-            start, age, place, page, at = heapq.heappop(heap)
+            start, _, place, page, at = heapq.heappop(heap)
             if start != first:
                 seen.clear()
             limit = min(heap[0][0] if heap else _NEVER, firsts[due] if due < len(sections) else _NEVER)
@@ -298,7 +301,12 @@ class StampSections:
                     yield sections[place], page, at
                 at += 1
             if at < len(page):
-                heapq.heappush(heap, (page.firsts[at], age, place, page, at))
+                heapq.heappush(heap, (page.firsts[at], _rank(sections[place], page, at), place, page, at))
+
+
+def _rank(section: Section, page: IndexPage, at: int) -> tuple[int, int]:
+    """Of two copies of a batch the one of the lower rank counts: in the newer file, or later in the same."""
+    return -section.file.age, -page.offset(at)
 
 
 _NEVER = 1 << 63
