@@ -18,7 +18,7 @@ from benchmarks.setting import NotMeasured
 from replog.abc import Storage
 from replog.config import BackendURL
 from replog.errors import ConfigError, PluginNotFoundError
-from replog.protocol.batch import BATCH_BYTES_MAX, FORMAT, HEADER, MAGIC, Batch, build
+from replog.protocol.batch import BATCH_BYTES_MAX, FORMAT, HEADER, MAGIC, Batch, build, check_damage
 from replog.protocol.digest import Digest, DigestType
 from replog.protocol.mutations import DropLedger, Mutation, PutBatch
 from replog.registry import Registry
@@ -120,13 +120,13 @@ class Source:
         self.payload_bytes = entries * entry_bytes
 
     def batch(self, ledger_id: int, number: int) -> Batch:
-        """The batch of this number, from 0, of a ledger. As `protocol.batch.build` makes it, in a third of the time: what the
-        entries have in common is joined once."""
+        """The batch of this number, from 0, of a ledger. As `protocol.batch.build` makes it, in less time: what the entries
+        have in common is joined once."""
         first = number * self.entries
         fields = (ledger_id, first, first - 1, STAMP, 0, (number + 1) * self.payload_bytes)
         header = HEADER.pack(MAGIC, FORMAT, DigestType.CRC32C, 0, self.batch_bytes, self.entries, 1, 0, *fields)
         code = _CRC32C.code(header, self._body)
-        return Batch(
+        batch = Batch(
             b"".join((header, self._body, code)),
             DigestType.CRC32C,
             self.entries,
@@ -138,6 +138,8 @@ class Source:
             0,
             fields[-1],
         )
+        check_damage(batch)  # as a bookie does with each that comes
+        return batch
 
     @property
     def batches_per_commit(self) -> int:
@@ -164,6 +166,8 @@ class Written:
 
     def figures(self) -> Figures:
         """Rates in MiB of entries per second, and the commits' durations."""
+        if not self.commits_s:
+            raise NotMeasured("nothing was written")
         ordered = sorted(self.commits_s)
         mib = self.payload_bytes / MIB
         return {

@@ -5,12 +5,11 @@ from __future__ import annotations
 import itertools
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.figures import Figures, clock
-from benchmarks.raw import raw_fdatasync, zero_filled
+from benchmarks.raw import zero_filled
 from benchmarks.setting import MIB, NotMeasured, Round, Scale, Setting
 from benchmarks.storage.stores import (
     FILES,
@@ -31,6 +30,9 @@ from replog.protocol.mutations import DropLedger, Mutation
 
 SHAPES = {"100": (100, 1024), "1000": (1000, 1024)}  # entries of a batch, bytes of an entry
 _RAW_BYTES = 256 * MIB
+_SLICE_BYTES, _RAW_SLICE_BYTES = 256 * MIB, 64 * MIB
+_ALLOCATED_BYTES = 16 * MIB
+Commits = Iterator[tuple[int, Sequence[Mutation]]]
 _WARM_UP_BYTES = 640 * MIB  # until a trimmed log's files are all recycled ones
 
 
@@ -50,58 +52,93 @@ def raw_mib_per_s(directory: Path, size_bytes: int) -> float:
         os.close(fd)
 
 
-def between_raw(directory: Path, size_bytes: int, measure: Callable[[], Figures]) -> Figures:
-    """Measures between two looks at the disk alone, and adds what these found."""
-    before = raw_mib_per_s(directory, size_bytes)
-    found = measure()
-    after = raw_mib_per_s(directory, size_bytes)
-    return found | {"raw_mib_per_s": 2 / (1 / before + 1 / after)}
+def raw_new_mib_per_s(directory: Path, size_bytes: int) -> float:
+    """The same into a new file, allocated as it grows."""
+    path = directory / "raw-new"
+    block = os.urandom(MIB)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+    try:
+        started = clock()
+        for offset in range(0, size_bytes, MIB):
+            if offset % _ALLOCATED_BYTES == 0:
+                os.posix_fallocate(fd, offset, _ALLOCATED_BYTES)
+            os.pwrite(fd, block, offset)
+            os.fdatasync(fd)
+        return size_bytes / MIB / (clock() - started)
+    finally:
+        os.close(fd)
+        path.unlink()
+
+
+def _beside_raw(directory: Path, storage: Storage, commits: Commits) -> Figures:
+    """Writes all of it in turns with the disk alone, so that noise, and a disk that slows down, meet both."""
+    written = Written()
+    raw_s = raw_new_s = 0.0
+    slices = 0
+    while (part := write(storage, _up_to(commits, _SLICE_BYTES))).payload_bytes:
+        written.add(part)
+        raw_bytes = min(_RAW_SLICE_BYTES, part.payload_bytes & -MIB or MIB)
+        raw_s += 1 / raw_mib_per_s(directory, raw_bytes)
+        raw_new_s += 1 / raw_new_mib_per_s(directory, raw_bytes)
+        slices += 1
+    return written.figures() | {"raw_mib_per_s": slices / raw_s, "raw_new_mib_per_s": slices / raw_new_s}
+
+
+def _up_to(commits: Commits, size_bytes: int) -> Commits:
+    """So many bytes of these, or what is left."""
+    while size_bytes > 0 and (commit := next(commits, None)) is not None:
+        size_bytes -= commit[0]
+        yield commit
 
 
 def rates(setting: Setting) -> Round:
     """Each storage, as the journal of a log that is trimmed, and of ledgers that are kept; the files also while they are
     compacted and flushed."""
     found: dict[str, Figures] = {}
-    raw_bytes = min(_RAW_BYTES, setting.scale.write_bytes)
     for kind, (shape, (entries, entry_bytes)) in itertools.product(kinds(), SHAPES.items()):
         source = Source(entries, entry_bytes)
         for name, measure in (("trimmed", _trimmed), ("kept", _kept)):
             with fresh(setting.directory, "rates") as directory:
-                one = partial(measure, kind, directory, source, setting.scale.write_bytes)
-                found[f"{kind.name} {name} {shape}"] = between_raw(setting.directory, raw_bytes, one)
+                found[f"{kind.name} {name} {shape}"] = measure(kind, directory, source, setting.scale.write_bytes)
+    raw_bytes = min(_RAW_BYTES, setting.scale.write_bytes)
     for kind in kinds(FILES, JOURNAL_DIR):
         with fresh(setting.directory, "rates") as directory:
-            one = partial(_while_compacted, kind, directory, setting.scale)
-            found[f"{kind.name} compacted"] = between_raw(setting.directory, raw_bytes, one)
-    durations = raw_fdatasync(setting.directory, min(0.3, setting.seconds))
-    found["raw"] = {"p50_us": sorted(durations)[len(durations) // 2] * 1e6}
+            before = raw_mib_per_s(setting.directory, raw_bytes)
+            figures = _while_compacted(kind, directory, setting.scale)
+            after = raw_mib_per_s(setting.directory, raw_bytes)
+        found[f"{kind.name} compacted"] = figures | {"raw_mib_per_s": 2 / (1 / before + 1 / after)}
     return found
 
 
 def _trimmed(kind: Kind, directory: Path, source: Source, size_bytes: int) -> Figures:
+    warm_up_bytes = min(_WARM_UP_BYTES, size_bytes)
+    commits = as_wal(source, warm_up_bytes + size_bytes)
     storage = kind.open(directory)
     try:
-        write(storage, as_wal(source, min(_WARM_UP_BYTES, size_bytes), first_ledger=1))
-        written = write(storage, as_wal(source, size_bytes, first_ledger=1_000_000))
+        write(storage, _up_to(commits, warm_up_bytes))
+        figures = _beside_raw(directory, storage, commits)
         check(storage, source, max(storage.ledger_ids()), 0)
+        recycled = storage.statistics().get("journal_recycled_files")
     finally:
         storage.close()
-    return written.figures()
+    if recycled == 0 and size_bytes >= 1 << 30:
+        raise NotMeasured("no journal file was used again")
+    return figures
 
 
 def _kept(kind: Kind, directory: Path, source: Source, size_bytes: int) -> Figures:
     batches = size_bytes // source.payload_bytes
     storage = kind.open(directory)
     try:
-        written = write(storage, in_turn(source, [1], batches))
+        figures = _beside_raw(directory, storage, in_turn(source, [1], batches))
         for number in (0, batches // 2, batches - 1):
             check(storage, source, 1, number)
         found = storage.statistics()
     finally:
         storage.close()
-    if kind is JOURNAL_DIR and size_bytes >= 512 * MIB and not found["entry_logs"]:
+    if kind is JOURNAL_DIR and size_bytes >= 1 << 30 and not found["entry_logs"]:
         raise NotMeasured("nothing was flushed to entry logs meanwhile")
-    return written.figures()
+    return figures
 
 
 def _while_compacted(kind: Kind, directory: Path, scale: Scale) -> Figures:
