@@ -158,6 +158,17 @@ def test_of_two_copies_in_one_file_the_later_one_counts() -> None:
     assert len(set(places)) == len(places)
 
 
+def test_what_is_past_the_end_needs_no_page() -> None:
+    index = Index()
+    file = journal_file(1)
+    index.put_batch(1, 1, 0, 5, 1, -1, Location(file, 0, 1, 0))
+    (section,) = file.sections
+    section.page = None
+    assert index.locate(1, 6, 1, 0, {}) == []
+    with pytest.raises(PageMissing):
+        index.locate(1, 5, 1, 0, {})
+
+
 def test_marks_and_deleted_ledgers() -> None:
     index = Index()
     index.put_marks(1, b"key", 3, 4)

@@ -169,6 +169,7 @@ def test_a_damaged_index_is_made_anew_and_is_no_damage() -> None:
 
 
 def test_without_index_and_batch_nothing_is_called_absent() -> None:
+    """The index can't be made anew from a damaged file: what it can't tell is damage too."""
     disk = MemoryDisk()
     with open_on(disk) as storage:
         (ledgers,) = ledgers_by_file(storage, 1)
@@ -179,7 +180,35 @@ def test_without_index_and_batch_nothing_is_called_absent() -> None:
             with pytest.raises(StorageUncertainError):
                 storage.read(bad, 0, 1, 1)
             storage.scrub()
+            assert damaged_ledgers(storage) == [bad]
         expect_readable(storage, [each for each in ledgers if each != bad])
+        storage.commit([batch_of(bad)])
+        expect_readable(storage, ledgers)
+        assert damaged_ledgers(storage) == []
+        storage.compact(is_major=True)
+        expect_readable(storage, ledgers)
+
+
+def test_what_can_be_read_is_read_though_what_follows_can_not() -> None:
+    """A page of the index, or a whole file, that is gone behind good batches ends the answer before it."""
+    disk = MemoryDisk()
+    batches = [make_batch(1, 2 * number, 2, size_bytes=3000) for number in range(50)]
+    with open_on(disk) as storage:
+        for batch in batches:
+            storage.commit([PutBatch(batch)])
+        _, two, *_ = sorted(storage._index.ledgers[1].stamps[1].sections, key=lambda section: section.first)
+        disk.content(two.file.index_path)[two.page_offset] ^= 1
+        two.page = None
+        assert storage.read(1, 0, 1, 1 << 30)[0] == batches[0]
+        with pytest.raises(StorageUncertainError, match="is unreadable"):
+            storage.read(1, two.first, 1, 1 << 30)
+        storage.scrub()
+        assert storage.read(1, 0, 1, 1 << 30) == batches
+    with open_on(disk) as storage:
+        disk.unlink(two.file.path)
+        assert storage.read(1, 0, 1, 1 << 30)[0] == batches[0]
+        with pytest.raises(StorageUncertainError, match="could not open"):
+            storage.read(1, two.first, 1, 1 << 30)
 
 
 def test_it_runs_by_itself(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from replog.backends.files.ledger_cache import LedgerCache
 from replog.backends.files.log_file import EntryLogFile, JournalFile, LogFile
 from replog.backends.files.options import FilesOptions
 from replog.backends.files.reading import DamagedBatch
-from replog.errors import StorageUncertainError
+from replog.errors import StorageDamagedError, StorageUncertainError
 
 
 class SectionGone(Exception):
@@ -117,6 +117,23 @@ class Contents:
                     continue
                 except StorageUncertainError:
                     return  # its index is damaged too: that is noted, and the next look tells
+
+    def note_unreadable(self, file: LogFile, error: StorageDamagedError) -> None:
+        """The file is damaged, and so is its index. Called without the lock. What is on an unreadable page, no matter which
+        of it, is damage: it is told as one, from the first entry to the last."""
+        with self.changed:
+            sections = [section for section in file.sections if section.page is None]
+        for section in sections:
+            try:
+                page = read_page(self.disk, section)
+            except OSError:
+                page = None
+            if page is None:
+                key = section.ledger_id, section.stamp, section.first, section.last
+                reason = f"a page of {file.index_path} at {section.page_offset} is unreadable, and {error}"
+                with self.changed:
+                    if section in file.sections:
+                        self.damage[key] = Damage(*key, reason)
 
     def find_damaged(self, error: DamagedBatch, ledger_id: int, stamp: int) -> None:
         """As `note_damage`, of a batch known by its place."""

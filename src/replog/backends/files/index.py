@@ -228,8 +228,8 @@ class StampSections:
 
         Raises `PageMissing`; `loaded` has pages that were missing before."""
         place = bisect_right(self._firsts, entry_id) - 1
-        if place < 0:
-            return []
+        if place < 0 or self._reaches[place] < entry_id:
+            return []  # without a look at any page
         if place == 0 or self._reaches[place - 1] < entry_id:  # nearly always: no other section can hold it
             section = self.sections[place]
             page = _page_of(section, loaded)
@@ -255,16 +255,21 @@ class StampSections:
         return found
 
     def _holder(self, entry_id: int, place: int, loaded: Pages) -> tuple[Section, IndexPage, int] | None:
-        best: tuple[Section, IndexPage, int] | None = None
-        reaches = self._reaches
-        while place >= 0 and reaches[place] >= entry_id:
-            section = self.sections[place]
-            if section.last >= entry_id and (best is None or section.file.age >= best[0].file.age):
-                page = _page_of(section, loaded)
-                at = page.find(entry_id)
-                if at >= 0 and (best is None or _rank(section, page, at) < _rank(*best)):
-                    best = section, page, at
+        """Looked for in newer files first: what is stored there again needs no page of those before."""
+        candidates = []
+        while place >= 0 and self._reaches[place] >= entry_id:
+            if self.sections[place].last >= entry_id:
+                candidates.append(self.sections[place])
             place -= 1
+        candidates.sort(key=lambda section: section.file.age, reverse=True)
+        best: tuple[Section, IndexPage, int] | None = None
+        for section in candidates:
+            if best is not None and section.file.age < best[0].file.age:
+                break
+            page = _page_of(section, loaded)
+            at = page.find(entry_id)
+            if at >= 0 and (best is None or _rank(section, page, at) < _rank(*best)):
+                best = section, page, at
         return best
 
     def _after(self, first: int, loaded: Pages) -> Iterator[tuple[Section, IndexPage, int]]:

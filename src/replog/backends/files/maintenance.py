@@ -319,8 +319,9 @@ class Maintenance:
                 file = contents.unreadable_indexes.pop()
             try:
                 repair_index(contents, file)
-            except StorageDamagedError:
+            except StorageDamagedError as error:
                 file.is_damaged = True  # what the index can't tell stays unknown
+                contents.note_unreadable(file, error)
 
     def statistics(self) -> dict[str, float]:
         """Counters since the start."""

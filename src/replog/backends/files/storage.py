@@ -39,7 +39,14 @@ from replog.backends.files.options import FilesOptions
 from replog.backends.files.pool import FilePool
 from replog.backends.files.reading import DamagedBatch, fetch, fetch_one
 from replog.backends.files.record import RECORD_HEADER_BYTES, RecordType, pack_drop, pack_marks, payload_checksum
-from replog.errors import ConfigError, LocalProtocolError, RemoteProtocolError, StorageFailedError, StorageFullError
+from replog.errors import (
+    ConfigError,
+    LocalProtocolError,
+    RemoteProtocolError,
+    StorageFailedError,
+    StorageFullError,
+    StorageUncertainError,
+)
 from replog.protocol.batch import Batch, decode
 from replog.protocol.mutations import DELETED_TERM, Marks, Mutation, PutBatch, SetMarks
 
@@ -230,7 +237,8 @@ class FilesStorage(Storage):
             for location, change in zip(locations, plan.changes, strict=True):
                 self._apply(change, location)
             for file in journal.rolled:
-                self._contents.descriptors.add(file)
+                if not file.is_retired:  # a commit that found no space may have rolled it long ago
+                    self._contents.descriptors.add(file)
         self._bytes += plan.size
         if self._has_dropped or journal.rolled:
             self._has_dropped = False
@@ -309,7 +317,17 @@ class FilesStorage(Storage):
     def _locate(
         self, ledger_id: int, entry_id: int, stamp: int, bytes_max: int, wait: bool
     ) -> tuple[list[Location], Sequence[LogFile]]:
-        """Where the batches stand, and their files, pinned."""
+        """Where the batches stand, and their files, pinned; fewer if it can't be told of those that follow."""
+        try:
+            return self._find(ledger_id, entry_id, stamp, bytes_max, wait)
+        except StorageUncertainError:
+            if bytes_max <= 0:
+                raise
+            return self._find(ledger_id, entry_id, stamp, 0, wait)
+
+    def _find(
+        self, ledger_id: int, entry_id: int, stamp: int, bytes_max: int, wait: bool
+    ) -> tuple[list[Location], Sequence[LogFile]]:
         loaded: dict[Section, IndexPage] = {}
         while True:
             try:
