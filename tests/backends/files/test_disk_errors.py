@@ -31,6 +31,7 @@ OPERATIONS = {
     "names",
     "lock",
 }
+TAKES_SPACE = {"pwritev", "allocate", "rename", "unlink", "open", "make_directory"}
 FULL = {errno.ENOSPC, errno.EDQUOT}
 SEED = 3
 
@@ -132,6 +133,7 @@ class Life:
         try:
             found = self.workload.state(self.storage)
         except StorageFailedError:
+            self.outcomes.add("failed")
             expect_stopped(self.storage)  # it failed behind the scenes
         except StorageUncertainError:
             self.storage.scrub()  # an index couldn't be read, and is made anew
@@ -223,6 +225,8 @@ def test_an_error_at_every_kind_of_operation(
             life.run()
         except Exception as error:
             raise AssertionError(f"{profile}, {life.injection}: {error!r}") from error
+        if code in FULL and kind.split()[0] in TAKES_SPACE:
+            assert "failed" not in life.outcomes, f"{profile}, {life.injection}: a full disk stops nothing for good"
         outcomes |= life.outcomes
         struck.append(life.injection.has_struck)
     assert sum(struck) > 0.9 * len(struck)  # not all: what the cache lets go depends on the order of sets
@@ -336,3 +340,30 @@ def test_a_full_disk_fences_and_drops_and_makes_room_again(profile: str, capacit
         storage = open_small(disk, options)
         assert storage.ledger_ids() == []
     storage.close()
+
+
+def test_a_file_that_was_rolled_by_a_commit_without_space_goes_before_the_next_commit() -> None:
+    """Its descriptor is closed once."""
+    disk = MemoryDisk(1)
+    storage = open_small(disk, INSIDE)
+    storage.commit([PutBatch(make_batch(1, 0, 3, size_bytes=15_000))])
+
+    def fault(operation: str, path: str) -> None:
+        if operation == "pwritev" and writes_to_second_file(path):
+            raise OSError(errno.ENOSPC, "injected", path)
+
+    def writes_to_second_file(path: str) -> bool:
+        return storage._journal.current.number == 2 and ".index" not in path and "catalog" not in path
+
+    disk.fault = fault
+    with pytest.raises(StorageFullError):
+        storage.commit([PutBatch(make_batch(2, 0, 3, size_bytes=15_000))])
+    assert storage._journal.current.number == 2
+    disk.fault = no_fault
+    storage.compact(is_major=True)  # the first file has little left afterwards
+    storage._contents.index.drop(1)
+    storage.compact(is_major=True)
+    for ledger_id in range(3, 9):
+        storage.commit([PutBatch(make_batch(ledger_id, 0, 3, size_bytes=15_000))])
+    storage.close()
+    assert disk.open_count == 0

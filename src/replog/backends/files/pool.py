@@ -46,6 +46,7 @@ class FilePool:
         self._refusal: OSError | None = None  # why the wanted file could not be made: no space
         self._to_fill: JournalFile | None = None
         self._retired: deque[LogFile] = deque()
+        self._postponed: list[LogFile] = []  # could not be removed, for want of space
         self._thread: threading.Thread | None = None
         self._is_closing = False
         self.failure: StorageError | None = None
@@ -69,7 +70,7 @@ class FilePool:
             self.changed.notify_all()
         if self._thread is not None:
             self._thread.join(_JOIN_TIMEOUT_S)
-        for file in (self._ready, *self._retired):
+        for file in (self._ready, *self._retired, *self._postponed):
             if file is not None and file.fd >= 0:
                 self._disk.close(file.fd)
                 file.fd = -1
@@ -117,7 +118,8 @@ class FilePool:
     def retire(self, file: LogFile) -> None:
         """Nobody needs this file any more, and no durable catalog has it."""
         with self.changed:
-            self._retired.append(file)
+            self._retired.extend((*self._postponed, file))
+            self._postponed.clear()
             self.changed.notify_all()
         self._work_inline()
 
@@ -174,18 +176,17 @@ class FilePool:
         return not file.is_outrun and file.allocated < self._options.capacity_bytes
 
     def _recycle(self) -> None:
-        """Keeps the oldest retired journal file as a spare if it is wanted; removes others."""
+        """Keeps the oldest retired journal file as a spare if it is wanted; removes others. Some file systems need space
+        for that: then it is tried again with the next one."""
         file = self._retired[0]
-        if file.is_indexed:
-            self._disk.unlink(file.index_path)
-        name = None
-        is_spare = isinstance(file, JournalFile) and file.allocated <= self._options.capacity_bytes
-        if is_spare and len(self._spares) < self._options.spare_files:
-            name = f"{SPARE_PREFIX}{self._spare_count:06}.journal"
-        if name:
-            self._disk.rename(file.path, f"{self._directory}/{name}")
-        else:
-            self._disk.unlink(file.path)
+        try:
+            name = self._rename_or_remove(file)
+        except OSError as error:
+            if not is_full(error):
+                raise
+            with self.changed:
+                self._postponed.append(self._retired.popleft())
+            return
         self._disk.sync_directory(file.path.rpartition("/")[0])
         with self.changed:
             self._retired.popleft()
@@ -197,6 +198,19 @@ class FilePool:
                 self._spare_count += 1
             if file.is_journal:
                 self.recycled_files += 1
+
+    def _rename_or_remove(self, file: LogFile) -> str | None:
+        """The new name of a spare, or None if the file was removed."""
+        if file.is_indexed:
+            self._disk.unlink(file.index_path)
+            file.is_indexed = False
+        is_spare = isinstance(file, JournalFile) and file.allocated <= self._options.capacity_bytes
+        if is_spare and len(self._spares) < self._options.spare_files:
+            name = f"{SPARE_PREFIX}{self._spare_count:06}.journal"
+            self._disk.rename(file.path, f"{self._directory}/{name}")
+            return name
+        self._disk.unlink(file.path)
+        return None
 
     def _prepare(self) -> None:
         try:
