@@ -5,15 +5,19 @@ A small storage, cleanly closed, has an adopted journal file and an entry log wi
 a catalog and the format files. Then one byte is flipped, or a file is cut, lost, or exchanged. A sample in `make test`,
 every byte in `make crash`."""
 
+import random
+from collections import Counter
+
 import pytest
 
 from replog.backends.files.record import PAGE_BYTES
-from replog.testing.disk import MemoryDisk
+from replog.testing.disk import SECTOR_BYTES, MemoryDisk
 from tests.backends.files.small_storage import SmallStorage, index_is_whole, make_small_storage
 from tests.backends.files.small_storage import small_files as small_files
 
 SAMPLE = 101  # one byte of so many, in `make test`
 BOTH = pytest.mark.parametrize("elsewhere", [False, True], ids=["inside", "elsewhere"])
+ANY = ("/st/", "/jn/", "journal file")
 HEADER_BYTES = 60  # the rest of a header page is zeros, and ignored
 
 
@@ -126,6 +130,45 @@ def test_a_missing_index_is_made_anew() -> None:
             disk.unlink(path)
             made.open(disk).close()
             assert index_is_whole(bytes(disk.content(path)), number_of(path))
+
+
+LOG_FILES = (".journal", ".log", ".index")
+
+
+def spoil(disk: MemoryDisk, paths: list[str], chance: random.Random) -> None:
+    """Something happens to one of these files: a bit, a sector, its end, or what it is."""
+    path, other = chance.sample(paths, 2)
+    content = disk.content(path)
+    start = chance.randrange(max(1, len(content))) // SECTOR_BYTES * SECTOR_BYTES
+    stop = min(start + SECTOR_BYTES, len(content))
+    match chance.choice(("bit", "bit", "zeros", "end", "stale", "swapped", "doubled")):
+        case "bit" if content:
+            content[chance.randrange(start, stop)] ^= 1 << chance.randrange(8)
+        case "zeros":
+            content[start:stop] = bytes(stop - start)
+        case "end":
+            del content[start + chance.randrange(SECTOR_BYTES) :]
+        case "stale":  # a sector was written to the wrong place
+            content[start:stop] = bytes(disk.content(other)[: stop - start]).ljust(stop - start, b"\0")
+        case "swapped":
+            swap(disk, path, other)
+        case "doubled":
+            content[:] = bytes(disk.content(other))
+
+
+@pytest.mark.crash
+@BOTH
+def test_several_things_at_once(elsewhere: bool, request: pytest.FixtureRequest) -> None:
+    made = make_small_storage(elsewhere=elsewhere)
+    paths = [path for path in made.files() if path.endswith(LOG_FILES)]
+    outcomes: Counter[str] = Counter()
+    for seed in range(6000 if is_long(request) else 150):
+        chance = random.Random(seed)
+        disk = made.disk.after_kill()
+        for _ in range(chance.choice((1, 2, 2, 3, 6))):
+            spoil(disk, paths, chance)
+        outcomes[made.examine(disk, ANY)] += 1
+    assert set(outcomes) == {"refused", "right", "uncertain"}
 
 
 def swap(disk: MemoryDisk, one: str, other: str) -> None:
