@@ -39,8 +39,7 @@ def what_was_committed() -> Storage:
     return model
 
 
-def state(storage: Storage) -> tuple[object, ...]:
-    ledgers = range(16)
+def state(storage: Storage, ledgers: range = range(16)) -> tuple[object, ...]:
     entries = [storage.read(ledger_id, entry_id, 1, 1) for ledger_id in ledgers for entry_id in range(7)]
     whole = [storage.read(ledger_id, 0, 1, 1 << 20) for ledger_id in ledgers]
     return storage.ledger_ids(), [storage.marks(ledger_id) for ledger_id in ledgers], entries, whole
@@ -147,3 +146,27 @@ def test_damage_is_told_before_anything_is_upgraded() -> None:
         with pytest.raises(StorageDamagedError, match=r"missing|unreadable"):
             open_small(disk)
         assert version_of(disk) == 1
+
+
+def test_an_old_format_file_put_back_is_refused_or_harmless() -> None:
+    """As from a backup: version 1 would not look at the catalog, and miss what is in entry logs."""
+    disk = disk_with(VERSION_1)
+    refused = 0
+    for ledger_id in range(20, 60):
+        with contextlib.closing(open_small(disk)) as storage:
+            storage.commit([PutBatch(make_batch(ledger_id, 0, 2, size_bytes=9000)), DropLedger(ledger_id - 2)])
+            if ledger_id % 10 == 0:
+                storage.compact(is_major=True)
+            expected = state(storage, range(62))
+        new = bytes(disk.content("/st/storage.json"))
+        survivor = disk.after_kill()
+        survivor.content("/st/storage.json")[:] = VERSION_1["storage.json"]
+        try:
+            storage = open_small(survivor)
+        except StorageDamagedError:
+            refused += 1
+            survivor.content("/st/storage.json")[:] = new
+            storage = open_small(survivor)
+        with contextlib.closing(storage):
+            assert state(storage, range(62)) == expected
+    assert refused > 20
