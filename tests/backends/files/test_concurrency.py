@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import random
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 import trio
 
 from replog.abc import Storage
+from replog.backends.files import maintenance
+from replog.backends.files.disk import Buffer, Disk
 from replog.backends.files.options import FilesOptions
 from replog.backends.files.storage import open_storage
+from replog.errors import StorageFullError
 from replog.protocol.batch import Batch
 from replog.protocol.mutations import DropLedger, Mutation, PutBatch, SetMarks
 from replog.testing.storage_exam import make_batch
@@ -56,6 +61,43 @@ def _threads_change_often() -> Iterator[None]:
         sys.setswitchinterval(before)
 
 
+class OftenFullDisk(Disk):
+    """Real files; now and then there is no space. What is written may be taken in part."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.is_often_full = True
+        self.refusals = 0
+
+    def _refuse(self, path: str) -> None:
+        if self.is_often_full and self.chance.random() < 0.03:
+            self.refusals += 1
+            raise OSError(errno.ENOSPC, "No space left on device", path)
+
+    def open(self, path: str, *, create: bool = False) -> int:
+        if create:
+            self._refuse(path)
+        return super().open(path, create=create)
+
+    def pwritev(self, fd: int, buffers: Sequence[Buffer], offset: int) -> int:
+        self._refuse(f"descriptor {fd}")
+        if self.is_often_full and self.chance.random() < 0.03:
+            return super().pwritev(fd, [b"".join(buffers)[:5000]], offset)
+        return super().pwritev(fd, buffers, offset)
+
+    def allocate(self, fd: int, offset: int, size: int) -> None:
+        self._refuse(f"descriptor {fd}")
+        super().allocate(fd, offset, size)
+
+    def rename(self, source: str, target: str) -> None:
+        self._refuse(source)
+        super().rename(source, target)
+
+    def unlink(self, path: str) -> None:
+        self._refuse(path)
+        super().unlink(path)
+
+
 class Crowd:
     """Threads around one storage. `live` has what was acknowledged, by ledger, but for ledgers that are being dropped."""
 
@@ -93,7 +135,8 @@ class Crowd:
         name = work.__name__
         try:
             while True:
-                work(chance)
+                with contextlib.suppress(StorageFullError):
+                    work(chance)
                 self.rounds[name] = self.rounds.get(name, 0) + 1
                 if self.is_closing and name == "close":
                     return
@@ -132,7 +175,10 @@ class Crowd:
             del self.live[victim]
             self.dropped.append(victim)
             self.live[max(self.live) + 1] = []
-            self.storage.commit([DropLedger(victim)])
+            while True:
+                with contextlib.suppress(StorageFullError):
+                    self.storage.commit([DropLedger(victim)])
+                    break
 
     def read_at_random(self, chance: random.Random) -> None:
         ledger_id = chance.choice(sorted(self.live.copy()))
@@ -192,24 +238,34 @@ def check(storage: Storage, crowd: Crowd) -> None:
 
 
 @pytest.mark.crash
+@pytest.mark.parametrize("is_often_full", [False, True], ids=["space", "often-full"])
 @pytest.mark.parametrize("where", ["inside", "elsewhere"])
-def test_every_read_is_right_whatever_the_others_do(where: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_every_read_is_right_whatever_the_others_do(
+    where: str, is_often_full: bool, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
     is_long = request.config.option.markexpr == "crash"
-    options = hurried(journal_dir="" if where == "inside" else str(tmp_path / "journal"))
-    total: dict[str, float] = {}
+    monkeypatch.setattr(maintenance, "_TRY_AGAIN_S", 0.05)
+    options = hurried("" if where == "inside" else str(tmp_path / "journal"))
+    path = str(tmp_path / "storage")
+    open_storage(path, options).close()
+    total: Counter[str] = Counter()
     first_ledger = 1
     for seed in range(20 if is_long else 2):
-        storage = open_storage(str(tmp_path / "storage"), options)
+        disk = OftenFullDisk(seed)
+        disk.is_often_full = False
+        storage = open_storage(path, options, disk=disk)
+        disk.is_often_full = is_often_full
         crowd = Crowd(storage, seed, first_ledger)
         with contextlib.closing(storage):
             crowd.run(5.0 if is_long else 0.5)
-        with contextlib.closing(open_storage(str(tmp_path / "storage"), options)) as storage:
+        with contextlib.closing(open_storage(path, options)) as storage:
             check(storage, crowd)
             storage.compact(is_major=True)
             check(storage, crowd)
-        for name, value in crowd.statistics.items():
-            total[name] = total.get(name, 0) + value
+        total.update({name: int(value) for name, value in crowd.statistics.items()})
+        total["refusals"] += disk.refusals
         first_ledger = max(crowd.live) + 1
         assert min(crowd.rounds.get(name, 0) for name in ("write", "read_at_random", "read_in_order", "look_after")) > 0
+    assert (total["refusals"] > 0) == is_often_full
     for name in ("copied_batches", "removed_files", "journal_recycled_files", "ledger_cache_loaded_pages"):
         assert total[name] > 0, name
