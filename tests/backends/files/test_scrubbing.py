@@ -199,11 +199,21 @@ def test_what_can_be_read_is_read_though_what_follows_can_not() -> None:
         _, two, *_ = sorted(storage._index.ledgers[1].stamps[1].sections, key=lambda section: section.first)
         disk.content(two.file.index_path)[two.page_offset] ^= 1
         two.page = None
-        assert storage.read(1, 0, 1, 1 << 30)[0] == batches[0]
         with pytest.raises(StorageUncertainError, match="is unreadable"):
-            storage.read(1, two.first, 1, 1 << 30)
+            storage.read(1, 0, 1, 1 << 30)  # soon there is more to tell
         storage.scrub()
         assert storage.read(1, 0, 1, 1 << 30) == batches
+        disk.content(two.file.index_path)[two.page_offset] ^= 1
+        disk.content(two.file.path)[two.file.position - 100] ^= 1
+        two = min(two.file.sections, key=lambda section: section.first)
+        two.page = None
+        storage.scrub()
+        assert storage.read(1, 0, 1, 1 << 30) == [batch for batch in batches if batch.first_entry_id < two.first][:1]
+        with pytest.raises(StorageUncertainError, match="is unreadable"):
+            storage.read(1, two.first, 1, 1 << 30)
+    disk.content(two.file.path)[two.file.position - 100] ^= 1
+    with open_on(disk) as storage:
+        storage.scrub()
     with open_on(disk) as storage:
         disk.unlink(two.file.path)
         assert storage.read(1, 0, 1, 1 << 30)[0] == batches[0]

@@ -317,17 +317,7 @@ class FilesStorage(Storage):
     def _locate(
         self, ledger_id: int, entry_id: int, stamp: int, bytes_max: int, wait: bool
     ) -> tuple[list[Location], Sequence[LogFile]]:
-        """Where the batches stand, and their files, pinned; fewer if it can't be told of those that follow."""
-        try:
-            return self._find(ledger_id, entry_id, stamp, bytes_max, wait)
-        except StorageUncertainError:
-            if bytes_max <= 0:
-                raise
-            return self._find(ledger_id, entry_id, stamp, 0, wait)
-
-    def _find(
-        self, ledger_id: int, entry_id: int, stamp: int, bytes_max: int, wait: bool
-    ) -> tuple[list[Location], Sequence[LogFile]]:
+        """Where the batches stand, and their files, pinned. What can't be told for good ends the answer before it."""
         loaded: dict[Section, IndexPage] = {}
         while True:
             try:
@@ -337,8 +327,19 @@ class FilesStorage(Storage):
             except PageMissing as missing:
                 if not wait:
                     raise trio.WouldBlock from None
+                section = missing.section
+            except StorageUncertainError:  # a file can't be opened
+                if bytes_max <= 0:
+                    raise
+                bytes_max = 0
+                continue
+            try:
                 with suppress(SectionGone):  # rewritten or deleted meanwhile: look again
-                    loaded[missing.section] = self._contents.load_page(missing.section)
+                    loaded[section] = self._contents.load_page(section)
+            except StorageUncertainError:
+                if bytes_max <= 0 or not section.file.is_damaged:  # a whole file gets its index anew: then all is told
+                    raise
+                bytes_max = 0
 
     def _pin(self, locations: list[Location], wait: bool) -> Sequence[LogFile]:
         """The files of these places, open, and kept so until they are unpinned."""
