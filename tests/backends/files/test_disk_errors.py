@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import random
 from collections import Counter
@@ -16,7 +17,15 @@ from replog.errors import StorageError, StorageFailedError, StorageFullError, St
 from replog.protocol.mutations import DropLedger, PutBatch, SetMarks
 from replog.testing.disk import MemoryDisk
 from replog.testing.storage_exam import make_batch
-from tests.backends.files.workload import INSIDE, PROFILES, Workload, frequent_looks, kind_of, open_small
+from tests.backends.files.workload import (
+    INSIDE,
+    PROFILES,
+    Workload,
+    count_kinds,
+    frequent_looks,
+    kind_of,
+    open_small,
+)
 
 OPERATIONS = {
     "pwritev",
@@ -367,3 +376,37 @@ def test_a_file_that_was_rolled_by_a_commit_without_space_goes_before_the_next_c
         storage.commit([PutBatch(make_batch(ledger_id, 0, 3, size_bytes=15_000))])
     storage.close()
     assert disk.open_count == 0
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_a_disk_full_to_the_last_byte_makes_room_from_the_reserve(profile: str) -> None:
+    """B5: indexes and the catalog, without which nothing may go, find no space but that of the reserve."""
+    disk = MemoryDisk(1)
+    options = PROFILES[profile]
+    storage = open_small(disk, options)
+    kept = make_batch(1, 0, 3, size_bytes=3000)
+    storage.commit([PutBatch(kept)])
+    disk.capacity_bytes = 600_000
+    storage._maintenance.commit_done = lambda: None  # type: ignore[method-assign]  # as if its thread had no turn yet
+    ledger_id = 1
+    with pytest.raises(StorageFullError):
+        while True:
+            ledger_id += 1
+            storage.commit([PutBatch(make_batch(ledger_id, 0, 3, size_bytes=3000))])
+    assert len(storage._journal.sealed) > 3
+    for at in range(2, ledger_id):
+        storage.commit([DropLedger(at)])
+    disk.capacity_bytes = disk.size_bytes()
+    kinds = count_kinds(disk)
+    storage.compact(is_major=True)
+    assert kinds["unlink reserve"] > 0
+    assert storage.read(1, 0, 1, 0) == [kept]
+    del storage._maintenance.commit_done
+    again = [make_batch(1000 + at, 0, 3, size_bytes=3000) for at in range(20)]
+    for batch in again:
+        storage.commit([PutBatch(batch)])
+    storage.close()
+    with contextlib.closing(open_small(disk, options)) as storage:
+        for batch in (kept, *again):
+            assert storage.read(batch.ledger_id, 0, 1, 0) == [batch]
+    assert "/st/reserve" in disk.paths(), "there is one again for the next time"

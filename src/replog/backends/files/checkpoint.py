@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 
 from replog.backends.files.catalog import NAME as CATALOG
@@ -53,11 +54,7 @@ class Checkpointer:
         contents, journal = self._contents, self._journal
         with contents.changed:
             sealed = list(journal.sealed)
-        for file in sealed:
-            if (
-                not contents.options.journal_dir or file.is_damaged
-            ):  # what is damaged can't be flushed: it stays where it is
-                self._index(file)
+        refusal = self._index_all(sealed)
         with contents.changed:
             done = 0
             while done < len(sealed) and (sealed[done].is_indexed or not sealed[done].sections):
@@ -66,6 +63,8 @@ class Checkpointer:
                     self.sequence = sealed[done].last_sequence
                 done += 1
             dead = self._dead()
+            if refusal is not None and not done and not dead:
+                raise refusal
             gone = set(dead)
             files = [
                 CatalogFile(file.is_journal, file.number, file.age, file.position)
@@ -104,13 +103,25 @@ class Checkpointer:
                 packed += [ledger.pack(ledger_id) for ledger_id, ledger in ledgers[start : start + _LEDGERS_AT_ONCE]]
         return packed
 
+    def _index_all(self, sealed: list[JournalFile]) -> OSError | None:
+        """Indexes these files as far as there is space; returns why not all of them. May raise another OSError."""
+        for file in sealed:
+            if not self._contents.options.journal_dir or file.is_damaged:  # that can't be flushed: it stays where it is
+                try:
+                    self._index(file)
+                except OSError as error:
+                    if not is_full(error):
+                        raise
+                    return error
+        return None
+
     def _index(self, file: JournalFile) -> None:
         contents = self._contents
         with contents.changed:
             sections = [] if file.is_indexed else list(file.sections)
         if not sections:
             return
-        write_index(contents.disk, file, contents.identity, sections)
+        self._with_reserve(lambda: write_index(contents.disk, file, contents.identity, sections))
         with contents.changed:
             file.is_indexed = True
             for section in sections:
@@ -118,18 +129,21 @@ class Checkpointer:
                     contents.cache.admit(section, section.page)
 
     def _write(self, packed: bytes) -> None:
-        """Replaces the catalog; on a full disk with the space that was kept for it, since a catalog is what frees space."""
         contents = self._contents
+        self._with_reserve(lambda: write_file_atomically(contents.disk, contents.path, CATALOG, (packed,)))
+        self._catalog_bytes = len(packed)
+        self.catalogs += 1
+
+    def _with_reserve(self, write: Callable[[], None]) -> None:
+        """On a full disk, writes with the space that was kept: indexes and a catalog are what frees space."""
         try:
-            write_file_atomically(contents.disk, contents.path, CATALOG, (packed,))
+            write()
         except OSError as error:
             if not is_full(error):
                 raise
             with suppress(FileNotFoundError):
-                contents.disk.unlink(f"{contents.path}/{RESERVE_FILE}")
-            write_file_atomically(contents.disk, contents.path, CATALOG, (packed,))
-        self._catalog_bytes = len(packed)
-        self.catalogs += 1
+                self._contents.disk.unlink(f"{self._contents.path}/{RESERVE_FILE}")
+            write()
 
     def keep_reserve(self) -> None:
         """Makes sure that the next catalog has space, if there is any. May raise OSError, but not for want of space."""
