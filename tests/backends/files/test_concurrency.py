@@ -250,14 +250,14 @@ def test_every_read_is_right_whatever_the_others_do(
     open_storage(path, options).close()
     total: Counter[str] = Counter()
     first_ledger = 1
-    for seed in range(20 if is_long else 2):
+    for seed in range(8 if is_long else 2):
         disk = OftenFullDisk(seed)
         disk.is_often_full = False
         storage = open_storage(path, options, disk=disk)
         disk.is_often_full = is_often_full
         crowd = Crowd(storage, seed, first_ledger)
         with contextlib.closing(storage):
-            crowd.run(5.0 if is_long else 0.5)
+            crowd.run(4.0 if is_long else 0.5)
         with contextlib.closing(open_storage(path, options)) as storage:
             check(storage, crowd)
             storage.compact(is_major=True)

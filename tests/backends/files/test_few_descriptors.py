@@ -5,7 +5,7 @@ import contextlib
 import attrs
 
 from replog.backends.files.storage import open_storage
-from replog.protocol.mutations import PutBatch
+from replog.protocol.mutations import DropLedger, PutBatch
 from replog.testing.disk import MemoryDisk
 from replog.testing.storage_exam import make_batch
 from tests.backends.files.workload import SMALL
@@ -26,3 +26,27 @@ def test_a_reading_over_more_files_than_may_be_open() -> None:
         assert storage.damage() == ()
         assert disk.open_count <= before + 2
     assert disk.open_count == 0
+
+
+def test_compaction_of_many_nearly_empty_files_opens_few_at_a_time() -> None:
+    disk = MemoryDisk()
+    options = attrs.evolve(SMALL, open_files_max=3)
+    batches = [make_batch(ledger_id, 0, 3, size_bytes=50) for ledger_id in range(1, 31)]
+    most = 0
+
+    def fault(operation: str, path: str) -> None:
+        nonlocal most
+        most = max(most, disk.open_count)
+
+    with contextlib.closing(open_storage("/st", options, disk=disk, background=False)) as storage:
+        for batch in batches:
+            storage.commit([PutBatch(batch)])
+            storage.commit([PutBatch(make_batch(1000 + batch.ledger_id, 0, 3, size_bytes=15_000))])
+            storage.commit([DropLedger(1000 + batch.ledger_id)])
+        assert storage.statistics()["journal_files"] > 25
+        disk.fault = fault
+        storage.compact()
+        assert storage.statistics()["journal_files"] < 5
+        assert 0 < most < 15
+        for batch in batches:
+            assert storage.read(batch.ledger_id, 0, 1, 0) == [batch]

@@ -43,7 +43,8 @@ def worth_compacting(contents: Contents, *, is_major: bool) -> list[list[LogFile
     for file in sorted(files, key=lambda file: file.age):
         if file.live_bytes >= threshold * file.position and not (is_major and _is_scattered(file, journals_of)):
             continue
-        if not groups or group_bytes + file.live_bytes > options.entry_log_bytes:
+        is_full = group_bytes + file.live_bytes > options.entry_log_bytes
+        if not groups or is_full or len(groups[-1]) >= options.open_files_max:  # those of one group are open together
             groups.append([])
             group_bytes = 0
         groups[-1].append(file)
