@@ -192,7 +192,9 @@ class MemoryDisk(Disk):
 
     def size_bytes(self) -> int:
         """What all files take."""
-        return sum(len(inode.visible) for inode in self._names.values() if inode is not None)
+        return sum(
+            len(inode.visible) for inode in list(self._names.values()) if inode is not None
+        )  # others may work on
 
     # -- Disk -----------------------------------------------------------------------------------------------------
 
@@ -286,7 +288,7 @@ class MemoryDisk(Disk):
         if directory not in self._names:
             raise FileNotFoundError(errno.ENOENT, "no such directory", directory)
         prefix = directory.rstrip("/") + "/"
-        below = (path.removeprefix(prefix) for path in self._names if path.startswith(prefix) and path != prefix)
+        below = (path.removeprefix(prefix) for path in list(self._names) if path.startswith(prefix) and path != prefix)
         return sorted(name for name in below if "/" not in name)
 
     def make_directory(self, path: str) -> None:
