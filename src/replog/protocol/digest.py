@@ -20,7 +20,7 @@ class DigestType(enum.IntEnum):
 
 
 # The CRC32C of any bytes followed by their own CRC32C (little-endian): one pass tells, without cutting the code off.
-_CRC32C_RESIDUE = 0x48674BC7
+CRC32C_RESIDUE = 0x48674BC7
 
 CODE_SIZES = {DigestType.CRC32C: 4, DigestType.HMAC_SHA256: 32}
 
@@ -55,7 +55,7 @@ class Digest:
 
 def is_crc32c_sealed(sealed: bytes | memoryview) -> bool:
     """Whether these bytes end with the CRC32C of all that stands before it. Needs no key."""
-    return len(sealed) > CODE_SIZES[DigestType.CRC32C] and crc32c(sealed) == _CRC32C_RESIDUE
+    return len(sealed) > CODE_SIZES[DigestType.CRC32C] and crc32c(sealed) == CRC32C_RESIDUE
 
 
 def ledger_key(ledger_id: int, password: bytes) -> bytes:

@@ -43,7 +43,8 @@ class Disk:
         """As `pread` if the page cache has it, else BlockingIOError; fewer bytes where the cache ends."""
         if size <= _SMALL_BYTES:
             small = bytearray(size)
-            return bytes(small[: os.preadv(fd, (small,), offset, os.RWF_NOWAIT)])
+            count = os.preadv(fd, (small,), offset, os.RWF_NOWAIT)
+            return bytes(small) if count == size else bytes(small[:count])
         target = io.BytesIO()  # gives its bytes away without a copy
         target.seek(size - 1)
         target.write(b"\0")

@@ -40,16 +40,16 @@ class Location(NamedTuple):
 class IndexPage:
     """The batches of one section, in the order of their first ids."""
 
-    __slots__ = ("_checksums", "_lasts", "_offsets", "_reaches", "_sizes", "_strides", "firsts")
+    __slots__ = ("checksums", "firsts", "lasts", "offsets", "reaches", "sizes", "strides")
 
     def __init__(self) -> None:
         self.firsts = array("q")
-        self._lasts = array("q")
-        self._offsets = array("Q")
-        self._strides = array("I")
-        self._sizes = array("I")
-        self._checksums = array("I")
-        self._reaches = array("q")  # the highest last id up to here
+        self.lasts = array("q")
+        self.offsets = array("Q")
+        self.strides = array("I")
+        self.sizes = array("I")
+        self.checksums = array("I")
+        self.reaches = array("q")  # the highest last id up to here
 
     def __len__(self) -> int:
         return len(self.firsts)
@@ -57,7 +57,7 @@ class IndexPage:
     @property
     def columns(self) -> tuple[array[int], ...]:
         """What an index file has of it."""
-        return self.firsts, self._lasts, self._offsets, self._strides, self._sizes, self._checksums
+        return self.firsts, self.lasts, self.offsets, self.strides, self.sizes, self.checksums
 
     @classmethod
     def from_bytes(cls, data: bytes, count: int) -> IndexPage:
@@ -68,68 +68,68 @@ class IndexPage:
             stop = start + count * (8 if code in "qQ" else 4)
             column.frombytes(data[start:stop])
             start = stop
-        page._reaches = array("q", accumulate(page._lasts, max))
+        page.reaches = array("q", accumulate(page.lasts, max))
         return page
 
     def put(self, first: int, last: int, stride: int, offset: int, size: int, checksum: int) -> bool:
         """Adds a batch; if the same one is here, the new place counts: then False."""
         firsts = self.firsts
         if not firsts or first > firsts[-1]:
-            self._reaches.append(max(last, self._reaches[-1]) if firsts else last)
+            self.reaches.append(max(last, self.reaches[-1]) if firsts else last)
             firsts.append(first)
-            self._lasts.append(last)
-            self._strides.append(stride)
-            self._offsets.append(offset)
-            self._sizes.append(size)
-            self._checksums.append(checksum)
+            self.lasts.append(last)
+            self.strides.append(stride)
+            self.offsets.append(offset)
+            self.sizes.append(size)
+            self.checksums.append(checksum)
             return True
         at = self._place_of(first, last, stride)
         if at >= 0:
-            self._offsets[at], self._sizes[at], self._checksums[at] = offset, size, checksum
+            self.offsets[at], self.sizes[at], self.checksums[at] = offset, size, checksum
             return False
         at = bisect_right(firsts, first)
         for column, value in zip(self.columns, (first, last, offset, stride, size, checksum), strict=True):
             column.insert(at, value)
-        self._reaches = array("q", accumulate(self._lasts, max))
+        self.reaches = array("q", accumulate(self.lasts, max))
         return True
 
     def _place_of(self, first: int, last: int, stride: int) -> int:
         at = bisect_left(self.firsts, first)
         while at < len(self.firsts) and self.firsts[at] == first:
-            if self._lasts[at] == last and self._strides[at] == stride:
+            if self.lasts[at] == last and self.strides[at] == stride:
                 return at
             at += 1
         return -1
 
     def find(self, entry_id: int) -> int:
         """The position of the batch that holds the entry, or -1."""
-        reaches, firsts, lasts = self._reaches, self.firsts, self._lasts
+        reaches, firsts, lasts = self.reaches, self.firsts, self.lasts
         at = bisect_right(firsts, entry_id) - 1
         while at >= 0 and reaches[at] >= entry_id:
-            if entry_id <= lasts[at] and (entry_id - firsts[at]) % self._strides[at] == 0:
+            if entry_id <= lasts[at] and (entry_id - firsts[at]) % self.strides[at] == 0:
                 return at
             at -= 1
         return -1
 
     def size(self, at: int) -> int:
         """The bytes of the batch at this position."""
-        return self._sizes[at]
+        return self.sizes[at]
 
     def identity(self, at: int) -> tuple[int, int, int]:
         """First id, last id and stride of the batch at this position."""
-        return self.firsts[at], self._lasts[at], self._strides[at]
+        return self.firsts[at], self.lasts[at], self.strides[at]
 
     def offset(self, at: int) -> int:
         """Where the batch at this position begins in the file."""
-        return self._offsets[at]
+        return self.offsets[at]
 
     def location(self, at: int, file: LogFile) -> Location:
         """Where the batch at this position stands."""
-        return Location(file, self._offsets[at], self._sizes[at], self._checksums[at])
+        return Location(file, self.offsets[at], self.sizes[at], self.checksums[at])
 
     def at_offset(self, offset: int) -> int:
         """The position of the batch that stands at this place in the file, or -1."""
-        return self._offsets.index(offset) if offset in self._offsets else -1
+        return self.offsets.index(offset) if offset in self.offsets else -1
 
     @property
     def memory_bytes(self) -> int:
@@ -184,21 +184,21 @@ Pages = Mapping[Section, IndexPage]
 class StampSections:
     """All sections of one ledger and stamp, in the order of their lowest first ids."""
 
-    __slots__ = ("_firsts", "_reaches", "growing", "sections")
+    __slots__ = ("firsts", "growing", "reaches", "sections")
 
     def __init__(self) -> None:
         self.sections: list[Section] = []
         self.growing: Section | None = None  # the one of the current journal file
-        self._firsts = array("q")
-        self._reaches = array("q")
+        self.firsts = array("q")
+        self.reaches = array("q")
 
     def add(self, section: Section) -> None:
         """Adds a section that has its range."""
-        if self.sections and section.first < self._firsts[-1]:
+        if self.sections and section.first < self.firsts[-1]:
             self.replace((), (section,))
             return
-        self._reaches.append(max(section.last, self._reaches[-1]) if self.sections else section.last)
-        self._firsts.append(section.first)
+        self.reaches.append(max(section.last, self.reaches[-1]) if self.sections else section.last)
+        self.firsts.append(section.first)
         self.sections.append(section)
 
     def widen(self, section: Section, first: int, last: int) -> None:
@@ -210,8 +210,8 @@ class StampSections:
         if first < section.first or section is not self.sections[-1]:
             section.first = min(first, section.first)
             self.replace((), ())
-        elif last > self._reaches[-1]:
-            self._reaches[-1] = last
+        elif last > self.reaches[-1]:
+            self.reaches[-1] = last
 
     def replace(self, old: tuple[Section, ...] | list[Section], new: tuple[Section, ...] | list[Section]) -> None:
         """Swaps sections."""
@@ -220,17 +220,17 @@ class StampSections:
             self.growing = None
         kept = [section for section in self.sections if section not in gone]
         self.sections = sorted([*kept, *new], key=lambda section: section.first)
-        self._firsts = array("q", (section.first for section in self.sections))
-        self._reaches = array("q", accumulate((section.last for section in self.sections), max))
+        self.firsts = array("q", (section.first for section in self.sections))
+        self.reaches = array("q", accumulate((section.last for section in self.sections), max))
 
     def locate(self, entry_id: int, bytes_max: int, loaded: Pages) -> list[Location]:
         """The batch that holds the entry, and those that start after it while they fit; [] if there is none.
 
         Raises `PageMissing`; `loaded` has pages that were missing before."""
-        place = bisect_right(self._firsts, entry_id) - 1
-        if place < 0 or self._reaches[place] < entry_id:
+        place = bisect_right(self.firsts, entry_id) - 1
+        if place < 0 or self.reaches[place] < entry_id:
             return []  # without a look at any page
-        if place == 0 or self._reaches[place - 1] < entry_id:  # nearly always: no other section can hold it
+        if place == 0 or self.reaches[place - 1] < entry_id:  # nearly always: no other section can hold it
             section = self.sections[place]
             page = _page_of(section, loaded)
             at = page.find(entry_id)
@@ -257,7 +257,7 @@ class StampSections:
     def _holder(self, entry_id: int, place: int, loaded: Pages) -> tuple[Section, IndexPage, int] | None:
         """Looked for in newer files first: what is stored there again needs no page of those before."""
         candidates = []
-        while place >= 0 and self._reaches[place] >= entry_id:
+        while place >= 0 and self.reaches[place] >= entry_id:
             if self.sections[place].last >= entry_id:
                 candidates.append(self.sections[place])
             place -= 1
@@ -274,7 +274,7 @@ class StampSections:
 
     def _after(self, first: int, loaded: Pages) -> Iterator[tuple[Section, IndexPage, int]]:
         """The batches that start after this id, in order, each once: of two copies the newer one."""
-        firsts, reaches, sections = self._firsts, self._reaches, self.sections
+        firsts, reaches, sections = self.firsts, self.reaches, self.sections
         # next first id, rank, place of the section, page, position
         heap: list[tuple[int, tuple[int, int], int, IndexPage, int]] = []
         due = bisect_right(firsts, first)  # sections from here on have not begun
@@ -452,6 +452,25 @@ class Index:
             self.deleted.add(first, last)
         for ledger_id in [ledger_id for ledger_id in self.ledgers if ledger_id in self.deleted]:
             self.drop(ledger_id)
+
+    def locate_lone(self, ledger_id: int, entry_id: int, stamp: int) -> tuple[LogFile, int, int, int] | None:
+        """The only batch that can hold the entry, by two bisections; None if it isn't that simple: then `locate` tells."""
+        ledger = self.ledgers.get(ledger_id)
+        stamps = ledger.stamps.get(stamp) if ledger is not None else None
+        if stamps is None:
+            return None
+        place = bisect_right(stamps.firsts, entry_id) - 1
+        if place < 0 or (place and stamps.reaches[place - 1] >= entry_id):
+            return None
+        section = stamps.sections[place]
+        page = section.page
+        if page is None:
+            return None
+        section.is_touched = True
+        at = bisect_right(page.firsts, entry_id) - 1
+        if at < 0 or page.lasts[at] < entry_id or page.strides[at] != 1 or (at and page.reaches[at - 1] >= entry_id):
+            return None
+        return section.file, page.offsets[at], page.sizes[at], page.checksums[at]
 
     def locate(self, ledger_id: int, entry_id: int, stamp: int, bytes_max: int, loaded: Pages) -> list[Location]:
         """As `StampSections.locate`."""

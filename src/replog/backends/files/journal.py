@@ -22,7 +22,7 @@ from replog.backends.files.record import (
 )
 from replog.errors import StorageFailedError
 
-Record = tuple[RecordType, bytes]
+Record = tuple[RecordType, bytes, int]  # its type, payload and the checksum of that
 
 _EPOCH_RECORD_BYTES = RECORD_HEADER_BYTES + 8
 _ALLOCATE_BYTES = 16 << 20
@@ -160,8 +160,7 @@ class Journal:
             position = 1
         last = len(records) + position - 1
         seed = file.seed
-        for record_type, payload in records:
-            checksum = payload_checksum(payload)
+        for record_type, payload, checksum in records:
             buffers.append(
                 pack_record_header(seed, record_type, payload, position, position == last, epoch, sequence, checksum)
             )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections.abc import Iterable
 
 from replog.backends.files.index import IndexPage, Section
 
@@ -14,22 +14,30 @@ class LedgerCache:
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
-        self._kept: deque[tuple[Section, int]] = deque()
+        self._kept: dict[Section, int] = {}  # in the order in which they came
         self.bytes = 0
         self.loaded_pages = 0
 
     def admit(self, section: Section, page: IndexPage) -> None:
         """Keeps a page that can be read again, and lets others go."""
         section.page = page
-        size = page.memory_bytes
-        self._kept.append((section, size))
-        self.bytes += size
+        self.bytes += page.memory_bytes - self._kept.pop(section, 0)
+        self._kept[section] = page.memory_bytes
         self.loaded_pages += 1
         while self.bytes > self._bytes_max and len(self._kept) > 1:
-            oldest, size = self._kept.popleft()
+            oldest = next(iter(self._kept))
+            size = self._kept.pop(oldest)
             if oldest.is_touched:
                 oldest.is_touched = False
-                self._kept.append((oldest, size))
+                self._kept[oldest] = size
                 continue
             oldest.page = None
             self.bytes -= size
+
+    def forget(self, sections: Iterable[Section]) -> None:
+        """These were deleted, or rewritten elsewhere: nobody reads their pages any more."""
+        for section in sections:
+            size = self._kept.pop(section, 0)
+            if size:
+                section.page = None
+                self.bytes -= size

@@ -62,6 +62,7 @@ def replace_sections(contents: Contents, old_files: list[LogFile], fresh: list[S
     fresh ones are in memory, and durable."""
     changes: dict[tuple[int, int], tuple[list[Section], list[Section]]] = defaultdict(lambda: ([], []))
     for file in old_files:
+        contents.cache.forget(file.sections)
         for section in file.sections:
             changes[section.ledger_id, section.stamp][0].append(section)
         file.sections.clear()

@@ -15,9 +15,11 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from weakref import WeakSet
 
 import attrs
 import trio
+from crc32c import crc32c
 
 from replog.abc import Damage, Storage
 from replog.backends.files.catalog import Catalog
@@ -38,21 +40,27 @@ from replog.backends.files.opening import Opened, close_files, open_directory
 from replog.backends.files.options import FilesOptions
 from replog.backends.files.pool import FilePool
 from replog.backends.files.reading import DamagedBatch, fetch, fetch_one
-from replog.backends.files.record import RECORD_HEADER_BYTES, RecordType, pack_drop, pack_marks, payload_checksum
+from replog.backends.files.record import (
+    RECORD_HEADER_BYTES,
+    RecordType,
+    pack_drop,
+    pack_marks,
+    payload_checksum,
+    sealed_checksum,
+)
 from replog.errors import (
     ConfigError,
     LocalProtocolError,
-    RemoteProtocolError,
     StorageFailedError,
     StorageFullError,
     StorageUncertainError,
 )
-from replog.protocol.batch import Batch, decode
+from replog.protocol.batch import Batch, decode_stored
+from replog.protocol.digest import CRC32C_RESIDUE
 from replog.protocol.mutations import DELETED_TERM, Marks, Mutation, PutBatch, SetMarks
 
 _CLOSE_TIMEOUT_S = 60.0
 _SMALL_BYTES = 16 << 10
-_NO_PAGES: dict[Section, IndexPage] = {}
 
 Change = Batch | tuple[int, bytes | None, int, int] | int  # a batch, all marks of a ledger, a ledger to drop
 
@@ -69,7 +77,9 @@ class _Plan:
         self.size = 0
 
     def add(self, record_type: RecordType, payload: bytes, change: Change) -> None:
-        self.records.append((record_type, payload))
+        is_sealed = isinstance(change, Batch) and change.is_sealed
+        checksum = sealed_checksum(payload) if is_sealed else payload_checksum(payload)
+        self.records.append((record_type, payload, checksum))
         self.changes.append(change)
         self.size += RECORD_HEADER_BYTES + len(payload)
 
@@ -103,6 +113,7 @@ class FilesStorage(Storage):
             raise
         self._open_s = time.monotonic() - started
         self._is_usable = True
+        _opened.add(self)
 
     def _lock(self, directory: str) -> None:
         with named_errors(f"lock {directory}"):
@@ -263,7 +274,7 @@ class FilesStorage(Storage):
         elif isinstance(change, tuple):
             self._index.put_marks(*change)
         else:
-            self._index.drop(change)
+            self._contents.cache.forget(self._index.drop(change))
             self._has_dropped = True
             for identity in [each for each in self._contents.damage if each[0] == change]:
                 del self._contents.damage[identity]
@@ -276,13 +287,15 @@ class FilesStorage(Storage):
 
     def read_nowait(self, ledger_id: int, entry_id: int, stamp: int, bytes_max: int) -> list[Batch]:
         """As `Storage.read_nowait`: from the page cache alone."""
+        if self._is_usable and bytes_max <= _SMALL_BYTES:
+            batch = self._read_small(ledger_id, entry_id, stamp, bytes_max)
+            if batch is not None:
+                return [batch]
         return self._read(ledger_id, entry_id, stamp, bytes_max, wait=False)
 
     def _read(self, ledger_id: int, entry_id: int, stamp: int, bytes_max: int, *, wait: bool) -> list[Batch]:
-        if not self._is_usable or os.getpid() != self._pid:
+        if not self._is_usable:
             self._check_usable()
-        if bytes_max <= _SMALL_BYTES and (batch := self._read_small(ledger_id, entry_id, stamp, bytes_max)) is not None:
-            return [batch]
         locations, files = self._locate(ledger_id, entry_id, stamp, bytes_max, wait)
         if not locations:
             return []
@@ -301,17 +314,19 @@ class FilesStorage(Storage):
         """A lone small batch, if it is in the page cache and intact: then copying it under the lock is the shortest way."""
         try:
             with self._mutex:
-                locations = self._index.locate(ledger_id, entry_id, stamp, bytes_max, _NO_PAGES)
-                if len(locations) != 1:
+                place = self._index.locate_lone(ledger_id, entry_id, stamp)
+                if place is None:
                     return None
-                file, offset, size, checksum = locations[0]
-                if size > _SMALL_BYTES or file.fd < 0:
+                file, offset, size, checksum = place
+                if not bytes_max <= size <= _SMALL_BYTES or file.fd < 0:
                     return None
                 data = self._disk.pread_cached(file.fd, size, offset)
-            if len(data) == size and payload_checksum(data) == checksum:
-                return decode(data)
-        except (PageMissing, OSError, RemoteProtocolError):
-            pass  # it is done again, with care
+        except OSError:  # it is done again, with care
+            return None
+        code = data[-4:]
+        # Of a batch that ends with its own CRC32C this proves all of it, in one pass; others take the longer way.
+        if crc32c(data) == CRC32C_RESIDUE and crc32c(code, crc32c(code)) == checksum and len(data) == size:
+            return decode_stored(data)
         return None
 
     def _locate(
@@ -474,6 +489,17 @@ class FilesStorage(Storage):
         failure = self._failure or self._pool.failure or self._maintenance.failure
         self._is_usable = False
         raise StorageFailedError(f"the storage in {self._path} has stopped: {failure or repr(failure)}") from failure
+
+
+_opened: WeakSet[FilesStorage] = WeakSet()
+
+
+def _forget_in_child() -> None:
+    for storage in list(_opened):
+        storage._is_usable = False  # `_check_usable` says why; asking for the process at each read costs too much
+
+
+os.register_at_fork(after_in_child=_forget_in_child)
 
 
 def _closed(path: str) -> trio.ClosedResourceError:
