@@ -33,21 +33,15 @@ from replog.backends.files.directory import (
 )
 from replog.backends.files.disk import Disk, named_errors
 from replog.backends.files.index import IndexPage, Location, PageMissing, Section
-from replog.backends.files.journal import Journal, Record
+from replog.backends.files.journal import Journal
 from replog.backends.files.log_file import LogFile
 from replog.backends.files.maintenance import Maintenance
 from replog.backends.files.opening import Opened, close_files, open_directory
 from replog.backends.files.options import FilesOptions
+from replog.backends.files.planning import Change, Plan
 from replog.backends.files.pool import FilePool
 from replog.backends.files.reading import DamagedBatch, fetch, fetch_one
-from replog.backends.files.record import (
-    RECORD_HEADER_BYTES,
-    RecordType,
-    pack_drop,
-    pack_marks,
-    payload_checksum,
-    sealed_checksum,
-)
+from replog.backends.files.record import RecordType, pack_drop, pack_marks
 from replog.errors import (
     ConfigError,
     LocalProtocolError,
@@ -61,27 +55,6 @@ from replog.protocol.mutations import DELETED_TERM, Marks, Mutation, PutBatch, S
 
 _CLOSE_TIMEOUT_S = 60.0
 _SMALL_BYTES = 16 << 10
-
-Change = Batch | tuple[int, bytes | None, int, int] | int  # a batch, all marks of a ledger, a ledger to drop
-
-
-class _Plan:
-    """The records of one commit, and what they change."""
-
-    __slots__ = ("changes", "has_batches", "records", "size")
-
-    def __init__(self) -> None:
-        self.records: list[Record] = []
-        self.changes: list[Change] = []
-        self.has_batches = False
-        self.size = 0
-
-    def add(self, record_type: RecordType, payload: bytes, change: Change) -> None:
-        is_sealed = isinstance(change, Batch) and change.is_sealed
-        checksum = sealed_checksum(payload) if is_sealed else payload_checksum(payload)
-        self.records.append((record_type, payload, checksum))
-        self.changes.append(change)
-        self.size += RECORD_HEADER_BYTES + len(payload)
 
 
 class FilesStorage(Storage):
@@ -196,8 +169,8 @@ class FilesStorage(Storage):
                 raise
             self._commits += 1
 
-    def _plan(self, mutations: Sequence[Mutation]) -> _Plan:
-        plan = _Plan()
+    def _plan(self, mutations: Sequence[Mutation]) -> Plan:
+        plan = Plan()
         deleted = self._index.deleted
         dropped: set[int] = set()
         marks: dict[int, tuple[int, bytes | None, int, int]] = {}
@@ -236,7 +209,7 @@ class FilesStorage(Storage):
         )
         return None if raised == before else raised
 
-    def _write(self, plan: _Plan) -> None:
+    def _write(self, plan: Plan) -> None:
         journal = self._journal
         if (
             self._options.journal_dir and plan.has_batches
