@@ -231,6 +231,19 @@ async def test_ranges_are_inclusive_and_bounded(quorum: Quorum, autojump_clock: 
                     await reader.read(first, last)
 
 
+async def test_a_lone_entry_is_read_without_what_follows(autojump_clock: trio.testing.MockClock) -> None:
+    async with cluster(1) as world, world.client(QUICK, ONE) as client:
+        async with client.create_ledger() as writer:
+            for first in range(0, 60, 20):
+                await writer.extend([b"%d" % number for number in range(first, first + 20)])
+        async with client.open_ledger(writer.ledger_id) as reader:
+            for entry_id in (5, 25, 45):
+                assert await reader.read(entry_id, entry_id) == [b"%d" % entry_id]
+            await settle()
+        asked = [each for each in world.bookies[0].wire.seen if isinstance(each, ReadRequest)]
+        assert [(each.entry_id, each.bytes_max) for each in asked] == [(5, 0), (25, 0), (45, 0)]
+
+
 async def test_nothing_past_the_end_of_a_closed_ledger_is_read(autojump_clock: trio.testing.MockClock) -> None:
     """R7: bookies still hold what was not confirmed when the ledger was closed."""
     async with cluster() as world, world.client(QUICK) as client:

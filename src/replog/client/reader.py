@@ -23,6 +23,7 @@ from replog.errors import (
     ReplogError,
     UnauthorizedError,
 )
+from replog.protocol.batch import ENTRY_ID_MAX
 from replog.protocol.digest import Digest
 from replog.protocol.effects import Delivered, Effect, Failed, SendRead, SendReadLastAddConfirmed
 from replog.protocol.messages import ReadLastAddConfirmedRequest, ReadRequest, Response, Status
@@ -30,6 +31,7 @@ from replog.protocol.model import LedgerMetadata, LedgerState
 from replog.protocol.reading import LedgerReading
 
 _READ_BYTES_MAX = 1 << 20  # asked for at a time
+_SHORT_ENTRY_BYTES = 4096  # a few entries are asked for as if they had so many bytes: more are asked for if they have
 _BUFFERED_MAX = 4  # deliveries read ahead
 
 
@@ -56,6 +58,8 @@ class LedgerScan:
         self._membership = surroundings.membership
         self._options = options
         self._confirmed_here = confirmed_here
+        self._bytes_max = _READ_BYTES_MAX
+        self._last_wanted = ENTRY_ID_MAX
         self._deliveries: deque[Delivered] = deque()
         self._arrived = trio.Event()
         self._error: ReplogError | None = None
@@ -152,6 +156,11 @@ class LedgerScan:
 
     # -- reading --------------------------------------------------------------------------------------------------
 
+    def want_only(self, first: int, last: int) -> None:
+        """Only these entries are wanted: nothing after them is asked for."""
+        self._last_wanted = last
+        self._bytes_max = min(_READ_BYTES_MAX, (last - first) * _SHORT_ENTRY_BYTES)
+
     def take_nowait(self) -> EntryBatch:
         """The next entries. Raises `trio.WouldBlock` if none are here yet, and what the reading failed with."""
         if not self._deliveries:
@@ -213,8 +222,9 @@ class LedgerScan:
         self._drive()
 
     def _read_on(self) -> None:
-        self._machine.read_on()
-        self._drive()
+        if self._machine.next_entry_id <= self._last_wanted:
+            self._machine.read_on()
+            self._drive()
 
     def _perform(self, effect: Effect) -> None:
         if isinstance(effect, SendRead):
@@ -238,7 +248,7 @@ class LedgerScan:
             self._machine.read_unknown(effect.index, effect.entry_id)
             return
         request = ReadRequest(
-            channel.next_request_id(), self.ledger_id, self._key, effect.entry_id, effect.stamp, _READ_BYTES_MAX
+            channel.next_request_id(), self.ledger_id, self._key, effect.entry_id, effect.stamp, self._bytes_max
         )
         channel.ask(request, self._read_answered, (effect.index, effect.entry_id), self._options.read_timeout_s)
 
@@ -315,6 +325,7 @@ class LedgerReader:
             raise EntryNotFoundError(self.ledger_id, max(last, 0), problem)
         scan = self._make_scan(self._scan.metadata, first)
         scan.adopt(self.last_add_confirmed)
+        scan.want_only(first, last)
         found: list[bytes] = []
         while len(found) < last - first + 1:
             batch = await scan.take()
