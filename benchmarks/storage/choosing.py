@@ -1,4 +1,4 @@
-"""The storages beside one another, in one run: `python -m benchmarks.storages`. Prints the table of docs/storages.md.
+"""The storages beside one another, in one run: `python -m benchmarks.storage.choosing`. Prints the table of docs/storages.md.
 
 Each round does the same with each storage, one after the other, so that noise meets all; the table has the medians.
 """
@@ -96,7 +96,7 @@ def measure(open_storage: Callable[[], Storage], size_mib: int) -> Figures:
 
 def main() -> None:
     """Runs the rounds and prints the table."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.storages", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.storage.choosing", description=__doc__)
     parser.add_argument("--dir", type=Path, default=Path(), help="on which disk; a directory is made there")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--mib", type=int, default=128, help="of entries, in each of the large cases")
