@@ -58,14 +58,17 @@ class Explorer:
         self.changes += 1
         if self._chance.random() >= self._share:
             return
-        for outcome in range(self._outcomes + 2 * (operation == "sync_directory" and self._chance.random() < 0.3)):
+        for outcome in range(self._outcomes + 2 * self._deceives(operation, path)):
             self.crashes += 1
             try:
-                # Where names are not durable yet, a process that is killed deceives the next one the most.
                 self._crash(is_kill=outcome >= self._outcomes, goes_on=outcome > self._outcomes)
             except Exception as error:
                 where = f"{self._name}, change {self.changes}: {operation} {path}, outcome {outcome}"
                 raise WrongAfterCrash(f"{where}: {error!r}") from error
+
+    def _deceives(self, operation: str, path: str) -> bool:
+        """Where names are not durable yet, a process that is killed deceives the next one the most."""
+        return operation == "sync_directory" and self._chance.random() < (0.3 if path.endswith(("st", "logs")) else 0.6)
 
     def _crash(self, *, is_kill: bool, goes_on: bool) -> None:
         chance = self._chance
@@ -103,7 +106,7 @@ class Explorer:
         for at in range(count):
             storage.commit([PutBatch(make_batch(FRESH_LEDGER + at, 0, 3, size_bytes=self._chance.choice((10, 7000))))])
             if self._chance.random() < 0.4:
-                self._expect(self._left_of(disk), state, at + 1)
+                self._expect(disk.after_power_loss(self._chance), state, at + 1)
         with frequent_looks():
             storage.compact(is_major=True)
         assert self.workload.state(storage) == state, "compaction changed what can be read"
