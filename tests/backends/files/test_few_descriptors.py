@@ -1,10 +1,13 @@
 """Few files may be open at a time; one reading may need more of them than that."""
 
 import contextlib
+import errno
 
 import attrs
+import pytest
 
 from replog.backends.files.storage import open_storage
+from replog.errors import StorageUncertainError
 from replog.protocol.mutations import DropLedger, PutBatch
 from replog.testing.disk import MemoryDisk
 from replog.testing.storage_exam import make_batch
@@ -50,3 +53,32 @@ def test_compaction_of_many_nearly_empty_files_opens_few_at_a_time() -> None:
         assert 0 < most < 15
         for batch in batches:
             assert storage.read(batch.ledger_id, 0, 1, 0) == [batch]
+
+
+def test_too_many_open_files_is_no_damage() -> None:
+    """R4: reads say unknown, compaction and scrubbing leave it for another time; then all is well."""
+    disk = MemoryDisk()
+    batches = [make_batch(ledger_id, 0, 3, size_bytes=50) for ledger_id in range(1, 9)]
+    storage = open_storage("/st", SMALL, disk=disk, background=False)
+    for batch in batches:
+        storage.commit([PutBatch(batch)])
+        storage.commit([PutBatch(make_batch(1000 + batch.ledger_id, 0, 3, size_bytes=15_000))])
+        storage.commit([DropLedger(1000 + batch.ledger_id)])
+
+    def fault(operation: str, path: str) -> None:
+        if operation == "open" and path.endswith(".journal"):
+            raise OSError(errno.EMFILE, "Too many open files", path)
+
+    disk.fault = fault
+    storage.compact()
+    storage.scrub()
+    with pytest.raises(StorageUncertainError, match="Too many open files"):
+        storage.read(1, 0, 1, 0)
+    disk.fault = lambda operation, path: None
+    assert storage.damage() == ()
+    storage.compact()
+    assert storage.statistics()["copied_batches"] >= 6
+    for batch in batches:
+        assert storage.read(batch.ledger_id, 0, 1, 0) == [batch]
+    storage.close()
+    assert disk.open_count == 0

