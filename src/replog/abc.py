@@ -96,7 +96,7 @@ class Storage(ABC):
         for a commit. The bookie stops taking new entries while this is low (B5)."""
         return None
 
-    def compact(self, *, is_major: bool = False) -> None:
+    def compact(self, *, is_major: bool = False) -> None:  # noqa: B027 - a default, not an oversight
         """Gives back space that nothing needs now, rather than when the storage's own schedule says; minor: where most of
         it is gained (B6). Blocks until done, for as long as it takes; commits and reads go on meanwhile.
 
@@ -104,7 +104,7 @@ class Storage(ABC):
         closed meanwhile. Raises `StorageFullError` if there is no room to work: nothing is lost then;
         `StorageFailedError`."""
 
-    def scrub(self) -> None:
+    def scrub(self) -> None:  # noqa: B027 - a default, not an oversight
         """Reads all that is stored and checks it against damage now, rather than when the storage's own schedule says;
         what it finds is in `damage`. Blocks until done; commits and reads go on meanwhile. Returns early if the storage
         is closed meanwhile. Raises `StorageFailedError`."""

@@ -7,7 +7,9 @@ import pytest
 from replog.backends.files import FilesOptions, open_storage
 from replog.testing import check_storage_damage
 
-OPTIONS = FilesOptions(journal_file_bytes=64 << 10, spare_files=1, entry_log_bytes=128 << 10, ledger_cache_bytes=1 << 20)
+OPTIONS = FilesOptions(
+    journal_file_bytes=64 << 10, spare_files=1, entry_log_bytes=128 << 10, ledger_cache_bytes=1 << 20
+)
 
 
 @pytest.mark.crash
