@@ -410,3 +410,20 @@ def test_a_disk_full_to_the_last_byte_makes_room_from_the_reserve(profile: str) 
         for batch in (kept, *again):
             assert storage.read(batch.ledger_id, 0, 1, 0) == [batch]
     assert "/st/reserve" in disk.paths(), "there is one again for the next time"
+
+
+def test_a_disk_that_cannot_tell_its_space_has_failed() -> None:
+    disk = MemoryDisk()
+    storage = open_small(disk)
+
+    def fault(operation: str, path: str) -> None:
+        if operation == "free_bytes":
+            raise OSError(errno.EIO, "Input/output error", path)
+
+    disk.fault = fault
+    with pytest.raises(StorageFailedError, match="could not look at the disk"):
+        storage.free_bytes()
+    disk.fault = lambda operation, path: None
+    with pytest.raises(StorageFailedError, match="has stopped"):
+        storage.marks(1)
+    storage.close()

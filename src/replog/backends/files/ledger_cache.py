@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable
 
 from replog.backends.files.index import IndexPage, Section
@@ -14,7 +15,7 @@ class LedgerCache:
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
-        self._kept: dict[Section, int] = {}  # in the order in which they came
+        self._kept: OrderedDict[Section, int] = OrderedDict()  # the oldest first
         self.bytes = 0
         self.loaded_pages = 0
 
@@ -25,8 +26,7 @@ class LedgerCache:
         self._kept[section] = page.memory_bytes
         self.loaded_pages += 1
         while self.bytes > self._bytes_max and len(self._kept) > 1:
-            oldest = next(iter(self._kept))
-            size = self._kept.pop(oldest)
+            oldest, size = self._kept.popitem(last=False)
             if oldest.is_touched:
                 oldest.is_touched = False
                 self._kept[oldest] = size

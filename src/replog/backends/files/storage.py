@@ -31,7 +31,7 @@ from replog.backends.files.directory import (
     check_is_ours,
     write_format,
 )
-from replog.backends.files.disk import Disk, named_errors
+from replog.backends.files.disk import Disk, named_error, named_errors
 from replog.backends.files.index import IndexPage, Location, PageMissing, Section
 from replog.backends.files.journal import Journal
 from replog.backends.files.log_file import LogFile
@@ -358,8 +358,11 @@ class FilesStorage(Storage):
         """As `Storage.free_bytes`: of the disk of the journal or of the entry logs, whichever has less."""
         self._check_usable()
         places = [self._path, self._options.journal_dir] if self._options.journal_dir else [self._path]
-        with named_errors(f"look at the disk of {self._path}"):
+        try:
             free = min(self._disk.free_bytes(place) for place in places)
+        except OSError as error:  # a disk that can't say this much is not to be trusted with more
+            self._fail(error)
+            raise named_error(f"look at the disk of {self._path}", error) from error
         return free + self._pool.spare_files * self._options.capacity_bytes
 
     def compact(self, *, is_major: bool = False) -> None:
