@@ -96,7 +96,10 @@ class Rewriter:
         written: list[EntryLogWriter] = []
         try:
             self._copy(
-                sections, max((file.age for file in files), default=0), Pace(bytes_per_s, contents.closing), written
+                sections,
+                max((file.age for file in files), default=0),
+                Pace(bytes_per_s, contents.closing, lambda: contents.commits),
+                written,
             )
             for writer in written:
                 writer.finish()

@@ -43,6 +43,7 @@ class Contents:
         self.changed = threading.Condition(self.lock)
         self.working = threading.Lock()
         self.closing = threading.Event()  # long work ends early
+        self.commits = 0  # since the start
         self.index = index
         self.journals = journals
         self.entry_logs = entry_logs

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 
 _STRETCH_BYTES = 8 << 20
 _PATIENCE_S = 0.002  # shorter pauses are put together: each costs a change of thread
+_CREDIT_S = 0.1  # so much of a delay is made up for; more would be a burst
+# Other threads get the interpreter at once only from one that sleeps: one that just reads takes it back before they wake.
+_BURST_S = 0.0001
+_REST_S = 0.0001
 
 
 class Closing(Exception):
@@ -14,13 +19,16 @@ class Closing(Exception):
 
 
 class Pace:
-    """So many bytes per second at most, on average since the beginning; 0 is no limit."""
+    """So many bytes per second at most; 0 is no limit. And never the interpreter for long while there are commits: `traffic`
+    counts them."""
 
-    def __init__(self, bytes_per_s: int, closing: threading.Event) -> None:
+    def __init__(self, bytes_per_s: int, closing: threading.Event, traffic: Callable[[], int]) -> None:
         self._bytes_per_s = bytes_per_s
         self._closing = closing
+        self._traffic = traffic
+        self._seen_traffic = traffic()
         self._spent_bytes = 0
-        self._began_s = time.monotonic()
+        self._began_s = self._rested_s = time.monotonic()
 
     def spend(self, size_bytes: int) -> bool:
         """Waits until these bytes are due; returns whether it is time to look after something else. Raises `Closing`."""
@@ -28,8 +36,26 @@ class Pace:
             raise Closing
         before = self._spent_bytes // _STRETCH_BYTES
         self._spent_bytes += size_bytes
-        if self._bytes_per_s:
-            ahead_s = self._spent_bytes / self._bytes_per_s - (time.monotonic() - self._began_s)
-            if ahead_s > _PATIENCE_S and self._closing.wait(ahead_s):
+        now_s = time.monotonic()
+        ahead_s = self._ahead_s(now_s) if self._bytes_per_s else 0.0
+        if ahead_s > _PATIENCE_S:
+            if self._closing.wait(ahead_s):
                 raise Closing
+            self._rested_s = time.monotonic()
+        elif now_s - self._rested_s > _BURST_S:
+            self._rest()
         return self._spent_bytes // _STRETCH_BYTES > before
+
+    def _rest(self) -> None:
+        traffic = self._traffic()
+        if traffic != self._seen_traffic:
+            self._seen_traffic = traffic
+            time.sleep(_REST_S)
+        self._rested_s = time.monotonic()
+
+    def _ahead_s(self, now_s: float) -> float:
+        """How long these bytes are early."""
+        ahead_s = self._began_s + self._spent_bytes / self._bytes_per_s - now_s
+        if ahead_s < -_CREDIT_S:
+            self._began_s -= ahead_s + _CREDIT_S
+        return ahead_s

@@ -25,7 +25,7 @@ class Scrubber:
         """One round over all that is there when it begins. Called without a lock. What it finds is in `contents.damage` and
         `contents.unreadable_indexes`. Raises `Closing`."""
         contents = self._contents
-        pace = Pace(contents.options.scrub_bytes_per_s, contents.closing)
+        pace = Pace(contents.options.scrub_bytes_per_s, contents.closing, lambda: contents.commits)
         with contents.changed:
             files = sorted(contents.files(), key=lambda file: file.age)
         for file in files:

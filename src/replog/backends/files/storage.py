@@ -54,7 +54,7 @@ from replog.protocol.digest import CRC32C_RESIDUE
 from replog.protocol.mutations import DELETED_TERM, Marks, Mutation, PutBatch, SetMarks
 
 _CLOSE_TIMEOUT_S = 60.0
-_SMALL_BYTES = 16 << 10
+_SMALL_BYTES = 128 << 10
 
 
 class FilesStorage(Storage):
@@ -73,7 +73,7 @@ class FilesStorage(Storage):
         self._is_closed = False
         self._is_usable = False
         self._has_dropped = False
-        self._commits = self._batches = self._bytes = 0
+        self._batches = self._bytes = 0
         check_is_ours(disk, path)
         self._locks: list[DirectoryLock] = []
         started = time.monotonic()
@@ -167,7 +167,7 @@ class FilesStorage(Storage):
             except BaseException as error:  # also an interrupt: what is on the disk is not what the index says
                 self._fail(error)
                 raise
-            self._commits += 1
+            self._contents.commits += 1
 
     def _plan(self, mutations: Sequence[Mutation]) -> Plan:
         plan = Plan()
@@ -398,7 +398,7 @@ class FilesStorage(Storage):
         with self._mutex:
             files = contents.files()
             return {
-                "commits": self._commits,
+                "commits": contents.commits,
                 "batches": self._batches,
                 "committed_bytes": self._bytes,
                 "ledgers": len(self._index.ledgers),

@@ -1,0 +1,84 @@
+"""Work in the background: its rate, its ends, and that it lets others run."""
+
+import threading
+import time
+
+import pytest
+
+from replog.backends.files.pacing import Closing, Pace
+
+
+class Clock:
+    """Time that passes only by waiting."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s = 100.0
+        self.rests = 0
+        monkeypatch.setattr(time, "monotonic", lambda: self.now_s)
+        monkeypatch.setattr(time, "sleep", self.sleep)
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+        self.rests += 1
+
+
+class Event(threading.Event):
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self._clock = clock
+
+    def wait(self, timeout: float | None = None) -> bool:
+        assert timeout is not None
+        self._clock.now_s += timeout
+        return self.is_set()
+
+
+def test_the_rate_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    pace = Pace(1 << 20, Event(clock), lambda: 0)
+    for _ in range(40):
+        pace.spend(256 << 10)
+    assert clock.now_s - 100.0 == pytest.approx(10.0, abs=0.01)
+
+
+def test_a_long_delay_is_not_made_up_for_by_a_burst(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    pace = Pace(1 << 20, Event(clock), lambda: 0)
+    clock.now_s += 60.0
+    pace.spend(1)
+    began_s = clock.now_s
+    for _ in range(10):
+        pace.spend(1 << 20)
+    assert clock.now_s - began_s == pytest.approx(10.0, abs=0.2)
+
+
+def test_it_rests_now_and_then_while_there_are_commits(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    commits = 0
+    pace = Pace(0, Event(clock), lambda: commits)
+    for _ in range(1000):
+        pace.spend(100)
+        clock.now_s += 0.00005
+    assert clock.rests == 0
+    for commits in range(1000):  # noqa: B007 - the lambda looks at it
+        pace.spend(100)
+        clock.now_s += 0.00005
+    assert 200 <= clock.rests <= 500
+
+
+def test_it_says_when_to_look_after_something_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    pace = Pace(0, Event(Clock(monkeypatch)), lambda: 0)
+    told = [pace.spend(1 << 20) for _ in range(32)]
+    assert sum(told) == 4
+
+
+def test_closing_ends_it() -> None:
+    closing = threading.Event()
+    pace = Pace(1, closing, lambda: 0)
+    threading.Timer(0.05, closing.set).start()
+    began_s = time.monotonic()
+    with pytest.raises(Closing):
+        pace.spend(1000)
+    assert time.monotonic() - began_s < 30
+    with pytest.raises(Closing):
+        pace.spend(0)
