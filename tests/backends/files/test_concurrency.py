@@ -62,12 +62,14 @@ def _threads_change_often() -> Iterator[None]:
 
 
 class OftenFullDisk(Disk):
-    """Real files; now and then there is no space. What is written may be taken in part."""
+    """Real files; now and then there is no space. What is written may be taken in part. A place that was refused is taken
+    the next time: where something was allocated, as the beginning of a group is, a file system finds space."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
         self.is_often_full = True
         self.refusals = 0
+        self._refused: set[int] = set()  # descriptors
 
     def _refuse(self, path: str) -> None:
         if self.is_often_full and self.chance.random() < 0.03:
@@ -80,7 +82,14 @@ class OftenFullDisk(Disk):
         return super().open(path, create=create)
 
     def pwritev(self, fd: int, buffers: Sequence[Buffer], offset: int) -> int:
-        self._refuse(f"descriptor {fd}")
+        if fd in self._refused:
+            self._refused.discard(fd)
+            return super().pwritev(fd, buffers, offset)
+        try:
+            self._refuse(f"descriptor {fd}")
+        except OSError:
+            self._refused.add(fd)
+            raise
         if self.is_often_full and self.chance.random() < 0.03:
             return super().pwritev(fd, [b"".join(buffers)[:5000]], offset)
         return super().pwritev(fd, buffers, offset)
@@ -174,7 +183,9 @@ class Crowd:
             victim = full[0] if full else min(self.live)
             del self.live[victim]
             self.dropped.append(victim)
-            self.live[max(self.live) + 1] = []
+            self.live[
+                max(*self.live, *self.dropped) + 1
+            ] = []  # no id is used again: the storage would refuse it for ever
             while True:
                 with contextlib.suppress(StorageFullError):
                     self.storage.commit([DropLedger(victim)])
