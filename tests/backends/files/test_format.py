@@ -5,6 +5,7 @@ its own. `tests/formats/test_files_storage.py` reads them without the library.""
 
 import contextlib
 import itertools
+import struct
 
 import pytest
 
@@ -18,7 +19,6 @@ from replog.backends.files.indexing import read_directory, read_page, write_inde
 from replog.backends.files.log_file import EntryLogFile, JournalFile, LogFile
 from replog.backends.files.scanning import FoundBatch, scan_entry_log
 from replog.backends.memory import MemoryStorage
-from replog.backends.ranges import LedgerRanges
 from replog.protocol.batch import Batch
 from replog.protocol.digest import DigestType
 from replog.protocol.mutations import DELETED_TERM
@@ -213,9 +213,9 @@ def test_headers_and_payloads_come_back() -> None:
         assert record.unpack_marks(record.pack_marks(1, key, 2, -1)) == (1, key, 2, -1)
     files = [record.FileRange(1, 2, 3, 4), record.FileRange(9, 9, 50, 60)]
     ranges = [(1, 5), (9, (1 << 63) - 1)]
-    packed = record.pack_checkpoint(files, LedgerRanges(ranges))
-    assert record.unpack_checkpoint(packed) == (files, ranges)
-    assert record.unpack_checkpoint(record.pack_checkpoint([], LedgerRanges())) == ([], [])
+    numbers = (2, 1, 2, 3, 4, 9, 9, 50, 60, 2, 1, 5, 9, (1 << 63) - 1)  # as version 1 wrote them
+    assert record.unpack_checkpoint(struct.pack("<14Q", *numbers)) == (files, ranges)
+    assert record.unpack_checkpoint(bytes(16)) == ([], [])
 
 
 def test_a_record_belongs_to_its_file_and_its_bookie() -> None:

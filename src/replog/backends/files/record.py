@@ -33,13 +33,10 @@ from __future__ import annotations
 
 import enum
 import struct
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import attrs
 from crc32c import crc32c
-
-from replog.backends.ranges import LedgerRanges
 
 FORMAT = 1
 PAGE_BYTES = 4096
@@ -194,17 +191,6 @@ def pack_epoch(epoch: int) -> bytes:
 def unpack_epoch(payload: bytes | memoryview) -> int:
     """The epoch that begins."""
     return int(_EPOCH.unpack_from(payload)[0])
-
-
-def pack_checkpoint(files: Sequence[FileRange], deleted: LedgerRanges) -> bytes:
-    """The payload of CHECKPOINT."""
-    packed = [_EPOCH.pack(len(files))]
-    packed += [
-        _FILE_RANGE.pack(each.first_number, each.last_number, each.first_sequence, each.last_sequence) for each in files
-    ]
-    packed.append(_EPOCH.pack(len(deleted)))
-    packed += [_LEDGER_RANGE.pack(first, last) for first, last in deleted]
-    return b"".join(packed)
 
 
 def unpack_checkpoint(payload: bytes | memoryview) -> tuple[list[FileRange], list[tuple[int, int]]]:
