@@ -90,10 +90,18 @@ class Ledgers:
             try:
                 ensemble = self.surroundings.placement.choose_ensemble(quorum, usable, system_random)
             except NotEnoughBookiesError as error:
-                if not unreachable:
+                read_only = set(membership.read_only) - unreachable
+                if not unreachable and not read_only:
                     raise
-                problem = f"{error} (not reachable: {', '.join(sorted(unreachable))})"
-                raise NotEnoughBookiesError(problem, quorum.ensemble, usable, unreachable) from error
+                problem = str(error)
+                if unreachable:
+                    problem += f" (not reachable: {', '.join(sorted(unreachable))})"
+                if read_only:
+                    problem += (
+                        f" (read-only: {', '.join(sorted(read_only))}: make space on their disks, or lower "
+                        "read_only_below_bytes and writable_above_bytes)"
+                    )
+                raise NotEnoughBookiesError(problem, quorum.ensemble, usable, unreachable | read_only) from error
             failures = await connect_all(membership, ensemble)
             if not failures:
                 return ensemble

@@ -34,18 +34,20 @@ class Membership:
         self._connecting: dict[str, trio.Event] = {}
         self._transports: dict[str, Transport] = {}
         self._shunned_until: dict[str, float] = {}
+        self.read_only: list[str] = []  # bookies that take no new entries, as `usable` saw them last
         self._is_closed = False
 
     async def usable(self, excluded: Collection[str] = ()) -> list[str]:
         """Bookies that take new entries, did not fail lately, and are not excluded; sorted. Raises `MetastoreError`."""
         now = trio.current_time()
         announced = await self._metastore.announced(BOOKIES_KEY)
+        self.read_only = sorted(
+            bookie_id for bookie_id, value in announced.items() if decode_address(bookie_id, value).read_only
+        )
         return sorted(
             bookie_id
-            for bookie_id, value in announced.items()
-            if bookie_id not in excluded
-            and self._shunned_until.get(bookie_id, -math.inf) <= now
-            and not decode_address(bookie_id, value).read_only
+            for bookie_id in announced.keys() - set(self.read_only)
+            if bookie_id not in excluded and self._shunned_until.get(bookie_id, -math.inf) <= now
         )
 
     def shun(self, bookie_id: str) -> None:
