@@ -150,7 +150,7 @@ async def test_a_ledger_whose_bookies_are_all_full_can_be_recovered_and_read(
                 assert metadata.last_entry_id == 1
                 await writer.append(b"late")
         assert await read_ledger(client, writer.ledger_id) == [b"0", b"1"]
-        with pytest.raises(replog.NotEnoughBookiesError, match="read-only: .* make space on their disks"):
+        with pytest.raises(replog.NotEnoughBookiesError, match=r"read-only: .* make space on their disks"):
             async with client.create_ledger():
                 pass
         for each in disks.storages:
