@@ -59,9 +59,8 @@ def _is_scattered(file: LogFile, journals_of: Mapping[tuple[int, int], int]) -> 
     stamps = _stamps_of(file)
     if file.switches > _ALTERNATING * len(stamps):
         return True
-    continued = sum(
-        journals_of[stamp] > 1 for stamp in stamps
-    )  # its first and last ledger may be, in order as they are
+    # Its first and last ledger may continue in others, in order as they are.
+    continued = sum(journals_of[stamp] > 1 for stamp in stamps)
     return continued > max(2, len(stamps) // 2)
 
 

@@ -79,10 +79,12 @@ class Maintenance:
             self._attempt(self._checkpoint)
 
     def wait_for_flush(self) -> None:
-        """Waits while the journal is too far ahead of the entry logs. Raises `StorageFullError`, `StorageFailedError`."""
+        """With a journal elsewhere: waits while it is too far ahead of the entry logs.
+
+        Raises `StorageFullError`, `StorageFailedError`."""
         contents = self._contents
         limit_bytes = _FLUSH_BACKLOG * contents.options.flush_bytes
-        if not contents.options.journal_dir or self._backlog_bytes() <= limit_bytes or self._thread is None:
+        if self._backlog_bytes() <= limit_bytes or self._thread is None:
             return
         deadline_s = time.monotonic() + _FLUSH_TIMEOUT_S
         with contents.changed:

@@ -211,9 +211,8 @@ class FilesStorage(Storage):
 
     def _write(self, plan: Plan) -> None:
         journal = self._journal
-        if (
-            self._options.journal_dir and plan.has_batches
-        ):  # fences and deletions needn't wait: they are what frees space
+        if self._options.journal_dir and plan.has_batches:
+            # Fences and deletions needn't wait: they are what frees space.
             self._maintenance.wait_for_flush()
         journal.make_room(plan.size, keep_reserve=plan.has_batches)
         locations = journal.write(plan.records)
