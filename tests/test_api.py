@@ -432,3 +432,20 @@ async def test_a_ledger_is_written_and_read_by_two_clients_of_one_metastore_obje
                 await writer.append(b"0")
             assert await read_ledger(other, writer.ledger_id) == [b"0"]
         assert await client.ledgers() == [writer.ledger_id]  # it stays open
+
+
+async def test_records_of_ledgers_and_logs_can_be_looked_at(tmp_path: Path) -> None:
+    async with replog.embed(tmp_path) as client:
+        async with client.lead_log("log", password=b"secret", custom={"made": "here"}) as log:
+            await log.append(b"one")
+            await log.roll()
+            record = await client.log_metadata("log")
+            assert [segment.number for segment in record.segments] == [1, 2]
+            assert record.segments[-1].ledger_id == log.ledger_id
+            ledger = await client.ledger_metadata(log.ledger_id)
+            assert (ledger.state.value, ledger.custom["made"], ledger.last_entry_id) == ("open", "here", None)
+        assert (await client.ledger_metadata(log.ledger_id)).last_entry_id == -1
+        with pytest.raises(replog.LogNotFoundError):
+            await client.log_metadata("another")
+        with pytest.raises(replog.LedgerNotFoundError):
+            await client.ledger_metadata(4711)

@@ -69,8 +69,12 @@ def test_a_log_is_written_read_rolled_trimmed_and_deleted(client: replog.blockin
             pass
         assert client.ledgers() == [log.ledger_id]
     assert client.logs() == ["log"]
+    record = client.log_metadata("log")
+    assert (record.name, record.segments[-1].ledger_id) == ("log", log.ledger_id)
     client.delete_log("log")
     assert client.logs() == []
+    with pytest.raises(replog.LogNotFoundError):
+        client.log_metadata("log")
 
 
 def test_a_ledger_is_written_read_recovered_and_deleted(client: replog.blocking.Client) -> None:
@@ -83,6 +87,8 @@ def test_a_ledger_is_written_read_recovered_and_deleted(client: replog.blocking.
             assert not reader.is_closed
             assert reader.read(1, 2) == [b"one", b"two"]
             assert [entry.data for entry in reader] == [b"zero", b"one", b"two"]
+            with client.open_ledger(writer.ledger_id, first=2, password=b"secret") as later:
+                assert [entry.data for entry in later] == [b"two"]
             writer.append(b"three")
             assert reader.refresh() == 3
             assert [batch.payloads() for batch in reader.batches()] == [[b"three"]]
@@ -92,8 +98,11 @@ def test_a_ledger_is_written_read_recovered_and_deleted(client: replog.blocking.
     with pytest.raises(replog.UnauthorizedError), client.open_ledger(writer.ledger_id):
         pass
     assert client.recover_ledger(writer.ledger_id, password=b"secret").last_entry_id == 3
+    assert client.ledger_metadata(writer.ledger_id).last_entry_id == 3  # no password is needed
     client.delete_ledger(writer.ledger_id)
     assert client.ledgers() == []
+    with pytest.raises(replog.LedgerNotFoundError):
+        client.ledger_metadata(writer.ledger_id)
     assert "client" in client.statistics()
 
 

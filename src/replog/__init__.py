@@ -39,7 +39,7 @@ from replog.errors import (
 from replog.log.reader import LogReader, Record, RecordBatch
 from replog.log.writer import LogWriter
 from replog.protocol.digest import DigestType
-from replog.protocol.model import LedgerMetadata, Position
+from replog.protocol.model import LedgerMetadata, LogMetadata, Position
 from replog.protocol.quorum import Quorum
 from replog.registry import Registry
 
@@ -62,6 +62,7 @@ __all__ = [
     "LedgerNotFoundError",
     "LedgerReader",
     "LedgerWriter",
+    "LogMetadata",
     "LogNotFoundError",
     "LogReader",
     "LogWriter",

@@ -28,7 +28,7 @@ from replog.log.writer import LogWriter
 from replog.metadata import log_key_path
 from replog.nursery import open_service_nursery
 from replog.protocol.digest import DigestType
-from replog.protocol.model import LedgerMetadata, Position
+from replog.protocol.model import LedgerMetadata, LogMetadata, Position
 from replog.protocol.quorum import Quorum
 from replog.registry import Registry
 
@@ -81,9 +81,13 @@ class Client:
             yield writer
 
     @asynccontextmanager
-    async def open_ledger(self, ledger_id: int, *, password: bytes = b"") -> AsyncIterator[LedgerReader]:
-        """A reader of a ledger, as a context. Never fences (D1). Raises `LedgerNotFoundError`, `UnauthorizedError`."""
-        async with await self._ledgers.open(ledger_id, password) as reader:
+    async def open_ledger(
+        self, ledger_id: int, *, first: int = 0, password: bytes = b""
+    ) -> AsyncIterator[LedgerReader]:
+        """A reader of a ledger, as a context; iterating begins at the entry `first`. Never fences (D1).
+
+        Raises `LedgerNotFoundError`, `UnauthorizedError`, `ConfigError` for what is no entry id."""
+        async with await self._ledgers.open(ledger_id, password, first) as reader:
             yield reader
 
     async def recover_ledger(self, ledger_id: int, *, password: bytes = b"") -> LedgerMetadata:
@@ -100,6 +104,11 @@ class Client:
     async def ledgers(self) -> list[int]:
         """The ids of all ledgers, ascending."""
         return await self._ledgers.list()
+
+    async def ledger_metadata(self, ledger_id: int) -> LedgerMetadata:
+        """A ledger's record as it is now; no bookie is asked, and no password needed. Raises `LedgerNotFoundError`."""
+        metadata, _ = await self._ledgers.records.get(ledger_id)
+        return metadata
 
     # -- logs -------------------------------------------------------------------------------------------------------
 
@@ -132,13 +141,14 @@ class Client:
         quorum: Quorum | None = None,
         password: bytes = b"",
         digest_type: DigestType = DigestType.CRC32C,
+        custom: Mapping[str, str] | None = None,
     ) -> AsyncIterator[LogWriter]:
         """Waits until nobody else leads the log, then takes it over as `write_log` does. Leading is advice, to avoid duels
         (M3): safe is the log in any case, since a takeover fences."""
         log_key_path(name)
         async with (
             catalog.elected(name, self._ledgers),
-            self.write_log(name, quorum=quorum, password=password, digest_type=digest_type) as writer,
+            self.write_log(name, quorum=quorum, password=password, digest_type=digest_type, custom=custom) as writer,
         ):
             yield writer
 
@@ -171,6 +181,11 @@ class Client:
     async def logs(self) -> list[str]:
         """The names of all logs, sorted."""
         return await catalog.names(self._ledgers)
+
+    async def log_metadata(self, name: str) -> LogMetadata:
+        """A log's record as it is now: which ledgers it is made of. Raises `LogNotFoundError`."""
+        metadata, _ = await self._logs.get(name)
+        return metadata
 
     # -- looking ----------------------------------------------------------------------------------------------------
 

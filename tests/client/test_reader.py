@@ -12,6 +12,7 @@ import trio.testing
 import replog
 from replog.config import ClientOptions
 from replog.errors import (
+    ConfigError,
     EntryNotFoundError,
     EntryUnreadableError,
     LedgerNotFoundError,
@@ -413,3 +414,38 @@ async def test_stale_answers_do_not_end_a_refresh(autojump_clock: trio.testing.M
             await reader.refresh()
             assert trio.current_time() >= 1.5
             assert writer.last_add_confirmed == -1
+
+
+async def test_it_begins_at_the_entry_it_was_opened_at(autojump_clock: trio.testing.MockClock) -> None:
+    async with cluster(5) as world, world.client() as client:
+        for quorum in (Quorum(3, 3, 2), STRIPED):
+            async with client.create_ledger(quorum=quorum) as writer:
+                await writer.extend(numbers(9))
+                await writer.extend([b"ten", b"eleven"])
+            for first in (0, 4, 10, 11, 12):
+                async with client.open_ledger(writer.ledger_id, first=first) as reader:
+                    assert [entry.entry_id async for entry in reader] == list(range(first, 12))
+                    assert await reader.read(3, 4) == [b"3", b"4"]  # whatever it iterates from
+            async with client.open_ledger(writer.ledger_id, first=1000) as reader:
+                assert [entry async for entry in reader] == []
+                assert reader.last_add_confirmed == 11
+            for wrong in (-1, True, "1"):
+                with pytest.raises(ConfigError, match="is no entry id"):
+                    async with client.open_ledger(writer.ledger_id, first=wrong):  # type: ignore[arg-type]
+                        pass
+
+
+async def test_a_batch_tells_how_long_the_ledger_is(autojump_clock: trio.testing.MockClock) -> None:
+    async with cluster(5) as world, world.client() as client:
+        for quorum, most in ((Quorum(3, 3, 2), 10), (STRIPED, 10 + len("ten" + "eleven"))):
+            async with client.create_ledger(quorum=quorum) as writer:
+                await writer.extend(numbers(9))
+                await writer.extend([b"ten", b"eleven"])
+                async with client.open_ledger(writer.ledger_id, first=11) as reader:
+                    batch = await reader.receive_batch()
+                    assert batch is not None
+                    assert batch.ledger_bytes == writer.length_bytes == 10 + len("ten" + "eleven")
+                async with client.open_ledger(writer.ledger_id) as reader:
+                    batch = await reader.receive_batch()
+                    assert batch is not None
+                    assert 10 <= batch.ledger_bytes <= most or len(batch) == 12

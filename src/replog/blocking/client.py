@@ -12,7 +12,7 @@ from replog.blocking.readers import LedgerReader, LogReader
 from replog.blocking.writers import LedgerWriter, LogWriter
 from replog.config import BookieOptions, ClientOptions
 from replog.protocol.digest import DigestType
-from replog.protocol.model import LedgerMetadata, Position
+from replog.protocol.model import LedgerMetadata, LogMetadata, Position
 from replog.protocol.quorum import Quorum
 from replog.registry import Registry
 
@@ -49,9 +49,12 @@ class Client:
             yield LedgerWriter(self._portal, writer)
 
     @contextmanager
-    def open_ledger(self, ledger_id: int, *, password: bytes = b"") -> Iterator[LedgerReader]:
-        """A reader of a ledger, as a context. Never fences (D1). Raises `LedgerNotFoundError`, `UnauthorizedError`."""
-        with self._portal.opened(lambda: self._client.open_ledger(ledger_id, password=password)) as reader:
+    def open_ledger(self, ledger_id: int, *, first: int = 0, password: bytes = b"") -> Iterator[LedgerReader]:
+        """A reader of a ledger, as a context; iterating begins at the entry `first`. Never fences (D1).
+
+        Raises `LedgerNotFoundError`, `UnauthorizedError`, `ConfigError` for what is no entry id."""
+        context = self._client.open_ledger
+        with self._portal.opened(lambda: context(ledger_id, first=first, password=password)) as reader:
             yield LedgerReader(self._portal, reader)
 
     def recover_ledger(self, ledger_id: int, *, password: bytes = b"") -> LedgerMetadata:
@@ -66,6 +69,10 @@ class Client:
     def ledgers(self) -> list[int]:
         """The ids of all ledgers, ascending."""
         return self._portal.call(self._client.ledgers)
+
+    def ledger_metadata(self, ledger_id: int) -> LedgerMetadata:
+        """A ledger's record as it is now; no bookie is asked, and no password needed. Raises `LedgerNotFoundError`."""
+        return self._portal.call(self._client.ledger_metadata, ledger_id)
 
     # -- logs -------------------------------------------------------------------------------------------------------
 
@@ -97,11 +104,12 @@ class Client:
         quorum: Quorum | None = None,
         password: bytes = b"",
         digest_type: DigestType = DigestType.CRC32C,
+        custom: Mapping[str, str] | None = None,
     ) -> Iterator[LogWriter]:
         """Waits until nobody else leads the log, then takes it over as `write_log` does. Leading is advice (M3)."""
         context = self._client.lead_log
         with self._portal.opened(
-            lambda: context(name, quorum=quorum, password=password, digest_type=digest_type)
+            lambda: context(name, quorum=quorum, password=password, digest_type=digest_type, custom=custom)
         ) as writer:
             yield LogWriter(self._portal, writer)
 
@@ -134,6 +142,10 @@ class Client:
     def logs(self) -> list[str]:
         """The names of all logs, sorted."""
         return self._portal.call(self._client.logs)
+
+    def log_metadata(self, name: str) -> LogMetadata:
+        """A log's record as it is now: which ledgers it is made of. Raises `LogNotFoundError`."""
+        return self._portal.call(self._client.log_metadata, name)
 
     # -- looking ----------------------------------------------------------------------------------------------------
 

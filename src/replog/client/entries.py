@@ -47,6 +47,16 @@ class EntryBatch:
         """The memory that it holds: the stored batches, with their headers."""
         return sum(len(batch.data) for batch in self._batches)
 
+    @property
+    def ledger_bytes(self) -> int:
+        """The payload bytes of the ledger up to the last of these entries. With a stride (E > Qw) or after a recovery that ended
+        amid what its writer had gathered, some bytes of the entries after it are counted, too."""
+        last = next(batch for batch in self._batches if batch.holds(self.last_entry_id))
+        if last.stride > 1:
+            return last.cumulative_length
+        later = last.payloads()[self.last_entry_id - last.first_entry_id + 1 :]
+        return last.cumulative_length - sum(map(len, later))
+
     def payloads(self) -> list[bytes]:
         """The entries' bytes, in order. Raises `RemoteProtocolError` if their writer was broken."""
         if len(self._batches) == 1:

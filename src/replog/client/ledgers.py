@@ -17,6 +17,7 @@ from replog.config import ClientOptions
 from replog.errors import ConfigError, NotEnoughBookiesError, UnauthorizedError
 from replog.hookspecs import Event, LedgerRecovered
 from replog.metadata import list_ledger_ids
+from replog.protocol.batch import ENTRY_ID_MAX
 from replog.protocol.digest import Digest, DigestType, ledger_key, ledger_key_check
 from replog.protocol.model import Fragment, LedgerMetadata, LedgerState
 from replog.protocol.quorum import Quorum
@@ -109,11 +110,14 @@ class Ledgers:
 
     # -- reading ----------------------------------------------------------------------------------------------------
 
-    async def open(self, ledger_id: int, password: bytes = b"") -> LedgerReader:
-        """Opens a ledger for reading; fences nothing. Raises `LedgerNotFoundError`, `UnauthorizedError`."""
+    async def open(self, ledger_id: int, password: bytes = b"", first_entry_id: int = 0) -> LedgerReader:
+        """Opens a ledger for reading from this entry on; fences nothing. Raises `LedgerNotFoundError`, `UnauthorizedError`,
+        `ConfigError` for what is no entry id."""
+        if type(first_entry_id) is not int or not 0 <= first_entry_id <= ENTRY_ID_MAX:
+            raise ConfigError(f"{first_entry_id!r} is no entry id: one is a whole number from 0 to {ENTRY_ID_MAX}")
         metadata, _ = await self.records.get(ledger_id)
         self._check_password(metadata, password)
-        reader = LedgerReader(lambda known, first: self.scan(known, first, password), metadata)
+        reader = LedgerReader(lambda known, first: self.scan(known, first, password), metadata, first_entry_id)
         await reader.refresh()
         return reader
 

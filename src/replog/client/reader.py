@@ -283,13 +283,15 @@ class LedgerScan:
 class LedgerReader:
     """Reads one ledger, and never fences it (D1). Made by `Client.open_ledger`; use it as a context.
 
-    Iterate it for entries, or `batches()`, from the first entry to the last one that is known to be confirmed now.
+    Iterate it for entries, or `batches()`, from the entry it was opened at to the last one that is known to be confirmed now.
     """
 
-    def __init__(self, make_scan: Callable[[LedgerMetadata, int], LedgerScan], metadata: LedgerMetadata) -> None:
+    def __init__(
+        self, make_scan: Callable[[LedgerMetadata, int], LedgerScan], metadata: LedgerMetadata, first_entry_id: int
+    ) -> None:
         self.ledger_id = metadata.ledger_id
         self._make_scan = make_scan
-        self._scan = make_scan(metadata, 0)
+        self._scan = make_scan(metadata, first_entry_id)
         self._closed = False
 
     @property
