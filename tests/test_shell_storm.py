@@ -18,7 +18,7 @@ import trio
 import trio.testing
 
 import replog
-from replog.client import driving, ledgers
+from replog.chance import Chance, use_chance
 from replog.config import ClientOptions
 from replog.errors import FencedError, MetastoreError, ReplogError, StorageFullError
 from replog.hookspecs import EnsembleChanged, LogRolled, LogTakenOver
@@ -261,9 +261,7 @@ def schedule_by(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes trio's order of tasks, and the choice of bookies, depend on the seed alone."""
     monkeypatch.setattr(trio._core._run, "_ALLOW_DETERMINISTIC_SCHEDULING", True)
     trio._core._run._r.seed(seed)
-    chance = random.Random(seed)
-    monkeypatch.setattr(driving, "system_random", chance)
-    monkeypatch.setattr(ledgers, "system_random", chance)
+    use_chance(Chance(random.Random(seed)))
 
 
 happened: Counter[str] = Counter()

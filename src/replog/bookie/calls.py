@@ -7,8 +7,6 @@ under way in the storage, and does not close it in the middle of that.
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar, cast
@@ -16,6 +14,7 @@ from typing import TypeVar, cast
 import trio
 
 from replog.abc import Storage
+from replog.bookie.threads import current_threads
 from replog.errors import StorageError, StorageFailedError
 
 T = TypeVar("T")
@@ -38,9 +37,10 @@ class StorageCalls:
 
     def __init__(self, storage: Storage) -> None:
         self.storage = storage
+        self.threads = current_threads()
         self._reading = trio.CapacityLimiter(_READING_THREADS_MAX)
         self._others = trio.CapacityLimiter(_OTHER_THREADS_MAX)
-        self._ended = threading.Condition()
+        self._ended = self.threads.condition()
         self._short = self._long = 0  # under way
 
     async def read(self, function: Callable[..., T], *arguments: object) -> T:
@@ -74,7 +74,7 @@ class StorageCalls:
 
         self._count(1, is_long=is_long)
         try:
-            return cast("T", await trio.to_thread.run_sync(counted, abandon_on_cancel=True, limiter=limiter))
+            return cast("T", await self.threads.run(counted, abandon_on_cancel=True, limiter=limiter))
         finally:
             with self._ended:
                 call.is_given_up = not call.has_begun
@@ -115,16 +115,15 @@ class StorageCalls:
             return None
         problem: StorageFailedError | None = None
         with trio.CancelScope(shield=True):  # bounded: all waits in there have one deadline, by the real clock
-            problem = await trio.to_thread.run_sync(self._close_in_thread, time.monotonic() + timeout_s)
+            problem = await self.threads.run(self._close_in_thread, self.threads.clock_s() + timeout_s)
         return problem
 
     def _close_in_thread(self, deadline: float) -> StorageFailedError | None:
         if not self._wait(lambda: self._short == 0, deadline):
             return self._stuck("it was not closed")
         raised: list[StorageError] = []
-        closing = threading.Thread(target=self._close, args=(raised,), name="replog close", daemon=True)
-        closing.start()
-        closing.join(max(0.0, deadline - time.monotonic()))
+        closing = self.threads.start("replog close", lambda: self._close(raised))
+        closing.join(max(0.0, deadline - self.threads.clock_s()))
         if closing.is_alive() or not self._wait(lambda: self._long == 0, deadline):
             return self._stuck("its closing has begun")
         if raised:
@@ -139,7 +138,7 @@ class StorageCalls:
 
     def _wait(self, is_over: Callable[[], bool], deadline: float) -> bool:
         with self._ended:
-            return self._ended.wait_for(is_over, max(0.0, deadline - time.monotonic()))
+            return self._ended.wait_for(is_over, max(0.0, deadline - self.threads.clock_s()))
 
     def _stuck(self, what: str) -> StorageFailedError:
         return StorageFailedError(

@@ -15,9 +15,6 @@ such a failure ends one, and nothing of an ended epoch is committed.
 
 from __future__ import annotations
 
-import queue
-import threading
-import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -144,7 +141,8 @@ class GroupCommit:
         self._ended_epoch = -1
         self._ended_by: StorageError | None = None
         self._is_drain_scheduled = False
-        self._wake: queue.SimpleQueue[bool] = queue.SimpleQueue()  # True for work; False ends the thread
+        self._threads = calls.threads
+        self._wake = calls.threads.wakes()  # True for work; False ends the thread
         self._token: trio.lowlevel.TrioToken | None = None
 
     @property
@@ -169,14 +167,13 @@ class GroupCommit:
                 while works := self._take_group():
                     self._answer(self._process(works))
             return
-        thread = threading.Thread(target=self._run, name="replog commit", daemon=True)
-        thread.start()
+        thread = self._threads.start("replog commit", self._run)
         try:
             yield
         finally:
             self._wake.put(False)
             with trio.CancelScope(shield=True):  # bounded by the timeout
-                await trio.to_thread.run_sync(thread.join, self._timeout_s)
+                await self._threads.run(thread.join, self._timeout_s)
 
     def put(self, work: Work) -> None:
         """Queues work for the thread. Called in the trio thread."""
@@ -305,9 +302,9 @@ class GroupCommit:
 
     def _commit_mutations(self, mutations: Sequence[Mutation]) -> None:
         if mutations:
-            started = time.perf_counter()
+            started = self._threads.clock_s()
             self.storage.commit(mutations)
-            self.commit_s = time.perf_counter() - started
+            self.commit_s = self._threads.clock_s() - started
             self.commits += 1
 
     def _settle(self, accepted: Accepted) -> _Outcome:

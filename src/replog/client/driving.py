@@ -6,13 +6,13 @@ queue up for one background task, which does them one after the other and drives
 
 from __future__ import annotations
 
-import random
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import trio
 
+from replog.chance import current_chance
 from replog.client.membership import Membership, connect_all
 from replog.client.records import Records
 from replog.errors import MetastoreError
@@ -25,16 +25,15 @@ if TYPE_CHECKING:
 
 WaitingEffect = ChooseReplacements | WriteMetadata | ReadMetadata
 
-system_random = random.SystemRandom()
-
 
 class Surroundings:
-    """What every shell of one client needs: records, bookies, placement."""
+    """What every shell of one client needs: records, bookies, placement, chance."""
 
     def __init__(self, records: Records, membership: Membership, placement: PlacementPolicy) -> None:
         self.records = records
         self.membership = membership
         self.placement = placement
+        self.chance = current_chance()
 
     async def perform(self, effect: WaitingEffect, machine: LedgerWriting | LedgerRecovery) -> None:
         """Does an effect that has to wait, and tells the machine the answer."""
@@ -54,7 +53,7 @@ class Surroundings:
                 usable = await self.membership.usable(excluded)
             except MetastoreError:
                 break  # no news from the metastore: without a CAS there is no new ensemble anyway (C3)
-            proposed = self.placement.replace_bookies(effect.metadata, missing, usable, system_random)
+            proposed = self.placement.replace_bookies(effect.metadata, missing, usable, self.chance.random)
             back = [index for index in missing if index not in proposed and ensemble[index] in usable]
             proposed.update((index, ensemble[index]) for index in back)
             if not proposed:

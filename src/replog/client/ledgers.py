@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import secrets
-import time
 from collections.abc import Callable, Mapping
 
 import trio
 
-from replog.client.driving import Surroundings, system_random
+from replog.client.driving import Surroundings
 from replog.client.membership import connect_all
 from replog.client.reader import LedgerReader, LedgerScan
 from replog.client.recovering import RecoveringShell
@@ -39,6 +37,7 @@ class Ledgers:
         self.options = options
         self.observe = observe
         self.records = surroundings.records
+        self.chance = surroundings.chance
         self.deleted: Callable[[], None] = lambda: None  # called after ledgers were deleted: bookies may collect them
         self._nursery = nursery
         self._writers: dict[int, LedgerWriter] = {}
@@ -64,13 +63,13 @@ class Ledgers:
             digest_type,
             ledger_key_check(key),
             (Fragment(0, ensemble),),
-            token=secrets.token_hex(16),
-            created_at_ms=time.time_ns() // 1_000_000,
+            token=self.chance.token(),
+            created_at_ms=self.chance.time_ms(),
             custom=dict(custom or {}),
         )
         version = await self.records.create(metadata)
         digest = Digest(digest_type, ledger_id, password)
-        machine = LedgerWriting(metadata, version, digest, secrets.token_hex(16))
+        machine = LedgerWriting(metadata, version, digest, self.chance.token())
         writer = LedgerWriter(machine, key, self.surroundings, self.options, self.observe)
         self._writers[ledger_id] = writer
         self._nursery.start_soon(self._run_writer, writer)
@@ -89,7 +88,7 @@ class Ledgers:
         while True:
             usable = await membership.usable(unreachable)
             try:
-                ensemble = self.surroundings.placement.choose_ensemble(quorum, usable, system_random)
+                ensemble = self.surroundings.placement.choose_ensemble(quorum, usable, self.chance.random)
             except NotEnoughBookiesError as error:
                 read_only = set(membership.read_only) - unreachable
                 if not unreachable and not read_only:
@@ -146,7 +145,7 @@ class Ledgers:
         if metadata.state is LedgerState.CLOSED:
             return metadata
         digest = Digest(metadata.digest_type, ledger_id, password)
-        machine = LedgerRecovery(metadata, version, digest, secrets.token_hex(16))
+        machine = LedgerRecovery(metadata, version, digest, self.chance.token())
         shell = RecoveringShell(machine, ledger_key(ledger_id, password), self.surroundings, self.options)
         recovered = await shell.run()
         assert recovered.last_entry_id is not None

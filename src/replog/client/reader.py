@@ -194,7 +194,8 @@ class LedgerScan:
         self._arrived = trio.Event()
         if self._to_connect:
             waiting = list(self._to_connect)
-            await connect_all(self._membership, {effect.bookie_id for effect in waiting})  # cancelled: they still wait
+            wanted = dict.fromkeys(effect.bookie_id for effect in waiting)
+            await connect_all(self._membership, wanted)  # cancelled: they still wait
             del self._to_connect[: len(waiting)]
             for effect in waiting:
                 self._send_read(effect, self._membership.channel(effect.bookie_id))

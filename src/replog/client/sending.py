@@ -6,7 +6,6 @@ to be called, and the background task does what has to wait. What the applicatio
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 import trio
@@ -93,6 +92,7 @@ class BatchSender:
         self._published = -1
         self._token = trio.lowlevel.current_trio_token()
         self._clock = trio.lowlevel.current_clock()
+        self._time_ns = surroundings.chance.time_ns
 
     @property
     def last_add_confirmed(self) -> int:
@@ -149,7 +149,7 @@ class BatchSender:
         self.batches_sent += 1
         self.entries_sent += len(payloads)
         self._published = self._machine.last_add_confirmed  # the batch carries it
-        self._machine.add(payloads, time.time_ns())
+        self._machine.add(payloads, self._time_ns())
         self._attention.set()
 
     def _take_batch(self) -> tuple[list[bytes], int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import secrets
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
@@ -38,7 +37,7 @@ async def trim(name: str, before: Position, ledgers: Ledgers, records: LogRecord
     if before.segment >= metadata.next_segment_number:
         last = metadata.next_segment_number - 1
         raise PositionError(f"{before} is no position of log {name!r}: its last segment is {last}; nothing was trimmed")
-    machine = LogTrimming(name, before.segment, secrets.token_hex(16))
+    machine = LogTrimming(name, before.segment, ledgers.chance.token())
     machine.start()
     changed = await records.drive(machine, _no_ledger, b"")
     segments = changed.metadata.segments
@@ -105,7 +104,7 @@ async def elected(name: str, ledgers: Ledgers) -> AsyncIterator[None]:
     log safe is the takeover that follows."""
     metastore = ledgers.records.metastore
     key = f"{_ELECTIONS_KEY}/{log_key_path(name).partition('/')[2]}"
-    candidate = secrets.token_hex(8).encode()
+    candidate = ledgers.chance.token(8).encode()
     async with AsyncExitStack() as stack:
         while True:
             try:

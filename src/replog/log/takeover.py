@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
-import time
 from collections.abc import Mapping
 
 import trio
@@ -45,7 +43,7 @@ async def take_over(
         created.append(await create_writer())
         return created[-1].ledger_id
 
-    machine = LogTakeover(name, secrets.token_hex(16), time.time_ns() // 1_000_000)
+    machine = LogTakeover(name, ledgers.chance.token(), ledgers.chance.time_ms())
     machine.start()
     writer: LedgerWriter | None = None
     try:

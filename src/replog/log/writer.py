@@ -6,8 +6,6 @@ entry of the previous ledger is confirmed. So nothing is confirmed in a ledger b
 
 from __future__ import annotations
 
-import secrets
-import time
 from collections.abc import Awaitable, Callable, Sequence
 
 import trio
@@ -295,8 +293,8 @@ class LogWriter(WriterContext):
             return self._next.ledger_id
 
         if self._next is None:
-            self._next_since_ms = time.time_ns() // 1_000_000
-        machine = LogRolling(self._metadata, self._version, secrets.token_hex(16), self._next_since_ms)
+            self._next_since_ms = self._ledgers.chance.time_ms()
+        machine = LogRolling(self._metadata, self._version, self._ledgers.chance.token(), self._next_since_ms)
         machine.start()
         try:
             changed = await self._records.drive(machine, create_ledger, self._password)

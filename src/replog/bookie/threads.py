@@ -1,0 +1,93 @@
+"""The threads of a bookie, and what they and its event loop wait for each other with.
+
+In life those of the system. A simulation gives its run others, with `use_threads` before a bookie is made: these run one at
+a time, on virtual time, and the same code runs in them.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, Protocol, TypeVar
+
+import trio
+
+T = TypeVar("T")
+
+
+class Thread(Protocol):
+    """A thread that was started."""
+
+    def join(self, timeout: float | None = None) -> None:
+        """Waits until it has ended, or the timeout (in s) has passed. Not for the event loop's thread."""
+
+    def is_alive(self) -> bool:
+        """Whether it has not ended."""
+
+
+class Wakes(Protocol):
+    """A queue that one thread waits at."""
+
+    def put(self, item: bool, /) -> None:
+        """Never waits."""
+
+    def get(self) -> bool:
+        """Waits for the next one."""
+
+
+class Condition(AbstractContextManager[Any], Protocol):
+    """As `threading.Condition`."""
+
+    def notify_all(self) -> None:
+        """Wakes all who wait. Only while it is held."""
+
+    def wait_for(self, predicate: Callable[[], bool], timeout: float | None = None) -> bool:
+        """Waits until the predicate holds, or the timeout (in s) has passed; returns what it says. Only while it is held."""
+
+
+class Threads:
+    """The system's."""
+
+    def start(self, name: str, function: Callable[[], None]) -> Thread:
+        """Starts a thread that doesn't keep the process from ending."""
+        thread = threading.Thread(target=function, name=name, daemon=True)
+        thread.start()
+        return thread
+
+    async def run(
+        self,
+        function: Callable[..., T],
+        *arguments: object,
+        abandon_on_cancel: bool = False,
+        limiter: trio.CapacityLimiter | None = None,
+    ) -> T:
+        """As `trio.to_thread.run_sync`."""
+        return await trio.to_thread.run_sync(function, *arguments, abandon_on_cancel=abandon_on_cancel, limiter=limiter)
+
+    def wakes(self) -> Wakes:
+        """A queue."""
+        return queue.SimpleQueue[bool]()
+
+    def condition(self) -> Condition:
+        """A condition."""
+        return threading.Condition()
+
+    def clock_s(self) -> float:
+        """The time by which threads wait, in s since some moment."""
+        return time.monotonic()
+
+
+_threads: trio.lowlevel.RunVar[Threads] = trio.lowlevel.RunVar("replog threads", default=Threads())
+
+
+def current_threads() -> Threads:
+    """The threads of this trio run; the system's outside of one."""
+    return _threads.get() if trio.lowlevel.in_trio_run() else Threads()
+
+
+def use_threads(threads: Threads) -> None:
+    """Bookies that are made in this trio run from now on use these."""
+    _threads.set(threads)

@@ -1,0 +1,42 @@
+"""Where one trio run has the time of day, random choices and tokens from.
+
+In life from the system. A simulation gives its run others, with `use_chance` before anything else is made: then all that
+clients choose follows from a seed. Not for the clock of deadlines: that is trio's.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+
+import trio
+
+
+class Chance:
+    """A source of time and of randomness; the system's, unless others are given."""
+
+    def __init__(self, chooser: random.Random | None = None, time_ns: Callable[[], int] = time.time_ns) -> None:
+        self.random = chooser or random.SystemRandom()
+        self.time_ns = time_ns  # since the epoch, in UTC
+
+    def token(self, size_bytes: int = 16) -> str:
+        """Text that nobody else has: twice as many hexadecimal digits."""
+        return self.random.randbytes(size_bytes).hex()
+
+    def time_ms(self) -> int:
+        """The time of day in ms since the epoch."""
+        return self.time_ns() // 1_000_000
+
+
+_chance: trio.lowlevel.RunVar[Chance] = trio.lowlevel.RunVar("replog chance", default=Chance())
+
+
+def current_chance() -> Chance:
+    """The source of this trio run."""
+    return _chance.get()
+
+
+def use_chance(chance: Chance) -> None:
+    """What is made in this trio run from now on uses this source."""
+    _chance.set(chance)
