@@ -16,6 +16,7 @@ import trio
 
 import replog
 from replog.abc import (
+    Authenticator,
     Connection,
     Marks,
     Metastore,
@@ -28,7 +29,7 @@ from replog.abc import (
 )
 from replog.backends import memory
 from replog.bookie.server import BookieServer
-from replog.bookie.serving import ServedBookie, serving
+from replog.bookie.serving import ServedBookie, Way, serving
 from replog.config import BookieOptions, ClientOptions
 from replog.errors import StorageError
 from replog.hookspecs import Event, hookimpl
@@ -190,11 +191,26 @@ class WiredTransport(Transport):
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
 
-    async def connect(self, address: str, receiver: ResponseReceiver, nursery: trio.Nursery) -> Connection:
+    async def connect(
+        self,
+        address: str,
+        receiver: ResponseReceiver,
+        nursery: trio.Nursery,
+        *,
+        bookie_id: str = "",
+        authenticator: Authenticator | None = None,
+    ) -> Connection:
         return await MemoryTransport().connect(address, receiver, nursery)
 
     @asynccontextmanager
-    async def listen(self, address: str, handler: RequestHandler) -> AsyncIterator[str]:
+    async def listen(
+        self,
+        address: str,
+        handler: RequestHandler,
+        *,
+        bookie_id: str = "",
+        authenticator: Authenticator | None = None,
+    ) -> AsyncIterator[str]:
         async with open_service_nursery() as nursery:
             nursery.start_soon(self._wire.run, handler)
             async with MemoryTransport().listen(address, self._wire) as listening:
@@ -237,7 +253,8 @@ class Bookie:
                 transport = WiredTransport(self.wire)
                 observe = self._cluster.registry.observe
                 metastore = self._cluster.metastore
-                async with serving(self.storage, metastore, "memory", transport, self._options, observe) as self.served:
+                ways = [Way("memory", transport, self.storage.bookie_id)]
+                async with serving(self.storage, metastore, ways, self._options, observe) as self.served:
                     task_status.started()
                     await trio.sleep_forever()
         finally:

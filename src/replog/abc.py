@@ -6,6 +6,7 @@ Each seam is small, and each ships its exam in `replog.testing`: what passes `ch
 
 from __future__ import annotations
 
+import enum
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
@@ -137,6 +138,11 @@ class Connection(ABC):
 
     __slots__ = ()
 
+    @property
+    def shares_thread(self) -> bool:
+        """Whether the bookie runs in the thread that sends: whatever it does at once, the sender waits for."""
+        return False
+
     @abstractmethod
     def send(self, requests: Sequence[Request]) -> None:
         """Queues requests; never waits. Raises `BookieUnreachableError` if the connection is gone, `BookieTooBusyError`
@@ -148,6 +154,65 @@ class Connection(ABC):
 
 
 Reply = Callable[[Sequence[Response]], None]
+
+
+class Role(enum.Enum):
+    """What somebody who proved who they are may do."""
+
+    CLIENT = "client"  # write, read, recover; each ledger's password is asked for besides (B7)
+    ADMIN = "admin"  # also ask a bookie to collect garbage, compact, scrub
+
+
+@attrs.frozen
+class Peer:
+    """What a bookie's transport knows of who connects, before it is proven who they are. `address` is for people;
+    `certificate_names` are the names in a client certificate that TLS has verified, () if there is none."""
+
+    address: str
+    is_local: bool = False  # on the same machine
+    certificate_names: tuple[str, ...] = ()
+
+
+@attrs.frozen
+class Identity:
+    """Who connected, once that is proven."""
+
+    name: str
+    roles: frozenset[Role]
+
+
+class Authenticator(ABC):
+    """Proves to a bookie who a client is, and to the client who the bookie is: one round of challenge, response, proof.
+
+    One object serves for both sides, and for any number of connections at a time; it keeps nothing between two calls. All
+    are called in the trio thread: they must not block. `session` is a digest of all that was said before and of the TLS
+    session: different for each connection, and the same at both of its ends. What is signed must cover it, then nothing
+    that was recorded can be used again, nor passed on by somebody in between.
+    """
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def mechanism(self) -> str:
+        """The name of the mechanism; client and bookie must use the same one."""
+
+    def challenge(self) -> bytes:
+        """What a bookie asks with, if the session alone is not enough."""
+        return b""
+
+    @abstractmethod
+    def respond(self, challenge: bytes, session: bytes) -> bytes:
+        """The client's answer. Raises `AuthenticationError`."""
+
+    @abstractmethod
+    def verify(self, peer: Peer, challenge: bytes, response: bytes, session: bytes) -> tuple[Identity, bytes]:
+        """The bookie's judgement: who that is, and the proof of who the bookie is. Raises `AuthenticationError`; its text is
+        told to the peer, and must help nobody who guesses."""
+
+    @abstractmethod
+    def confirm(self, response: bytes, proof: bytes, session: bytes) -> None:
+        """The client's judgement of the bookie's proof. Raises `AuthenticationError`."""
 
 
 class RequestHandler(Protocol):
@@ -164,13 +229,32 @@ class Transport(ABC):
     __slots__ = ()
 
     @abstractmethod
-    async def connect(self, address: str, receiver: ResponseReceiver, nursery: trio.Nursery) -> Connection:
-        """Connects; tasks that the connection needs run in `nursery`. Raises `BookieUnreachableError`.
-        If cancelled, nothing stays open."""
+    async def connect(
+        self,
+        address: str,
+        receiver: ResponseReceiver,
+        nursery: trio.Nursery,
+        *,
+        bookie_id: str = "",
+        authenticator: Authenticator | None = None,
+    ) -> Connection:
+        """Connects; tasks that the connection needs run in `nursery`. Raises `BookieUnreachableError`, also if who listens is
+        not the bookie `bookie_id` ("": whoever it is), or can't be agreed with on who both are. If cancelled, nothing
+        stays open."""
 
     @abstractmethod
-    def listen(self, address: str, handler: RequestHandler) -> AbstractAsyncContextManager[str]:
-        """Serves while the context is open, and gives the address to connect to. Leaving it ends all its connections."""
+    def listen(
+        self,
+        address: str,
+        handler: RequestHandler,
+        *,
+        bookie_id: str = "",
+        authenticator: Authenticator | None = None,
+    ) -> AbstractAsyncContextManager[str]:
+        """Serves while the context is open, and gives the address to connect to. Everybody is told that this is the bookie
+        `bookie_id`; nobody's requests are handled before they have proven who they are, unless that is None.
+
+        Leaving it takes no new requests, sends what is answered in a short while, and ends all its connections."""
 
 
 # -- metastore ----------------------------------------------------------------------------------------------------

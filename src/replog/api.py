@@ -10,8 +10,8 @@ from pathlib import Path
 import attrs
 import trio
 
-from replog.abc import Metastore, Storage
-from replog.bookie.serving import ServedBookie, close_storage, open_storage, serving, storage_url
+from replog.abc import Metastore, Storage, Transport
+from replog.bookie.serving import ServedBookie, Way, close_storage, open_storage, serving, storage_url
 from replog.client.driving import Surroundings
 from replog.client.ledgers import Ledgers, check_creation, check_password
 from replog.client.membership import Membership
@@ -264,15 +264,24 @@ async def embed(
             default = BackendURL("lmdb", str(directories[0].parent / _METADATA_DIRECTORY))
             opened = plugins.open_metastore(metastore or default)
             stack.push_async_callback(_close, opened)
-        transport = plugins.open_transport("memory")
-        served = [
-            await stack.enter_async_context(serving(each, opened, "memory", transport, settings, plugins.observe))
-            for each in stored
-        ]
+        authenticator = plugins.open_authenticator(settings.authentication)
+        served = []
+        for each in stored:
+            bookie = serving(each, opened, _ways(each, plugins, settings), settings, plugins.observe, authenticator)
+            served.append(await stack.enter_async_context(bookie))
         unserved.pop_all()  # from here on, who serves a storage closes it
         client_options = options or ClientOptions()
         async with _client(opened, plugins, client_options, client_quorum, placement, served) as client:
             yield client
+
+
+def _ways(storage: Storage, plugins: Registry, options: BookieOptions) -> list[Way]:
+    """First the one within this trio run, then those that the options name."""
+    ways = [Way("memory", plugins.open_transport("memory"), storage.bookie_id)]
+    for each in options.listen:
+        url = BackendURL.parse(each)
+        ways.append(Way(url.scheme, plugins.open_transport(attrs.evolve(url, rest="")), url.rest))
+    return ways
 
 
 def _bookie_directories(
@@ -331,7 +340,13 @@ async def _client(
     bookies: Sequence[ServedBookie],
 ) -> AsyncIterator[Client]:
     async with open_service_nursery() as nursery:
-        membership = Membership(metastore, plugins.open_transport, options, nursery)
+        transports = {url.scheme: url for url in map(BackendURL.parse, options.transports)}
+
+        def open_transport(scheme: str) -> Transport:
+            return plugins.open_transport(transports.get(scheme, scheme))
+
+        authenticator = plugins.open_authenticator(options.authentication)
+        membership = Membership(metastore, open_transport, options, nursery, authenticator)
         surroundings = Surroundings(
             Records(metastore, options.metastore_timeout_s), membership, plugins.open_placement(placement)
         )
@@ -376,8 +391,8 @@ async def serve_bookie(
 ) -> None:
     """Serves a bookie inside this app until cancelled: `await nursery.start(replog.serve_bookie, config)` gives its id.
 
-    Clients in the same trio run reach it without a network. Raises as `embed` does. When it is cancelled, what it
-    acknowledged stays."""
+    Clients in the same trio run reach it without a network, others where its option `listen` says. Raises as `embed` does.
+    When it is cancelled, it answers what it accepted, for a short while, and what it acknowledged stays."""
     plugins = registry or Registry()
     async with AsyncExitStack() as stack:
         unserved = await stack.enter_async_context(AsyncExitStack())
@@ -387,10 +402,10 @@ async def serve_bookie(
         else:
             metastore = plugins.open_metastore(config.metastore)
             stack.push_async_callback(_close, metastore)
-        transport = plugins.open_transport("memory")
+        options = config.options
+        authenticator = plugins.open_authenticator(options.authentication)
+        ways = _ways(storage, plugins, options)
         unserved.pop_all()  # from here on, who serves the storage closes it
-        await stack.enter_async_context(
-            serving(storage, metastore, "memory", transport, config.options, plugins.observe)
-        )
+        await stack.enter_async_context(serving(storage, metastore, ways, options, plugins.observe, authenticator))
         task_status.started(storage.bookie_id)
         await trio.sleep_forever()

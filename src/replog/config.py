@@ -363,8 +363,13 @@ class ClientOptions(Checked):
     )
     connect_timeout_s: float = option(5.0, "How long connecting to a bookie may take.", positive)
     bookie_retry_after_s: float = option(
-        5.0, "How long a bookie that failed is not chosen for new ensembles.", positive
+        5.0, "How long a bookie that failed is not chosen for new ensembles; longer if it keeps failing.", positive
     )
+    bookie_retry_after_max_s: float = option(60.0, "How long at most, however often it failed.", positive)
+    transports: tuple[str, ...] = option(
+        (), "URLs of transports with their options, as `tcp:?tls_ca_file=ca.pem`; others have their defaults."
+    )
+    authentication: str = option("none", "URL of the authenticator that proves to bookies who this client is.")
 
     def contradictions(self) -> list[str]:
         """What cannot be true together."""
@@ -377,6 +382,11 @@ class ClientOptions(Checked):
             faults.append(
                 f"add_timeout_s {self.add_timeout_s} exceeds add_quorum_timeout_s {self.add_quorum_timeout_s}"
             )
+        if self.bookie_retry_after_s > self.bookie_retry_after_max_s:
+            faults.append(
+                f"bookie_retry_after_s {self.bookie_retry_after_s} exceeds "
+                f"bookie_retry_after_max_s {self.bookie_retry_after_max_s}"
+            )
         return faults
 
 
@@ -385,6 +395,10 @@ class BookieOptions(Checked):
     """How a bookie stores and serves. Environment: `REPLOG_BOOKIE_...`; in a file: the table `bookie`."""
 
     storage: str = option("files", "URL of the storage, without the directory if it is embedded: scheme?option=value.")
+    listen: tuple[str, ...] = option(
+        (), "URLs to be reached at from elsewhere, as `tcp:0.0.0.0:3181`; in the same trio run always."
+    )
+    authentication: str = option("none", "URL of the authenticator that tells who connects from elsewhere.")
     queue_bytes_max: int = option(
         64 * MIB, "Bytes that wait for the disk; past them requests are refused as too busy.", at_least(ENTRY_BYTES_MAX)
     )

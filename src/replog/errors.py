@@ -175,12 +175,28 @@ class BookieUnreachableError(BookieError):
     """No connection to the bookie, or it was lost. Retry: yes. Outcome: unknown for what was under way."""
 
 
+class BookieRefusedError(BookieUnreachableError):
+    """The bookie answered, and refused the connection, or it is not the one that was meant: another identity (B4), a version
+    that both know is missing, TLS or the authentication failed, too many connections. The message says which.
+    Retry: after mending what it says; later, if the bookie had too many connections. Outcome: not written."""
+
+
 class BookieReadOnlyError(BookieError):
     """The bookie's disk is full or failed: it refuses new entries. Retry: another bookie. Outcome: not written."""
 
 
 class BookieTooBusyError(BookieError):
     """Too many bytes wait for this bookie. Retry: later. Outcome: not written."""
+
+
+class AdministrationError(BookieError):
+    """The bookie could not do what an administrator asked, or may not do it for this client.
+    Retry: as the message says. Outcome: nothing that exists was dropped."""
+
+
+class AuthenticationError(ReplogError):
+    """Somebody could not prove who they are: a client to a bookie, or a bookie to a client. Raised by authenticators; what
+    connects raises `BookieRefusedError` with the same words. Retry: no, mend the credentials. Outcome: not written."""
 
 
 # -- metastore ----------------------------------------------------------------------------------------------------

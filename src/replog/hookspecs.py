@@ -17,7 +17,7 @@ import pluggy
 from replog.errors import StorageError
 
 if TYPE_CHECKING:
-    from replog.abc import Metastore, PlacementPolicy, Storage, Transport
+    from replog.abc import Authenticator, Metastore, PlacementPolicy, Storage, Transport
 
 PROJECT_NAME = "replog"
 
@@ -164,6 +164,12 @@ def replog_metastores() -> Sequence[Backend[Metastore]]:  # type: ignore[empty-b
 @hookspec
 def replog_placements() -> Sequence[Backend[PlacementPolicy]]:  # type: ignore[empty-body]
     """The placement policies that this plugin offers: which bookies store what."""
+
+
+@hookspec
+def replog_authenticators() -> Sequence[Backend[Authenticator]]:  # type: ignore[empty-body]
+    """The ways that this plugin offers for clients and bookies to prove who they are: what the option `authentication` of
+    both names. `open` may read files: it is called once for a client or a bookie, before anything is served."""
 
 
 @hookspec

@@ -19,7 +19,7 @@ import attrs
 import pluggy
 
 from replog import hookspecs
-from replog.abc import Metastore, PlacementPolicy, Storage, Transport
+from replog.abc import Authenticator, Metastore, PlacementPolicy, Storage, Transport
 from replog.config import BackendURL, structure
 from replog.errors import PluginConflictError, PluginNotFoundError
 from replog.hookspecs import PROJECT_NAME, Backend, Event
@@ -34,6 +34,8 @@ _BUILTINS = (
     ("files-storage", "replog.backends.files", ""),
     ("lmdb-storage", "replog.backends.lmdb", ""),
     ("memory-transport", "replog.transports.memory", ""),
+    ("tcp-transport", "replog.transports.tcp", ""),
+    ("no-authentication", "replog.authentication.nothing", ""),
     ("memory-metastore", "replog.metastores.memory", ""),
     ("lmdb-metastore", "replog.metastores.lmdb", ""),
 )
@@ -50,6 +52,7 @@ _KINDS: dict[str, tuple[str, type]] = {
     "transport": ("replog_transports", Transport),
     "metastore": ("replog_metastores", Metastore),
     "placement": ("replog_placements", PlacementPolicy),
+    "authenticator": ("replog_authenticators", Authenticator),
 }
 
 
@@ -121,8 +124,13 @@ class Registry:
         opened: PlacementPolicy = self._open("placement", url)
         return opened
 
+    def open_authenticator(self, url: str | BackendURL) -> Authenticator:
+        """Makes what proves who one is; may read files. Raises `ConfigError`."""
+        opened: Authenticator = self._open("authenticator", url)
+        return opened
+
     def backend(self, kind: str, scheme: str) -> Backend[Any]:
-        """What is offered as this kind ("storage", "transport", "metastore", "placement") under this scheme.
+        """What is offered as this kind ("storage", "transport", "metastore", "placement", "authenticator") under this scheme.
 
         Raises `PluginNotFoundError`, listing the known schemes and what to install for others.
         """

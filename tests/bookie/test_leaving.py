@@ -12,7 +12,7 @@ import trio
 
 from replog.backends.memory import MemoryStorage
 from replog.bookie.calls import StorageCalls
-from replog.bookie.serving import ServedBookie, serving
+from replog.bookie.serving import ServedBookie, Way, serving
 from replog.config import BookieOptions
 from replog.errors import MetastoreError, StorageFailedError, StorageIdentityError
 from replog.hookspecs import Event, StorageFailed
@@ -24,6 +24,7 @@ from tests.bookie.disks import SmallStorage
 from tests.bookie.test_server import Asker, a_batch, add, read
 from tests.kit import until
 
+WAYS = [Way("memory", MemoryTransport(), "")]
 PATIENT = BookieOptions(storage="memory")
 IMPATIENT = BookieOptions(storage="memory", close_timeout_s=0.2)
 
@@ -45,7 +46,7 @@ class Left:
 async def left_bookie(options: BookieOptions) -> AsyncIterator[Left]:
     storage = SmallStorage(MemoryStorage(), is_instant=False)
     events: list[Event] = []
-    async with serving(storage, MemoryMetastore(), "memory", MemoryTransport(), options, events.append) as served:
+    async with serving(storage, MemoryMetastore(), WAYS, options, events.append) as served:
         left = Left(storage, served, events)
         yield left
 
@@ -176,7 +177,7 @@ async def test_a_storage_that_could_not_be_served_is_closed_too() -> None:
     metastore = FaultyMetastore(MemoryMetastore())
     metastore._choose = lambda _operation, _key: _unavailable()
     with pytest.raises(MetastoreError):
-        async with serving(storage, metastore, "memory", MemoryTransport(), PATIENT, lambda _event: None):
+        async with serving(storage, metastore, WAYS, PATIENT, lambda _event: None):
             pytest.fail("it serves")
     assert storage.calls == ["close"]
 
@@ -191,7 +192,7 @@ async def test_a_disk_that_hangs_when_a_bookie_begins_can_be_left() -> None:
     events: list[Event] = []
     with trio.fail_after(5):
         with trio.move_on_after(0.1) as scope:
-            async with serving(storage, MemoryMetastore(), "memory", MemoryTransport(), IMPATIENT, events.append):
+            async with serving(storage, MemoryMetastore(), WAYS, IMPATIENT, events.append):
                 pytest.fail("it serves")
         assert scope.cancelled_caught
     assert len(events) == 1
@@ -206,5 +207,5 @@ async def test_what_closing_raises_comes_out() -> None:
 
     storage = Failing(MemoryStorage(), is_instant=False)
     with pytest.raises(StorageIdentityError):
-        async with serving(storage, MemoryMetastore(), "memory", MemoryTransport(), PATIENT, lambda _event: None):
+        async with serving(storage, MemoryMetastore(), WAYS, PATIENT, lambda _event: None):
             pass

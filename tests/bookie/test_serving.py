@@ -11,7 +11,7 @@ import trio.testing
 import replog
 from replog.backends import memory
 from replog.bookie.garbage import collect_garbage
-from replog.bookie.serving import COOKIES_KEY, open_storage, serving, storage_url
+from replog.bookie.serving import COOKIES_KEY, Way, open_storage, serving, storage_url
 from replog.config import BackendURL, BookieOptions, ClientOptions
 from replog.errors import (
     ConfigError,
@@ -60,7 +60,7 @@ async def test_a_bookie_with_ledgers_refuses_a_metastore_that_never_heard_of_it(
         try:
             with pytest.raises(StorageIdentityError, match="Nothing was touched"):
                 async with serving(
-                    storage, MemoryMetastore(), "memory", MemoryTransport(), OPTIONS, world.registry.observe
+                    storage, MemoryMetastore(), [Way("memory", MemoryTransport(), "")], OPTIONS, world.registry.observe
                 ):
                     pytest.fail("it serves")
             storage = memory.open_storage(bookie.name)

@@ -52,9 +52,11 @@ class CheatingTransport(MemoryTransport):
         self.disconnections = cheat.get("disconnections", 1)
         self.deaf_to_close = cheat.get("deaf_to_close", False)
 
-    async def connect(self, address: str, receiver: ResponseReceiver, nursery: trio.Nursery) -> Connection:
+    async def connect(
+        self, address: str, receiver: ResponseReceiver, nursery: trio.Nursery, **introduction: Any
+    ) -> Connection:
         tampered = CheatingReceiver(receiver, self.responses, self.disconnections)
-        connection = await super().connect(address, tampered, nursery)
+        connection = await super().connect(address, tampered, nursery, **introduction)
         if self.deaf_to_close:
             return Deaf(connection, self.requests)
         return Cheating(connection, self.requests)
@@ -68,8 +70,10 @@ class Deaf(Cheating):
 class MuteWhenGone(MemoryTransport):
     """Drops what is sent on a connection that is gone, instead of saying so."""
 
-    async def connect(self, address: str, receiver: ResponseReceiver, nursery: trio.Nursery) -> Connection:
-        return Mute(await super().connect(address, receiver, nursery), lambda requests: requests)
+    async def connect(
+        self, address: str, receiver: ResponseReceiver, nursery: trio.Nursery, **introduction: Any
+    ) -> Connection:
+        return Mute(await super().connect(address, receiver, nursery, **introduction), lambda requests: requests)
 
 
 class Mute(Cheating):

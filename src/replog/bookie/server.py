@@ -6,7 +6,7 @@ machine (B2) and then through the group commit; plain reads go to the storage at
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import TypeVar
 
@@ -24,6 +24,8 @@ from replog.nursery import open_service_nursery
 from replog.protocol.bookie import LedgerOnBookie, OrderedRequest, read_answer
 from replog.protocol.messages import (
     AddRequest,
+    AdminCommand,
+    AdminRequest,
     ReadLastAddConfirmedRequest,
     ReadRequest,
     Request,
@@ -35,7 +37,12 @@ from replog.protocol.messages import (
 T = TypeVar("T")
 
 _LEDGERS_MAX = 4096  # machines kept: an idle one is made anew from its durable marks
+_ADMINISTRATIONS_MAX = 32  # at a time
 _LOOK_S = 1.0  # how often the bookie looks how much space is left
+
+
+async def _nothing_to_administer(command: AdminCommand) -> tuple[Status, str]:
+    return Status.BAD_REQUEST, f"nobody does {command.name.lower()} here"
 
 
 class BookieServer:
@@ -55,6 +62,8 @@ class BookieServer:
         self._commits = GroupCommit(self.calls, options.commit_bytes_max, options.close_timeout_s, self._commit_failed)
         self._polls = LongPolls(options.long_poll_max_s)
         self._nursery: trio.Nursery | None = None
+        self.administer: Callable[[AdminCommand], Awaitable[tuple[Status, str]]] = _nothing_to_administer
+        self._administrations = 0  # under way
         self._turned = trio.Event()  # `is_read_only` is no longer what it was
 
     @property
@@ -83,6 +92,8 @@ class BookieServer:
                 self._read(request, reply)
             elif isinstance(request, ReadLastAddConfirmedRequest):
                 self._read_last_add_confirmed(request, reply)
+            elif isinstance(request, AdminRequest):
+                self._administer(request, reply)
             else:
                 self._accept(request, reply)
 
@@ -182,6 +193,23 @@ class BookieServer:
             reply([Response(request.request_id, Status.OK, ledger.last_add_confirmed, ledger.fence_term)])
         else:
             self._polls.wait(request, ledger, reply)
+
+    # -- administration -----------------------------------------------------------------------------------------------
+
+    def _administer(self, request: AdminRequest, reply: Reply) -> None:
+        assert self._nursery is not None
+        if self._administrations >= _ADMINISTRATIONS_MAX:
+            reply([Response(request.request_id, Status.TOO_BUSY, detail="too much is being asked by administrators")])
+            return
+        self._administrations += 1
+        self._nursery.start_soon(self._perform, request, reply)
+
+    async def _perform(self, request: AdminRequest, reply: Reply) -> None:
+        try:
+            status, detail = await self.administer(request.command)
+            reply([Response(request.request_id, status, detail=detail)])
+        finally:
+            self._administrations -= 1
 
     # -- deleted ledgers ----------------------------------------------------------------------------------------------
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import attrs
 import trio
 
-from replog.abc import Damage, Metastore, Storage, Transport
+from replog.abc import Authenticator, Damage, Metastore, Storage, Transport
+from replog.bookie.administration import Administration
 from replog.bookie.server import BookieServer
 from replog.bookie.upkeep import Upkeep
 from replog.config import BackendURL, BookieOptions
@@ -22,7 +23,7 @@ from replog.errors import (
     StorageIdentityError,
 )
 from replog.hookspecs import Event, StorageFailed
-from replog.membership import BOOKIES_KEY, BookieAddress, encode_address
+from replog.membership import BOOKIES_KEY, BookieAddress, Endpoint, encode_address
 from replog.nursery import open_service_nursery
 from replog.registry import Registry
 
@@ -55,54 +56,72 @@ async def check_cookie(server: BookieServer, metastore: Metastore) -> None:
             await metastore.get(key)
 
 
+@attrs.frozen
+class Way:
+    """A way to a bookie: the transport of this scheme, listening at this address."""
+
+    scheme: str
+    transport: Transport
+    address: str
+
+
 @asynccontextmanager
 async def serving(
     storage: Storage,
     metastore: Metastore,
-    transport_scheme: str,
-    transport: Transport,
+    ways: Sequence[Way],
     options: BookieOptions,
     observe: Callable[[Event], None],
+    authenticator: Authenticator | None = None,
 ) -> AsyncIterator[ServedBookie]:
-    """Serves a storage while the context is open, and closes it on leaving, also if that could not be begun.
+    """Serves a storage while the context is open, and closes it on leaving, also if that could not be begun. Ways are
+    announced in their order: the best one first.
 
-    The order of leaving: first the upkeep ends and connections are cut, then what was accepted is made durable, then reads
-    and the like end, then the storage is closed, which ends a compaction or scrubbing under way. So nothing is closed
-    under a call that does not expect it. If the disk does not answer for `close_timeout_s` (at each of two waits), what is
-    under way in it is left behind, and observers are told."""
+    The order of leaving: first the bookie is no longer announced, and upkeep ends; then connections take nothing new, and are
+    cut when what they brought is answered; then what was accepted is durable, reads and the like end, and the storage is
+    closed, which ends a compaction or scrubbing under way. So nothing is closed under a call that does not expect it. If
+    the disk does not answer for `close_timeout_s` (at each of two waits), what is under way in it is left behind, and
+    observers are told."""
     server = BookieServer(storage, options, observe)
     try:
         await check_cookie(server, metastore)
-        async with (
-            server.running(),
-            transport.listen(storage.bookie_id, server) as address,
-            open_service_nursery() as nursery,
-        ):
-            upkeep = Upkeep(server, metastore, observe, nursery)
-            bookie = ServedBookie(server, metastore, upkeep)
-            try:
-                await nursery.start(bookie.announce, BookieAddress(transport_scheme, address))
-                upkeep.start()
-                yield bookie
-            finally:
-                upkeep.is_left = True
+        async with server.running(), AsyncExitStack() as stack:
+            endpoints = [await _listen(stack, way, server, authenticator) for way in ways]
+            async with open_service_nursery() as nursery:
+                upkeep = Upkeep(server, metastore, observe, nursery)
+                server.administer = Administration(server, upkeep).perform
+                bookie = ServedBookie(server, metastore, upkeep, endpoints)
+                try:
+                    await nursery.start(bookie.announce)
+                    upkeep.start()
+                    yield bookie
+                finally:
+                    upkeep.is_left = True
     finally:
         problem = await server.calls.close(options.close_timeout_s)
         if problem is not None:
             observe(StorageFailed(storage.bookie_id, problem))
 
 
-class ServedBookie:
-    """A bookie that is being served."""
+async def _listen(
+    stack: AsyncExitStack, way: Way, server: BookieServer, authenticator: Authenticator | None
+) -> Endpoint:
+    listening = way.transport.listen(way.address, server, bookie_id=server.bookie_id, authenticator=authenticator)
+    return Endpoint(way.scheme, await stack.enter_async_context(listening))
 
-    def __init__(self, server: BookieServer, metastore: Metastore, upkeep: Upkeep) -> None:
+
+class ServedBookie:
+    """A bookie that is being served. `endpoints` are the ways to it, as announced."""
+
+    def __init__(
+        self, server: BookieServer, metastore: Metastore, upkeep: Upkeep, endpoints: Sequence[Endpoint]
+    ) -> None:
         self.server = server
+        self.endpoints = tuple(endpoints)
         self._metastore = metastore
         self._upkeep = upkeep
 
-    async def announce(
-        self, address: BookieAddress, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
-    ) -> None:
+    async def announce(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Announces the bookie, and whether it takes new entries (B5), until cancelled. Raises `MetastoreError` if it can't
         be announced at first; later it is announced again as soon as that works."""
         key = f"{BOOKIES_KEY}/{self.server.bookie_id}"
@@ -110,7 +129,8 @@ class ServedBookie:
         while True:
             read_only = self.server.is_read_only
             try:
-                async with self._metastore.announce(key, encode_address(attrs.evolve(address, read_only=read_only))):
+                address = encode_address(BookieAddress(self.endpoints, read_only))
+                async with self._metastore.announce(key, address):
                     if not is_announced:
                         task_status.started()
                     is_announced = True

@@ -101,7 +101,26 @@ class WriteLastAddConfirmedRequest:
     last_add_confirmed: int
 
 
-Request = (
+class AdminCommand(enum.IntEnum):
+    """What an administrator may ask of a bookie. The numbers pass over the wire."""
+
+    STATISTICS = 1  # asked for by anybody who may connect
+    COLLECT_GARBAGE = 2
+    COMPACT = 3  # where most is gained
+    COMPACT_ALL = 4
+    SCRUB = 5
+
+
+@attrs.define
+class AdminRequest:
+    """Do this, and tell how it went: the answer's `detail` is a JSON object, or with UNKNOWN what went wrong. Concerns no
+    ledger, so it carries no key: who may ask, the transport knows."""
+
+    request_id: int
+    command: AdminCommand
+
+
+LedgerRequest = (
     AddRequest
     | FenceRequest
     | RecoveryReadRequest
@@ -109,6 +128,7 @@ Request = (
     | ReadLastAddConfirmedRequest
     | WriteLastAddConfirmedRequest
 )
+Request = LedgerRequest | AdminRequest
 
 
 @attrs.define

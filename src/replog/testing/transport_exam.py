@@ -12,6 +12,8 @@ from replog.protocol.batch import Batch, build
 from replog.protocol.digest import Digest, DigestType
 from replog.protocol.messages import (
     AddRequest,
+    AdminCommand,
+    AdminRequest,
     FenceRequest,
     ReadLastAddConfirmedRequest,
     ReadRequest,
@@ -127,6 +129,18 @@ async def _check_nobody_listens(transport: Transport, address: str) -> None:
         nursery.cancel_scope.cancel()
 
 
+async def _check_the_right_bookie(transport: Transport, address: str) -> None:
+    bookie, receiver = _Bookie(), _Receiver()
+    async with transport.listen(address, bookie, bookie_id="one") as reached, trio.open_nursery() as nursery:
+        with promised_error(BookieUnreachableError, "connecting to another bookie than the one meant is refused"):
+            await transport.connect(reached, receiver, nursery, bookie_id="two")
+        connection = await transport.connect(reached, receiver, nursery, bookie_id="one")
+        connection.send([_read(1)])
+        await receiver.wait(1, "the bookie that is meant can be reached")
+        await connection.aclose()
+        nursery.cancel_scope.cancel()
+
+
 async def _check_every_field_arrives(transport: Transport, address: str) -> None:
     large = _batch(bytes(3 << 20), DigestType.HMAC_SHA256)
     big = (1 << 63) - 1
@@ -138,10 +152,12 @@ async def _check_every_field_arrives(transport: Transport, address: str) -> None
         ReadRequest(5, 7, _KEY, 0, 1, 1 << 22),
         ReadLastAddConfirmedRequest(6, 7, _KEY, -1, 1000),
         WriteLastAddConfirmedRequest(7, 7, _KEY, 1, -1),
+        AdminRequest(8, AdminCommand.STATISTICS),
     ]
-    answers = [Response(number, status) for number, status in enumerate(Status)]
-    answers.append(Response(100, Status.OK, 5, 6, (_batch(b"payload"), large), "\N{SNOWMAN} detail"))
-    answers.append(Response(101, Status.FENCED, -1, big))
+    answers = [Response(number, status) for number, status in enumerate(Status, 1)]
+    answers.append(Response(10, Status.OK, 5, 6, (_batch(b"payload"), large), "\N{SNOWMAN} detail"))
+    answers.append(Response(11, Status.FENCED, -1, big))
+    requests += [_read(number) for number in range(len(requests) + 1, len(answers) + 1)]
     bookie, receiver = _Bookie(at_once=False), _Receiver()
     async with transport.listen(address, bookie) as reached, trio.open_nursery() as nursery:
         connection = await transport.connect(reached, receiver, nursery)
@@ -268,6 +284,7 @@ def _refuses_to_send(connection: Connection) -> None:
 
 _CHECKS = (
     _check_nobody_listens,
+    _check_the_right_bookie,
     _check_every_field_arrives,
     _check_order,
     _check_answers_overtake,

@@ -2,7 +2,8 @@
 
 Rules: messages pass by reference, nothing is encoded, copied, queued or woken. `send` calls the bookie's `handle`
 before it returns, and the bookie's answers go straight to the receiver: **also before `send` returns**, in its
-caller's frame. What bounds the bytes under way is the bookie, which refuses what it has no room for.
+caller's frame. Both ends are one program: nobody has to prove who they are. What bounds the bytes under way is the
+bookie, which refuses what it has no room for.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from replog.abc import Connection, Reply, RequestHandler, ResponseReceiver, Transport
-from replog.errors import BookieUnreachableError, ConfigError
+from replog.abc import Authenticator, Connection, Reply, RequestHandler, ResponseReceiver, Transport
+from replog.errors import BookieRefusedError, BookieUnreachableError, ConfigError
 from replog.hookspecs import Backend, NoOptions, hookimpl
 
 if TYPE_CHECKING:
@@ -27,23 +28,40 @@ class MemoryTransport(Transport):
 
     __slots__ = ()
 
-    async def connect(self, address: str, receiver: ResponseReceiver, nursery: trio.Nursery) -> Connection:
+    async def connect(
+        self,
+        address: str,
+        receiver: ResponseReceiver,
+        nursery: trio.Nursery,
+        *,
+        bookie_id: str = "",
+        authenticator: Authenticator | None = None,
+    ) -> Connection:
         """Connects to whoever listens at the address. Raises `BookieUnreachableError`. Starts no task."""
         await trio.lowlevel.checkpoint()
         listener = _switchboard().get(address)
         if listener is None:
             raise BookieUnreachableError(address, "no bookie listens at this address in this trio run")
+        if bookie_id and listener.bookie_id and bookie_id != listener.bookie_id:
+            raise BookieRefusedError(bookie_id, f"at memory address {address!r} listens bookie {listener.bookie_id}")
         return _MemoryConnection(listener, receiver)
 
     @asynccontextmanager
-    async def listen(self, address: str, handler: RequestHandler) -> AsyncIterator[str]:
+    async def listen(
+        self,
+        address: str,
+        handler: RequestHandler,
+        *,
+        bookie_id: str = "",
+        authenticator: Authenticator | None = None,
+    ) -> AsyncIterator[str]:
         """Serves while the context is open. "" gets a free address. Raises `ConfigError` if the address is taken."""
         await trio.lowlevel.checkpoint()
         switchboard = _switchboard()
         address = address or _free_address(switchboard)
         if address in switchboard:
             raise ConfigError(f"memory address {address!r}: a bookie listens there already; choose another, or none")
-        listener = switchboard[address] = _Listener(address, handler)
+        listener = switchboard[address] = _Listener(address, handler, bookie_id)
         try:
             yield address
         finally:
@@ -52,10 +70,11 @@ class MemoryTransport(Transport):
 
 
 class _Listener:
-    __slots__ = ("address", "connections", "handler")
+    __slots__ = ("address", "bookie_id", "connections", "handler")
 
-    def __init__(self, address: str, handler: RequestHandler) -> None:
+    def __init__(self, address: str, handler: RequestHandler, bookie_id: str) -> None:
         self.address = address
+        self.bookie_id = bookie_id
         self.handler = handler
         self.connections: dict[_MemoryConnection, None] = {}  # a set that keeps its order
 
@@ -74,6 +93,10 @@ class _MemoryConnection(Connection):
         self._handle: Callable[[Sequence[Request], Reply], None] | None = listener.handler.handle
         self._reply: Reply = self._answered
         listener.connections[self] = None
+
+    @property
+    def shares_thread(self) -> bool:
+        return True
 
     def send(self, requests: Sequence[Request]) -> None:
         handle = self._handle

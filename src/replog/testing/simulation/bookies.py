@@ -17,10 +17,10 @@ from replog.protocol.batch import Batch
 from replog.protocol.bookie import Accepted, LedgerOnBookie, read_answer, settle_add
 from replog.protocol.messages import (
     AddRequest,
+    LedgerRequest,
     ReadLastAddConfirmedRequest,
     ReadRequest,
     RecoveryReadRequest,
-    Request,
     Response,
     Status,
 )
@@ -100,7 +100,7 @@ class SimulatedBookie(Server):
 
     # -- requests --------------------------------------------------------------------------------------------------
 
-    def handle(self, request: Request, reply: Reply, client_number: int) -> None:
+    def handle(self, request: LedgerRequest, reply: Reply, client_number: int) -> None:
         """Takes a request; `reply` sends the answer, None meaning that the connection is refused."""
         ledger = self.machine(request.ledger_id)
         if isinstance(request, ReadRequest | ReadLastAddConfirmedRequest):

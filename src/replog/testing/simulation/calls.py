@@ -7,8 +7,8 @@ from collections.abc import Callable
 from replog.protocol.messages import (
     AddRequest,
     FenceRequest,
+    LedgerRequest,
     ReadLastAddConfirmedRequest,
-    Request,
     Response,
     Status,
     WriteLastAddConfirmedRequest,
@@ -21,7 +21,7 @@ Reply = Callable[[Response | None], None]
 class Server(Node):
     """A node that answers requests."""
 
-    def handle(self, request: Request, reply: Reply, client_number: int) -> None:
+    def handle(self, request: LedgerRequest, reply: Reply, client_number: int) -> None:
         """Takes a request; `reply` sends the answer, None meaning that the connection is refused."""
         raise NotImplementedError
 
@@ -37,7 +37,7 @@ class Call:
         bookie: Server,
         kind: str,
         subject: int,
-        request: Request,
+        request: LedgerRequest,
         answered: Callable[[Response | None, bool], None],
     ) -> None:
         self.client = client

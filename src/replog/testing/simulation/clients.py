@@ -28,8 +28,8 @@ from replog.protocol.effects import (
 from replog.protocol.messages import (
     AddRequest,
     FenceRequest,
+    LedgerRequest,
     RecoveryReadRequest,
-    Request,
     Response,
     Status,
     WriteLastAddConfirmedRequest,
@@ -83,7 +83,7 @@ class Client(Node):
         bookie_id: str,
         kind: str,
         subject: int,
-        request: Request,
+        request: LedgerRequest,
         answered: Callable[[Response | None, bool], None],
     ) -> None:
         """Sends a request to a bookie."""

@@ -1,0 +1,488 @@
+"""Messages as frames of bytes, for a byte stream between a client and a bookie (wire version 1).
+
+A frame is a header, the fields of its kind, and a body that is copied verbatim: batches (W3). Little-endian throughout:
+
+    header (24 bytes)  checksum, size of the whole frame, size of the fields, kind, flags, reserved, request id
+    fields             as the kind says; a later version may append some, which this one skips
+    body               the batch of an add, the batches of an answer, nothing otherwise
+
+The checksum is the CRC32C of the header behind it and of the fields. A batch is checked by its own code: CRC32C by the
+bookie, HMAC only by who knows the password; so an add of an HMAC batch carries a CRC32C of it among its fields.
+
+A connection begins with four frames, each at most `GREETING_BYTES_MAX` long: `Hello`, `Welcome`, `Prove`, `Ready`; in place
+of its own ones a bookie may send `Refuse`, which also ends a connection later. Their first fields stay for ever, so that
+any two versions can tell each other what they speak.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+
+import attrs
+from crc32c import crc32c
+
+from replog.errors import LocalProtocolError, RemoteProtocolError
+from replog.protocol.batch import BATCH_BYTES_MAX, Batch, decode
+from replog.protocol.digest import DigestType
+from replog.protocol.messages import (
+    AddRequest,
+    AdminCommand,
+    AdminRequest,
+    FenceRequest,
+    ReadLastAddConfirmedRequest,
+    ReadRequest,
+    RecoveryReadRequest,
+    Request,
+    Response,
+    Status,
+    WriteLastAddConfirmedRequest,
+)
+
+WIRE_VERSION = 1
+MAGIC = b"replog"
+HEADER = struct.Struct("<IIIBBHQ")
+GREETING_BYTES_MAX = 8192
+FIELDS_BYTES_MAX = 1 << 20
+FRAME_BYTES_MAX = HEADER.size + FIELDS_BYTES_MAX + BATCH_BYTES_MAX
+DETAIL_BYTES_MAX = FIELDS_BYTES_MAX // 2
+NONCE_BYTES = 32
+KEY_BYTES = 32
+
+HELLO, WELCOME, PROVE, READY, REFUSE, PING, PONG = range(1, 8)
+ADD, FENCE, RECOVERY_READ, READ, READ_LAST_ADD_CONFIRMED, WRITE_LAST_ADD_CONFIRMED, ADMIN = range(16, 23)
+RESPONSE = 32
+
+_CHECKSUM_BYTES = 4
+_RECOVERY, _ALONE = 1, 2
+_ADD = struct.Struct("<qqq32sI")  # ledger id, term, last add confirmed, key, CRC32C of an HMAC batch or 0
+_FENCE = struct.Struct("<qq32s")
+_RECOVERY_READ = struct.Struct("<qqqq32s")
+_READ = struct.Struct("<qqqq32s")
+_READ_LAST_ADD_CONFIRMED = struct.Struct("<qqq32s")
+_WRITE_LAST_ADD_CONFIRMED = struct.Struct("<qqq32s")
+_ADMIN = struct.Struct("<I")
+_RESPONSE = struct.Struct("<IqqII")  # status, last add confirmed, fence term, bytes of the detail, number of batches
+_BATCH_SIZE = struct.Struct("<8xI")  # where a batch says how long it is
+_GREETING = struct.Struct("<6sHHQ32s")  # magic, lowest and highest version, features, nonce
+_TEXT = struct.Struct("<H")
+_STATUSES = {status.value: status for status in Status}
+
+
+class Frame:
+    """One frame whose checksum holds: `fields` begin with those of this version, and `body` is what follows them."""
+
+    __slots__ = ("body", "fields", "flags", "kind", "request_id")
+
+    def __init__(self, kind: int, flags: int, request_id: int, fields: bytes, body: bytes) -> None:
+        self.kind = kind
+        self.flags = flags
+        self.request_id = request_id
+        self.fields = fields
+        self.body = body
+
+
+def seal(kind: int, flags: int, request_id: int, fields: bytes, body_bytes: int = 0) -> bytes:
+    """The header and the fields of a frame; a body of so many bytes is to follow."""
+    size = HEADER.size + len(fields) + body_bytes
+    unsealed = HEADER.pack(0, size, len(fields), kind, flags, 0, request_id) + fields
+    return crc32c(memoryview(unsealed)[_CHECKSUM_BYTES:]).to_bytes(4, "little") + unsealed[_CHECKSUM_BYTES:]
+
+
+# -- requests -----------------------------------------------------------------------------------------------------
+
+
+def encode_request(request: Request, pieces: list[bytes]) -> int:
+    """Appends the bytes of a request to `pieces`, the batch's unchanged; returns how many these are.
+
+    Raises `LocalProtocolError` for what no bookie could read."""
+    try:
+        return _ENCODERS[type(request)](request, pieces)
+    except (struct.error, OverflowError) as error:
+        raise LocalProtocolError(f"{type(request).__name__} {request.request_id}: a field is out of range") from error
+
+
+def _encode_add(request: AddRequest, pieces: list[bytes]) -> int:
+    batch = request.batch
+    checksum = 0 if batch.digest_type is DigestType.CRC32C else crc32c(batch.data)
+    key = _key(request.key)
+    fields = _ADD.pack(request.ledger_id, request.term, request.last_add_confirmed, key, checksum)
+    flags = (_RECOVERY if request.recovery else 0) | (_ALONE if request.alone else 0)
+    prefix = seal(ADD, flags, request.request_id, fields, len(batch.data))
+    pieces += (prefix, batch.data)
+    return len(prefix) + len(batch.data)
+
+
+def _encode_fence(request: FenceRequest, pieces: list[bytes]) -> int:
+    return _put(pieces, FENCE, request.request_id, _FENCE.pack(request.ledger_id, request.term, _key(request.key)))
+
+
+def _encode_recovery_read(request: RecoveryReadRequest, pieces: list[bytes]) -> int:
+    key = _key(request.key)
+    fields = _RECOVERY_READ.pack(request.ledger_id, request.term, request.entry_id, request.stamp, key)
+    return _put(pieces, RECOVERY_READ, request.request_id, fields)
+
+
+def _encode_read(request: ReadRequest, pieces: list[bytes]) -> int:
+    key = _key(request.key)
+    fields = _READ.pack(request.ledger_id, request.entry_id, request.stamp, request.bytes_max, key)
+    return _put(pieces, READ, request.request_id, fields)
+
+
+def _encode_read_last_add_confirmed(request: ReadLastAddConfirmedRequest, pieces: list[bytes]) -> int:
+    key = _key(request.key)
+    fields = _READ_LAST_ADD_CONFIRMED.pack(request.ledger_id, request.after, request.wait_ms, key)
+    return _put(pieces, READ_LAST_ADD_CONFIRMED, request.request_id, fields)
+
+
+def _encode_write_last_add_confirmed(request: WriteLastAddConfirmedRequest, pieces: list[bytes]) -> int:
+    key = _key(request.key)
+    fields = _WRITE_LAST_ADD_CONFIRMED.pack(request.ledger_id, request.term, request.last_add_confirmed, key)
+    return _put(pieces, WRITE_LAST_ADD_CONFIRMED, request.request_id, fields)
+
+
+def _encode_admin(request: AdminRequest, pieces: list[bytes]) -> int:
+    return _put(pieces, ADMIN, request.request_id, _ADMIN.pack(request.command))
+
+
+def _put(pieces: list[bytes], kind: int, request_id: int, fields: bytes) -> int:
+    frame = seal(kind, 0, request_id, fields)
+    pieces.append(frame)
+    return len(frame)
+
+
+def _key(key: bytes) -> bytes:
+    if len(key) != KEY_BYTES:
+        raise LocalProtocolError(f"a ledger's key has {KEY_BYTES} bytes, not {len(key)}")
+    return key
+
+
+_ENCODERS: dict[type, Callable[..., int]] = {
+    AddRequest: _encode_add,
+    FenceRequest: _encode_fence,
+    RecoveryReadRequest: _encode_recovery_read,
+    ReadRequest: _encode_read,
+    ReadLastAddConfirmedRequest: _encode_read_last_add_confirmed,
+    WriteLastAddConfirmedRequest: _encode_write_last_add_confirmed,
+    AdminRequest: _encode_admin,
+}
+
+
+def decode_request(frame: Frame) -> Request:
+    """Reads a request. Raises `RemoteProtocolError` for anything that isn't one, and nothing else."""
+    decoder = _DECODERS.get(frame.kind)
+    if decoder is None:
+        raise RemoteProtocolError(f"a frame of kind {frame.kind}: no request that this version knows")
+    try:
+        return decoder(frame)
+    except struct.error as error:
+        raise RemoteProtocolError(f"a request of kind {frame.kind} with {len(frame.fields)} bytes of fields") from error
+
+
+def _decode_add(frame: Frame) -> AddRequest:
+    ledger_id, term, confirmed, key, checksum = _ADD.unpack_from(frame.fields)
+    batch = decode(frame.body)
+    if batch.digest_type is not DigestType.CRC32C and crc32c(frame.body) != checksum:
+        raise RemoteProtocolError(f"{batch!r} does not match the CRC32C of its add: it was damaged on the way")
+    recovery, alone = frame.flags & _RECOVERY != 0, frame.flags & _ALONE != 0
+    return AddRequest(frame.request_id, ledger_id, key, term, batch, recovery, confirmed, alone)
+
+
+def _decode_fence(frame: Frame) -> FenceRequest:
+    ledger_id, term, key = _FENCE.unpack_from(frame.fields)
+    return FenceRequest(frame.request_id, ledger_id, key, term)
+
+
+def _decode_recovery_read(frame: Frame) -> RecoveryReadRequest:
+    ledger_id, term, entry_id, stamp, key = _RECOVERY_READ.unpack_from(frame.fields)
+    return RecoveryReadRequest(frame.request_id, ledger_id, key, term, entry_id, stamp)
+
+
+def _decode_read(frame: Frame) -> ReadRequest:
+    ledger_id, entry_id, stamp, bytes_max, key = _READ.unpack_from(frame.fields)
+    return ReadRequest(frame.request_id, ledger_id, key, entry_id, stamp, bytes_max)
+
+
+def _decode_read_last_add_confirmed(frame: Frame) -> ReadLastAddConfirmedRequest:
+    ledger_id, after, wait_ms, key = _READ_LAST_ADD_CONFIRMED.unpack_from(frame.fields)
+    return ReadLastAddConfirmedRequest(frame.request_id, ledger_id, key, after, wait_ms)
+
+
+def _decode_write_last_add_confirmed(frame: Frame) -> WriteLastAddConfirmedRequest:
+    ledger_id, term, confirmed, key = _WRITE_LAST_ADD_CONFIRMED.unpack_from(frame.fields)
+    return WriteLastAddConfirmedRequest(frame.request_id, ledger_id, key, term, confirmed)
+
+
+def _decode_admin(frame: Frame) -> AdminRequest:
+    (number,) = _ADMIN.unpack_from(frame.fields)
+    try:
+        return AdminRequest(frame.request_id, AdminCommand(number))
+    except ValueError:
+        raise RemoteProtocolError(f"administration command {number}: this bookie knows none of that number") from None
+
+
+_DECODERS: dict[int, Callable[[Frame], Request]] = {
+    ADD: _decode_add,
+    FENCE: _decode_fence,
+    RECOVERY_READ: _decode_recovery_read,
+    READ: _decode_read,
+    READ_LAST_ADD_CONFIRMED: _decode_read_last_add_confirmed,
+    WRITE_LAST_ADD_CONFIRMED: _decode_write_last_add_confirmed,
+    ADMIN: _decode_admin,
+}
+
+
+# -- answers ------------------------------------------------------------------------------------------------------
+
+
+def encode_response(response: Response, pieces: list[bytes]) -> int:
+    """Appends the bytes of an answer to `pieces`, its batches' unchanged; returns how many these are."""
+    detail = response.detail.encode("utf-8", "replace")[:DETAIL_BYTES_MAX] if response.detail else b""
+    batches = response.batches
+    fields = _RESPONSE.pack(
+        response.status.value, response.last_add_confirmed, response.fence_term, len(detail), len(batches)
+    )
+    body_bytes = 0
+    for batch in batches:
+        body_bytes += len(batch.data)
+    prefix = seal(RESPONSE, 0, response.request_id, fields + detail, body_bytes)
+    pieces.append(prefix)
+    pieces += [batch.data for batch in batches]
+    return len(prefix) + body_bytes
+
+
+def decode_response(frame: Frame) -> Response:
+    """Reads an answer. Raises `RemoteProtocolError` for anything that isn't one, and nothing else."""
+    try:
+        number, confirmed, fence_term, detail_bytes, count = _RESPONSE.unpack_from(frame.fields)
+    except struct.error as error:
+        raise RemoteProtocolError(f"an answer with {len(frame.fields)} bytes of fields") from error
+    status = _STATUSES.get(number)
+    if status is None or _RESPONSE.size + detail_bytes > len(frame.fields):
+        raise RemoteProtocolError(f"an answer of status {number} with {detail_bytes} bytes of detail")
+    detail = ""
+    if detail_bytes:
+        detail = frame.fields[_RESPONSE.size : _RESPONSE.size + detail_bytes].decode("utf-8", "replace")
+    batches = _decode_batches(frame.body, count) if count or frame.body else ()
+    return Response(frame.request_id, status, confirmed, fence_term, batches, detail)
+
+
+def _decode_batches(body: bytes, count: int) -> tuple[Batch, ...]:
+    if count == 1:
+        return (decode(body),)
+    batches: list[Batch] = []
+    start = 0
+    while start < len(body) and len(batches) < count:
+        if start + _BATCH_SIZE.size > len(body):
+            raise RemoteProtocolError(f"an answer that ends within the header of batch {len(batches)}")
+        (size,) = _BATCH_SIZE.unpack_from(body, start)
+        batches.append(decode(body[start : start + size]))
+        start += size
+    if start != len(body) or len(batches) != count:
+        raise RemoteProtocolError(f"an answer of {count} batches that has {len(batches)}, in {len(body)} bytes")
+    return tuple(batches)
+
+
+# -- the beginning and the end of a connection ----------------------------------------------------------------------
+
+
+@attrs.frozen
+class Hello:
+    """The client's first words: the versions that it speaks, its features, who it wants to talk to, how it proves itself."""
+
+    lowest_version: int
+    highest_version: int
+    features: int
+    nonce: bytes
+    bookie_id: str
+    mechanism: str
+    software: str
+
+
+@attrs.frozen
+class Welcome:
+    """The bookie's: the version and the features that both know, who it is, and what it asks."""
+
+    version: int
+    features: int
+    nonce: bytes
+    bookie_id: str
+    challenge: bytes
+    software: str
+
+
+@attrs.frozen
+class Prove:
+    """Who the client is."""
+
+    response: bytes
+
+
+@attrs.frozen
+class Ready:
+    """Who the bookie is, whom it takes the client for, how long a frame may be, and after how long a silence it takes the
+    client for lost."""
+
+    proof: bytes
+    identity: str
+    frame_bytes_max: int
+    silence_max_ms: int
+
+
+@attrs.frozen
+class Refuse:
+    """The connection ends, and why. With `retry` it may be different soon."""
+
+    reason: str
+    retry: bool
+
+
+Greeting = Hello | Welcome | Prove | Ready | Refuse
+
+_LIMITS = struct.Struct("<QQ")
+
+
+def encode_greeting(greeting: Greeting) -> bytes:
+    """The whole frame."""
+    if isinstance(greeting, Hello):
+        versions = greeting.lowest_version, greeting.highest_version
+        fields = _GREETING.pack(MAGIC, *versions, greeting.features, greeting.nonce)
+        return seal(HELLO, 0, 0, fields + _texts(greeting.bookie_id, greeting.mechanism, greeting.software))
+    if isinstance(greeting, Welcome):
+        fields = _GREETING.pack(MAGIC, greeting.version, greeting.version, greeting.features, greeting.nonce)
+        return seal(WELCOME, 0, 0, fields + _texts(greeting.bookie_id, greeting.challenge, greeting.software))
+    if isinstance(greeting, Prove):
+        return seal(PROVE, 0, 0, _texts(greeting.response))
+    if isinstance(greeting, Ready):
+        limits = _LIMITS.pack(greeting.frame_bytes_max, greeting.silence_max_ms)
+        return seal(READY, 0, 0, limits + _texts(greeting.proof, greeting.identity))
+    return seal(REFUSE, int(greeting.retry), 0, _texts(greeting.reason))
+
+
+def decode_greeting(frame: Frame) -> Greeting:
+    """Reads one. Raises `RemoteProtocolError` for anything else, and nothing else."""
+    try:
+        return _decode_greeting(frame)
+    except (struct.error, UnicodeDecodeError) as error:
+        raise RemoteProtocolError(f"a greeting of kind {frame.kind} that does not parse: {error}") from error
+
+
+def _decode_greeting(frame: Frame) -> Greeting:
+    fields = frame.fields
+    if frame.kind in (HELLO, WELCOME):
+        magic, lowest, highest, features, nonce = _GREETING.unpack_from(fields)
+        if magic != MAGIC:
+            raise RemoteProtocolError(f"a greeting that begins with {magic!r}: this is not replog")
+        one, two, three = _read_texts(fields, _GREETING.size, 3)
+        if frame.kind == HELLO:
+            return Hello(lowest, highest, features, nonce, one.decode(), two.decode(), three.decode())
+        return Welcome(highest, features, nonce, one.decode(), two, three.decode())
+    if frame.kind == PROVE:
+        return Prove(*_read_texts(fields, 0, 1))
+    if frame.kind == READY:
+        frame_bytes_max, silence_max_ms = _LIMITS.unpack_from(fields)
+        proof, identity = _read_texts(fields, _LIMITS.size, 2)
+        return Ready(proof, identity.decode(), frame_bytes_max, silence_max_ms)
+    if frame.kind == REFUSE:
+        return Refuse(_read_texts(fields, 0, 1)[0].decode("utf-8", "replace"), frame.flags & 1 != 0)
+    raise RemoteProtocolError(f"a frame of kind {frame.kind} instead of a greeting")
+
+
+def _texts(*texts: bytes | str) -> bytes:
+    found = b""
+    for text in texts:
+        encoded = text.encode("utf-8", "replace") if isinstance(text, str) else text
+        found += _TEXT.pack(len(encoded)) + encoded
+    return found
+
+
+def _read_texts(fields: bytes, start: int, count: int) -> list[bytes]:
+    found = []
+    for _ in range(count):
+        (length,) = _TEXT.unpack_from(fields, start)
+        start += _TEXT.size
+        if start + length > len(fields):
+            raise RemoteProtocolError(f"a greeting that ends within a text of {length} bytes")
+        found.append(fields[start : start + length])
+        start += length
+    return found
+
+
+PING_FRAME = seal(PING, 0, 0, b"")
+PONG_FRAME = seal(PONG, 0, 0, b"")
+
+
+# -- cutting a stream into frames -----------------------------------------------------------------------------------
+
+
+class FrameSplitter:
+    """Cuts what a stream gives into frames. Keeps no more than what arrived, and of that no more than one frame.
+
+    `begun_bytes` is the size of the frame whose header has arrived and whose end has not, 0 if there is none: whoever feeds
+    may wait until there is room for it. `frame_bytes_max` may be raised once the peer is trusted."""
+
+    __slots__ = ("_fields_bytes_max", "_frame", "_missing", "_parts", "_rest", "begun_bytes", "frame_bytes_max")
+
+    def __init__(self, frame_bytes_max: int, fields_bytes_max: int = FIELDS_BYTES_MAX) -> None:
+        self.frame_bytes_max = frame_bytes_max
+        self._fields_bytes_max = fields_bytes_max
+        self.begun_bytes = 0
+        self._rest = b""  # the beginning of a header and its fields
+        self._frame: Frame | None = None  # whose body is arriving, in parts
+        self._parts: list[bytes] = []
+        self._missing = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing of a frame has arrived that is not complete."""
+        return self._frame is None and not self._rest
+
+    def feed(self, data: bytes) -> list[Frame]:
+        """Takes what arrived, and returns the frames that are complete now.
+
+        Raises `RemoteProtocolError` for what cannot be a frame; then the stream is beyond help, close it."""
+        found: list[Frame] = []
+        start = 0
+        if self._frame is not None:
+            start = min(self._missing, len(data))
+            self._parts.append(data if start == len(data) else data[:start])
+            self._missing -= start
+            if self._missing:
+                return found
+            self._frame.body = b"".join(self._parts)
+            found.append(self._frame)
+            self._frame, self._parts, self.begun_bytes = None, [], 0
+        elif self._rest:
+            data, self._rest = self._rest + data, b""
+        self._split(data, start, found)
+        return found
+
+    def _split(self, data: bytes, start: int, found: list[Frame]) -> None:
+        end = len(data)
+        while end - start >= HEADER.size:
+            checksum, size, fields_bytes, kind, flags, _, request_id = HEADER.unpack_from(data, start)
+            body = start + HEADER.size + fields_bytes
+            self._check_sizes(size, fields_bytes)
+            if body > end:
+                self.begun_bytes = size
+                break
+            if crc32c(memoryview(data)[start + _CHECKSUM_BYTES : body]) != checksum:
+                raise RemoteProtocolError("a frame that does not match its checksum")
+            fields = data[start + HEADER.size : body]
+            if start + size <= end:
+                found.append(Frame(kind, flags, request_id, fields, data[body : start + size]))
+                start += size
+                self.begun_bytes = 0
+                continue
+            self._frame = Frame(kind, flags, request_id, fields, b"")
+            self._parts = [data[body:]]
+            self._missing = start + size - end
+            self.begun_bytes = size
+            return
+        self._rest = data[start:]
+
+    def _check_sizes(self, size: int, fields_bytes: int) -> None:
+        if size > self.frame_bytes_max or fields_bytes > self._fields_bytes_max or HEADER.size + fields_bytes > size:
+            raise RemoteProtocolError(
+                f"a frame of {size} bytes with {fields_bytes} bytes of fields; at most {self.frame_bytes_max} are taken"
+            )

@@ -1,0 +1,139 @@
+"""The way to bookies in other processes and on other machines: frames over TCP, with or without TLS.
+
+Rules: whatever the peer says is doubted, and costs a bounded number of bytes; requests are handled in the order in which they
+were sent, and each answer goes out as soon as it is there; one write takes all that a wake-up has to say. The frames are
+`replog.protocol.wire`'s, the beginning of a connection is `greeting`'s, its ends are `client`'s and `session`'s.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import trio
+
+from replog.abc import Authenticator, Connection, RequestHandler, ResponseReceiver, Transport
+from replog.errors import BookieRefusedError, BookieUnreachableError, ConfigError, RemoteProtocolError
+from replog.hookspecs import Backend, hookimpl
+from replog.nursery import open_service_nursery
+from replog.protocol.wire import FRAME_BYTES_MAX, GREETING_BYTES_MAX, FrameSplitter
+from replog.transports.tcp.addresses import parse_address
+from replog.transports.tcp.client import TcpConnection
+from replog.transports.tcp.greeting import ClientGreeter
+from replog.transports.tcp.listener import Listener
+from replog.transports.tcp.options import TcpOptions
+from replog.transports.tcp.stream import Stream
+from replog.transports.tcp.tls import TlsStream, certificate_digest, client_context
+
+__all__ = ["TcpOptions", "TcpTransport"]
+
+
+class TcpTransport(Transport):
+    """Reaches bookies by HOST:PORT. Raises `ConfigError` if the options' files can't be used."""
+
+    def __init__(self, options: TcpOptions) -> None:
+        self.options = options
+        self._tls = client_context(options)
+
+    async def connect(
+        self,
+        address: str,
+        receiver: ResponseReceiver,
+        nursery: trio.Nursery,
+        *,
+        bookie_id: str = "",
+        authenticator: Authenticator | None = None,
+    ) -> Connection:
+        host, port = parse_address(address)
+        stream: Stream | None = None
+        try:
+            with trio.fail_after(self.options.handshake_timeout_s):
+                stream = self._stream(await _connected(host, port), host)
+                connection, greeter = await self._greet(stream, receiver, bookie_id, authenticator)
+        except BaseException as error:
+            if stream is not None:
+                stream.close()
+            explained = _explained(bookie_id or address, address, error)
+            if explained is error:
+                raise
+            raise explained from error
+        nursery.start_soon(connection.run, greeter.early)
+        return connection
+
+    def _stream(self, connected: socket.socket, host: str) -> Stream:
+        if self._tls is None:
+            return Stream(connected)
+        try:
+            hostname = self.options.tls_hostname or host
+            return TlsStream(connected, self._tls, hostname=hostname, is_bookie=False)
+        except BaseException:
+            connected.close()
+            raise
+
+    async def _greet(
+        self, stream: Stream, receiver: ResponseReceiver, bookie_id: str, authenticator: Authenticator | None
+    ) -> tuple[TcpConnection, ClientGreeter]:
+        splitter = FrameSplitter(GREETING_BYTES_MAX)
+        greeter = ClientGreeter(stream, splitter)
+        async with open_service_nursery() as nursery:
+            nursery.start_soon(stream.run)
+            binding = b""
+            if isinstance(stream, TlsStream):
+                await stream.handshake()
+                binding = certificate_digest(stream.peer_certificate)
+            name, ready = await greeter.greet(bookie_id, authenticator, binding)
+        splitter.frame_bytes_max = FRAME_BYTES_MAX
+        return TcpConnection(name, stream, splitter, receiver, self.options, ready), greeter
+
+    @asynccontextmanager
+    async def listen(
+        self,
+        address: str,
+        handler: RequestHandler,
+        *,
+        bookie_id: str = "",
+        authenticator: Authenticator | None = None,
+    ) -> AsyncIterator[str]:
+        listener = Listener(handler, bookie_id, authenticator, self.options)
+        await listener.bind(*parse_address(address))
+        async with open_service_nursery() as nursery:
+            nursery.start_soon(listener.run)
+            try:
+                yield listener.address
+            finally:
+                await listener.close("this bookie is shutting down")
+
+
+async def _connected(host: str, port: int) -> socket.socket:
+    stream = await trio.open_tcp_stream(host, port)
+    return socket.socket(fileno=stream.socket.detach())
+
+
+def _explained(bookie_id: str, address: str, error: BaseException) -> BaseException:
+    """What a client is told that could not connect. Whatever is no failure of the connection stays as it is."""
+    if isinstance(error, trio.TooSlowError):
+        return BookieUnreachableError(bookie_id, f"no handshake with {address} in time")
+    if isinstance(error, RemoteProtocolError):
+        return BookieRefusedError(bookie_id, f"at {address} nobody speaks replog: {error}")
+    if isinstance(error, ssl.SSLCertVerificationError):
+        problem = f"its certificate is not trusted, or is for another host: {error.verify_message}"
+        return BookieRefusedError(bookie_id, f"TLS with {address}: {problem}")
+    if isinstance(error, ssl.SSLError):
+        return BookieRefusedError(bookie_id, f"TLS with {address} failed: {error.reason or error}: does it speak TLS?")
+    if isinstance(error, OSError):
+        return BookieUnreachableError(bookie_id, f"{address}: {error.strerror or error}")
+    return error
+
+
+@hookimpl
+def replog_transports() -> Sequence[Backend[Transport]]:
+    """Offers "tcp"."""
+    return [Backend("tcp", _open, TcpOptions, summary="bookies in other processes and machines, with TLS if wished")]
+
+
+def _open(rest: str, options: TcpOptions) -> Transport:
+    if rest:
+        raise ConfigError(f"tcp:{rest}: as a transport it has no address; that stands where it listens")
+    return TcpTransport(options)

@@ -1,0 +1,46 @@
+"""HOST:PORT, as people write it and as it is announced."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+
+from replog.errors import ConfigError
+
+DEFAULT_PORT = 3181  # as BookKeeper's
+_EVERYWHERE = ("", "0.0.0.0", "::")
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """Host and port of HOST:PORT, [IPv6]:PORT, HOST or :PORT. Raises `ConfigError`."""
+    host, colon, port = text.rpartition(":")
+    if not colon or port.endswith("]"):
+        host, port = text, str(DEFAULT_PORT)
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise ConfigError(f"address {text!r}: an IPv6 address is written in brackets, as in [::1]:{DEFAULT_PORT}")
+    if not (port.isascii() and port.isdigit() and int(port) <= 65535):
+        raise ConfigError(f"address {text!r}: {port!r} is no port; an address looks like HOST:PORT")
+    return host, int(port)
+
+
+def format_address(host: str, port: int) -> str:
+    """As `parse_address` reads it."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def advertised_address(listened: str, port: int, advertise: str) -> str:
+    """What others shall connect to, if this host was listened at and got this port."""
+    if advertise:
+        host, wanted_port = parse_address(advertise if ":" in advertise else f"{advertise}:0")
+        return format_address(host, wanted_port or port)
+    return format_address(socket.getfqdn() if listened in _EVERYWHERE else listened, port)
+
+
+def is_local_address(host: str) -> bool:
+    """Whether this numeric address is of this machine alone."""
+    try:
+        return ipaddress.ip_address(host.partition("%")[0]).is_loopback
+    except ValueError:
+        return False

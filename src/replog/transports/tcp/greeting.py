@@ -1,0 +1,164 @@
+"""The beginning of a connection: both ends agree on a version, and prove who they are.
+
+    client                                         bookie
+    Hello    versions, nonce, whom it wants   ->
+                                              <-   Welcome  version, nonce, who it is, a challenge
+    Prove    the answer to the challenge      ->
+                                              <-   Ready    the proof of the bookie, its limits
+
+At any place the bookie may say Refuse, with a reason. Nonces are fresh, and what is proven covers both greetings and the
+certificate of the TLS session: what was recorded proves nothing in another connection.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from importlib.metadata import PackageNotFoundError, version
+
+from replog.abc import Authenticator, Identity, Peer
+from replog.errors import AuthenticationError, BookieRefusedError, RemoteProtocolError
+from replog.protocol import wire
+from replog.protocol.wire import Frame, FrameSplitter, Greeting, Hello, Prove, Ready, Refuse, Welcome
+from replog.transports.tcp.stream import Stream
+
+NO_MECHANISM = "none"
+_FEATURES = 0  # that this version knows beyond its version: none
+_TLS_RECORDS = (0x15, 0x16)  # how an alert and a handshake of TLS begin
+
+
+class Greeter:
+    """One end of a greeting, over a stream of which nothing was read yet. Frames that came behind the greeting stay in
+    `early`. Whoever waits for it sets the deadline."""
+
+    def __init__(self, stream: Stream, splitter: FrameSplitter) -> None:
+        self._stream = stream
+        self._splitter = splitter
+        self._transcript = hashlib.sha256(b"replog session v1")
+        self.early: list[Frame] = []
+
+    def _say(self, greeting: Greeting) -> None:
+        frame = wire.encode_greeting(greeting)
+        self._transcript.update(frame)
+        self._stream.write([frame])
+
+    async def _hear(self) -> Greeting | None:
+        """What the peer says next; None if it ended the connection. Raises `RemoteProtocolError`, OSError."""
+        while not self.early:
+            data = await self._stream.receive()
+            if not data:
+                return None
+            if self._splitter.is_empty and data[0] in _TLS_RECORDS and data[1:2] == b"\x03":
+                raise RemoteProtocolError("it speaks TLS, and this side does not")
+            self.early = self._splitter.feed(data)
+        frame = self.early.pop(0)
+        greeting = wire.decode_greeting(frame)
+        if isinstance(greeting, Hello | Welcome):
+            self._transcript.update(wire.encode_greeting(greeting))
+        return greeting
+
+    def _session(self, binding: bytes) -> bytes:
+        self._transcript.update(binding)
+        return self._transcript.digest()
+
+
+class ClientGreeter(Greeter):
+    """The client's end."""
+
+    async def greet(self, bookie_id: str, authenticator: Authenticator | None, binding: bytes) -> tuple[str, Ready]:
+        """Returns the bookie's id, and what it said last. Raises `BookieRefusedError`, `RemoteProtocolError`, OSError."""
+        mechanism = NO_MECHANISM if authenticator is None else authenticator.mechanism
+        nonce = secrets.token_bytes(wire.NONCE_BYTES)
+        versions = wire.WIRE_VERSION, wire.WIRE_VERSION
+        self._say(Hello(*versions, _FEATURES, nonce, bookie_id, mechanism, software()))
+        welcome = self._accepted(await self._hear(), bookie_id)
+        if not isinstance(welcome, Welcome):
+            raise RemoteProtocolError(f"it answered {type(welcome).__name__}, not Welcome")
+        name = welcome.bookie_id or bookie_id
+        if bookie_id and welcome.bookie_id not in ("", bookie_id):
+            raise BookieRefusedError(bookie_id, f"bookie {welcome.bookie_id} listens there: is the address right?")
+        if welcome.version != wire.WIRE_VERSION:
+            raise BookieRefusedError(name, f"it speaks wire version {welcome.version}, this replog {wire.WIRE_VERSION}")
+        session = self._session(binding)
+        try:
+            response = b"" if authenticator is None else authenticator.respond(welcome.challenge, session)
+            self._say(Prove(response))
+            ready = self._accepted(await self._hear(), name)
+            if not isinstance(ready, Ready):
+                raise RemoteProtocolError(f"it answered {type(ready).__name__}, not Ready")
+            if authenticator is not None:
+                authenticator.confirm(response, ready.proof, session)
+        except AuthenticationError as error:
+            raise BookieRefusedError(name, str(error)) from error
+        return name, ready
+
+    def _accepted(self, greeting: Greeting | None, bookie_id: str) -> Greeting:
+        if greeting is None:
+            problem = "it ended the connection during the handshake"
+            raise BookieRefusedError(
+                bookie_id, f"{problem}; its log says why, unless it asks for TLS and this client doesn't"
+            )
+        if isinstance(greeting, Refuse):
+            raise BookieRefusedError(bookie_id, greeting.reason)
+        return greeting
+
+
+class BookieGreeter(Greeter):
+    """The bookie's end."""
+
+    async def greet(
+        self, bookie_id: str, peer: Peer, authenticator: Authenticator | None, binding: bytes, limits: tuple[int, int]
+    ) -> Identity | None:
+        """Returns who the client is, None if that is of no concern.
+
+        Raises `RefusedPeerError`, `SilentPeerError`, `RemoteProtocolError`, OSError."""
+        hello = await self._hear()
+        if hello is None:
+            raise SilentPeerError
+        if not isinstance(hello, Hello):
+            raise RemoteProtocolError("it did not begin with Hello")
+        mechanism = NO_MECHANISM if authenticator is None else authenticator.mechanism
+        self._check(hello, bookie_id, mechanism)
+        challenge = b"" if authenticator is None else authenticator.challenge()
+        nonce = secrets.token_bytes(wire.NONCE_BYTES)
+        self._say(Welcome(wire.WIRE_VERSION, hello.features & _FEATURES, nonce, bookie_id, challenge, software()))
+        session = self._session(binding)
+        prove = await self._hear()
+        if not isinstance(prove, Prove):
+            raise RemoteProtocolError("the connection ended" if prove is None else "it did not go on with Prove")
+        identity, proof = None, b""
+        if authenticator is not None:
+            try:
+                identity, proof = authenticator.verify(peer, challenge, prove.response, session)
+            except AuthenticationError as error:
+                raise RefusedPeerError(str(error)) from error
+        self._say(Ready(proof, "" if identity is None else identity.name, *limits))
+        return identity
+
+    def _check(self, hello: Hello, bookie_id: str, mechanism: str) -> None:
+        if not hello.lowest_version <= wire.WIRE_VERSION <= hello.highest_version:
+            spoken = f"{hello.lowest_version} to {hello.highest_version}"
+            raise RefusedPeerError(
+                f"this bookie speaks wire version {wire.WIRE_VERSION}, the client {spoken}: upgrade one"
+            )
+        if hello.bookie_id and bookie_id and hello.bookie_id != bookie_id:
+            raise RefusedPeerError(f"this is bookie {bookie_id}, not {hello.bookie_id}: is the address right?")
+        if hello.mechanism != mechanism:
+            asked = f"this bookie asks for authentication by {mechanism!r}, the client offers {hello.mechanism!r}"
+            raise RefusedPeerError(f"{asked}: mend the client's option `authentication`")
+
+
+class RefusedPeerError(Exception):
+    """The client may not connect; its text is told to it."""
+
+
+class SilentPeerError(Exception):
+    """The client left before it said anything."""
+
+
+def software() -> str:
+    """What this side is, for the logs of the other one."""
+    try:
+        return f"replog {version('replog')}"
+    except PackageNotFoundError:
+        return "replog"

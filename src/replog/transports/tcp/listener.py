@@ -1,0 +1,231 @@
+"""Where a bookie listens: accepts connections, sees to it that they introduce themselves in time, and serves them.
+
+Somebody who does not belong here costs little: few handshakes are under way at a time, each within its deadline and with
+messages of a few KiB; a host that keeps failing is not heard for a while; above `connections_max` nobody else is let in.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import socket
+import ssl
+from contextlib import suppress
+
+import trio
+
+from replog.abc import Authenticator, Peer, RequestHandler
+from replog.errors import ConfigError, RemoteProtocolError
+from replog.protocol import wire
+from replog.protocol.wire import FrameSplitter
+from replog.transports.tcp.addresses import advertised_address, format_address, is_local_address
+from replog.transports.tcp.greeting import BookieGreeter, RefusedPeerError, SilentPeerError
+from replog.transports.tcp.limits import FailedHandshakes
+from replog.transports.tcp.options import TcpOptions
+from replog.transports.tcp.session import Budget, Session
+from replog.transports.tcp.stream import Stream
+from replog.transports.tcp.tls import TlsStream, bookie_context, certificate_digest, own_certificate
+
+_log = logging.getLogger("replog.transports.tcp")
+
+_BACKLOG = 128
+_ACCEPT_AGAIN_S = 0.1  # when there are no descriptors left
+_LOOK_S = 1.0  # how often slow and silent clients are looked for
+_OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+
+class Listener:
+    """Serves one bookie at one address. `run` is the task behind it; `close` ends it."""
+
+    def __init__(
+        self, handler: RequestHandler, bookie_id: str, authenticator: Authenticator | None, options: TcpOptions
+    ) -> None:
+        self.address = ""
+        self._handler = handler
+        self._bookie_id = bookie_id
+        self._authenticator = authenticator
+        self._options = options
+        self._tls = bookie_context(options)
+        self._binding = certificate_digest(own_certificate(options)) if self._tls is not None else b""
+        self._sockets: list[socket.socket] = []
+        self._sessions: set[Session] = set()
+        self._connections = 0  # also those that have not introduced themselves
+        self._handshakes = 0
+        self._failed = FailedHandshakes(options.failed_handshakes_max)
+        self._budget = Budget(options.total_bytes_max)
+        self._scope = trio.CancelScope()
+        self._accepting = trio.CancelScope()
+        self._ended = trio.Event()
+
+    async def bind(self, host: str, port: int) -> None:
+        """Takes the address. Raises `ConfigError`."""
+        shown = format_address(host, port)
+        try:
+            found = await trio.socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+            for family, _, _, _, where in dict.fromkeys(found):
+                if port == 0 and self._sockets:
+                    where = (where[0], self._sockets[0].getsockname()[1], *where[2:])
+                self._sockets.append(_listen(family, where))
+        except OSError as error:
+            self._close_sockets()
+            raise ConfigError(f"tcp:{shown}: can't listen there: {error.strerror or error}") from error
+        self.address = advertised_address(host, self._sockets[0].getsockname()[1], self._options.advertise)
+
+    async def run(self) -> None:
+        """Accepts and serves until `close`. Not cancelled by others: what was accepted is still to be answered then."""
+        try:
+            with trio.CancelScope(shield=True), self._scope:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._watch)
+                    with self._accepting:
+                        async with trio.open_nursery() as accepting:
+                            for listening in self._sockets:
+                                accepting.start_soon(self._accept, listening, nursery)
+        finally:
+            self._close_sockets()
+            self._ended.set()
+
+    async def close(self, reason: str) -> None:
+        """Takes no new connections, lets sessions answer what they accepted in `drain_timeout_s`, and ends them all."""
+        self._accepting.cancel()
+        self._close_sockets()
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + self._options.drain_timeout_s):
+            async with trio.open_nursery() as nursery:
+                for session in list(self._sessions):
+                    nursery.start_soon(session.drain, reason)
+        self._scope.cancel()
+        with trio.CancelScope(shield=True):  # all of `run` is cancelled: it ends without waiting for anybody
+            await self._ended.wait()
+
+    def _close_sockets(self) -> None:
+        for listening in self._sockets:
+            trio.lowlevel.notify_closing(listening)
+            listening.close()
+        self._sockets.clear()
+
+    # -- accepting --------------------------------------------------------------------------------------------------
+
+    async def _accept(self, listening: socket.socket, nursery: trio.Nursery) -> None:
+        while True:
+            try:
+                await trio.lowlevel.wait_readable(listening)
+                connected, where = listening.accept()
+            except trio.ClosedResourceError:
+                return
+            except BlockingIOError:
+                continue
+            except OSError as error:
+                if error.errno in _OUT_OF_RESOURCES:
+                    _log.warning("no new connections for a while: %s", error.strerror)
+                    await trio.sleep(_ACCEPT_AGAIN_S)
+                continue  # else that connection ended before it was accepted
+            host, port = where[0], where[1]
+            refusal = self._refusal(host)
+            if refusal:
+                _refuse_at_once(connected, refusal)
+                continue
+            self._connections += 1
+            nursery.start_soon(self._serve, connected, host, port)
+
+    def _refusal(self, host: str) -> str:
+        if self._failed.is_barred(host, trio.current_time()):
+            return "too many handshakes from this host have failed: wait some seconds, and look at the bookie's log"
+        if self._connections >= self._options.connections_max:
+            return f"this bookie has {self._connections} connections, and takes no more"
+        if self._handshakes >= self._options.handshakes_max:
+            return f"{self._handshakes} others are introducing themselves to this bookie: try again"
+        return ""
+
+    async def _serve(self, connected: socket.socket, host: str, port: int) -> None:
+        tls = self._tls
+        stream = Stream(connected) if tls is None else TlsStream(connected, tls, hostname=None, is_bookie=True)
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(stream.run)
+                session, early = await self._greet(stream, host, port)
+                if session is not None:
+                    await self._run_session(session, early, format_address(host, port))
+                nursery.cancel_scope.cancel()
+        finally:
+            stream.close()
+            self._connections -= 1
+
+    async def _run_session(self, session: Session, early: list[wire.Frame], client: str) -> None:
+        self._sessions.add(session)
+        try:
+            await session.run(early)
+        finally:
+            self._sessions.discard(session)
+        if session.problem:
+            _log.info("client %s: %s", client, session.problem, extra={"client": client, "bookie": self._bookie_id})
+
+    async def _greet(self, stream: Stream, host: str, port: int) -> tuple[Session | None, list[wire.Frame]]:
+        """The session of somebody who may connect; None if they may not, which they were told."""
+        self._handshakes += 1
+        problem, told = "it did not introduce itself in time", ""
+        try:
+            with trio.move_on_after(self._options.handshake_timeout_s):
+                return await self._introduce(stream, host, port)
+        except SilentPeerError:
+            return None, []  # as somebody does who only looks whether the port is open
+        except RefusedPeerError as error:
+            problem = told = str(error)
+        except RemoteProtocolError as error:
+            problem = told = f"no greeting of replog: {error}"
+        except ssl.SSLError as error:
+            problem = f"TLS: {error.reason or error}"
+        except OSError as error:
+            problem = f"the connection broke: {error}"
+        finally:
+            self._handshakes -= 1
+        self._failed.failed(host, trio.current_time())
+        client = format_address(host, port)
+        _log.warning("client %s was refused: %s", client, problem, extra={"client": client, "bookie": self._bookie_id})
+        if told:
+            stream.write([wire.encode_greeting(wire.Refuse(told, retry=False))])
+        return None, []
+
+    async def _introduce(self, stream: Stream, host: str, port: int) -> tuple[Session, list[wire.Frame]]:
+        names: tuple[str, ...] = ()
+        if isinstance(stream, TlsStream):
+            await stream.handshake()
+            names = stream.peer_names
+        options = self._options
+        splitter = FrameSplitter(wire.GREETING_BYTES_MAX, wire.GREETING_BYTES_MAX)
+        greeter = BookieGreeter(stream, splitter)
+        peer = Peer(format_address(host, port), is_local_address(host), names)
+        limits = options.frame_bytes_max, int(options.silence_max_s * 1000)
+        identity = await greeter.greet(self._bookie_id, peer, self._authenticator, self._binding, limits)
+        splitter.frame_bytes_max = options.frame_bytes_max
+        session = Session(stream, splitter, self._handler, identity, options, self._budget)
+        return session, greeter.early
+
+    async def _watch(self) -> None:
+        while True:
+            await trio.sleep(_LOOK_S)
+            now_s = trio.current_time()
+            for session in list(self._sessions):
+                session.look(now_s)
+
+
+def _listen(family: int, where: tuple[object, ...]) -> socket.socket:
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listening.setblocking(False)
+        listening.bind(where)
+        listening.listen(_BACKLOG)
+    except OSError:
+        listening.close()
+        raise
+    return listening
+
+
+def _refuse_at_once(connected: socket.socket, reason: str) -> None:
+    """Says why, if the socket takes it, and closes: without a task. In a TLS connection the reason stays unheard."""
+    connected.setblocking(False)
+    with suppress(OSError):
+        connected.send(wire.encode_greeting(wire.Refuse(reason, retry=True)))
+    connected.close()

@@ -1,0 +1,92 @@
+"""What can be set about the TCP transport."""
+
+from __future__ import annotations
+
+import attrs
+
+from replog.errors import ConfigError
+from replog.protocol.wire import FRAME_BYTES_MAX, HEADER
+
+
+@attrs.frozen
+class TcpOptions:
+    """Options of the scheme `tcp`, as in `tcp:0.0.0.0:3181?tls_certificate_file=bookie.pem`. Both sides have all of them.
+
+    TLS. `tls_certificate_file` and `tls_key_file` (PEM; the key may stand in the certificate's file) are what this side shows:
+    a bookie with a certificate speaks TLS only. `tls_ca_file`: certificates of the other side must be signed by this
+    authority. A client with one speaks TLS only; a bookie with one lets in only clients with such a certificate (mutual TLS).
+    `tls`: yes speaks TLS without an authority of one's own, a client then trusts what the system trusts; no speaks none, and
+    then the files above may not be given. `tls_check_hostname`: a client checks that the certificate is for the host that it
+    connects to. `tls_hostname`: for this one instead.
+
+    `advertise`: the HOST:PORT that others shall connect to, if it is not where the bookie listens; a port of 0, or none, is
+    replaced by the real one.
+
+    Limits. `frame_bytes_max`: of one message. `connection_bytes_max`: of what one connection asked and has no answer to, and
+    of what waits to be sent to it; beyond it nothing more is read from it. `total_bytes_max`: the same for all connections of a
+    listener. `connections_max`, `handshakes_max`: at a time; a handshake comes before anything else. `failed_handshakes_max`
+    from one host are taken at once, and one each second afterwards; until then its connections are closed unheard.
+
+    Waiting. `handshake_timeout_s`: for the whole of a handshake. `transfer_timeout_s`: a message that began has to end, and a
+    peer has to take some of what waits for it. `silence_max_s`: nothing heard for so long, and the connection is taken for
+    lost; a quarter of it, and the client asks for a sign of life. `drain_timeout_s`: how long a bookie that leaves waits for
+    what it accepted to be answered.
+    """
+
+    tls: bool | None = None
+    tls_certificate_file: str = ""
+    tls_key_file: str = ""
+    tls_ca_file: str = ""
+    tls_check_hostname: bool = True
+    tls_hostname: str = ""
+    advertise: str = ""
+    frame_bytes_max: int = FRAME_BYTES_MAX
+    connection_bytes_max: int = 64 << 20
+    total_bytes_max: int = 512 << 20
+    connections_max: int = 1000
+    handshakes_max: int = 64
+    failed_handshakes_max: int = 20
+    handshake_timeout_s: float = 10.0
+    transfer_timeout_s: float = 30.0
+    silence_max_s: float = 30.0
+    drain_timeout_s: float = 5.0
+
+    def __attrs_post_init__(self) -> None:
+        for name, least in _LEAST.items():
+            if not getattr(self, name) >= least:  # also if it is not a number
+                raise ConfigError(f"{name}={getattr(self, name)}: at least {least}")
+        if self.frame_bytes_max > FRAME_BYTES_MAX:
+            raise ConfigError(f"frame_bytes_max={self.frame_bytes_max}: at most {FRAME_BYTES_MAX}")
+        if self.connection_bytes_max < self.frame_bytes_max or self.total_bytes_max < self.connection_bytes_max:
+            raise ConfigError("connection_bytes_max must be at least frame_bytes_max, total_bytes_max at least both")
+        files = self.tls_certificate_file or self.tls_key_file or self.tls_ca_file
+        if self.tls is False and files:
+            raise ConfigError(f"tls=no, but there is {files}: leave one of them out")
+        if self.tls_key_file and not self.tls_certificate_file:
+            raise ConfigError(f"tls_key_file={self.tls_key_file} needs a tls_certificate_file")
+
+    @property
+    def is_client_tls(self) -> bool:
+        """Whether a client speaks TLS."""
+        return self.tls is True or bool(self.tls_certificate_file or self.tls_ca_file)
+
+    @property
+    def is_bookie_tls(self) -> bool:
+        """Whether a bookie speaks TLS. Raises `ConfigError` if it should and cannot."""
+        if (self.tls is True or self.tls_ca_file) and not self.tls_certificate_file:
+            raise ConfigError("a bookie needs a tls_certificate_file to speak TLS")
+        return bool(self.tls_certificate_file)
+
+
+_LEAST: dict[str, float] = {
+    "frame_bytes_max": HEADER.size + (2 << 20),
+    "connection_bytes_max": 1,
+    "total_bytes_max": 1,
+    "connections_max": 1,
+    "handshakes_max": 1,
+    "failed_handshakes_max": 1,
+    "handshake_timeout_s": 0.001,
+    "transfer_timeout_s": 0.001,
+    "silence_max_s": 0.001,
+    "drain_timeout_s": 0.0,
+}

@@ -1,0 +1,268 @@
+"""The bookie's end of a connection: requests come in as frames, answers go out, and both are bounded in bytes.
+
+What was asked and is not answered, what is being received and what waits to be sent is charged to the session; while that
+is too much, nothing more is read from it. So a client that sends and does not read, or asks for more than it takes, stops
+itself, and nobody else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import trio
+
+from replog.abc import Identity, Role
+from replog.errors import RemoteProtocolError
+from replog.protocol import wire
+from replog.protocol.messages import (
+    AdminCommand,
+    AdminRequest,
+    ReadLastAddConfirmedRequest,
+    ReadRequest,
+    Request,
+    Response,
+    Status,
+)
+from replog.protocol.wire import Frame, FrameSplitter
+
+if TYPE_CHECKING:
+    from replog.abc import RequestHandler
+    from replog.transports.tcp.options import TcpOptions
+    from replog.transports.tcp.stream import Stream
+
+_REQUEST_BYTES = 1024  # what a request costs beside its bytes: objects, and its place in queues
+_ANSWER_BYTES_MAX = 4 << 20  # what is set aside for an answer, until it is known
+
+
+class Budget:
+    """The bytes that all sessions of a listener use together."""
+
+    def __init__(self, total_bytes_max: int) -> None:
+        self.total_bytes_max = total_bytes_max
+        self.used_bytes = 0
+        self._freed = trio.Event()
+
+    def charge(self, change_bytes: int) -> None:
+        """Counts these, or gives them back if negative."""
+        self.used_bytes += change_bytes
+        if change_bytes < 0:
+            self._freed.set()
+
+    def has_room(self, size_bytes: int) -> bool:
+        """Whether so many more may be used. One alone always may."""
+        return self.used_bytes + size_bytes <= self.total_bytes_max or not self.used_bytes
+
+    async def wait_for_room(self, size_bytes: int) -> None:
+        """Returns when there is room."""
+        while not self.has_room(size_bytes):
+            if self._freed.is_set():
+                self._freed = trio.Event()
+            await self._freed.wait()
+
+
+class Session:
+    """One client's connection, after the greeting."""
+
+    def __init__(
+        self,
+        stream: Stream,
+        splitter: FrameSplitter,
+        handler: RequestHandler,
+        identity: Identity | None,
+        options: TcpOptions,
+        budget: Budget,
+    ) -> None:
+        self.problem = ""  # why it ended
+        self._stream = stream
+        self._splitter = splitter
+        self._handler = handler
+        self._identity = identity
+        self._options = options
+        self._budget = budget
+        self._charges: dict[int, int] = {}  # by request: bytes set aside for it
+        self._charged_bytes = 0
+        self._changing: set[int] = set()  # requests that change something, and are not answered
+        self._begun_bytes = 0  # of a frame that is arriving: set aside for it
+        self._begun_at_s: float | None = None
+        self._waiting_bytes = 0  # of the stream, as charged
+        self._is_waiting = False  # for room: until then nothing is expected of the client
+        self._outbox: list[bytes] = []
+        self._is_handling = False
+        self._is_draining = False
+        self._told = trio.Event()  # something was answered or sent
+        self._scope = trio.CancelScope()
+        now_s = trio.current_time()
+        self._heard_at_s = self._taken_at_s = now_s
+        self._taken_bytes = 0
+        self._reply = self._answered  # one object: answers to one session are recognized by it
+        stream.on_sent = self._sent
+
+    async def run(self, early: Sequence[Frame]) -> None:
+        """Serves until the connection ends. `problem` says then why, "" if the client left it."""
+        try:
+            with self._scope:
+                await self._receive(early)
+        except RemoteProtocolError as error:
+            self.problem = f"it broke the protocol: {error}"
+            self._stream.write([wire.encode_greeting(wire.Refuse(str(error), retry=False))])
+        except OSError as error:
+            self.problem = f"the connection broke: {error}"
+        finally:
+            self._stream.close()
+            self._charges.clear()
+            self._changing.clear()
+            self._charge(-self._charged_bytes)
+            self._told.set()
+
+    # -- requests -------------------------------------------------------------------------------------------------
+
+    async def _receive(self, early: Sequence[Frame]) -> None:
+        self._handle(early)
+        while not self._is_draining:
+            begun_bytes = self._splitter.begun_bytes
+            if begun_bytes != self._begun_bytes:
+                self._charge(-self._begun_bytes)
+                await self._wait_for_room(begun_bytes)
+                self._charge(begun_bytes)
+                self._begun_bytes = begun_bytes
+            elif not begun_bytes and not self._has_room(0):
+                await self._wait_for_room(0)
+            data = await self._stream.receive()
+            if not data:
+                return
+            self._heard_at_s = trio.current_time()
+            frames = self._splitter.feed(data)
+            if self._splitter.is_empty:
+                self._begun_at_s = None
+            elif frames or self._begun_at_s is None:
+                self._begun_at_s = self._heard_at_s
+            self._handle(frames)
+        await trio.sleep_forever()  # until `drain` ends it
+
+    def _handle(self, frames: Sequence[Frame]) -> None:
+        requests: list[Request] = []
+        for frame in frames:
+            if frame.kind == wire.PING:
+                self._outbox.append(wire.PONG_FRAME)
+                continue
+            request = wire.decode_request(frame)
+            self._set_aside(request, len(frame.body))
+            if isinstance(request, AdminRequest) and not self._may(request.command):
+                problem = "only an administrator may ask that: the identity has no such role"
+                self._reply([Response(request.request_id, Status.UNAUTHORIZED, detail=problem)])
+            else:
+                requests.append(request)
+        self._is_handling = True
+        try:
+            if requests:
+                self._handler.handle(requests, self._reply)
+        finally:
+            self._is_handling = False
+            if self._outbox:
+                pieces, self._outbox = self._outbox, []
+                self._write(pieces)
+
+    def _set_aside(self, request: Request, body_bytes: int) -> None:
+        request_id = request.request_id
+        if request_id in self._charges:
+            raise RemoteProtocolError(f"request id {request_id} is used again before its answer")
+        size_bytes = _REQUEST_BYTES + body_bytes
+        if isinstance(request, ReadRequest):
+            size_bytes += max(0, min(request.bytes_max, _ANSWER_BYTES_MAX))
+        elif not isinstance(request, ReadLastAddConfirmedRequest | AdminRequest):
+            self._changing.add(request_id)
+        self._charges[request_id] = size_bytes
+        self._charge(size_bytes)
+
+    def _may(self, command: AdminCommand) -> bool:
+        return command is AdminCommand.STATISTICS or self._identity is None or Role.ADMIN in self._identity.roles
+
+    # -- answers --------------------------------------------------------------------------------------------------
+
+    def _answered(self, responses: Sequence[Response]) -> None:
+        if self._stream.is_closed:
+            return
+        pieces = self._outbox if self._is_handling else []
+        for response in responses:
+            freed_bytes = self._charges.pop(response.request_id, None)
+            if freed_bytes is None:
+                continue  # answered twice: the client would not know what to make of it
+            self._charge(-freed_bytes)
+            self._changing.discard(response.request_id)
+            wire.encode_response(response, pieces)
+        if not self._is_handling:
+            self._write(pieces)
+        self._told.set()
+
+    def _write(self, pieces: list[bytes]) -> None:
+        self._stream.write(pieces)
+        if self._stream.waiting_bytes != self._waiting_bytes:
+            self._sent()
+
+    def _sent(self) -> None:
+        """What waits to be sent has become more, or less."""
+        change_bytes = self._stream.waiting_bytes - self._waiting_bytes
+        self._waiting_bytes += change_bytes
+        self._charge(change_bytes)
+        self._told.set()
+
+    def _charge(self, change_bytes: int) -> None:
+        self._charged_bytes += change_bytes
+        self._budget.charge(change_bytes)
+
+    # -- bounds ---------------------------------------------------------------------------------------------------
+
+    def _has_room(self, size_bytes: int) -> bool:
+        used_bytes = self._charged_bytes
+        return (used_bytes + size_bytes <= self._options.connection_bytes_max or not used_bytes) and (
+            self._budget.has_room(size_bytes)
+        )
+
+    async def _wait_for_room(self, size_bytes: int) -> None:
+        """Returns when so many bytes more may be set aside. What was set aside is never waited for twice: so those who wait
+        never wait for each other."""
+        started_s = trio.current_time()
+        self._is_waiting = True
+        while not self._has_room(size_bytes):
+            if not self._budget.has_room(size_bytes):
+                await self._budget.wait_for_room(size_bytes)
+                continue
+            self._told = trio.Event()
+            await self._told.wait()
+        self._is_waiting = False
+        waited_s = trio.current_time() - started_s
+        self._heard_at_s += waited_s
+        if self._begun_at_s is not None:
+            self._begun_at_s += waited_s
+
+    def look(self, now_s: float) -> None:
+        """Ends the session if its client is too slow, or gone: called now and then."""
+        limits = self._options
+        if self._stream.taken_bytes != self._taken_bytes or not self._stream.waiting_bytes:
+            self._taken_bytes, self._taken_at_s = self._stream.taken_bytes, now_s
+        if now_s - self._taken_at_s > limits.transfer_timeout_s:
+            self.end(f"it takes none of the {self._stream.waiting_bytes} bytes that wait for it")
+        elif self._is_waiting:
+            return
+        elif self._begun_at_s is not None and now_s - self._begun_at_s > limits.transfer_timeout_s:
+            self.end("a message that it began does not end")
+        elif now_s - self._heard_at_s > limits.silence_max_s:
+            self.end(f"nothing was heard from it for {limits.silence_max_s} s")
+
+    # -- the end --------------------------------------------------------------------------------------------------
+
+    def end(self, problem: str) -> None:
+        """Ends the session at once."""
+        self.problem = self.problem or problem
+        self._scope.cancel()
+
+    async def drain(self, reason: str) -> None:
+        """Takes nothing more, waits until what changes something is answered and sent, and says farewell. Whoever waits for
+        it sets the deadline."""
+        self._is_draining = True
+        while (self._changing or self._stream.waiting_bytes) and not self._stream.is_closed:
+            self._told = trio.Event()
+            await self._told.wait()
+        self._stream.write([wire.encode_greeting(wire.Refuse(reason, retry=True))])
+        self.end(reason)

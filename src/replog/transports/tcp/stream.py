@@ -1,0 +1,154 @@
+"""A socket as a stream of bytes both ways: what goes out is sent at once as far as the socket takes it, without a task.
+
+Raw non-blocking sockets: on this path each await and each object of a higher layer costs more than the system call.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+import trio
+
+_RECEIVE_BYTES_MIN = 64 << 10
+_RECEIVE_BYTES_MAX = 1 << 20
+_PIECES_MAX = min(512, os.sysconf("SC_IOV_MAX"))
+
+
+def _nobody() -> None:
+    pass
+
+
+class Stream:
+    """A connected socket, which this closes. One task may receive; anybody in the trio thread may write. `run` sends what a
+    write left over. `taken_bytes` counts what the peer's system has taken: whether it grows tells whether the peer lives."""
+
+    def __init__(self, connected: socket.socket) -> None:
+        connected.setblocking(False)
+        if connected.family in (socket.AF_INET, socket.AF_INET6):
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.waiting_bytes = 0
+        self.taken_bytes = 0
+        self.is_closed = False
+        self.on_sent: Callable[[], None] = _nobody  # told when some of what waited was sent
+        self._socket = connected
+        self._waiting: deque[memoryview] = deque()
+        self._blocked = trio.Event()
+        self._receive_bytes = _RECEIVE_BYTES_MIN
+        self._is_drained = True
+
+    # -- out ------------------------------------------------------------------------------------------------------
+
+    def write(self, pieces: Sequence[bytes]) -> None:
+        """Sends these, or keeps them until the socket takes them. Never waits, never fails: whoever receives learns that
+        the connection is gone."""
+        if self.is_closed:
+            return
+        if not self._waiting and len(pieces) <= _PIECES_MAX:
+            size = sum(map(len, pieces))
+            sent = self._send(pieces)
+            if sent == size:
+                return
+            self._keep(pieces, sent)
+        else:
+            self._keep(pieces, 0)
+            if not self._blocked.is_set():
+                self._send_waiting()
+        if self._waiting:
+            self._blocked.set()
+
+    def _keep(self, pieces: Sequence[bytes], sent: int) -> None:
+        for piece in pieces:
+            if sent >= len(piece):
+                sent -= len(piece)
+                continue
+            rest = memoryview(piece)[sent:]
+            sent = 0
+            self._waiting.append(rest)
+            self.waiting_bytes += len(rest)
+
+    def _send(self, pieces: Sequence[bytes | memoryview]) -> int:
+        try:
+            sent = self._socket.sendmsg(pieces)
+        except BlockingIOError:
+            return 0
+        except OSError:
+            self.break_off()
+            return 0
+        self.taken_bytes += sent
+        return sent
+
+    def _send_waiting(self) -> None:
+        while self._waiting:
+            pieces = [self._waiting[place] for place in range(min(len(self._waiting), _PIECES_MAX))]
+            sent = self._send(pieces)
+            if not sent:
+                return
+            self.waiting_bytes -= sent
+            while sent:
+                first = self._waiting[0]
+                if sent < len(first):
+                    self._waiting[0] = first[sent:]
+                    break
+                sent -= len(first)
+                self._waiting.popleft()
+
+    def break_off(self) -> None:
+        """Sending failed: ends the connection, so that the receiving task wakes and sees it."""
+        self._waiting.clear()
+        self.waiting_bytes = 0
+        self.on_sent()
+        with suppress(OSError):  # it may have ended by itself
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    async def run(self) -> None:
+        """Sends what had to wait, until cancelled or closed."""
+        while not self.is_closed:
+            await self._blocked.wait()
+            while self._waiting:
+                try:
+                    await trio.lowlevel.wait_writable(self._socket)
+                except trio.ClosedResourceError:
+                    return
+                self._send_waiting()
+                self.on_sent()
+            self._blocked = trio.Event()
+
+    # -- in -------------------------------------------------------------------------------------------------------
+
+    async def receive(self) -> bytes:
+        """Some bytes; b"" when the peer has ended the connection, or this side closed it. Raises OSError if it broke.
+        If cancelled, nothing is lost."""
+        if not self._is_drained:
+            await trio.lowlevel.checkpoint()  # others get their turn, however fast this one sends
+        while True:
+            if self.is_closed:
+                return b""
+            try:
+                if self._is_drained:
+                    await trio.lowlevel.wait_readable(self._socket)
+                data = self._socket.recv(self._receive_bytes)
+            except BlockingIOError:
+                self._is_drained = True
+                continue
+            except trio.ClosedResourceError:
+                return b""
+            self._is_drained = len(data) < self._receive_bytes
+            if not self._is_drained and self._receive_bytes < _RECEIVE_BYTES_MAX:
+                self._receive_bytes *= 2
+            return data
+
+    # -- the end --------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Closes the socket. Idempotent. What waits to be sent is dropped."""
+        if not self.is_closed:
+            self.is_closed = True
+            self._waiting.clear()
+            self.waiting_bytes = 0
+            self._blocked.set()
+            trio.lowlevel.notify_closing(self._socket)
+            self._socket.close()
