@@ -413,10 +413,11 @@ LEADER = """
 import sys, trio
 from replog.log import catalog
 from types import SimpleNamespace
+from replog.chance import current_chance
 from replog.registry import Registry
 async def main():
     metastore = Registry().open_metastore("lmdb:" + sys.argv[1])
-    ledgers = SimpleNamespace(records=SimpleNamespace(metastore=metastore))
+    ledgers = SimpleNamespace(records=SimpleNamespace(metastore=metastore), chance=current_chance())
     async with catalog.elected("log", ledgers):
         print("leading", flush=True)
         await trio.sleep(60)
