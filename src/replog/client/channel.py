@@ -37,6 +37,11 @@ class BookieChannel:
         self._request_ids = itertools.count(1)
         self._busy = trio.Event()
 
+    @property
+    def shares_thread(self) -> bool:
+        """Whether the bookie runs in this thread."""
+        return self.connection is not None and self.connection.shares_thread
+
     def next_request_id(self) -> int:
         """An id for a request that will be sent here."""
         return next(self._request_ids)

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection
 
 import trio
 
-from replog.abc import Metastore, Transport
+from replog.abc import Authenticator, Connection, Metastore, Transport
 from replog.client.channel import BookieChannel
+from replog.client.quarantine import Quarantine
 from replog.config import ClientOptions
 from replog.errors import BookieError, BookieUnreachableError, ConfigError, MetastoreError
-from replog.membership import BOOKIES_KEY, BookieAddress, decode_address
+from replog.membership import BOOKIES_KEY, BookieAddress, Endpoint, decode_address
 
 OUTSTANDING_BYTES_MAX = 128 << 20  # for one bookie: past it, it counts as too slow
 
 
 class Membership:
-    """The bookies that a client may use. A bookie that failed is left alone for a while."""
+    """The bookies that a client may use. A bookie that failed is left alone for a while, longer each time."""
 
     def __init__(
         self,
@@ -25,6 +25,7 @@ class Membership:
         open_transport: Callable[[str], Transport],
         options: ClientOptions,
         nursery: trio.Nursery,
+        authenticator: Authenticator | None = None,
     ) -> None:
         self._metastore = metastore
         self._open_transport = open_transport
@@ -33,7 +34,8 @@ class Membership:
         self._channels: dict[str, BookieChannel] = {}
         self._connecting: dict[str, trio.Event] = {}
         self._transports: dict[str, Transport] = {}
-        self._shunned_until: dict[str, float] = {}
+        self._authenticator = authenticator
+        self._quarantine = Quarantine(options.bookie_retry_after_s, options.bookie_retry_after_max_s)
         self.read_only: list[str] = []  # bookies that take no new entries, as `usable` saw them last
         self._is_closed = False
 
@@ -47,12 +49,17 @@ class Membership:
         return sorted(
             bookie_id
             for bookie_id in announced.keys() - set(self.read_only)
-            if bookie_id not in excluded and self._shunned_until.get(bookie_id, -math.inf) <= now
+            if bookie_id not in excluded and not self._quarantine.holds(bookie_id, now)
         )
+
+    async def announced(self) -> dict[str, BookieAddress]:
+        """All bookies that are announced, by their ids, sorted. Raises `MetastoreError`."""
+        found = await self._metastore.announced(BOOKIES_KEY)
+        return {bookie_id: decode_address(bookie_id, value) for bookie_id, value in sorted(found.items())}
 
     def shun(self, bookie_id: str) -> None:
         """A bookie failed: don't choose it for a while."""
-        self._shunned_until[bookie_id] = trio.current_time() + self._options.bookie_retry_after_s
+        self._quarantine.failed(bookie_id, trio.current_time())
 
     def channel(self, bookie_id: str) -> BookieChannel | None:
         """The open channel to a bookie, if there is one."""
@@ -80,8 +87,7 @@ class Membership:
         try:
             with trio.fail_after(self._options.connect_timeout_s):
                 address = await self._address(bookie_id)
-                transport = self._transport(address.scheme)
-                channel.connection = await transport.connect(address.address, channel, self._nursery)
+                channel.connection = await self._connect_somehow(bookie_id, address, channel)
         except trio.TooSlowError as error:
             raise BookieUnreachableError(bookie_id, "connecting took too long") from error
         finally:
@@ -94,6 +100,27 @@ class Membership:
         self._nursery.start_soon(channel.watch)
         return channel
 
+    async def _connect_somehow(self, bookie_id: str, address: BookieAddress, channel: BookieChannel) -> Connection:
+        """By the first endpoint that works: one in this process stands before others."""
+        problems: list[BookieError] = []
+        for endpoint in address.endpoints:
+            try:
+                return await self._connect_by(endpoint, bookie_id, channel)
+            except BookieError as error:
+                problems.append(error)
+        if not problems:
+            raise BookieUnreachableError(bookie_id, "it announced no way to reach it")
+        raise problems[-1]  # the others are shortcuts within a process
+
+    async def _connect_by(self, endpoint: Endpoint, bookie_id: str, channel: BookieChannel) -> Connection:
+        try:
+            transport = self._transport(endpoint.scheme)
+        except ConfigError as error:
+            raise BookieUnreachableError(bookie_id, f"no way to {endpoint}: {error}") from error
+        return await transport.connect(
+            endpoint.address, channel, self._nursery, bookie_id=bookie_id, authenticator=self._authenticator
+        )
+
     async def _address(self, bookie_id: str) -> BookieAddress:
         announced = await self._metastore.announced(BOOKIES_KEY)
         if bookie_id not in announced:
@@ -102,10 +129,7 @@ class Membership:
 
     def _transport(self, scheme: str) -> Transport:
         if scheme not in self._transports:
-            try:
-                self._transports[scheme] = self._open_transport(scheme)
-            except ConfigError as error:
-                raise BookieUnreachableError("?", f"it can be reached by {scheme!r} only: {error}") from error
+            self._transports[scheme] = self._open_transport(scheme)
         return self._transports[scheme]
 
     async def aclose(self) -> None:

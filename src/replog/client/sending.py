@@ -230,7 +230,7 @@ class BatchSender:
             self._bookie_failed(effect.index, effect.bookie_id)
             return
         batch = effect.batch
-        alone = self._alone and effect is self._last_effect
+        alone = self._alone and (effect is self._last_effect or not channel.shares_thread)
         request = AddRequest(channel.next_request_id(), self.ledger_id, self._key, self._term, batch, False, -1, alone)
         context = (effect.index, effect.bookie_id, batch.first_entry_id)
         channel.ask(request, self._add_answered, context, self._options.add_timeout_s)
