@@ -25,6 +25,7 @@ import trio
 from replog.abc import Mutation, PutBatch, Reply, SetMarks
 from replog.bookie.calls import StorageCalls, broken_contract
 from replog.errors import StorageError, StorageFullError, StorageUncertainError
+from replog.latencies import LatencyHistogram
 from replog.protocol.batch import Batch
 from replog.protocol.bookie import Accepted, LedgerOnBookie, settle_add
 from replog.protocol.messages import AddRequest, RecoveryReadRequest, Response, Status
@@ -35,11 +36,12 @@ _FAST_COMMIT_S = 0.001  # a disk that takes longer is not worth stopping the eve
 class Work:
     """Something accepted, waiting to be durable, and then to be answered."""
 
-    __slots__ = ("accepted", "epoch", "ledger", "reply", "size_bytes")
+    __slots__ = ("accepted", "accepted_at_s", "epoch", "ledger", "reply", "size_bytes")
 
     def __init__(self, ledger: LedgerOnBookie, accepted: Accepted, reply: Reply, size_bytes: int) -> None:
         self.ledger = ledger
         self.accepted = accepted
+        self.accepted_at_s = 0.0  # by the clock of threads
         self.epoch = 0
         self.reply = reply
         self.size_bytes = size_bytes
@@ -130,10 +132,13 @@ class GroupCommit:
         self.queued_bytes = 0
         self.commits = 0
         self.commit_s = 0.0  # of the last one
+        self.commit_latencies = LatencyHistogram()  # of each call to the storage
+        self.answer_latencies = LatencyHistogram()  # of each group: from accepting its first work to answering
         self._calls = calls
         self._commit_bytes_max = commit_bytes_max
         self._timeout_s = timeout_s
         self._failed = failed
+        self._gathered: list[Work] = []  # put, and not started
         self._waiting: deque[Work] = deque()
         self._works = 0  # accepted and not answered
         self._epoch = 0  # of what is accepted now. Written in the trio thread
@@ -149,6 +154,11 @@ class GroupCommit:
     def is_idle(self) -> bool:
         """Whether everything accepted was answered. Asked in the trio thread."""
         return self._works == 0
+
+    @property
+    def queued_requests(self) -> int:
+        """How many were accepted and not answered."""
+        return self._works
 
     @property
     def is_fast(self) -> bool:
@@ -176,9 +186,23 @@ class GroupCommit:
                 await self._threads.run(thread.join, self._timeout_s)
 
     def put(self, work: Work) -> None:
-        """Queues work for the thread. Called in the trio thread."""
+        """Takes work, which `start` gets going. Called in the trio thread."""
         self._count(work)
-        self._waiting.append(work)
+        self._gathered.append(work)
+
+    @property
+    def has_gathered(self) -> bool:
+        """Whether there is work to `start`."""
+        return bool(self._gathered)
+
+    def start(self, *, inline: bool = False) -> None:
+        """Commits what was put: with `inline` in the caller's thread, which saves two changes of thread, if nothing else is
+        under way and the disk is fast; else in the thread."""
+        works, self._gathered = self._gathered, []
+        if inline and self._works == len(works) and self.is_fast:
+            self._answer(self._process(works))
+            return
+        self._waiting += works
         if not self.storage.is_instant:
             self._wake.put(True)
         elif not self._is_drain_scheduled:
@@ -186,6 +210,7 @@ class GroupCommit:
 
     def _count(self, work: Work) -> None:
         work.epoch = self._epoch
+        work.accepted_at_s = self._threads.clock_s()
         self.queued_bytes += work.size_bytes
         self._works += 1
 
@@ -201,12 +226,6 @@ class GroupCommit:
             self._answer(self._process(works))
         if self._waiting and not self._is_drain_scheduled:
             self._schedule_drain()
-
-    def commit_now(self, work: Work) -> None:
-        """Does lone work in the caller's thread: it saves two changes of thread. Only while idle."""
-        assert self.is_idle, "the commit thread may be writing"
-        self._count(work)
-        self._answer(self._process([work]))
 
     # -- in the commit thread ---------------------------------------------------------------------------------------
 
@@ -305,6 +324,7 @@ class GroupCommit:
             started = self._threads.clock_s()
             self.storage.commit(mutations)
             self.commit_s = self._threads.clock_s() - started
+            self.commit_latencies.observe(self.commit_s)
             self.commits += 1
 
     def _settle(self, accepted: Accepted) -> _Outcome:
@@ -340,16 +360,26 @@ class GroupCommit:
 
     def _answer(self, group: _Group) -> None:
         self._works -= len(group.works)
+        self.answer_latencies.observe(self._threads.clock_s() - group.works[0].accepted_at_s)
         for work in group.works:
             self.queued_bytes -= work.size_bytes
         if group.error is not None:
             self._tell(group.error, group.works[0].epoch, ends_epoch=group.ends_epoch)
+        answers: list[Response] = []
         for work, outcome in zip(group.works, group.outcomes, strict=True):
             if outcome.failure is None:
-                answer = work.ledger.answer(work.accepted, outcome.found)
+                answers.append(work.ledger.answer(work.accepted, outcome.found))
             else:
-                answer = Response(work.accepted.request.request_id, outcome.failure, detail=outcome.problem)
-            work.reply([answer])
+                answers.append(Response(work.accepted.request.request_id, outcome.failure, detail=outcome.problem))
+        self._reply(group.works, answers)
+
+    def _reply(self, works: Sequence[Work], answers: list[Response]) -> None:
+        """Those that go to one connection, one behind the other, go together."""
+        start = 0
+        for place in range(1, len(works) + 1):
+            if place == len(works) or works[place].reply is not works[start].reply:
+                works[start].reply(answers[start:place])
+                start = place
 
     def _tell(self, error: StorageError, epoch: int, *, ends_epoch: bool) -> None:
         if not ends_epoch:

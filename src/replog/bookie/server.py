@@ -6,7 +6,7 @@ machine (B2) and then through the group commit; plain reads go to the storage at
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import TypeVar
 
@@ -17,9 +17,11 @@ from replog.bookie.calls import StorageCalls, broken_contract
 from replog.bookie.commits import GroupCommit, Work
 from replog.bookie.polls import LongPolls
 from replog.bookie.space import Space
+from replog.bookie.traffic import Traffic
 from replog.config import BookieOptions
 from replog.errors import StorageError, StorageFailedError, StorageFullError
 from replog.hookspecs import Event, StorageFailed
+from replog.latencies import LatencyHistogram
 from replog.nursery import open_service_nursery
 from replog.protocol.bookie import LedgerOnBookie, OrderedRequest, read_answer
 from replog.protocol.messages import (
@@ -39,6 +41,7 @@ T = TypeVar("T")
 _LEDGERS_MAX = 4096  # machines kept: an idle one is made anew from its durable marks
 _ADMINISTRATIONS_MAX = 32  # at a time
 _LOOK_S = 1.0  # how often the bookie looks how much space is left
+_TURN_S = 10.0  # how long a ledger counts as active after an add, at least
 
 
 async def _nothing_to_administer(command: AdminCommand) -> tuple[Status, str]:
@@ -57,9 +60,11 @@ class BookieServer:
         self.is_read_only = False  # takes no new entries: for want of space (B5), or for good, because of `failure`
         self.space = Space(storage.bookie_id, options.read_only_below_bytes, options.writable_above_bytes)
         self.drops = 0
+        self.traffic = Traffic()
         self._observe = observe
         self._ledgers: dict[int, LedgerOnBookie] = {}
         self._commits = GroupCommit(self.calls, options.commit_bytes_max, options.close_timeout_s, self._commit_failed)
+        self._last_reply: Reply | None = None  # of who brought something to commit last
         self._polls = LongPolls(options.long_poll_max_s)
         self._nursery: trio.Nursery | None = None
         self.administer: Callable[[AdminCommand], Awaitable[tuple[Status, str]]] = _nothing_to_administer
@@ -80,6 +85,7 @@ class BookieServer:
             self._nursery = nursery
             nursery.start_soon(self._polls.expire)
             nursery.start_soon(self._watch_space)
+            nursery.start_soon(self._turn_traffic)
             async with self._commits.running():
                 yield
 
@@ -96,6 +102,14 @@ class BookieServer:
                 self._administer(request, reply)
             else:
                 self._accept(request, reply)
+        if self._commits.has_gathered:
+            self._start_commit(requests[-1], reply)
+
+    def _start_commit(self, last: Request, reply: Reply) -> None:
+        """In this thread, if the last request was alone; but where several connections bring some, they share commits."""
+        is_same, self._last_reply = self._last_reply is reply, reply
+        alone = is_same and isinstance(last, AddRequest) and last.alone and self.options.commit_inline_when_idle
+        self._commits.start(inline=alone)
 
     def _accept(self, request: OrderedRequest, reply: Reply) -> None:
         size_bytes = size_of(request)
@@ -109,14 +123,13 @@ class BookieServer:
             reply([Response(request.request_id, Status.UNKNOWN, detail=str(error))])
             return
         known = ledger.last_add_confirmed
-        work = Work(ledger, ledger.accept(request), reply, size_bytes)
+        accepted = ledger.accept(request)
+        if accepted.refusal is None:
+            self.traffic.accepted(request)
+        work = Work(ledger, accepted, reply, size_bytes)
         if ledger.last_add_confirmed > known:
             self._polls.advanced(ledger)
-        alone = isinstance(request, AddRequest) and request.alone and self.options.commit_inline_when_idle
-        if alone and self._commits.is_idle and self._commits.is_fast:
-            self._commits.commit_now(work)
-        else:
-            self._commits.put(work)
+        self._commits.put(work)
 
     def _cannot_take(self, request: OrderedRequest, size_bytes: int) -> Response | None:
         if self.is_read_only and (refusal := self._cannot_take_now(request)) is not None:
@@ -166,6 +179,7 @@ class BookieServer:
         except StorageError as error:
             reply([Response(request.request_id, Status.UNKNOWN, detail=str(error))])
         else:
+            self.traffic.read(found)
             reply([read_answer(request.request_id, found, ledger.last_add_confirmed)])
 
     async def _read_in_thread(self, request: ReadRequest, bytes_max: int, reply: Reply) -> None:
@@ -178,6 +192,7 @@ class BookieServer:
             self.storage_raised(error)
             reply([Response(request.request_id, Status.UNKNOWN, detail=str(error))])
         else:
+            self.traffic.read(found)
             reply([read_answer(request.request_id, found, ledger.last_add_confirmed)])
 
     def _read_last_add_confirmed(self, request: ReadLastAddConfirmedRequest, reply: Reply) -> None:
@@ -229,6 +244,7 @@ class BookieServer:
             done.set()
 
         self._commits.put(Work(ledger, ledger.drop(), dropped, 0))
+        self._commits.start()
         await done.wait()
         if answers[0].status is not Status.OK:
             raise self.failure or StorageFullError(f"bookie {self.bookie_id}: ledger {ledger_id} could not be dropped")
@@ -244,6 +260,11 @@ class BookieServer:
         while self.failure is None:
             await trio.sleep(_LOOK_S)
             await self._look()
+
+    async def _turn_traffic(self) -> None:
+        while True:
+            await trio.sleep(_TURN_S)
+            self.traffic.turn()
 
     async def _look(self) -> None:
         with suppress(StorageError):  # one that stops the storage has been told of; after another it looks again
@@ -294,11 +315,29 @@ class BookieServer:
         """Counters and gauges of the server and its storage."""
         return {
             "queued_bytes": self._commits.queued_bytes,
+            "queued_requests": self._commits.queued_requests,
             "commits": self._commits.commits,
             "last_commit_s": self._commits.commit_s,
             "ledgers_in_memory": len(self._ledgers),
             "waiting_polls": len(self._polls),
             "read_only": float(self.is_read_only),
             **({} if self.space.free_bytes is None else {"free_bytes": self.space.free_bytes}),
-            **self.storage.statistics(),
+            **self.traffic.statistics(),
+            **self._storage_statistics(),
+            "storage_failed": float(self.failure is not None),
         }
+
+    def _storage_statistics(self) -> Mapping[str, float]:
+        """Nothing once the storage has failed: it raises the same error for ever, and the rest is to be told all the more."""
+        if self.failure is None:
+            try:
+                return self.storage.statistics()
+            except StorageError as error:
+                self.storage_raised(error)
+        return {}
+
+    def latencies(self) -> dict[str, LatencyHistogram]:
+        """What took how long since the start, in copies: `commit`, a call to the storage; `answer`, from accepting the
+        first request of a commit to answering it."""
+        commits = self._commits
+        return {"commit": commits.commit_latencies.copy(), "answer": commits.answer_latencies.copy()}

@@ -396,6 +396,8 @@ class FilesStorage(Storage):
         contents = self._contents
         with self._mutex:
             files = contents.files()
+            journal_bytes = sum(file.allocated for file in contents.journals.values())
+            entry_log_bytes = sum(file.position for file in contents.entry_logs.values())
             return {
                 "commits": contents.commits,
                 "batches": self._batches,
@@ -404,10 +406,11 @@ class FilesStorage(Storage):
                 "journal_files": len(contents.journals),
                 "journal_spare_files": self._pool.spare_files,
                 "journal_recycled_files": self._pool.recycled_files,
-                "journal_bytes": sum(file.allocated for file in contents.journals.values()),
+                "used_bytes": journal_bytes + entry_log_bytes,
+                "journal_bytes": journal_bytes,
                 "journal_replay_bytes": sum(file.position for file in (*self._journal.sealed, self._journal.current)),
                 "entry_logs": len(contents.entry_logs),
-                "entry_log_bytes": sum(file.position for file in contents.entry_logs.values()),
+                "entry_log_bytes": entry_log_bytes,
                 "batch_bytes": sum(file.batch_bytes for file in files),
                 "live_batch_bytes": sum(file.live_bytes for file in files),
                 "ledger_cache_bytes": contents.cache.bytes,
