@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 import attrs
 import trio
@@ -21,7 +22,7 @@ from replog.config import BookieOptions, ClientOptions
 from replog.log.writer import LogWriter
 
 MIB = 1 << 20
-_LOG = "benchmark"
+LOG = "benchmark"
 _SPARE_FILES = 12  # journal files of 64 MiB that each bookie keeps: what a second of appends needs
 _WARM_UP_SHARE = 0.2
 _RECYCLE_TIMEOUT_S = 60.0
@@ -38,6 +39,10 @@ class Place:
     bookies: int
     spare_files: int = _SPARE_FILES
 
+    def meter(self) -> Meter:
+        """Time and CPU time from now on."""
+        return Meter()
+
     @asynccontextmanager
     async def client(self, options: ClientOptions | None = None) -> AsyncIterator[replog.Client]:
         """A client with these bookies embedded; at the end nothing but spare files is left of what was written."""
@@ -47,22 +52,35 @@ class Place:
             self.directory, bookies=self.bookies, options=options, bookie_options=bookie_options
         ) as client:
             yield client
-            if _LOG in await client.logs():
-                await client.delete_log(_LOG)
-                await _recycled(client)
+            if LOG in await client.logs():
+                await client.delete_log(LOG)
+                await recycled(client)
 
     def warm_up(self) -> None:
         """Writes as much as the spare files hold, so that all of them exist."""
-        trio.run(self._warm_up)
-
-    async def _warm_up(self) -> None:
-        data = [os.urandom(MIB)] * 16
-        async with self.client() as client, client.write_log(_LOG) as log:
-            for _ in range(self.spare_files * 64 // len(data)):
-                await log.extend(data)
+        trio.run(warm_up, self, self.spare_files)
 
 
-async def _recycled(client: replog.Client) -> None:
+class AnyPlace(Protocol):
+    """Where clients come from, and what they cost."""
+
+    def meter(self) -> Meter:
+        """Time and CPU time from now on."""
+
+    def client(self, options: ClientOptions | None = None) -> AbstractAsyncContextManager[replog.Client]:
+        """A client, of a place that is as it was found when the client is left."""
+
+
+async def warm_up(place: AnyPlace, spare_files: int) -> None:
+    """Writes so many journal files of 64 MiB in each bookie, and deletes what was written: the memory that the page cache
+    has for them was never used before, and costs several times as much the first time."""
+    data = [os.urandom(MIB)] * 16
+    async with place.client() as client, client.write_log(LOG) as log:
+        for _ in range(spare_files * 64 // len(data)):
+            await log.extend(data)
+
+
+async def recycled(client: replog.Client) -> None:
     """Until the bookies have dropped the deleted ledgers, and reuse their files."""
     with trio.fail_after(_RECYCLE_TIMEOUT_S):
         while any(bookie.statistics()["journal_files"] > 1 for bookie in client.bookies):  # noqa: ASYNC110
@@ -76,16 +94,18 @@ async def _recycled(client: replog.Client) -> None:
 Slices = list[tuple[list[float], list[float]]]  # durations of something else, and then of replog's calls
 
 
-def append_beside(place: Place, seconds: float, entries: list[bytes], other: Callable[[float], list[float]]) -> Slices:
+def append_beside(
+    place: AnyPlace, seconds: float, entries: list[bytes], other: Callable[[float], list[float]]
+) -> Slices:
     """One task appends one entry, or extends by several, and awaits that before the next call. In turns with something
     else on the same disk, a tenth of a second each, so that noise meets both; the last slice has only the other."""
     return trio.run(_append_beside, place, seconds, entries, other)
 
 
 async def _append_beside(
-    place: Place, seconds: float, entries: list[bytes], other: Callable[[float], list[float]]
+    place: AnyPlace, seconds: float, entries: list[bytes], other: Callable[[float], list[float]]
 ) -> Slices:
-    async with place.client() as client, client.write_log(_LOG) as log:
+    async with place.client() as client, client.write_log(LOG) as log:
         await _call_for(log, _SLICE_S, entries)
         slices = [
             (other(min(_SLICE_S, seconds)), await _call_for(log, min(_SLICE_S, seconds), entries))
@@ -107,7 +127,7 @@ async def _call_for(log: LogWriter, seconds: float, entries: list[bytes]) -> lis
     return durations
 
 
-def push(place: Place, seconds: float, entry_bytes: int, in_flight: int) -> Figures:
+def push(place: AnyPlace, seconds: float, entry_bytes: int, in_flight: int) -> Figures:
     """Pushes without waiting for anything but the byte budget, which is that of so many entries."""
     budget = entry_bytes * in_flight
 
@@ -128,7 +148,7 @@ def push(place: Place, seconds: float, entry_bytes: int, in_flight: int) -> Figu
     return trio.run(_append, place, load, seconds, options)
 
 
-def extend(place: Place, seconds: float, entry_bytes: int, entries_per_call: int, calls: int) -> Figures:
+def extend(place: AnyPlace, seconds: float, entry_bytes: int, entries_per_call: int, calls: int) -> Figures:
     """So many tasks call `extend` with so many entries, again and again."""
 
     async def one(log: LogWriter, seconds: float) -> int:
@@ -141,7 +161,7 @@ def extend(place: Place, seconds: float, entry_bytes: int, entries_per_call: int
     return trio.run(_append, place, partial(_side_by_side, one, calls), seconds, None)
 
 
-def append_from_tasks(place: Place, seconds: float, entry_bytes: int, tasks: int) -> Figures:
+def append_from_tasks(place: AnyPlace, seconds: float, entry_bytes: int, tasks: int) -> Figures:
     """So many tasks, each of which awaits its appends one by one."""
 
     async def one(log: LogWriter, seconds: float) -> int:
@@ -169,33 +189,33 @@ async def _side_by_side(one: Load, tasks: int, log: LogWriter, seconds: float) -
     return appended
 
 
-async def _append(place: Place, load: Load, seconds: float, options: ClientOptions | None) -> Figures:
-    async with place.client(options) as client, client.write_log(_LOG) as log:
+async def _append(place: AnyPlace, load: Load, seconds: float, options: ClientOptions | None) -> Figures:
+    async with place.client(options) as client, client.write_log(LOG) as log:
         await load(log, seconds * _WARM_UP_SHARE)
-        meter = Meter()
+        meter = place.meter()
         return meter.figures(await load(log, seconds))
 
 
 # -- scanning -------------------------------------------------------------------------------------------------------
 
 
-def scan(place: Place, seconds: float, batch: Sequence[int]) -> dict[str, Figures]:
+def scan(place: AnyPlace, seconds: float, batch: Sequence[int]) -> dict[str, Figures]:
     """Reads a closed log of a million entries, in batches of entries of these sizes, in three ways."""
     return trio.run(_scan, place, seconds, batch)
 
 
-async def _scan(place: Place, seconds: float, batch: Sequence[int]) -> dict[str, Figures]:
+async def _scan(place: AnyPlace, seconds: float, batch: Sequence[int]) -> dict[str, Figures]:
     batches = 1_000_000 // len(batch) if seconds >= 0.1 else 2
     entries = [os.urandom(entry_bytes) for entry_bytes in batch]
     async with place.client() as client:
-        async with client.write_log(_LOG) as log:
+        async with client.write_log(LOG) as log:
             for _ in range(batches):
                 await log.extend(entries)
         found = {}
         for name, read in (("bytes", _read_bytes), ("arrow", _read_arrow), ("records", _read_records)):
-            scanned, meter, deadline = 0, Meter(), clock() + seconds
+            scanned, meter, deadline = 0, place.meter(), clock() + seconds
             while not scanned or clock() < deadline:
-                async with client.read_log(_LOG) as reader:
+                async with client.read_log(LOG) as reader:
                     scanned += await read(reader)
             if scanned % (batches * len(batch)):
                 raise ValueError("the scan did not find what was written")

@@ -197,6 +197,11 @@ class Authenticator(ABC):
     def mechanism(self) -> str:
         """The name of the mechanism; client and bookie must use the same one."""
 
+    @property
+    def needs_certificates(self) -> bool:
+        """Whether this works only where TLS has verified both sides' certificates: a transport refuses to begin without."""
+        return False
+
     def challenge(self) -> bytes:
         """What a bookie asks with, if the session alone is not enough."""
         return b""
@@ -220,7 +225,7 @@ class RequestHandler(Protocol):
 
     def handle(self, requests: Sequence[Request], reply: Reply) -> None:
         """Takes requests, never waits, and calls `reply` from the trio thread when answers are there: once or
-        several times, in any order, also before it returns."""
+        several times, in any order, also before it returns. `reply` is one and the same object for a connection."""
 
 
 class Transport(ABC):

@@ -62,12 +62,13 @@ class Asker:
         self.answers: dict[int, Response] = {}
         self.order: list[int] = []
         self._ids = itertools.count(1)
+        self._reply = self._answered  # one object, as the contract says
 
     def send(self, *requests: Request) -> list[int]:
         """Hands requests over, all at once; returns their ids."""
         for request in requests:
             request.request_id = next(self._ids)
-        self.server.handle(requests, self._answered)
+        self.server.handle(requests, self._reply)
         return [request.request_id for request in requests]
 
     def _answered(self, responses: Sequence[Response]) -> None:
@@ -491,3 +492,31 @@ async def test_a_drop_that_finds_no_space_says_so_and_changes_nothing(monkeypatc
         await until(lambda: not served.server.is_read_only)
         assert (await served.ask(add(a_batch(1)))).status is Status.OK
         assert any(isinstance(each, SetMarks) for commit in served.storage.commits for each in commit)
+
+
+async def test_what_two_connections_bring_shares_commits() -> None:
+    """An inline commit is one for each connection: where several take turns, the thread gathers for all of them."""
+    options = BookieOptions(storage="memory", commit_inline_when_idle=True)
+    storage = FaultyStorage(MemoryStorage(), is_instant=False)
+    async with serving(options, storage=storage) as served:
+        other = Asker(served.server)
+        for first in range(4):
+            await served.ask(add(a_batch(first)))
+        storage.threads.clear()
+        for first in range(4, 8):
+            lone = add(a_batch(first))
+            lone.alone = True
+            await (other, served)[first % 2].ask(lone)
+        assert threading.current_thread() not in storage.threads
+
+
+async def test_answers_for_one_connection_come_together() -> None:
+    storage = FaultyStorage(MemoryStorage(), is_instant=False)
+    async with serving(storage=storage) as served:
+        told: list[int] = []
+        server = served.server
+        server.handle([add(a_batch(each)) for each in range(5)], lambda responses: told.append(len(responses)))
+        with trio.fail_after(5):
+            while sum(told) < 5:
+                await trio.sleep(0.001)
+        assert len(told) < 5

@@ -16,6 +16,7 @@ from replog.abc import Identity, Role
 from replog.errors import RemoteProtocolError
 from replog.protocol import wire
 from replog.protocol.messages import (
+    AddRequest,
     AdminCommand,
     AdminRequest,
     ReadLastAddConfirmedRequest,
@@ -153,6 +154,8 @@ class Session:
                 self._reply([Response(request.request_id, Status.UNAUTHORIZED, detail=problem)])
             else:
                 requests.append(request)
+        if requests and isinstance(last := requests[-1], AddRequest) and self._splitter.is_empty:
+            last.alone = True  # nothing else has arrived: whoever waits in this thread, waits for this
         self._is_handling = True
         try:
             if requests:

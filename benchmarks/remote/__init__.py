@@ -1,0 +1,1 @@
+"""Bookies in processes of their own, on loopback: what appends and scans cost over TCP."""
