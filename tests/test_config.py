@@ -266,7 +266,7 @@ def shown(default: object) -> str:
     if isinstance(default, int) and not isinstance(default, bool) and default >= 1 << 20:
         assert default % (1 << 20) == 0
         return f"{default >> 20} MiB"
-    return "none" if default is None else str(default).lower()
+    return "none" if default in (None, ()) else str(default).lower()
 
 
 @pytest.mark.parametrize(("options", "field"), FIELDS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 
 from replog.protocol.effects import SendAdd
-from replog.protocol.messages import AddRequest, FenceRequest, ReadRequest, Request, Response, Status, size_of
+from replog.protocol.messages import AddRequest, FenceRequest, LedgerRequest, ReadRequest, Response, Status, size_of
 from tests.protocol.driving import Cluster
 
 
@@ -38,6 +38,6 @@ def test_only_one_status_says_that_something_is_absent() -> None:
 
 def test_every_request_names_its_ledger_and_itself() -> None:
     """B7, T1: key, ledger and request id in each; a term in each that writes or fences."""
-    for kind in Request.__args__:
+    for kind in LedgerRequest.__args__:
         names = [field.name for field in attrs.fields(kind)]
         assert names[:3] == ["request_id", "ledger_id", "key"]
