@@ -196,7 +196,12 @@ class AdministrationError(BookieError):
 
 class AuthenticationError(ReplogError):
     """Somebody could not prove who they are: a client to a bookie, or a bookie to a client. Raised by authenticators; what
-    connects raises `BookieRefusedError` with the same words. Retry: no, mend the credentials. Outcome: not written."""
+    connects raises `BookieRefusedError` with the same words. `detail` is for the log of who judged, and told to nobody else.
+    Retry: no, mend the credentials. Outcome: not written."""
+
+    def __init__(self, message: str, detail: str = "") -> None:
+        super().__init__(message)
+        self.detail = detail
 
 
 # -- metastore ----------------------------------------------------------------------------------------------------

@@ -36,6 +36,8 @@ _BUILTINS = (
     ("memory-transport", "replog.transports.memory", ""),
     ("tcp-transport", "replog.transports.tcp", ""),
     ("no-authentication", "replog.authentication.nothing", ""),
+    ("secret-authentication", "replog.authentication.secret", ""),
+    ("tls-authentication", "replog.authentication.tls", ""),
     ("memory-metastore", "replog.metastores.memory", ""),
     ("lmdb-metastore", "replog.metastores.lmdb", ""),
 )

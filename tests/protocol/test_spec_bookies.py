@@ -130,8 +130,8 @@ def test_b7_who_does_not_know_the_password_reads_nothing() -> None:
 
 
 def test_b7_every_request_carries_the_key() -> None:
-    """B7: no message slips by without it."""
-    for kind in messages.Request.__args__:
+    """B7: no message about a ledger slips by without it."""
+    for kind in messages.LedgerRequest.__args__:
         assert "key" in {field.name for field in attrs.fields(kind)}
 
 

@@ -1,0 +1,72 @@
+"""Authentication by mutual TLS: a client is who its certificate says, which the bookie's authority has signed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+
+from replog.abc import Authenticator, Identity, Peer, Role
+from replog.errors import AuthenticationError, ConfigError
+from replog.hookspecs import Backend, hookimpl
+
+
+@attrs.frozen
+class TlsIdentityOptions:
+    """For bookies. `clients`: names of which a certificate must have one; none given: whoever the authority signed.
+    `administrators`: names that may connect too, and administer."""
+
+    clients: tuple[str, ...] = ()
+    administrators: tuple[str, ...] = ()
+
+
+class TlsIdentity(Authenticator):
+    """Believes what TLS has verified. Both sides are proven by TLS itself, so nothing is said here."""
+
+    __slots__ = ("_administrators", "_clients")
+
+    def __init__(self, options: TlsIdentityOptions) -> None:
+        self._clients = frozenset(options.clients)
+        self._administrators = frozenset(options.administrators)
+
+    @property
+    def mechanism(self) -> str:
+        return "tls"
+
+    @property
+    def needs_certificates(self) -> bool:
+        return True
+
+    def respond(self, challenge: bytes, session: bytes) -> bytes:
+        return b""
+
+    def verify(self, peer: Peer, challenge: bytes, response: bytes, session: bytes) -> tuple[Identity, bytes]:
+        names = peer.certificate_names
+        if not names:
+            problem = "no certificate with a name was shown: the client needs a tls_certificate_file"
+            raise AuthenticationError(f"{problem}, and the bookie a tls_ca_file to verify it with")
+        administering = [name for name in names if name in self._administrators]
+        if administering:
+            return Identity(administering[0], frozenset(Role)), b""
+        allowed = [name for name in names if name in self._clients or not self._clients]
+        if not allowed:
+            raise AuthenticationError(
+                f"the certificate of {', '.join(names)} is in order, but that name may not connect to this bookie",
+                detail="add it to the option `clients` of the bookie's authentication if it should",
+            )
+        return Identity(allowed[0], frozenset({Role.CLIENT})), b""
+
+    def confirm(self, response: bytes, proof: bytes, session: bytes) -> None:
+        pass  # TLS has verified the bookie's certificate, and its host's name
+
+
+@hookimpl
+def replog_authenticators() -> Sequence[Backend[Authenticator]]:
+    """Offers "tls"."""
+    return [Backend("tls", _open, TlsIdentityOptions, summary="the names in certificates: mutual TLS")]
+
+
+def _open(rest: str, options: TlsIdentityOptions) -> Authenticator:
+    if rest:
+        raise ConfigError(f"tls:{rest}: as authentication it has no address, only options, as tls:?administrators=ops")
+    return TlsIdentity(options)
