@@ -1,4 +1,5 @@
-"""For those who write plugins or test what is built on replog: exams of the seams, and faults on demand.
+"""For those who write plugins or test what is built on replog: exams of the seams, faults on demand,
+and a judge of what happened.
 
 Names are imported when they are first used, so that importing this package costs nothing.
 """
@@ -9,9 +10,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from replog.testing.authenticator_exam import check_authenticator
     from replog.testing.faults import Call, Fault, FaultyMetastore
+    from replog.testing.history import Finding, History, judge, read_histories
     from replog.testing.metastore_exam import check_metastore
+    from replog.testing.proxy import TcpProxy, Weather, serve_proxy
     from replog.testing.storage_exam import check_storage, check_storage_damage
     from replog.testing.transport_exam import check_transport
 
@@ -20,10 +22,16 @@ __all__ = [
     "check_storage_damage",
     "check_metastore",
     "check_transport",
-    "check_authenticator",
     "FaultyMetastore",
     "Fault",
     "Call",
+    "serve_proxy",
+    "TcpProxy",
+    "Weather",
+    "History",
+    "read_histories",
+    "judge",
+    "Finding",
 ]
 
 _PLACES = {
@@ -31,10 +39,16 @@ _PLACES = {
     "check_storage_damage": "storage_exam",
     "check_metastore": "metastore_exam",
     "check_transport": "transport_exam",
-    "check_authenticator": "authenticator_exam",
     "FaultyMetastore": "faults",
     "Fault": "faults",
     "Call": "faults",
+    "serve_proxy": "proxy",
+    "TcpProxy": "proxy",
+    "Weather": "proxy",
+    "History": "history",
+    "read_histories": "history",
+    "judge": "history",
+    "Finding": "history",
 }
 
 

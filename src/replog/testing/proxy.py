@@ -1,0 +1,325 @@
+"""A TCP proxy that does to connections what networks do: delay, loss, silence one way or both ways, resets, half-closing.
+
+It forwards bytes between clients and one bookie, which is made to advertise the proxy's address (the option `advertise` of
+the TCP transport). What cannot be done above the kernel is modelled, and this is how:
+
+- *Packet loss* never shows in a TCP stream; what shows is time. So each segment of 1448 bytes is "lost" with a chance, and
+  then it and all behind it wait for its retransmission: 0.2 s, as Linux waits at least, twice as long if it is lost again.
+  A kernel often recovers sooner (fast retransmission): this is the hard case.
+- *A black hole* lets nothing through, neither bytes nor the end of a connection; both sides think that they are connected.
+  When it ends, what was held goes through, as if it were sent again. Somebody who connects meanwhile gets a connection, and
+  silence, where a real network gives no connection: for both, only a deadline helps.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+import random
+import socket
+import struct
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import attrs
+import trio
+
+from replog.nursery import open_service_nursery
+
+_CHUNK_BYTES = 16 << 10
+_HELD_BYTES_MAX = 1 << 20  # in one direction of one connection: behind it the sender is held up
+_SEGMENT_BYTES = 1448
+_RETRANSMIT_S = 0.2
+_RETRANSMITS_MAX = 5
+_LINGER_NOT = struct.pack("ii", 1, 0)  # closing then sends a reset
+
+
+@attrs.frozen(kw_only=True)
+class Weather:
+    """What happens to bytes in one direction. `delay_s` and up to `jitter_s` more for each chunk, never out of order;
+    `bytes_per_s`: bandwidth, None for as much as there is; `loss`: the chance of each segment to be lost once."""
+
+    delay_s: float = 0.0
+    jitter_s: float = 0.0
+    bytes_per_s: float | None = None
+    loss: float = 0.0
+
+    def __attrs_post_init__(self) -> None:
+        if not (self.delay_s >= 0 and self.jitter_s >= 0 and 0 <= self.loss < 1):
+            raise ValueError(f"{self}: delay_s and jitter_s are at least 0, loss is at least 0 and less than 1")
+        if self.bytes_per_s is not None and not self.bytes_per_s > 0:
+            raise ValueError(f"{self}: bytes_per_s is above 0, or None")
+
+    def wait_s(self, size_bytes: int, chance: random.Random) -> float:
+        """How long a chunk of this size is on its way, beside the bandwidth."""
+        wait_s = self.delay_s + (self.jitter_s * chance.random() if self.jitter_s else 0.0)
+        if self.loss:
+            for _ in range(math.ceil(size_bytes / _SEGMENT_BYTES)):
+                lost = 0
+                while lost < _RETRANSMITS_MAX and chance.random() < self.loss:
+                    wait_s += _RETRANSMIT_S * 2**lost
+                    lost += 1
+        return wait_s
+
+
+CALM = Weather()
+
+
+class Direction:
+    """Where bytes go: to the bookie, or to its clients. `weather` may be changed at any time; `is_open` is False in a black
+    hole."""
+
+    def __init__(self) -> None:
+        self.weather = CALM
+        self.forwarded_bytes = 0
+        self._opened = trio.Event()
+        self._opened.set()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether anything goes through."""
+        return self._opened.is_set()
+
+    def swallow(self) -> None:
+        """From now on a black hole."""
+        if self._opened.is_set():
+            self._opened = trio.Event()
+
+    def let_through(self) -> None:
+        """What was held goes on."""
+        self._opened.set()
+
+    async def wait_open(self) -> None:
+        """Returns when something goes through."""
+        while not self._opened.is_set():
+            await self._opened.wait()
+
+
+class TcpProxy:
+    """Forwards connections to `target`, which is "HOST:PORT" and may be changed for those to come. Made by `serve_proxy`;
+    belongs to the trio run that made it. All chance comes from `seed`. `connections` counts those accepted so far."""
+
+    def __init__(self, target: str, seed: int | str) -> None:
+        self.target = target
+        self.address = ""
+        self.to_bookie = Direction()
+        self.to_client = Direction()
+        self.connections = 0
+        self._seed = seed
+        self._is_cut = False
+        self._open: set[_Forwarded] = set()
+
+    @property
+    def open_connections(self) -> int:
+        """How many connections there are now."""
+        return len(self._open)
+
+    def cut(self) -> None:
+        """Resets all connections, and everyone who connects, until `mend`: as a host does where nobody listens."""
+        self._is_cut = True
+        self.reset()
+
+    def reset(self) -> None:
+        """Resets the connections that there are, at both ends. New ones are welcome."""
+        for each in list(self._open):
+            each.reset()
+
+    def swallow(self) -> None:
+        """A black hole, both ways. For one way: `to_bookie.swallow()`, `to_client.swallow()`."""
+        self.to_bookie.swallow()
+        self.to_client.swallow()
+
+    def set_weather(self, weather: Weather) -> None:
+        """The same in both directions."""
+        self.to_bookie.weather = self.to_client.weather = weather
+
+    def half_close(self) -> None:
+        """Tells clients that the bookie has finished, while what they send is still taken: a slow close. The connections
+        end when the clients end them."""
+        for each in list(self._open):
+            each.half_close()
+
+    def mend(self) -> None:
+        """All is well again."""
+        self._is_cut = False
+        self.set_weather(CALM)
+        self.to_bookie.let_through()
+        self.to_client.let_through()
+
+    def _refuses(self) -> bool:
+        return self._is_cut
+
+    async def _serve(self, client: trio.SocketStream) -> None:
+        if self._refuses():
+            _reset(client)
+            return
+        self.connections += 1
+        number = self.connections
+        host, _, port = self.target.rpartition(":")
+        try:
+            bookie = await trio.open_tcp_stream(host.strip("[]"), int(port))
+        except OSError:
+            _reset(client)  # nobody listens there
+            return
+        if self._refuses():
+            _reset(client)
+            _reset(bookie)
+            return
+        forwarded = _Forwarded(self, client, bookie, f"{self._seed}/{number}")
+        self._open.add(forwarded)
+        try:
+            await forwarded.run()
+        finally:
+            self._open.discard(forwarded)
+
+
+class _Ending(enum.Enum):
+    PEACE = enum.auto()
+    SOURCE_RESET = enum.auto()
+    SINK_RESET = enum.auto()
+
+
+class _Forwarded:
+    """One client's connection."""
+
+    def __init__(self, proxy: TcpProxy, client: trio.SocketStream, bookie: trio.SocketStream, seed: str) -> None:
+        self._client = client
+        self._bookie = bookie
+        self._scope = trio.CancelScope()
+        self._to_bookie = _Pump(client, bookie, proxy.to_bookie, random.Random(f"{seed}/to bookie"))
+        self._to_client = _Pump(bookie, client, proxy.to_client, random.Random(f"{seed}/to client"))
+
+    async def run(self) -> None:
+        """Forwards until both ends have finished, or one was reset: then the other one is, too."""
+        is_peaceful = False
+        try:
+            with self._scope:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._forward, self._to_bookie, self._to_client)
+                    nursery.start_soon(self._forward, self._to_client, self._to_bookie)
+                is_peaceful = True
+        finally:
+            for stream in (self._client, self._bookie):
+                if is_peaceful:
+                    stream.socket.close()
+                else:
+                    _reset(stream)
+
+    async def _forward(self, pump: _Pump, opposite: _Pump) -> None:
+        ending = await pump.run()
+        if ending is _Ending.SINK_RESET:
+            await opposite.direction.wait_open()  # the reset comes from there, and has to go through a black hole, too
+        if ending is not _Ending.PEACE:
+            self._scope.cancel()
+
+    def reset(self) -> None:
+        self._scope.cancel()
+
+    def half_close(self) -> None:
+        self._to_client.finish_early()
+
+
+class _Pump:
+    """One direction of one connection. What was read waits until it is due; a bounded number of bytes does."""
+
+    def __init__(
+        self, source: trio.SocketStream, sink: trio.SocketStream, direction: Direction, chance: random.Random
+    ) -> None:
+        self.direction = direction
+        self._source = source
+        self._sink = sink
+        self._chance = chance
+        self._held: deque[tuple[float, bytes]] = deque()  # when it is due, and what; b"" is the end
+        self._held_bytes = 0
+        self._changed = trio.Event()
+        self._last_due_s = 0.0
+        self._is_source_reset = False
+        self._reading = trio.CancelScope()
+
+    async def run(self) -> _Ending:
+        """Forwards until the source ends, or one of the ends was reset."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._read)
+            try:
+                await self._write()
+            except trio.BrokenResourceError:
+                nursery.cancel_scope.cancel()
+                return _Ending.SINK_RESET
+        return _Ending.SOURCE_RESET if self._is_source_reset else _Ending.PEACE
+
+    def finish_early(self) -> None:
+        """Nothing more is read; what was, still arrives, and then the end."""
+        self._reading.cancel()
+
+    async def _read(self) -> None:
+        with self._reading:
+            await self._read_to_the_end()
+        self._hold(b"")
+
+    async def _read_to_the_end(self) -> None:
+        while True:
+            await self.direction.wait_open()
+            while self._held_bytes >= _HELD_BYTES_MAX:
+                await self._wait_for_change()
+            try:
+                data = await self._source.receive_some(_CHUNK_BYTES)
+            except trio.BrokenResourceError:
+                self._is_source_reset = True
+                return
+            if not data:
+                return
+            self._hold(bytes(data))
+
+    def _hold(self, data: bytes) -> None:
+        weather = self.direction.weather
+        due_s = max(self._last_due_s, trio.current_time() + weather.wait_s(len(data), self._chance))
+        if weather.bytes_per_s is not None:
+            due_s += len(data) / weather.bytes_per_s
+        self._last_due_s = due_s
+        self._held.append((due_s, data))
+        self._held_bytes += len(data)
+        self._changed.set()
+
+    async def _write(self) -> None:
+        while True:
+            while not self._held:
+                await self._wait_for_change()
+            due_s, data = self._held[0]
+            if due_s > trio.current_time():
+                await trio.sleep_until(due_s)
+            await self.direction.wait_open()
+            self._held.popleft()
+            self._held_bytes -= len(data)
+            self._changed.set()
+            if not data:
+                if not self._is_source_reset:
+                    await self._sink.send_eof()
+                return
+            await self._sink.send_all(data)
+            self.direction.forwarded_bytes += len(data)
+
+    async def _wait_for_change(self) -> None:
+        self._changed = trio.Event()
+        await self._changed.wait()
+
+
+def _reset(stream: trio.SocketStream) -> None:
+    if stream.socket.fileno() >= 0:
+        stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_NOT)
+        stream.socket.close()
+
+
+@asynccontextmanager
+async def serve_proxy(target: str = "127.0.0.1:0", *, seed: int | str = 0) -> AsyncIterator[TcpProxy]:
+    """A proxy before `target`, listening at `proxy.address` on the loopback while the context is open; leaving it resets what
+    is connected. `target` may be set later, when the bookie has started: it has to advertise the proxy's address."""
+    proxy = TcpProxy(target, seed)
+    async with AsyncExitStack() as stack:
+        (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        stack.push_async_callback(trio.aclose_forcefully, listener)
+        host, port = listener.socket.getsockname()[:2]
+        proxy.address = f"{host}:{port}"
+        nursery = await stack.enter_async_context(open_service_nursery())
+        nursery.start_soon(trio.serve_listeners, proxy._serve, [listener])
+        yield proxy
