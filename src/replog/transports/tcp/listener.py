@@ -204,8 +204,9 @@ class Listener:
         while True:
             await trio.sleep(_LOOK_S)
             now_s = trio.current_time()
+            is_room_scarce = self._budget.waiting > 0
             for session in list(self._sessions):
-                session.look(now_s)
+                session.look(now_s, is_room_scarce=is_room_scarce)
 
 
 def _listen(family: int, where: tuple[object, ...]) -> socket.socket:

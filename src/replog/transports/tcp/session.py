@@ -1,8 +1,8 @@
 """The bookie's end of a connection: requests come in as frames, answers go out, and both are bounded in bytes.
 
 What was asked and is not answered, what is being received and what waits to be sent is charged to the session; while that
-is too much, nothing more is read from it. So a client that sends and does not read, or asks for more than it takes, stops
-itself, and nobody else.
+is too much, nothing more is read from it, nor handed on of what was read. So a client that sends and does not read, or
+asks for more than it takes, stops itself, and nobody else.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ class Budget:
     def __init__(self, total_bytes_max: int) -> None:
         self.total_bytes_max = total_bytes_max
         self.used_bytes = 0
+        self.waiting = 0  # sessions that wait for room
         self._freed = trio.Event()
 
     def charge(self, change_bytes: int) -> None:
@@ -56,10 +57,14 @@ class Budget:
 
     async def wait_for_room(self, size_bytes: int) -> None:
         """Returns when there is room."""
-        while not self.has_room(size_bytes):
-            if self._freed.is_set():
-                self._freed = trio.Event()
-            await self._freed.wait()
+        self.waiting += 1
+        try:
+            while not self.has_room(size_bytes):
+                if self._freed.is_set():
+                    self._freed = trio.Event()
+                await self._freed.wait()
+        finally:
+            self.waiting -= 1
 
 
 class Session:
@@ -89,13 +94,17 @@ class Session:
         self._waiting_bytes = 0  # of the stream, as charged
         self._is_waiting = False  # for room: until then nothing is expected of the client
         self._outbox: list[bytes] = []
+        self._outbox_bytes = 0
+        self._largest_answer_bytes = 0  # to a read, so far: the next one may be as large, however little it asks for
         self._is_handling = False
         self._is_draining = False
         self._told = trio.Event()  # something was answered or sent
+        self._ended = trio.Event()
         self._scope = trio.CancelScope()
         now_s = trio.current_time()
         self._heard_at_s = self._taken_at_s = now_s
         self._taken_bytes = 0
+        self._mark_bytes, self._marked_at_s = 0, now_s  # what has to be taken, since when, if room is scarce
         self._reply = self._answered  # one object: answers to one session are recognized by it
         stream.on_sent = self._sent
 
@@ -110,20 +119,21 @@ class Session:
         except OSError as error:
             self.problem = f"the connection broke: {error}"
         finally:
+            self._stream.on_sent = self._told.set
             self._stream.close()
             self._charges.clear()
             self._changing.clear()
             self._charge(-self._charged_bytes)
             self._told.set()
+            self._ended.set()
 
     # -- requests -------------------------------------------------------------------------------------------------
 
     async def _receive(self, early: Sequence[Frame]) -> None:
-        self._handle(early)
+        await self._take(early)
         while not self._is_draining:
             begun_bytes = self._splitter.begun_bytes
             if begun_bytes != self._begun_bytes:
-                self._charge(-self._begun_bytes)
                 await self._wait_for_room(begun_bytes)
                 self._charge(begun_bytes)
                 self._begun_bytes = begun_bytes
@@ -138,12 +148,32 @@ class Session:
                 self._begun_at_s = None
             elif frames or self._begun_at_s is None:
                 self._begun_at_s = self._heard_at_s
-            self._handle(frames)
-        await trio.sleep_forever()  # until `drain` ends it
+            if frames:
+                self._charge(-self._begun_bytes)  # it has ended: from here on its request is charged
+                self._begun_bytes = 0
+                await self._take(frames)
+        await self._discard()
 
-    def _handle(self, frames: Sequence[Frame]) -> None:
+    async def _take(self, frames: Sequence[Frame]) -> None:
+        """Handles frames, as many at a time as there is room for what they ask."""
+        done = 0
+        while done < len(frames) and not self._is_draining:
+            if done:
+                await self._wait_for_room(0)
+            done = self._handle(frames, done)
+
+    async def _discard(self) -> None:
+        """Until `drain` ends it, or the client goes: what is left unread would cut off what is being sent."""
+        while await self._stream.receive():
+            self._heard_at_s = trio.current_time()
+
+    def _handle(self, frames: Sequence[Frame], first: int) -> int:
+        """Handles frames from this one on, at least one; returns the place of the first one that there is no room for."""
         requests: list[Request] = []
-        for frame in frames:
+        place = first
+        while place < len(frames) and (place == first or self._has_room(0)):
+            frame = frames[place]
+            place += 1
             if frame.kind == wire.PING:
                 self._outbox.append(wire.PONG_FRAME)
                 continue
@@ -154,7 +184,12 @@ class Session:
                 self._reply([Response(request.request_id, Status.UNAUTHORIZED, detail=problem)])
             else:
                 requests.append(request)
-        if requests and isinstance(last := requests[-1], AddRequest) and self._splitter.is_empty:
+        if (
+            requests
+            and place == len(frames)
+            and self._splitter.is_empty
+            and isinstance(last := requests[-1], AddRequest)
+        ):
             last.alone = True  # nothing else has arrived: whoever waits in this thread, waits for this
         self._is_handling = True
         try:
@@ -164,7 +199,10 @@ class Session:
             self._is_handling = False
             if self._outbox:
                 pieces, self._outbox = self._outbox, []
+                self._charge(-self._outbox_bytes)
+                self._outbox_bytes = 0
                 self._write(pieces)
+        return place
 
     def _set_aside(self, request: Request, body_bytes: int) -> None:
         request_id = request.request_id
@@ -172,7 +210,7 @@ class Session:
             raise RemoteProtocolError(f"request id {request_id} is used again before its answer")
         size_bytes = _REQUEST_BYTES + body_bytes
         if isinstance(request, ReadRequest):
-            size_bytes += max(0, min(request.bytes_max, _ANSWER_BYTES_MAX))
+            size_bytes += max(0, min(request.bytes_max, _ANSWER_BYTES_MAX), self._largest_answer_bytes)
         elif not isinstance(request, ReadLastAddConfirmedRequest | AdminRequest):
             self._changing.add(request_id)
         self._charges[request_id] = size_bytes
@@ -193,10 +231,24 @@ class Session:
                 continue  # answered twice: the client would not know what to make of it
             self._charge(-freed_bytes)
             self._changing.discard(response.request_id)
-            wire.encode_response(response, pieces)
+            if response.batches:
+                response = self._fitting(response, freed_bytes)
+            answer_bytes = wire.encode_response(response, pieces)
+            if self._is_handling:
+                self._outbox_bytes += answer_bytes
+                self._charge(answer_bytes)
         if not self._is_handling:
             self._write(pieces)
         self._told.set()
+
+    def _fitting(self, response: Response, set_aside_bytes: int) -> Response:
+        """The answer, or if it is larger than expected and there is no room for it, that there is none."""
+        answer_bytes = sum(len(batch.data) for batch in response.batches)
+        self._largest_answer_bytes = max(self._largest_answer_bytes, answer_bytes)
+        if answer_bytes <= set_aside_bytes or self._has_room(answer_bytes):
+            return response
+        problem = f"no room for an answer of {answer_bytes} bytes: the client has asked for too much at once"
+        return Response(response.request_id, Status.TOO_BUSY, detail=problem)
 
     def _write(self, pieces: list[bytes]) -> None:
         self._stream.write(pieces)
@@ -231,22 +283,34 @@ class Session:
             if not self._budget.has_room(size_bytes):
                 await self._budget.wait_for_room(size_bytes)
                 continue
-            self._told = trio.Event()
-            await self._told.wait()
+            await self._wait_until_told()
         self._is_waiting = False
         waited_s = trio.current_time() - started_s
         self._heard_at_s += waited_s
         if self._begun_at_s is not None:
             self._begun_at_s += waited_s
 
-    def look(self, now_s: float) -> None:
-        """Ends the session if its client is too slow, or gone: called now and then."""
+    async def _wait_until_told(self) -> None:
+        """Returns after the next answer, or when something was sent. Several may wait."""
+        if self._told.is_set():
+            self._told = trio.Event()
+        await self._told.wait()
+
+    def look(self, now_s: float, *, is_room_scarce: bool = False) -> None:
+        """Ends the session if its client is too slow, or gone: called now and then. If others have to wait for room, the
+        client has to take all that waits for it in that time; else some is enough."""
         limits = self._options
+        if self._stream.taken_bytes >= self._mark_bytes or not is_room_scarce:
+            self._mark_bytes = self._stream.taken_bytes + self._stream.waiting_bytes
+            self._marked_at_s = now_s
+        if now_s - self._marked_at_s > limits.transfer_timeout_s:
+            self.end(f"it is slow to take the {self._stream.waiting_bytes} bytes that wait for it, and room is scarce")
+            return
         if self._stream.taken_bytes != self._taken_bytes or not self._stream.waiting_bytes:
             self._taken_bytes, self._taken_at_s = self._stream.taken_bytes, now_s
         if now_s - self._taken_at_s > limits.transfer_timeout_s:
             self.end(f"it takes none of the {self._stream.waiting_bytes} bytes that wait for it")
-        elif self._is_waiting:
+        elif self._is_waiting or self._is_draining:
             return
         elif self._begun_at_s is not None and now_s - self._begun_at_s > limits.transfer_timeout_s:
             self.end("a message that it began does not end")
@@ -265,7 +329,8 @@ class Session:
         it sets the deadline."""
         self._is_draining = True
         while (self._changing or self._stream.waiting_bytes) and not self._stream.is_closed:
-            self._told = trio.Event()
-            await self._told.wait()
+            await self._wait_until_told()
         self._stream.write([wire.encode_greeting(wire.Refuse(reason, retry=True))])
-        self.end(reason)
+        self.problem = self.problem or reason
+        self._stream.end()
+        await self._ended.wait()

@@ -39,18 +39,19 @@ class Stream:
         self._blocked = trio.Event()
         self._receive_bytes = _RECEIVE_BYTES_MIN
         self._is_drained = True
+        self._is_broken = self._is_ending = False
 
     # -- out ------------------------------------------------------------------------------------------------------
 
     def write(self, pieces: Sequence[bytes]) -> None:
         """Sends these, or keeps them until the socket takes them. Never waits, never fails: whoever receives learns that
         the connection is gone."""
-        if self.is_closed:
+        if self.is_closed or self._is_broken:
             return
         if not self._waiting and len(pieces) <= _PIECES_MAX:
             size = sum(map(len, pieces))
             sent = self._send(pieces)
-            if sent == size:
+            if sent == size or self._is_broken:
                 return
             self._keep(pieces, sent)
         else:
@@ -98,6 +99,7 @@ class Stream:
 
     def break_off(self) -> None:
         """Sending failed: ends the connection, so that the receiving task wakes and sees it."""
+        self._is_broken = True
         self._waiting.clear()
         self.waiting_bytes = 0
         self.on_sent()
@@ -116,6 +118,8 @@ class Stream:
                 self._send_waiting()
                 self.on_sent()
             self._blocked = trio.Event()
+            if self._is_ending:
+                self._end_writing()
 
     # -- in -------------------------------------------------------------------------------------------------------
 
@@ -142,6 +146,17 @@ class Stream:
             return data
 
     # -- the end --------------------------------------------------------------------------------------------------
+
+    def end(self) -> None:
+        """Nothing more will be written: tells the peer so when all is sent. What it says still can be received."""
+        self._is_ending = True
+        if not self._waiting:
+            self._end_writing()
+
+    def _end_writing(self) -> None:
+        if not self.is_closed:
+            with suppress(OSError):  # it may have ended by itself
+                self._socket.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
         """Closes the socket. Idempotent. What waits to be sent is dropped."""
