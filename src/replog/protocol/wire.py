@@ -53,7 +53,8 @@ HELLO, WELCOME, PROVE, READY, REFUSE, PING, PONG = range(1, 8)
 ADD, FENCE, RECOVERY_READ, READ, READ_LAST_ADD_CONFIRMED, WRITE_LAST_ADD_CONFIRMED, ADMIN = range(16, 23)
 RESPONSE = 32
 
-_CHECKSUM_BYTES = 4
+_CHECKSUM = struct.Struct("<I")
+_SEALED = struct.Struct("<IIBBHQ")  # the header without its checksum
 _RECOVERY, _ALONE = 1, 2
 _ADD = struct.Struct("<qqq32sI")  # ledger id, term, last add confirmed, key, CRC32C of an HMAC batch or 0
 _FENCE = struct.Struct("<qq32s")
@@ -85,8 +86,8 @@ class Frame:
 def seal(kind: int, flags: int, request_id: int, fields: bytes, body_bytes: int = 0) -> bytes:
     """The header and the fields of a frame; a body of so many bytes is to follow."""
     size = HEADER.size + len(fields) + body_bytes
-    unsealed = HEADER.pack(0, size, len(fields), kind, flags, 0, request_id) + fields
-    return crc32c(memoryview(unsealed)[_CHECKSUM_BYTES:]).to_bytes(4, "little") + unsealed[_CHECKSUM_BYTES:]
+    sealed = _SEALED.pack(size, len(fields), kind, flags, 0, request_id) + fields
+    return _CHECKSUM.pack(crc32c(sealed)) + sealed
 
 
 # -- requests -----------------------------------------------------------------------------------------------------
@@ -466,9 +467,10 @@ class FrameSplitter:
             if body > end:
                 self.begun_bytes = size
                 break
-            if crc32c(memoryview(data)[start + _CHECKSUM_BYTES : body]) != checksum:
+            sealed = data[start + _CHECKSUM.size : body]
+            if crc32c(sealed) != checksum:
                 raise RemoteProtocolError("a frame that does not match its checksum")
-            fields = data[start + HEADER.size : body]
+            fields = sealed[_SEALED.size :]
             if start + size <= end:
                 found.append(Frame(kind, flags, request_id, fields, data[body : start + size]))
                 start += size

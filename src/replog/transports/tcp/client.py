@@ -14,7 +14,7 @@ from replog.protocol.wire import Frame, FrameSplitter
 from replog.transports.tcp.options import TcpOptions
 from replog.transports.tcp.stream import Stream
 
-_FEW = 4  # requests under way: with fewer, one goes out at once; with more, it waits for others of this tick
+_FEW = 4  # requests of one tick: where there are more, they wait for each other, and go out together
 _LARGE_BYTES = 16 << 10  # such a request goes out at once: it is worth a system call of its own
 
 
@@ -25,7 +25,9 @@ class TcpConnection(Connection):
         "_bookie_id",
         "_flush_scheduled",
         "_frame_bytes_max",
+        "_gathered",
         "_heard_at_s",
+        "_is_gathering",
         "_options",
         "_outbox",
         "_outbox_bytes",
@@ -60,6 +62,8 @@ class TcpConnection(Connection):
         self._outbox_bytes = 0
         self._outstanding = 0
         self._flush_scheduled = False
+        self._gathered = 0  # requests since the last scheduled flush
+        self._is_gathering = False  # there were many, so more are to be expected
         self._heard_at_s = trio.current_time()
         self._scope = trio.CancelScope()
         self._token = trio.lowlevel.current_trio_token()
@@ -80,13 +84,14 @@ class TcpConnection(Connection):
         waiting_bytes = self._stream.waiting_bytes + self._outbox_bytes
         if waiting_bytes and waiting_bytes + size_bytes > self._options.connection_bytes_max:
             raise BookieTooBusyError(self._bookie_id, f"{waiting_bytes} bytes wait to be sent to it")
-        at_once = size_bytes >= _LARGE_BYTES or self._outstanding < _FEW
+        at_once = size_bytes >= _LARGE_BYTES or (self._outstanding < _FEW and not self._is_gathering)
         self._outstanding += len(requests)
         if at_once and not self._outbox:
             self._stream.write(pieces)
             return
         self._outbox += pieces
         self._outbox_bytes += size_bytes
+        self._gathered += len(requests)
         if at_once:
             self._flush()
         elif not self._flush_scheduled:
@@ -95,6 +100,8 @@ class TcpConnection(Connection):
 
     def _flush_scheduled_ones(self) -> None:
         self._flush_scheduled = False
+        self._is_gathering = self._gathered >= _FEW
+        self._gathered = 0
         if self._outbox:
             self._flush()
 
