@@ -383,6 +383,30 @@ class BookieConfig:
     options: BookieOptions = attrs.field(factory=BookieOptions)
 
 
+@asynccontextmanager
+async def served_bookie(config: BookieConfig, *, registry: Registry | None = None) -> AsyncIterator[ServedBookie]:
+    """A bookie that is served inside this app while the context is open, as an object to look at and to look after.
+
+    Clients in the same trio run reach it without a network, others where its option `listen` says. Raises as `embed` does.
+    Leaving it, also when cancelled, answers what was accepted, for a short while; what was acknowledged stays."""
+    plugins = registry or Registry()
+    options = config.options
+    async with AsyncExitStack() as stack:
+        unserved = await stack.enter_async_context(AsyncExitStack())
+        storage = await _enter_storage(unserved, plugins, options.storage, Path(config.directory))
+        if isinstance(config.metastore, Metastore):
+            metastore = config.metastore
+        else:
+            metastore = plugins.open_metastore(config.metastore)
+            stack.push_async_callback(_close, metastore)
+        authenticator = plugins.open_authenticator(options.authentication)
+        ways = _ways(storage, plugins, options)
+        unserved.pop_all()  # from here on, who serves the storage closes it
+        yield await stack.enter_async_context(
+            serving(storage, metastore, ways, options, plugins.observe, authenticator)
+        )
+
+
 async def serve_bookie(
     config: BookieConfig,
     *,
@@ -393,19 +417,6 @@ async def serve_bookie(
 
     Clients in the same trio run reach it without a network, others where its option `listen` says. Raises as `embed` does.
     When it is cancelled, it answers what it accepted, for a short while, and what it acknowledged stays."""
-    plugins = registry or Registry()
-    async with AsyncExitStack() as stack:
-        unserved = await stack.enter_async_context(AsyncExitStack())
-        storage = await _enter_storage(unserved, plugins, config.options.storage, Path(config.directory))
-        if isinstance(config.metastore, Metastore):
-            metastore = config.metastore
-        else:
-            metastore = plugins.open_metastore(config.metastore)
-            stack.push_async_callback(_close, metastore)
-        options = config.options
-        authenticator = plugins.open_authenticator(options.authentication)
-        ways = _ways(storage, plugins, options)
-        unserved.pop_all()  # from here on, who serves the storage closes it
-        await stack.enter_async_context(serving(storage, metastore, ways, options, plugins.observe, authenticator))
-        task_status.started(storage.bookie_id)
+    async with served_bookie(config, registry=registry) as bookie:
+        task_status.started(bookie.server.bookie_id)
         await trio.sleep_forever()

@@ -13,7 +13,7 @@ import re
 import tomllib
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, quote, unquote
@@ -69,6 +69,11 @@ class BackendURL:
         shown = {name: "***" if _SECRET.search(name) else quote(value) for name, value in self.options.items()}
         return f"{self.scheme}:{rest}" + ("?" if shown else "") + "&".join(f"{name}={shown[name]}" for name in shown)
 
+    def with_secrets(self) -> str:
+        """As `parse` reads it, whole: nothing to be shown."""
+        options = "&".join(f"{quote(name)}={quote(value)}" for name, value in self.options.items())
+        return f"{self.scheme}:{quote(self.rest)}" + (f"?{options}" if options else "")
+
 
 # -- from texts to options ----------------------------------------------------------------------------------------
 
@@ -76,24 +81,32 @@ _SIZE = re.compile(r"([+-]?\d[\d_]*)\s*(?:([kmgt])(i?)b)?", re.IGNORECASE | re.A
 _TRUTHS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 
 
+class FaultsError(ConfigError):
+    """A `ConfigError` that knows the `faults` it lists, one by one."""
+
+    def __init__(self, what: str, faults: Sequence[str]) -> None:
+        super().__init__(_report(what, faults))
+        self.faults = tuple(faults)
+
+
 def structure(
     options_class: type[Options], values: Mapping[str, Any], *, what: str, sources: Mapping[str, str] = {}
 ) -> Options:
     """An instance of this attrs class with these values, texts converted to the fields' types.
 
-    Raises `ConfigError` that begins with `what` and lists every fault: unknown options, wrong types, and what the
-    validators say. `sources` tells where the value of an option came from.
+    Raises `FaultsError`, a `ConfigError` that begins with `what` and lists every fault: unknown options, wrong types, and
+    what the validators say. `sources` tells where the value of an option came from.
     """
     try:
         return _converter.structure(dict(values), options_class)
     except cattrs.BaseValidationError as error:
         faults = cattrs.transform_error(error, path="", format_exception=_describe)
-        raise ConfigError(_report(what, [_with_source(fault, sources) for fault in faults])) from error
+        raise FaultsError(what, [_with_source(fault, sources) for fault in faults]) from error
     except ConfigError as error:
-        raise ConfigError(_report(what, [str(error)])) from error
+        raise FaultsError(what, [str(error)]) from error
 
 
-def _report(what: str, faults: list[str]) -> str:
+def _report(what: str, faults: Sequence[str]) -> str:
     return f"{what}: {faults[0]}" if len(faults) == 1 else "\n  - ".join([f"{what}: {len(faults)} faults", *faults])
 
 
@@ -110,7 +123,7 @@ def _describe(error: BaseException, _type: type | None) -> str:
     if isinstance(error, cattrs.ForbiddenExtraKeysError):
         known = ", ".join(field.name for field in attrs.fields(error.cl)) or "none"
         return f"no such option: {', '.join(sorted(map(str, error.extra_fields)))} (there are: {known})"
-    return "; ".join(error.faults) if isinstance(error, _FaultsError) else str(error)
+    return "; ".join(error.faults) if isinstance(error, FaultsError) else str(error)
 
 
 def _structure_int(value: Any, _type: type) -> int:
@@ -229,7 +242,7 @@ def load(
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
     if toml_path is not None:
-        values.update(_read_toml(Path(toml_path), table))
+        values.update(read_toml(Path(toml_path), table))
         sources.update(dict.fromkeys(values, str(toml_path)))
     if environment is not None:
         if not prefix:
@@ -242,7 +255,8 @@ def load(
     return structure(options_class, values, what=options_class.__name__, sources=sources)
 
 
-def _read_toml(path: Path, table: str) -> dict[str, Any]:
+def read_toml(path: Path, table: str = "") -> dict[str, Any]:
+    """A table of a TOML file, {} if it has none of this name; or all of the file. Raises `ConfigError`."""
     try:
         found: Any = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -294,12 +308,6 @@ def positive(value: Any) -> str | None:
     return None if 0 < value < float("inf") else f"{value} is not above 0 and finite"
 
 
-class _FaultsError(ConfigError):
-    def __init__(self, what: str, faults: list[str]) -> None:
-        super().__init__(_report(what, faults))
-        self.faults = faults
-
-
 class Checked:
     """A base of options: however an instance is made, all its checks hold, or `ConfigError` lists what does not."""
 
@@ -312,7 +320,7 @@ class Checked:
                 faults.append(f"{field.name}: {error}")
         faults += [] if faults else self.contradictions()
         if faults:
-            raise _FaultsError(type(self).__name__, faults)
+            raise FaultsError(type(self).__name__, faults)
 
     def contradictions(self) -> list[str]:
         """What cannot be true together, though each option alone may be as it is."""

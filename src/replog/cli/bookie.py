@@ -1,4 +1,4 @@
-"""`replog bookie`: making a bookie's storage, and saying what it is."""
+"""`replog bookie`: a bookie as a process; making its storage, and saying what it is."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from replog.cli.output import (
     print_table,
     watched,
 )
+from replog.cli.serving.command import serve
 from replog.config import BackendURL
 from replog.errors import ConfigError
 from replog.registry import Registry
 
-# The command that runs a bookie comes here too, as the group's callback.
-app = typer.Typer(no_args_is_help=True, help="Make a bookie's storage, or say what it is.")
+app = typer.Typer(invoke_without_command=True, callback=serve)
 
 _FORMAT_FILE = "storage.json"
 _OF_A_FILE_SYSTEM = {"lost+found"}

@@ -21,10 +21,8 @@ def status_of(action: Callable[[], object]) -> int:
             action()
         finally:
             flush()
-    except (ConfigError, StorageIdentityError) as error:
-        return _failed(str(error), 2)
     except ReplogError as error:
-        return _failed(str(error), 1)
+        return _failed(str(error), status_for(error))
     except OutputClosed:
         forget_output()
         return 128 + signal.SIGPIPE
@@ -37,6 +35,11 @@ def status_of(action: Callable[[], object]) -> int:
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
     return 0
+
+
+def status_for(error: ReplogError) -> int:
+    """The exit status of a command that ends by this error."""
+    return 2 if isinstance(error, ConfigError | StorageIdentityError) else 1
 
 
 def _failed(problem: str, status: int) -> int:

@@ -1,0 +1,308 @@
+"""What the process of a bookie is told: flags, over the environment, over a file, over what holds without a word.
+
+Options stand in tables: `bookie`, `storage`, `tcp`, `metrics` and `logging`. An option of the table `tcp` is `[tcp]` in the file,
+`REPLOG_TCP_...` in the environment, `--set tcp....` on the command line; some have a flag of their own. Whatever is wrong
+with any of them is found before anything is done, and said in one error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import attrs
+
+from replog.api import BookieConfig
+from replog.config import (
+    BackendURL,
+    BookieOptions,
+    Checked,
+    FaultsError,
+    at_least,
+    option,
+    positive,
+    read_toml,
+    structure,
+)
+from replog.errors import ConfigError
+from replog.registry import Registry
+from replog.transports.tcp.addresses import DEFAULT_PORT, parse_address
+from replog.transports.tcp.options import TcpOptions
+
+Options = TypeVar("Options")
+
+METASTORE_VARIABLE = "REPLOG_METASTORE"  # what all commands take, if there is no REPLOG_BOOKIE_METASTORE
+LISTEN_DEFAULT = (f"127.0.0.1:{DEFAULT_PORT}",)
+PREFIX = "REPLOG_"
+DEFAULT = "default"
+
+
+def _one_of(*choices: str) -> Any:
+    def check(value: Any) -> str | None:
+        return None if value in choices else f"{value!r} is none of {', '.join(choices)}"
+
+    return check
+
+
+def _address(value: Any) -> str | None:
+    try:
+        parse_address(value)
+    except ConfigError as error:
+        return str(error)
+    return None
+
+
+@attrs.frozen(kw_only=True)
+class ProcessOptions(BookieOptions):
+    """The table `bookie`: those of any bookie, and where this one has its data and its metastore."""
+
+    metastore: str = attrs.field(metadata={"doc": "URL of the metastore that the bookie announces itself in."})
+    data: str = attrs.field(metadata={"doc": "Directory of the bookie's storage; one is made where there is none."})
+    listen: tuple[str, ...] = option(LISTEN_DEFAULT, "HOST:PORT, or the URL of a transport; port 0: any that is free.")
+    commit_inline_when_idle: bool = option(
+        True, "Commit a lone add in the event loop's thread while the disk is fast: less latency."
+    )
+
+
+@attrs.frozen(kw_only=True)
+class MetricsOptions(Checked):
+    """The table `metrics`: where `/metrics` and `/health` are, and what those who ask may cost."""
+
+    listen: str = option("", "HOST:PORT of `/metrics` and `/health`; without one there are none.", _address)
+    connections_max: int = option(16, "Who ask at a time; others are turned away.", at_least(1))
+    request_bytes_max: int = option(16 << 10, "How long a request may be.", at_least(256))
+    timeout_s: float = option(10.0, "How long one may take to ask, and to take the answer.", positive)
+
+
+@attrs.frozen(kw_only=True)
+class LoggingOptions(Checked):
+    """The table `logging`: what is said on standard error, and how."""
+
+    format: str = option("auto", "json, text, or auto: text on a terminal.", _one_of("auto", "json", "text"))
+    level: str = option(
+        "info", "From where on: debug, info, warning, error.", _one_of("debug", "info", "warning", "error")
+    )
+
+
+# In `storage` is what the storage's plugin says.
+TABLES = ("bookie", "storage", "tcp", "metrics", "logging")
+_TABLES_OF_OTHERS = {"client"}
+
+
+@attrs.frozen
+class Shown:
+    """An option as it holds, for people: without secrets. `source` is a file, a variable, a flag, or the default."""
+
+    table: str
+    option: str
+    value: object
+    source: str
+
+
+@attrs.frozen
+class Settings:
+    """All that holds. `options.listen` are URLs, and `options.storage` has its options."""
+
+    options: ProcessOptions
+    tcp: TcpOptions
+    metrics: MetricsOptions
+    logging: LoggingOptions
+    shown: tuple[Shown, ...]
+
+    @property
+    def config(self) -> BookieConfig:
+        """What `serve_bookie` takes."""
+        return BookieConfig(directory=self.options.data, metastore=self.options.metastore, options=self.options)
+
+
+class Layers:
+    """Options by table, each as the last who named it said, and who that was. `faults` are what could not be read."""
+
+    def __init__(self) -> None:
+        self.faults: list[str] = []
+        self.values: dict[str, dict[str, Any]] = {table: {} for table in TABLES}
+        self.sources: dict[str, dict[str, str]] = {table: {} for table in TABLES}
+
+    def give(self, table: str, name: str, value: Any, source: str) -> None:
+        """Says so over what was said before."""
+        self.values[table][name] = value
+        self.sources[table][name] = source
+
+    def read_file(self, path: str) -> None:
+        """A TOML file. The tables of other commands may stand in it."""
+        with self._noting():
+            for table, found in read_toml(Path(path)).items():
+                if table in _TABLES_OF_OTHERS:
+                    continue
+                if table not in TABLES or not isinstance(found, dict):
+                    self.faults.append(f"{path}: {table!r} is none of its tables: {', '.join(TABLES)}")
+                    continue
+                for name, value in found.items():
+                    self.give(table, name, value, path)
+
+    def read_environment(self, environment: Mapping[str, str]) -> None:
+        """All variables of the tables' prefixes."""
+        if METASTORE_VARIABLE in environment:
+            self.give("bookie", "metastore", environment[METASTORE_VARIABLE], METASTORE_VARIABLE)
+        for table in TABLES:
+            prefix = f"{PREFIX}{table.upper()}_"
+            for name in sorted(environment):
+                if name.startswith(prefix):
+                    self.give(table, name[len(prefix) :].lower(), environment[name], name)
+
+    def read_assignments(self, assignments: Sequence[str]) -> None:
+        """What stands behind `--set`: TABLE.OPTION=VALUE."""
+        for each in assignments:
+            place, has_value, value = each.partition("=")
+            table, _, name = place.strip().partition(".")
+            if not has_value or table not in TABLES or not name:
+                known = ", ".join(TABLES)
+                self.faults.append(f"--set {place}: is no TABLE.OPTION=VALUE with one of the tables {known}")
+            else:
+                self.give(table, name, value.strip(), f"--set {place.strip()}")
+
+    @contextmanager
+    def _noting(self) -> Iterator[None]:
+        try:
+            yield
+        except ConfigError as error:
+            self.faults.append(str(error))
+
+
+def settle(layers: Layers, registry: Registry) -> Settings:
+    """What holds after all was said. Raises `ConfigError` with every fault."""
+    return _Settling(layers, registry).settle()
+
+
+class _Settling:
+    def __init__(self, layers: Layers, registry: Registry) -> None:
+        self._layers = layers
+        self._registry = registry
+        self._faults = list(layers.faults)
+
+    def settle(self) -> Settings:
+        options = self._structure("bookie", ProcessOptions)
+        tcp = self._structure("tcp", TcpOptions)
+        metrics = self._structure("metrics", MetricsOptions)
+        logging = self._structure("logging", LoggingOptions)
+        if tcp is not None:
+            with self._noting("tcp"):
+                tcp.is_bookie_tls  # noqa: B018 - raises if it can't be
+        storage = self._storage()
+        listen = self._ways()
+        for name, kind in (("metastore", "metastore"), ("authentication", "authenticator")):
+            self._check_url(kind, self._layers.values["bookie"].get(name), name)
+        if options is None or tcp is None or metrics is None or logging is None or self._faults:
+            raise FaultsError("configuration", self._faults)
+        shown = tuple(
+            each
+            for table, found in (("bookie", options), ("tcp", tcp), ("metrics", metrics), ("logging", logging))
+            for each in self._show(table, attrs.asdict(found, recurse=False))
+        )
+        options = attrs.evolve(options, storage=storage.with_secrets(), listen=listen)
+        return Settings(options, tcp, metrics, logging, (*shown, *self._show("storage", storage.options)))
+
+    def _structure(self, table: str, options_class: type[Options]) -> Options | None:
+        values, sources = self._layers.values[table], self._layers.sources[table]
+        names = [field.name for field in attrs.fields(cast("Any", options_class))]
+        self._faults += [
+            f"{table}.{name} (from {sources[name]}): no such option; there are {', '.join(names)}"
+            for name in values
+            if name not in names
+        ]
+        try:
+            known = {name: value for name, value in values.items() if name in names}
+            return structure(options_class, known, what=table, sources=sources)
+        except FaultsError as error:
+            self._faults += [f"{table}.{_with_hint(table, fault)}" for fault in error.faults]
+        return None
+
+    def _storage(self) -> BackendURL:
+        """The URL with the options of the table `storage`, which its plugin checks here."""
+        text = self._layers.values["bookie"].get("storage", "files")
+        url = BackendURL("files")
+        with self._noting("bookie.storage"):
+            url = BackendURL.parse(str(text))
+            if url.rest:
+                raise ConfigError(f"{url} names a place: that is for --data, or the option `data`")
+            url = attrs.evolve(url, options={**url.options, **_as_texts(self._layers.values["storage"])})
+            backend = self._registry.backend("storage", url.scheme)
+            try:
+                structure(backend.options_class, url.options, what=url.scheme, sources=self._layers.sources["storage"])
+            except FaultsError as error:
+                self._faults += [f"storage.{fault}" for fault in error.faults]
+        return url
+
+    def _ways(self) -> tuple[str, ...]:
+        """The URLs of where to listen: TCP's get the options of the table `tcp`."""
+        given = self._layers.values["bookie"].get("listen", LISTEN_DEFAULT)
+        texts = [each.strip() for each in given.split(",")] if isinstance(given, str) else given
+        ways: list[str] = []
+        if not isinstance(texts, list | tuple) or not all(isinstance(each, str) for each in texts):
+            return ()  # what it is instead, the check of types says
+        for text in filter(None, texts):
+            with self._noting("bookie.listen"):
+                url = self._transport_url(text)
+                has_options = bool(url.options)
+                if url.scheme == "tcp":
+                    parse_address(url.rest)
+                    url = attrs.evolve(url, options={**_as_texts(self._layers.values["tcp"]), **url.options})
+                if has_options or url.scheme != "tcp":  # else the check of the table says it better
+                    self._check_url("transport", url.with_secrets(), "listen")
+                ways.append(url.with_secrets())
+        if not any(texts):
+            self._faults.append("bookie.listen: must name an address at least")
+        return tuple(ways)
+
+    def _transport_url(self, text: str) -> BackendURL:
+        """HOST:PORT is TCP's. It looks like a URL too: one of those begins with what is the scheme of a transport."""
+        schemes = {
+            offer.split()[1]
+            for each in self._registry.plugins()
+            for offer in each.offers
+            if offer.startswith("transport ")
+        }
+        if text.partition(":")[0] in schemes:
+            return BackendURL.parse(text)
+        address, _, options = text.partition("?")
+        return attrs.evolve(BackendURL.parse(f"tcp:?{options}" if options else "tcp:"), rest=address)
+
+    def _check_url(self, kind: str, text: object, name: str) -> None:
+        if isinstance(text, str):  # else it is not given, or the check of types says what it is
+            with self._noting(f"bookie.{name}"):
+                url = BackendURL.parse(text)
+                structure(self._registry.backend(kind, url.scheme).options_class, url.options, what=str(url))
+
+    @contextmanager
+    def _noting(self, place: str) -> Iterator[None]:
+        try:
+            yield
+        except ConfigError as error:
+            self._faults.append(f"{place}: {error}")
+
+    def _show(self, table: str, values: Mapping[str, object]) -> Iterator[Shown]:
+        for name, value in sorted(values.items()):
+            if name in ("metastore", "storage", "authentication"):
+                value = _without_secrets(str(value))
+            elif isinstance(value, tuple):
+                value = [_without_secrets(each) for each in value]
+            yield Shown(table, name, value, self._layers.sources[table].get(name, DEFAULT))
+
+
+def _with_hint(table: str, fault: str) -> str:
+    name, _, what = fault.partition(": ")
+    if what != "it must be given":
+        return fault
+    return f"{name}: must be given: --{name}, or {PREFIX}{table.upper()}_{name.upper()}, or {name} in [{table}]"
+
+
+def _as_texts(values: Mapping[str, Any]) -> dict[str, str]:
+    return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in values.items()}
+
+
+def _without_secrets(text: str) -> str:
+    """As it is, unless a URL has something in it that nobody should read."""
+    url = BackendURL.parse(text) if "?" in text or "@" in text else None
+    return text if url is None or "***" not in str(url) else str(url)

@@ -1,0 +1,148 @@
+"""`replog bookie` as a real process: how it begins, serves and leaves."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+from pathlib import Path
+
+import lmdb
+import pytest
+import trio
+
+import replog
+from replog import ClientOptions, Quorum
+from replog.errors import ReplogError
+from tests.cli.serving.processes import bookie_process, failed
+
+ONE = Quorum(1, 1, 1)
+HASTY = ClientOptions(add_timeout_s=1, add_quorum_timeout_s=2)
+
+
+@pytest.mark.parametrize("storage", ["files", "lmdb"])
+async def test_what_was_written_is_read_again_from_the_next_process(tmp_path: Path, storage: str) -> None:
+    metastore = f"lmdb:{tmp_path / 'metadata'}"
+    identities = []
+    for entry in (b"first", b"second"):
+        with bookie_process(tmp_path, "--storage", storage) as bookie:
+            identities.append(bookie.bookie_id)
+            async with replog.connect(metastore, quorum=ONE) as client:
+                async with client.write_log("orders") as log:
+                    await log.append(entry)
+            assert bookie.stop() == 0
+            assert bookie.wait_for("leaving")["signal"] == "SIGTERM"
+            assert bookie.wait_for("stopped")["level"] == "info"
+    assert identities[0] == identities[1]
+    with bookie_process(tmp_path, "--storage", storage):
+        async with replog.connect(metastore) as client, client.read_log("orders") as reader:
+            assert [record.data async for record in reader] == [b"first", b"second"]
+
+
+def test_it_says_what_it_serves_once_it_can_be_used(tmp_path: Path) -> None:
+    with bookie_process(tmp_path, "--listen", "127.0.0.1:0") as bookie:
+        line = bookie.lines[0]
+        assert list(line)[:4] == ["time", "level", "event", "bookie"]
+        assert line["event"] == "serving"
+        assert line["bookie"].startswith("bookie-")
+        assert line["data"] == str(tmp_path / "bookie")
+        assert line["storage"] == "files"
+        assert line["metastore"] == f"lmdb:{tmp_path / 'metadata'}"
+        assert len(line["listen"]) == 2
+        for address in line["listen"]:
+            host, port = address.removeprefix("tcp:").split(":")
+            socket.create_connection((host, int(port)), 10).close()
+        assert bookie.stop(signal.SIGINT) == 0
+
+
+def test_a_port_in_use(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        arguments = ["--metastore", f"lmdb:{tmp_path / 'm'}", "--data", str(tmp_path / "b"), "--listen", address]
+        status, said = failed(*arguments, "--log-format", "text")
+        assert (status, said.count("\n")) == (2, 1)
+        assert said.startswith(f"replog: tcp:{address}: can't listen there: ")
+        status, said = failed(*arguments)
+        line = json.loads(said)
+        assert (status, line["event"], line["error"]) == (2, "failed", "ConfigError")
+        assert address in line["problem"]
+
+
+def test_a_directory_in_use(tmp_path: Path) -> None:
+    with bookie_process(tmp_path):
+        arguments = ["--metastore", f"lmdb:{tmp_path / 'metadata'}", "--data", str(tmp_path / "bookie")]
+        status, said = failed(*arguments, "--listen", "127.0.0.1:0")
+        assert (status, json.loads(said)["error"]) == (1, "StorageInUseError")
+
+
+async def test_another_cluster_s_metastore_is_refused(tmp_path: Path) -> None:
+    with bookie_process(tmp_path) as bookie:
+        async with replog.connect(f"lmdb:{tmp_path / 'metadata'}", quorum=ONE) as client:
+            async with client.create_ledger() as ledger:
+                await ledger.append(b"mine")
+        assert bookie.stop() == 0
+    arguments = ["--metastore", f"lmdb:{tmp_path / 'other'}", "--data", str(tmp_path / "bookie")]
+    status, said = failed(*arguments, "--listen", "127.0.0.1:0")
+    assert (status, json.loads(said)["error"]) == (2, "StorageIdentityError")
+    expected = ["--set", "storage.expected_bookie_id=bookie-of-somebody-else"]
+    arguments[1] = f"lmdb:{tmp_path / 'metadata'}"
+    status, said = failed(*arguments, "--listen", "127.0.0.1:0", *expected)
+    assert (status, json.loads(said)["error"]) == (2, "StorageIdentityError")
+
+
+def test_a_metastore_that_is_not_there(tmp_path: Path) -> None:
+    missing = tmp_path / "missing"
+    status, said = failed(
+        "--metastore", f"lmdb:{missing}?create=no", "--data", str(tmp_path / "b"), "--listen", "127.0.0.1:0"
+    )
+    line = json.loads(said)
+    assert (status, line["error"]) == (1, "MetastoreError")
+    assert str(missing) in line["problem"]
+
+
+def test_the_second_signal_ends_it_at_once(tmp_path: Path) -> None:
+    """The first one makes it leave, which can't end: somebody else holds the metastore's lock."""
+    patient = ["--metastore", f"lmdb:{tmp_path / 'metadata'}?timeout_s=300"]
+    with bookie_process(tmp_path, *patient) as bookie:
+        with lmdb.open(str(tmp_path / "metadata"), max_dbs=8) as environment, environment.begin(write=True):
+            bookie.process.send_signal(signal.SIGTERM)
+            bookie.wait_for("leaving")
+            assert bookie.stop() == -signal.SIGTERM
+    with bookie_process(tmp_path):
+        pass  # nothing keeps it from being served again
+
+
+async def test_it_leaves_under_load_and_nothing_acknowledged_is_lost(tmp_path: Path) -> None:
+    """Every append that was accepted is answered; what is answered well is there in the next process."""
+    metastore = f"lmdb:{tmp_path / 'metadata'}"
+    acknowledged: list[bytes] = []
+    enough = trio.Event()
+    with bookie_process(tmp_path) as bookie:
+
+        async def write() -> None:
+            with pytest.raises(ReplogError):
+                async with (
+                    replog.connect(metastore, quorum=ONE, options=HASTY) as client,
+                    client.write_log("orders") as log,
+                ):
+                    number = 0
+                    while True:
+                        payloads = [b"%d" % (number + each) for each in range(50)]
+                        await log.extend(payloads)
+                        acknowledged.extend(payloads)
+                        number += len(payloads)
+                        if number >= 1000:
+                            enough.set()
+
+        with trio.fail_after(60):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(write)
+                await enough.wait()
+                assert await trio.to_thread.run_sync(bookie.stop) == 0
+    with bookie_process(tmp_path):
+        async with replog.connect(metastore) as client:
+            async with client.write_log("orders", quorum=ONE):
+                pass  # closes what the writer left
+            async with client.read_log("orders") as reader:
+                found = [record.data async for record in reader]
+    assert found[: len(acknowledged)] == acknowledged
