@@ -123,6 +123,21 @@ def test_connect_reaches_the_metastore(tmp_path: Path) -> None:
             pass
 
 
+def test_bookies_are_looked_at_and_looked_after(client: replog.blocking.Client) -> None:
+    with client.create_ledger() as writer:
+        writer.append(b"one")
+    (bookie,) = client.remote_bookies()
+    assert bookie.bookie_id in repr(bookie)
+    assert not bookie.read_only
+    assert bookie.endpoints[0].scheme == "memory"
+    assert bookie.statistics().numbers["added_entries"] == 1
+    client.delete_ledger(writer.ledger_id)
+    bookie.collect_garbage()  # or the one that the deletion asked for came first
+    assert bookie.statistics().numbers["ledgers_collected"] == 1
+    bookie.compact(is_major=True)
+    assert bookie.scrub() == []
+
+
 # -- errors and leaving ---------------------------------------------------------------------------------------------
 
 

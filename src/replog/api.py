@@ -12,6 +12,7 @@ import trio
 
 from replog.abc import Metastore, Storage, Transport
 from replog.bookie.serving import ServedBookie, Way, close_storage, open_storage, serving, storage_url
+from replog.client.administration import RemoteBookie, remote_bookies
 from replog.client.driving import Surroundings
 from replog.client.ledgers import Ledgers, check_creation, check_password
 from replog.client.membership import Membership
@@ -188,6 +189,11 @@ class Client:
         return metadata
 
     # -- looking ----------------------------------------------------------------------------------------------------
+
+    async def remote_bookies(self) -> list[RemoteBookie]:
+        """All bookies that are announced, wherever they run, to be looked at and looked after; by their ids. Those that this
+        client embeds are among them. Raises `MetastoreError`."""
+        return await remote_bookies(self._ledgers.surroundings.membership)
 
     def statistics(self) -> dict[str, dict[str, float]]:
         """Counters and gauges: of the client, and of each bookie that it embeds, by its id."""

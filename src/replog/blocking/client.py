@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 
 from replog import api
+from replog.blocking.bookies import RemoteBookie
 from replog.blocking.portal import Portal
 from replog.blocking.readers import LedgerReader, LogReader
 from replog.blocking.writers import LedgerWriter, LogWriter
@@ -148,6 +149,11 @@ class Client:
         return self._portal.call(self._client.log_metadata, name)
 
     # -- looking ----------------------------------------------------------------------------------------------------
+
+    def remote_bookies(self) -> list[RemoteBookie]:
+        """All bookies that are announced, wherever they run, to be looked at and looked after; by their ids. Raises
+        `MetastoreError`."""
+        return [RemoteBookie(self._portal, each) for each in self._portal.call(self._client.remote_bookies)]
 
     def statistics(self) -> dict[str, dict[str, float]]:
         """Counters and gauges: of the client, and of each bookie that it embeds, by its id."""

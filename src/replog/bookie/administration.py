@@ -3,37 +3,64 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from importlib.metadata import version
+from typing import Protocol
 
 import attrs
 import trio
 
-from replog.bookie.server import BookieServer
 from replog.bookie.upkeep import Upkeep
 from replog.errors import MetastoreError, StorageError
+from replog.latencies import LatencyHistogram
 from replog.protocol.messages import AdminCommand, Status
+
+# In one answer, which takes half a MiB:
+_DROPPED_TOLD_MAX = 20_000  # ledgers
+_DAMAGE_TOLD_MAX = 500  # batches
+_DESCRIPTION_CHARACTERS_MAX = 200  # of each
+
+
+class _Looked(Protocol):
+    """The part of a bookie that is looked at."""
+
+    def statistics(self) -> dict[str, float]: ...
+
+    def latencies(self) -> Mapping[str, LatencyHistogram]: ...
 
 
 class Administration:
     """Performs what is asked. Who may ask, the transport has seen to."""
 
-    def __init__(self, server: BookieServer, upkeep: Upkeep) -> None:
-        self._server = server
+    def __init__(self, bookie: _Looked, upkeep: Upkeep) -> None:
+        self._bookie = bookie
         self._upkeep = upkeep
+        self._version = version("replog")
 
     async def perform(self, command: AdminCommand) -> tuple[Status, str]:
         """The status and the JSON object to answer with; with UNKNOWN what went wrong."""
         try:
-            return Status.OK, json.dumps(await self._perform(command))
+            return Status.OK, json.dumps(await self._perform(command), ensure_ascii=False)
         except (MetastoreError, StorageError, trio.ClosedResourceError) as error:
             return Status.UNKNOWN, str(error)
 
     async def _perform(self, command: AdminCommand) -> dict[str, object]:
         if command is AdminCommand.COLLECT_GARBAGE:
-            return {"dropped_ledgers": await self._upkeep.collect_garbage()}
+            dropped = await self._upkeep.collect_garbage()
+            return {"dropped_ledgers": dropped[:_DROPPED_TOLD_MAX], "dropped": len(dropped)}
         if command in (AdminCommand.COMPACT, AdminCommand.COMPACT_ALL):
             await self._upkeep.compact(is_major=command is AdminCommand.COMPACT_ALL)
             return {}
         if command is AdminCommand.SCRUB:
-            return {"damage": [attrs.asdict(each) for each in await self._upkeep.scrub()]}
+            damage = await self._upkeep.scrub()
+            told = [
+                attrs.evolve(each, description=each.description[:_DESCRIPTION_CHARACTERS_MAX])
+                for each in damage[:_DAMAGE_TOLD_MAX]
+            ]
+            return {"damage": [attrs.asdict(each) for each in told], "damaged_batches": len(damage)}
         await trio.lowlevel.checkpoint()
-        return {**self._server.statistics(), **self._upkeep.statistics()}
+        return {
+            **self._bookie.statistics(),
+            "version": self._version,
+            "latencies": {name: each.to_json() for name, each in self._bookie.latencies().items()},
+        }

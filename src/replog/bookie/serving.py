@@ -23,6 +23,7 @@ from replog.errors import (
     StorageIdentityError,
 )
 from replog.hookspecs import Event, StorageFailed
+from replog.latencies import LatencyHistogram
 from replog.membership import BOOKIES_KEY, BookieAddress, Endpoint, encode_address
 from replog.nursery import open_service_nursery
 from replog.registry import Registry
@@ -89,8 +90,8 @@ async def serving(
             endpoints = [await _listen(stack, way, server, authenticator) for way in ways]
             async with open_service_nursery() as nursery:
                 upkeep = Upkeep(server, metastore, observe, nursery)
-                server.administer = Administration(server, upkeep).perform
                 bookie = ServedBookie(server, metastore, upkeep, endpoints)
+                server.administer = Administration(bookie, upkeep).perform
                 try:
                     await nursery.start(bookie.announce)
                     upkeep.start()
@@ -120,6 +121,7 @@ class ServedBookie:
         self.endpoints = tuple(endpoints)
         self._metastore = metastore
         self._upkeep = upkeep
+        self._started_at_s = trio.current_time()
 
     async def announce(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Announces the bookie, and whether it takes new entries (B5), until cancelled. Raises `MetastoreError` if it can't
@@ -168,7 +170,13 @@ class ServedBookie:
 
     def statistics(self) -> dict[str, float]:
         """Counters and gauges."""
-        return {**self.server.statistics(), **self._upkeep.statistics()}
+        uptime_s = trio.current_time() - self._started_at_s
+        return {**self.server.statistics(), **self._upkeep.statistics(), "uptime_s": uptime_s}
+
+    def latencies(self) -> dict[str, LatencyHistogram]:
+        """What took how long since the start, in copies: `commit`, a call to the storage; `answer`, from accepting the
+        first request of a commit to answering it."""
+        return self.server.latencies()
 
 
 async def open_storage(registry: Registry, url: BackendURL) -> Storage:

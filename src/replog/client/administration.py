@@ -1,0 +1,139 @@
+"""Bookies as an administrator sees them: what they say of themselves, and what they can be told to do, wherever they run.
+
+Each call goes to the bookie as it is announced then, so a bookie that was restarted elsewhere is found again. A run that was
+begun there goes on to its end, also when who asked is cancelled, or stops waiting.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+import trio
+
+from replog.abc import Damage
+from replog.client.channel import Answer
+from replog.client.membership import Membership
+from replog.errors import AdministrationError, BookieError, BookieTooBusyError, BookieUnreachableError
+from replog.latencies import LatencyHistogram
+from replog.membership import BookieAddress, Endpoint
+from replog.protocol.messages import AdminCommand, AdminRequest, Response, Status
+
+STATISTICS_TIMEOUT_S = 5.0
+GARBAGE_TIMEOUT_S = 600.0
+COMPACT_TIMEOUT_S = 3600.0
+SCRUB_TIMEOUT_S = 24 * 3600.0
+
+
+@attrs.frozen
+class BookieStatistics:
+    """What a bookie says of itself: counters since its start and gauges by names with units, and how long things took:
+    `commit`, a call to its storage; `answer`, from accepting the first request of a commit to answering it."""
+
+    bookie_id: str
+    version: str
+    numbers: Mapping[str, float]
+    latencies: Mapping[str, LatencyHistogram]
+
+
+class RemoteBookie:
+    """A bookie as it was announced when this was made: its `bookie_id`, its `endpoints`, best first, and whether it is
+    `read_only`. Made by `Client.remote_bookies`.
+
+    All calls raise `BookieUnreachableError` if there is no connection, or no answer in time (what was asked for may have been
+    done, or may be under way), `AdministrationError` if the bookie could not do it, or not for this client,
+    `BookieTooBusyError` if others ask for too much, and `MetastoreError` if its address is not to be had.
+    """
+
+    def __init__(self, membership: Membership, bookie_id: str, address: BookieAddress) -> None:
+        self.bookie_id = bookie_id
+        self.endpoints: tuple[Endpoint, ...] = address.endpoints
+        self.read_only = address.read_only
+        self._membership = membership
+
+    def __repr__(self) -> str:
+        return f"<RemoteBookie {self.bookie_id} at {', '.join(map(str, self.endpoints)) or 'no endpoint'}>"
+
+    async def statistics(self, *, timeout_s: float = STATISTICS_TIMEOUT_S) -> BookieStatistics:
+        """What it says of itself now. Any client may ask."""
+        found = await self._ask(AdminCommand.STATISTICS, timeout_s)
+        latencies = found.pop("latencies", {})
+        version = found.pop("version", "")
+        try:
+            numbers = {name: float(value) for name, value in found.items()}
+            histograms = {name: LatencyHistogram.from_json(value) for name, value in latencies.items()}
+        except (TypeError, ValueError, AttributeError) as error:
+            raise self._nonsense(f"its statistics don't read: {error}") from error
+        return BookieStatistics(self.bookie_id, str(version), numbers, histograms)
+
+    async def collect_garbage(self, *, timeout_s: float = GARBAGE_TIMEOUT_S) -> list[int]:
+        """Has it drop ledgers that were deleted, now, and returns their ids, the first 20 000 (B6). Nothing that exists
+        is ever dropped."""
+        found = await self._ask(AdminCommand.COLLECT_GARBAGE, timeout_s)
+        try:
+            return [int(each) for each in found["dropped_ledgers"]]
+        except (KeyError, TypeError, ValueError) as error:
+            raise self._nonsense(f"it names no dropped ledgers: {error!r}") from error
+
+    async def compact(self, *, is_major: bool = False, timeout_s: float = COMPACT_TIMEOUT_S) -> None:
+        """Has it give back space that nothing needs, now; minor: where most of it is gained. Reads and appends go on."""
+        await self._ask(AdminCommand.COMPACT_ALL if is_major else AdminCommand.COMPACT, timeout_s)
+
+    async def scrub(self, *, timeout_s: float = SCRUB_TIMEOUT_S) -> list[Damage]:
+        """Has it read and check all that it has, and returns what it knows to be damaged: the first 500 batches of it."""
+        found = await self._ask(AdminCommand.SCRUB, timeout_s)
+        try:
+            return [Damage(**each) for each in found["damage"]]
+        except (KeyError, TypeError) as error:
+            raise self._nonsense(f"it tells no damage: {error!r}") from error
+
+    async def _ask(self, command: AdminCommand, timeout_s: float) -> dict[str, Any]:
+        answers: list[Answer] = []
+        came = trio.Event()
+
+        def on_answer(answer: Answer, _context: object) -> None:
+            answers.append(answer)
+            came.set()
+
+        with trio.move_on_after(timeout_s):
+            channel = await self._membership.connect(self.bookie_id)
+            channel.ask(AdminRequest(channel.next_request_id(), command), on_answer, None, timeout_s)
+            await came.wait()
+        for answer in answers:
+            if isinstance(answer, BookieError):
+                raise answer
+            return self._read(command, answer)
+        problem = f"no answer to {_said(command)} within {timeout_s:g} s: it may be under way; look at its statistics"
+        raise BookieUnreachableError(self.bookie_id, problem)
+
+    def _read(self, command: AdminCommand, answer: Response) -> dict[str, Any]:
+        if answer.status is Status.TOO_BUSY:
+            raise BookieTooBusyError(self.bookie_id, f"{_said(command)}: {answer.detail}")
+        if answer.status is Status.UNAUTHORIZED:
+            problem = answer.detail or "this client may not ask for that: use the credentials of an administrator"
+            raise AdministrationError(self.bookie_id, f"{_said(command)}: {problem}")
+        if answer.status is not Status.OK:
+            problem = answer.detail or f"it answered {answer.status.name}"
+            raise AdministrationError(self.bookie_id, f"{_said(command)}: {problem}")
+        try:
+            found = json.loads(answer.detail)
+        except ValueError as error:
+            raise self._nonsense(f"{_said(command)}: its answer is no JSON: {error}") from error
+        if not isinstance(found, dict):
+            raise self._nonsense(f"{_said(command)}: its answer is no JSON object")
+        return found
+
+    def _nonsense(self, problem: str) -> AdministrationError:
+        return AdministrationError(self.bookie_id, f"{problem}; use the version of replog that the bookie runs")
+
+
+def _said(command: AdminCommand) -> str:
+    return command.name.lower().replace("_", " ")
+
+
+async def remote_bookies(membership: Membership) -> list[RemoteBookie]:
+    """All bookies that are announced, by their ids."""
+    announced = await membership.announced()
+    return [RemoteBookie(membership, bookie_id, address) for bookie_id, address in announced.items()]
