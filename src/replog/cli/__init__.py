@@ -14,13 +14,12 @@ from typing import NoReturn
 
 import typer
 
-from replog.cli import bookie, demo, inspect, plugins
+from replog.cli import bookie, demo, inspect, ledger, log, plugins
 from replog.cli.ending import status_of
 
 __all__ = ["app", "main"]
 
 app = typer.Typer(
-    add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     help="An embeddable replicated log. Exit status: 0 well, 1 failed, 2 wrong usage, 128 + n stopped by signal n.",
@@ -30,6 +29,8 @@ app.command()(plugins.plugins)
 app.command()(plugins.version)
 app.add_typer(inspect.app, name="inspect")
 app.add_typer(bookie.app, name="bookie")
+app.add_typer(log.app, name="log")
+app.add_typer(ledger.app, name="ledger")
 
 
 def main() -> NoReturn:

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Annotated
+from typing import Annotated, TextIO
 
 import typer
 from rich import box
@@ -17,6 +17,8 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 from rich.table import Table
 from rich.text import Text
+
+from replog.errors import ConfigError, ReplogError
 
 AsJSON = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 
@@ -29,35 +31,58 @@ class OutputClosed(Exception):
     """Nobody reads standard output any more, as after `| head`: the command ends, quietly."""
 
 
+class StreamError(ReplogError):
+    """Standard input or output failed, as on a full disk. Retry: when that is mended."""
+
+
 def console(stderr: bool = False) -> Console:
     """A console that takes texts as they are: paths and inputs are no markup."""
     return Console(stderr=stderr, markup=False, emoji=False, highlight=False)
 
 
 def emit(text: str) -> None:
-    """Prints this as it is. Raises `OutputClosed`."""
-    try:
-        sys.stdout.write(text)
-    except BrokenPipeError as error:
-        raise OutputClosed from error
+    """Prints this as it is. Raises `OutputClosed`, `StreamError`, `ConfigError` if there is no standard output."""
+    with _told_as_ours():
+        standard_output().write(text)
 
 
 def emit_bytes(data: bytes) -> None:
-    """Prints these bytes, and nothing else. Raises `OutputClosed`."""
-    try:
-        sys.stdout.flush()
-        sys.stdout.buffer.write(data)
-        sys.stdout.buffer.flush()
-    except BrokenPipeError as error:
-        raise OutputClosed from error
+    """Prints these bytes, and nothing else. Raises as `emit`."""
+    with _told_as_ours():
+        output = standard_output()
+        output.flush()
+        output.buffer.write(data)
+        output.buffer.flush()
 
 
 def flush() -> None:
-    """Prints what waits. Raises `OutputClosed`."""
+    """Prints what waits. Raises `OutputClosed`, `StreamError`."""
+    if sys.stdout is not None:
+        with _told_as_ours():
+            sys.stdout.flush()
+
+
+def standard_output() -> TextIO:
+    """Raises `ConfigError` if it was closed before the command began: another file may have its number now."""
+    if sys.stdout is None:
+        raise ConfigError("there is no standard output: it is closed")
+    return sys.stdout
+
+
+@contextmanager
+def _told_as_ours() -> Iterator[None]:
     try:
-        sys.stdout.flush()
+        yield
     except BrokenPipeError as error:
         raise OutputClosed from error
+    except OSError as error:
+        raise output_failed(error) from error
+
+
+def output_failed(error: OSError) -> StreamError:
+    """What to raise if standard output can't be written. It goes nowhere from here on: what waits would fail again."""
+    forget_output()
+    return StreamError(f"standard output: cannot be written: {error.strerror}")
 
 
 def forget_output() -> None:
@@ -95,7 +120,7 @@ def new_table(*headings: str) -> Table:
 def print_table(table: Table) -> None:
     """Prints it as wide as the terminal, or as it needs to be where there is none."""
     target = io.StringIO()
-    is_terminal = sys.stdout.isatty()
+    is_terminal = standard_output().isatty()
     wide = Console(
         file=target,
         force_terminal=is_terminal,

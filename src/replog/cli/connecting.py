@@ -1,0 +1,331 @@
+"""The way from a command to a client: the options that every command on data has, signals, and one trio run.
+
+A command on data looks like this; the options of `Connection` are added to its own:
+
+    @app.command()
+    @takes_connection
+    def show(connection: Connection, name: Annotated[str, typer.Argument()]) -> None:
+        run(_show, connection, name)
+
+    async def _show(connection: Connection, name: str) -> None:
+        async with client_from(connection) as client:
+            ...
+
+Commands only look for what is there: no directory and no metastore is made unless `creates` says so.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Annotated, Concatenate, ParamSpec, TypeVar
+
+import attrs
+import trio
+import typer
+
+import replog
+from replog.backends.files.directory import FORMAT_NAME as FILES_FORMAT_NAME
+from replog.cli.inspect.common import LMDB_FORMAT_NAME, format_name
+from replog.config import BackendURL, ClientOptions, load
+from replog.demo.running import InterruptedBySignal
+from replog.errors import ConfigError
+from replog.nursery import open_service_nursery
+from replog.protocol.quorum import Quorum
+
+Own = ParamSpec("Own")
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+_PANEL = "Which data, and how"
+_STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_PASSWORD_BYTES_MAX = 64 << 10
+_AT_ONCE = 16  # questions about ledgers
+
+
+# -- options ------------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Connection:
+    """Which data a command works on, and how it gets there: what `takes_connection` made of the command line."""
+
+    metastore: str | None = None
+    directories: tuple[str, ...] = ()
+    storage: str | None = None
+    config: Path | None = None
+    options: tuple[str, ...] = ()
+    password_file: Path | None = None
+
+    def client_options(self) -> ClientOptions:
+        """From the table `client` of the configuration file, over that `REPLOG_CLIENT_...`, over that `--option`s.
+        Raises `ConfigError` with all faults."""
+        pairs = [each.partition("=") for each in self.options]
+        for name, equals, _ in pairs:
+            if not equals:
+                raise ConfigError(f"--option {name}: it is written name=value, as in --option read_timeout_s=2")
+        return load(
+            ClientOptions,
+            toml_path=self.config,
+            table="client",
+            environment=os.environ,
+            prefix="REPLOG_CLIENT_",
+            overrides={name: value for name, _, value in pairs},
+        )
+
+    def password(self) -> bytes:
+        """What `--password-file` or `REPLOG_PASSWORD` says, without the line's end; b"" if there is neither."""
+        if self.password_file is None:
+            return os.environb.get(b"REPLOG_PASSWORD", b"")
+        try:
+            with open(self.password_file, "rb") as file:
+                found = file.read(_PASSWORD_BYTES_MAX + 1)
+        except OSError as error:
+            raise ConfigError(f"--password-file {self.password_file}: cannot be read: {error.strerror}") from error
+        if len(found) > _PASSWORD_BYTES_MAX:
+            raise ConfigError(f"--password-file {self.password_file}: is longer than {_PASSWORD_BYTES_MAX} bytes")
+        return found.removesuffix(b"\n").removesuffix(b"\r")
+
+
+def _connection(
+    metastore: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="The metastore that the bookies announce themselves in. Environment: REPLOG_METASTORE.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None,
+    directories: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--dir",
+            metavar="DIRECTORY",
+            help="Work on an embedded log, as replog.embed(DIRECTORY) does, while nobody else has it open. "
+            "Once for each disk.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None,
+    storage: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL", help="With --dir: its storage, if files or lmdb isn't enough to say.", rich_help_panel=_PANEL
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            envvar="REPLOG_CONFIG",
+            help="A TOML file with options in its table client.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None,
+    options: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--option",
+            metavar="NAME=VALUE",
+            help="An option of the client, over the file and REPLOG_CLIENT_NAME. As often as need be.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None,
+    password_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="The ledgers' password: what this file says. Environment: the password itself in REPLOG_PASSWORD.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None,
+) -> Connection:
+    return Connection(metastore, tuple(directories or ()), storage, config, tuple(options or ()), password_file)
+
+
+def takes_connection(command: Callable[Concatenate[Connection, Own], None]) -> Callable[..., None]:
+    """Replaces a command's first parameter, its `Connection`, by the options that make one."""
+    own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
+    shared = list(inspect.signature(_connection, eval_str=True).parameters.values())
+
+    @functools.wraps(command)
+    def with_options(**values: object) -> None:
+        of_connection = {each.name: values.pop(each.name) for each in shared}
+        command(_connection(**of_connection), **values)  # type: ignore[arg-type, call-arg]
+
+    parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in (*own, *shared)]
+    with_options.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    with_options.__annotations__ = {each.name: each.annotation for each in parameters}
+    del with_options.__wrapped__  # typer shall see these, and not what is wrapped
+    return with_options
+
+
+# -- a client -----------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def client_from(
+    connection: Connection, *, quorum: Quorum | None = None, creates: bool = False
+) -> AsyncIterator[replog.Client]:
+    """A client of what the options name. `creates` allows to make an embedded log that is not there.
+
+    Raises `ConfigError` if they name nothing, or nothing that is there, and what `embed` and `connect` raise."""
+    options = connection.client_options()
+    if connection.directories:
+        directories = [Path(each) for each in connection.directories]
+        storage = connection.storage or _storage_of(directories, creates)
+        async with replog.embed(
+            directories if len(directories) > 1 else directories[0],
+            storage=storage,
+            metastore=None if connection.metastore is None else _as_it_is(connection.metastore),
+            options=options,
+            quorum=quorum,
+        ) as client:
+            yield client
+        return
+    if connection.storage is not None:
+        raise ConfigError("--storage goes with --dir: bookies that run know their storage")
+    metastore = connection.metastore or os.environ.get("REPLOG_METASTORE")
+    if not metastore:
+        raise ConfigError(
+            "where is the data? Name the metastore of running bookies with --metastore URL (or REPLOG_METASTORE), "
+            "or the directory of an embedded log with --dir DIRECTORY"
+        )
+    async with replog.connect(_as_it_is(metastore), options=options, quorum=quorum) as client:
+        yield client
+
+
+def _as_it_is(url: str) -> str:
+    """The same URL, but a directory that is not there is not made of a misspelt name."""
+    parsed = BackendURL.parse(url)
+    if parsed.scheme != "lmdb" or "create" in parsed.options:
+        return url
+    return f"{url}{'&' if parsed.options else '?'}create=false"
+
+
+def _storage_of(directories: Sequence[Path], creates: bool) -> str | None:
+    """The scheme of the storage in these directories; None for the default."""
+    for directory in directories:
+        if any(directory.glob("bookie-[0-9]*")):
+            continue
+        if (directory / "storage.json").exists():
+            raise ConfigError(f"--dir {directory}: is the directory of one bookie; name the one above it")
+        if not creates:
+            raise ConfigError(
+                f"--dir {directory}: has no embedded log (no {directory}/bookie-0); "
+                "name the directory that was given to replog.embed"
+            )
+    formats = {format_name(str(each)) for directory in directories for each in directory.glob("bookie-[0-9]*")}
+    unknown = formats - {None, LMDB_FORMAT_NAME, FILES_FORMAT_NAME}
+    if unknown:
+        raise ConfigError(f"--dir {directories[0]}: its storage is a {unknown.pop()!r}: name it with --storage URL")
+    return "lmdb" if LMDB_FORMAT_NAME in formats else None
+
+
+# -- running ------------------------------------------------------------------------------------------------------
+
+
+class Stop:
+    """Whether the command was asked to end, by a signal or by itself. Once it has set `is_gentle`, the first signal only asks,
+    and the second one cancels it; before, the first one does."""
+
+    def __init__(self) -> None:
+        self.is_asked = False
+        self.is_gentle = False
+        self.number: int | None = None  # of the signal, if it was one
+        self._scope: trio.CancelScope | None = None
+
+    def ask(self, number: int | None = None) -> None:
+        """Ends a wait of `unless_asked`, and lets none begin."""
+        self.is_asked = True
+        self.number = number if self.number is None else self.number
+        if self._scope is not None:
+            self._scope.cancel()
+
+    async def unless_asked(self, wait: Callable[[], Awaitable[Result]]) -> Result | None:
+        """What this returns, or None, once the command shall end."""
+        if self.is_asked:
+            return None
+        with trio.CancelScope() as self._scope:
+            return await wait()
+        return None
+
+
+def run(function: Callable[..., Awaitable[Result]], *arguments: object) -> Result:
+    """Runs this in trio. SIGINT, SIGTERM and SIGHUP cancel it. Raises `InterruptedBySignal` then, else what it raises."""
+
+    async def without_stop(_stop: Stop) -> Result:
+        return await function(*arguments)
+
+    return trio.run(_until_signal, without_stop)
+
+
+def run_gently(function: Callable[..., Awaitable[Result]], *arguments: object) -> Result:
+    """As `run`, but gives the function a `Stop` before its arguments, so that it can end by itself at a signal."""
+    return trio.run(_until_signal, function, *arguments)
+
+
+async def _until_signal(function: Callable[..., Awaitable[Result]], *arguments: object) -> Result:
+    stop = Stop()
+    results: list[Result] = []
+
+    async def listen(scope: trio.CancelScope, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        with trio.open_signal_receiver(*_STOPPING) as signals:
+            task_status.started()
+            async for number in signals:
+                if stop.number is not None or not stop.is_gentle:
+                    scope.cancel()
+                stop.ask(number)
+
+    async with open_service_nursery() as nursery:
+        await nursery.start(listen, nursery.cancel_scope)
+        results.append(await function(stop, *arguments))
+    if stop.number is not None:
+        raise InterruptedBySignal(stop.number)
+    return results[0]
+
+
+async def concurrently(
+    function: Callable[[Item], Awaitable[Result]], items: Iterable[Item]
+) -> AsyncIterator[tuple[Item, Result]]:
+    """Each item and what the function gives for it, in their order; some are asked for at once."""
+    waiting = list(items)
+    while waiting:
+        group, waiting = waiting[:_AT_ONCE], waiting[_AT_ONCE:]
+        for item, result in zip(group, await _all_of(function, group), strict=True):
+            yield item, result
+
+
+async def _all_of(function: Callable[[Item], Awaitable[Result]], items: Sequence[Item]) -> list[Result]:
+    found: dict[int, Result] = {}
+    all_found = trio.Event()
+
+    async def ask(place: int, item: Item) -> None:
+        found[place] = await function(item)
+        if len(found) == len(items):
+            all_found.set()
+
+    async with open_service_nursery() as nursery:
+        for place, item in enumerate(items):
+            nursery.start_soon(ask, place, item)
+        await all_found.wait()
+    return [found[place] for place in range(len(items))]
+
+
+# -- asking people ------------------------------------------------------------------------------------------------
+
+
+def confirm(question: str, yes: bool) -> None:
+    """Asks on the terminal, unless `--yes` was given. Raises `ConfigError` where there is no terminal, and `typer.Exit` with
+    status 1 if the answer is no."""
+    if yes:
+        return
+    if not (sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()):
+        raise ConfigError(f"{question} Nobody is there to ask: say --yes")
+    if not typer.confirm(question, err=True):
+        raise typer.Exit(1)

@@ -1,0 +1,257 @@
+"""Entries on standard input and output: how they are told from one another, the same in both directions.
+
+What `log read` and `ledger read` write in a form, `log append` reads back in the same form, byte for byte: with a
+delimiter if no entry has it, with lengths always.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import struct
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Annotated
+
+import attrs
+import typer
+
+from replog.cli.output import as_size
+from replog.errors import ConfigError, ReplogError
+from replog.protocol.batch import ENTRY_BYTES_MAX
+
+Delimiter = Annotated[
+    str | None, typer.Option("--delimiter", metavar="TEXT", help="What stands after each entry, rather than a newline.")
+]
+Null = Annotated[bool, typer.Option("--null", "-0", help="A zero byte stands after each entry.")]
+LengthPrefixed = Annotated[
+    bool,
+    typer.Option("--length-prefixed", help="Each entry's length stands before it: 4 bytes, big-endian. For any bytes."),
+]
+
+_LENGTH = struct.Struct(">I")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class InputError(ReplogError):
+    """What stands on standard input can be no entry. Says which one; those before it can."""
+
+
+class Form(ABC):
+    """How entries are told from one another. Made anew for each stream that is cut."""
+
+    @abstractmethod
+    def joined(self, payloads: Sequence[bytes]) -> bytes:
+        """These entries as they are written."""
+
+    @abstractmethod
+    def cut(self, data: bytes) -> Iterator[bytes]:
+        """The entries that are whole with this. Raises `InputError` after the last one that can be."""
+
+    @abstractmethod
+    def end(self) -> Iterator[bytes]:
+        """At the end of the input: what is left. Raises `InputError`."""
+
+    @property
+    @abstractmethod
+    def unfinished_bytes(self) -> int:
+        """How much has come of an entry that isn't whole."""
+
+
+class Delimited(Form):
+    """Each entry ends with a delimiter; the last one of a stream may do without."""
+
+    def __init__(self, delimiter: bytes, unit: str = "entry") -> None:
+        self._delimiter = delimiter
+        self._unit = unit
+        self._begun: list[bytes] = []
+        self._begun_bytes = 0
+        self._count = 0
+
+    @property
+    def unfinished_bytes(self) -> int:
+        return self._begun_bytes
+
+    def joined(self, payloads: Sequence[bytes]) -> bytes:
+        return self._delimiter.join([*payloads, b""])
+
+    def cut(self, data: bytes) -> Iterator[bytes]:
+        self._begun.append(data)
+        self._begun_bytes += len(data)
+        if self._delimiter[-1:] in data:  # else no delimiter ends here: what has begun is not looked at again
+            *whole, rest = b"".join(self._begun).split(self._delimiter)
+            self._begun, self._begun_bytes = [rest], len(rest)
+            for entry in whole:
+                self._count += 1
+                if len(entry) > ENTRY_BYTES_MAX:
+                    raise self._too_long()
+                yield entry
+        if self._begun_bytes > ENTRY_BYTES_MAX + len(self._delimiter):
+            self._count += 1
+            raise self._too_long()
+
+    def end(self) -> Iterator[bytes]:
+        rest = b"".join(self._begun)
+        self._begun, self._begun_bytes = [], 0
+        if rest:
+            self._count += 1
+            if len(rest) > ENTRY_BYTES_MAX:
+                raise self._too_long()
+            yield rest
+
+    def _too_long(self) -> InputError:
+        problem = f"standard input, {self._unit} {self._count}: is longer than an entry can be"
+        return InputError(f"{problem}, {as_size(ENTRY_BYTES_MAX)}; nothing of it or after it was written")
+
+
+class Prefixed(Form):
+    """Before each entry stands its length."""
+
+    def __init__(self) -> None:
+        self._begun = bytearray()
+        self._count = 0
+
+    @property
+    def unfinished_bytes(self) -> int:
+        return len(self._begun)
+
+    def joined(self, payloads: Sequence[bytes]) -> bytes:
+        return b"".join(part for payload in payloads for part in (_LENGTH.pack(len(payload)), payload))
+
+    def cut(self, data: bytes) -> Iterator[bytes]:
+        self._begun += data
+        place = 0
+        try:
+            while len(self._begun) - place >= _LENGTH.size:
+                (size,) = _LENGTH.unpack_from(self._begun, place)
+                if size > ENTRY_BYTES_MAX:
+                    problem = f"standard input, entry {self._count + 1}: a length of {size} bytes, and the limit is"
+                    raise InputError(
+                        f"{problem} {as_size(ENTRY_BYTES_MAX)}; nothing of it or after it was written. "
+                        "Does each entry have its length before it, 4 bytes, big-endian?"
+                    )
+                end = place + _LENGTH.size + size
+                if end > len(self._begun):
+                    break
+                self._count += 1
+                entry = bytes(memoryview(self._begun)[place + _LENGTH.size : end])
+                place = end
+                yield entry
+        finally:
+            del self._begun[:place]
+
+    def end(self) -> Iterator[bytes]:
+        if self._begun:
+            problem = f"standard input, entry {self._count + 1}: the input ends amid it"
+            raise InputError(f"{problem}; nothing of it was written")
+        yield from ()
+
+
+class Whole(Form):
+    """All of the input is one entry."""
+
+    def __init__(self) -> None:
+        self._begun: list[bytes] = []
+        self._begun_bytes = 0
+
+    @property
+    def unfinished_bytes(self) -> int:
+        return self._begun_bytes
+
+    def joined(self, payloads: Sequence[bytes]) -> bytes:
+        return b"".join(payloads)
+
+    def cut(self, data: bytes) -> Iterator[bytes]:
+        self._begun.append(data)
+        self._begun_bytes += len(data)
+        if self._begun_bytes > ENTRY_BYTES_MAX:
+            problem = f"standard input: is longer than an entry can be, {as_size(ENTRY_BYTES_MAX)}"
+            raise InputError(f"{problem}; nothing was written. Leave --whole out, or split it")
+        yield from ()
+
+    def end(self) -> Iterator[bytes]:
+        yield b"".join(self._begun)
+        self._begun, self._begun_bytes = [], 0
+
+
+def form_of(delimiter: str | None, null: bool, length_prefixed: bool, whole: bool = False) -> Form:
+    """The form that options ask for; lines, if none does. Raises `ConfigError` if two do."""
+    chosen = [
+        name
+        for name, is_chosen in (
+            ("--delimiter", delimiter is not None),
+            ("--null", null),
+            ("--length-prefixed", length_prefixed),
+            ("--whole", whole),
+        )
+        if is_chosen
+    ]
+    if len(chosen) > 1:
+        raise ConfigError(f"{' and '.join(chosen)}: choose one")
+    if delimiter == "":
+        raise ConfigError("--delimiter is empty: say --whole for one entry, or --length-prefixed for any bytes")
+    if length_prefixed:
+        return Prefixed()
+    if whole:
+        return Whole()
+    if null:
+        return Delimited(b"\0")
+    return Delimited(b"\n", "line") if delimiter is None else Delimited(delimiter.encode(errors="surrogateescape"))
+
+
+@attrs.frozen
+class Shown:
+    """How entries are written."""
+
+    form: Form
+    positions: bool
+    for_programs: bool
+
+    @property
+    def needs_places(self) -> bool:
+        """Whether it is written where each entry stands."""
+        return self.positions or self.for_programs
+
+    def encode(
+        self, kind: str, place_name: str, places: Sequence[int | str], payloads: Sequence[bytes], timestamp_ns: int
+    ) -> bytes:
+        """Entries that were sent at this time; `places` says where each stands, if that is needed."""
+        if self.for_programs:
+            pairs = zip(places, payloads, strict=True)
+            return b"".join(_as_json({"kind": kind, place_name: place}, data, timestamp_ns) for place, data in pairs)
+        if self.positions:
+            pairs = zip(places, payloads, strict=True)
+            payloads = [str(place).encode() + b"\t" + data for place, data in pairs]
+        return self.form.joined(payloads)
+
+
+def shown(
+    delimiter: str | None, null: bool, length_prefixed: bool, *, positions: bool = False, for_programs: bool = False
+) -> Shown:
+    """How these options want entries to be written. Raises `ConfigError` for what contradicts."""
+    form = form_of(delimiter, null, length_prefixed)
+    if for_programs and (delimiter is not None or null or length_prefixed or positions):
+        raise ConfigError("--json says it all: leave --delimiter, --null, --length-prefixed and --positions out")
+    if length_prefixed and positions:
+        raise ConfigError("--length-prefixed and --positions: choose one, or --json")
+    return Shown(form, positions, for_programs)
+
+
+def _as_json(place: dict[str, object], data: bytes, timestamp_ns: int) -> bytes:
+    """An entry as a line of JSON: its bytes as text if they are UTF-8, else as base64."""
+    try:
+        text, encoded = data.decode(), None
+    except UnicodeDecodeError:
+        text, encoded = None, base64.b64encode(data).decode()
+    fields = {**place, "timestamp": as_time(timestamp_ns), "timestamp_ns": timestamp_ns, "size_bytes": len(data)}
+    return json.dumps({**fields, "data": text, "data_base64": encoded}).encode() + b"\n"
+
+
+def as_time(timestamp_ns: int, timespec: str = "microseconds") -> str | None:
+    """A writer's clock as ISO 8601, in UTC; None if it is no time that people know."""
+    try:
+        found = _EPOCH + timedelta(microseconds=timestamp_ns // 1000)
+    except OverflowError:
+        return None
+    return found.isoformat(timespec=timespec).replace("+00:00", "Z")

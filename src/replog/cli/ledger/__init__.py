@@ -1,0 +1,14 @@
+"""`replog ledger`: looking after single ledgers."""
+
+from __future__ import annotations
+
+import typer
+
+from replog.cli.ledger import commands, reading
+
+app = typer.Typer(no_args_is_help=True, help="Look after single ledgers, those of logs included.")
+app.command("list")(commands.list_ledgers)
+app.command()(commands.show)
+app.command()(reading.read)
+app.command()(commands.recover)
+app.command()(commands.delete)

@@ -1,0 +1,211 @@
+"""`replog ledger list`, `show`, `recover` and `delete`."""
+
+from __future__ import annotations
+
+import enum
+from typing import Annotated
+
+import typer
+
+from replog.api import Client
+from replog.cli.connecting import Connection, client_from, concurrently, confirm, run, takes_connection
+from replog.cli.ledger.facts import LedgerFacts, as_json, facts_of, has_password, time_for_people
+from replog.cli.output import (
+    AsJSON,
+    Listing,
+    add_row,
+    as_size,
+    emit,
+    new_table,
+    print_json,
+    print_json_line,
+    print_table,
+)
+from replog.errors import ConfigError, LedgerNotFoundError, LogNotFoundError
+from replog.metadata import LEDGER_ID_MAX
+from replog.protocol.model import LedgerMetadata, LedgerState
+
+LedgerId = Annotated[int, typer.Argument(metavar="LEDGER_ID", min=0, max=LEDGER_ID_MAX)]
+
+_COLUMNS = (
+    ("ledger", 10),
+    ("state", -11),
+    ("entries", 10),
+    ("quorum", -7),
+    ("fragments", 9),
+    ("created", -20),
+    ("log", -1),
+)
+
+
+class State(enum.Enum):
+    """What `ledger list --state` takes."""
+
+    OPEN = "open"
+    IN_RECOVERY = "in-recovery"
+    CLOSED = "closed"
+
+
+# -- list ---------------------------------------------------------------------------------------------------------
+
+
+@takes_connection
+def list_ledgers(
+    connection: Connection,
+    state: Annotated[State | None, typer.Option(help="Only those in this state.")] = None,
+    long: Annotated[bool, typer.Option("--long", "-l", help="More of each than its id.")] = False,
+    for_programs: AsJSON = False,
+) -> None:
+    """List the ledgers by their ids, one in a line."""
+    run(_list, connection, state, long, for_programs)
+
+
+async def _list(connection: Connection, state: State | None, long: bool, for_programs: bool) -> None:
+    async with client_from(connection) as client:
+        ids = await client.ledgers()
+        if state is None and not long:
+            for ledger_id in ids:
+                if for_programs:
+                    print_json_line("ledger", {"ledger_id": ledger_id})
+                else:
+                    emit(f"{ledger_id}\n")
+            return
+        listing = Listing(*_COLUMNS)
+        async for ledger_id, metadata in concurrently(lambda each: _metadata(client, each), ids):
+            if metadata is None or (state is not None and metadata.state is not LedgerState[state.name]):
+                continue
+            if for_programs:
+                print_json_line("ledger", _listed(metadata))
+            elif long:
+                listing.add(_row(metadata))
+            else:
+                emit(f"{ledger_id}\n")
+
+
+async def _metadata(client: Client, ledger_id: int) -> LedgerMetadata | None:
+    try:
+        return await client.ledger_metadata(ledger_id)
+    except LedgerNotFoundError:
+        return None  # deleted since it was listed
+
+
+def _listed(metadata: LedgerMetadata) -> dict[str, object]:
+    """What its record alone tells."""
+    found = as_json(LedgerFacts(metadata, metadata.last_entry_id))
+    return {name: value for name, value in found.items() if name not in ("size_bytes", "problem")}
+
+
+def _row(metadata: LedgerMetadata) -> list[object]:
+    quorum, last = metadata.quorum, metadata.last_entry_id
+    return [
+        metadata.ledger_id,
+        metadata.state.value,
+        None if last is None else last + 1,
+        f"{quorum.ensemble},{quorum.write},{quorum.ack}",
+        len(metadata.fragments),
+        time_for_people(metadata.created_at_ms),
+        metadata.custom.get("log"),
+    ]
+
+
+# -- show ---------------------------------------------------------------------------------------------------------
+
+
+@takes_connection
+def show(connection: Connection, ledger_id: LedgerId, for_programs: AsJSON = False) -> None:
+    """Show what is known of a ledger: its state, its end, its size, and which bookies store it.
+
+    Of one that isn't closed, bookies are asked how far it is confirmed; nothing is fenced.
+    """
+    run(_show, connection, ledger_id, for_programs)
+
+
+async def _show(connection: Connection, ledger_id: int, for_programs: bool) -> None:
+    async with client_from(connection) as client:
+        _print(await facts_of(client, ledger_id, connection.password(), with_size=True), for_programs)
+
+
+def _print(facts: LedgerFacts, for_programs: bool) -> None:
+    if for_programs:
+        print_json(as_json(facts))
+        return
+    metadata = facts.metadata
+    quorum = metadata.quorum
+    last = facts.last_entry_id
+    table = new_table("ledger", str(metadata.ledger_id))
+    add_row(table, "state", metadata.state.value)
+    add_row(table, "entries", facts.entries)
+    add_row(
+        table, "last entry" if metadata.last_entry_id is not None else "confirmed up to", None if last == -1 else last
+    )
+    add_row(table, "payloads", as_size(facts.size_bytes))
+    add_row(table, "quorum", f"ensemble {quorum.ensemble}, write {quorum.write}, ack {quorum.ack}")
+    add_row(table, "digest", metadata.digest_type.name.lower().replace("_", "-"))
+    add_row(table, "password", "yes" if has_password(metadata) else "none")
+    add_row(table, "created", time_for_people(metadata.created_at_ms))
+    for name, value in metadata.custom.items():
+        add_row(table, f"custom: {name}", value)
+    for fragment in metadata.fragments:
+        add_row(table, f"from entry {fragment.first_entry_id}", ", ".join(fragment.ensemble))
+    if facts.problem is not None:
+        add_row(table, "problem", facts.problem)
+    print_table(table)
+
+
+# -- recover and delete -------------------------------------------------------------------------------------------
+
+
+@takes_connection
+def recover(connection: Connection, ledger_id: LedgerId, for_programs: AsJSON = False) -> None:
+    """Fence a ledger's writer, find its last entry, and close it there. One that is closed stays as it is."""
+    run(_recover, connection, ledger_id, for_programs)
+
+
+async def _recover(connection: Connection, ledger_id: int, for_programs: bool) -> None:
+    async with client_from(connection) as client:
+        metadata = await client.recover_ledger(ledger_id, password=connection.password())
+    if for_programs:
+        print_json(_listed(metadata))
+    elif metadata.last_entry_id == -1:
+        emit(f"ledger {ledger_id}: closed, and empty\n")
+    else:
+        emit(f"ledger {ledger_id}: closed, its last entry is {metadata.last_entry_id}\n")
+
+
+@takes_connection
+def delete(
+    connection: Connection,
+    ledger_id: LedgerId,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also if a log is made of it: the log can't be read then.")
+    ] = False,
+    for_programs: AsJSON = False,
+) -> None:
+    """Delete a ledger for ever. Bookies drop its entries later."""
+    confirm(f"Delete ledger {ledger_id} and all its entries for ever?", yes)
+    run(_delete, connection, ledger_id, force)
+    if for_programs:
+        print_json({"ledger_id": ledger_id, "deleted": True})
+    else:
+        emit(f"ledger {ledger_id}: deleted\n")
+
+
+async def _delete(connection: Connection, ledger_id: int, force: bool) -> None:
+    async with client_from(connection) as client:
+        metadata = await client.ledger_metadata(ledger_id)
+        name = metadata.custom.get("log")
+        if name is not None and not force and await _is_part_of(client, ledger_id, name):
+            raise ConfigError(
+                f"ledger {ledger_id} is part of log {name!r}, which can't be read without it: trim or delete the log "
+                "(`replog log`), or say --force"
+            )
+        await client.delete_ledger(ledger_id)
+
+
+async def _is_part_of(client: Client, ledger_id: int, name: str) -> bool:
+    try:
+        log = await client.log_metadata(name)
+    except (LogNotFoundError, ConfigError):  # deleted, or somebody's own custom field, which is no log's name
+        return False
+    return any(segment.ledger_id == ledger_id for segment in log.segments)

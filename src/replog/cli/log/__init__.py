@@ -1,0 +1,16 @@
+"""`replog log`: writing, reading and looking after logs."""
+
+from __future__ import annotations
+
+import typer
+
+from replog.cli.log import appending, looking, reading
+
+app = typer.Typer(no_args_is_help=True, help="Write, read and look after logs.")
+app.command("list")(looking.list_logs)
+app.command()(looking.show)
+app.command()(appending.append)
+app.command()(reading.read)
+app.command()(reading.tail)
+app.command()(looking.trim)
+app.command()(looking.delete)

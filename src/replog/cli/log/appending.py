@@ -1,0 +1,353 @@
+"""`replog log append`: standard input, or arguments, as entries of a log.
+
+Rules: entries are pushed as they come and confirmed in batches, so one that came is never held back for the next. At the
+end of the input, at a signal, and when nobody reads the positions any more, what was read so far is confirmed before the
+command ends. When it fails, it says how many are confirmed and of which the outcome is unknown (W4).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextlib import AbstractAsyncContextManager
+from typing import Annotated
+
+import attrs
+import trio
+import typer
+
+from replog.api import Client
+from replog.cli.connecting import Connection, Stop, client_from, run_gently, takes_connection
+from replog.cli.entries import Delimiter, Form, InputError, LengthPrefixed, Null, form_of
+from replog.cli.output import AsJSON, OutputClosed, as_size, emit, print_json, print_json_line, standard_output, watched
+from replog.cli.streams import input_bytes, read_input, write_output
+from replog.errors import ConfigError, ReplogError
+from replog.log.writer import LogWriter
+from replog.nursery import open_service_nursery
+from replog.protocol.digest import DigestType
+from replog.protocol.model import Position
+from replog.protocol.quorum import Quorum
+
+_PACED_BYTES = 1 << 20  # of less the pace says nothing
+_UNSETTLED_MAX = 100_000  # entries pushed and not confirmed, or not printed: the client bounds their bytes
+
+
+class AppendFailedError(ReplogError):
+    """Not all entries were confirmed. Says which are, and of which the outcome is unknown."""
+
+
+@attrs.frozen
+class Asked:
+    """What was asked for."""
+
+    name: str
+    entries: tuple[str, ...]
+    form: Form
+    leads: bool
+    positions: bool
+    for_programs: bool
+    quorum: Quorum | None
+    digest_type: DigestType
+
+
+@takes_connection
+def append(
+    connection: Connection,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The log; it is created if need be.")],
+    entries: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="ENTRY", help="What to append. Left out: each line of standard input."),
+    ] = None,
+    delimiter: Delimiter = None,
+    null: Null = False,
+    length_prefixed: LengthPrefixed = False,
+    whole: Annotated[bool, typer.Option("--whole", help="All of standard input is one entry.")] = False,
+    lead: Annotated[bool, typer.Option("--lead", help="Wait until nobody else leads the log.")] = False,
+    positions: Annotated[
+        bool, typer.Option("--positions", help="Print each entry's position once it is confirmed.")
+    ] = False,
+    quorum: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ENSEMBLE,WRITE,ACK", help="How widely it is stored. Left out: 3,3,2 or all embedded bookies."
+        ),
+    ] = None,
+    digest: Annotated[str, typer.Option(metavar="TYPE", help="crc32c, or hmac-sha256 with a password.")] = "crc32c",
+    for_programs: AsJSON = False,
+) -> None:
+    """Append to a log, and print where the entries stand once they are confirmed.
+
+    Takes the log over now: who wrote to it before is fenced. An entry is a line, without its end.
+    """
+    form = form_of(delimiter, null, length_prefixed, whole)
+    if entries and (delimiter is not None or null or length_prefixed or whole):
+        raise ConfigError("entries as arguments stand alone: leave --delimiter, --null, --length-prefixed, --whole out")
+    asked = Asked(
+        name, tuple(entries or ()), form, lead, positions, for_programs, _quorum(quorum), _digest_type(digest)
+    )
+    standard_output()  # who can't be told is not begun with
+    run_gently(_append, connection, asked)
+
+
+def _quorum(text: str | None) -> Quorum | None:
+    if text is None:
+        return None
+    words = text.split(",")
+    if len(words) != 3 or not all(word.strip().isdecimal() for word in words):
+        raise ConfigError(f"--quorum {text}: it is written ENSEMBLE,WRITE,ACK, as in 5,3,2")
+    return Quorum(*map(int, words))
+
+
+def _digest_type(text: str) -> DigestType:
+    for each in DigestType:
+        if each.name.lower().replace("_", "-") == text.lower().replace("_", "-"):
+            return each
+    raise ConfigError(f"--digest {text}: there are crc32c and hmac-sha256")
+
+
+async def _append(stop: Stop, connection: Connection, asked: Asked) -> None:
+    password = connection.password()  # a bad file fails before anybody is fenced
+    appending = Appending(asked, stop)
+    try:
+        async with (
+            client_from(connection, quorum=asked.quorum, creates=True) as client,
+            _writer(client, asked, password) as log,
+        ):
+            await appending.run(log)
+    except ReplogError as error:
+        if not appending.tally.pushed:
+            raise
+        appending.sum_up(error)
+        raise AppendFailedError(f"{error}. {appending.outcome()}") from error
+    except trio.Cancelled:
+        if appending.tally.pushed:
+            print(f"replog: {appending.outcome()}", file=sys.stderr)
+        raise
+    appending.sum_up()
+    if appending.output_closed is not None:
+        raise appending.output_closed
+
+
+def _writer(client: Client, asked: Asked, password: bytes) -> AbstractAsyncContextManager[LogWriter]:
+    custom = {"writer": f"replog log append, process {os.getpid()} on {socket.gethostname()}"}
+    if asked.leads and sys.stderr.isatty():
+        print(f"replog: waiting to lead log {asked.name}", file=sys.stderr)
+    opened = client.lead_log if asked.leads else client.write_log
+    return opened(asked.name, quorum=asked.quorum, password=password, digest_type=asked.digest_type, custom=custom)
+
+
+class Tally:
+    """What was pushed, and how far it is confirmed."""
+
+    def __init__(self) -> None:
+        self.pushed = 0
+        self.pushed_bytes = 0
+        self.confirmed = 0
+        self.first: Position | None = None
+        self.last_confirmed: Position | None = None
+        self._spans: deque[tuple[int, range]] = deque()  # segments and entries: pushed, not confirmed, in order
+
+    def push(self, position: Position, size_bytes: int) -> None:
+        """An entry was pushed, and will stand there."""
+        self.pushed += 1
+        self.pushed_bytes += size_bytes
+        segment, entry = position
+        if self._spans and self._spans[-1][0] == segment:
+            self._spans[-1] = (segment, range(self._spans[-1][1].start, entry + 1))
+        else:
+            self._spans.append((segment, range(entry, entry + 1)))
+        if self.first is None:
+            self.first = position
+
+    def confirm(self, last: Position | None) -> list[Position]:
+        """All up to this one are confirmed; returns those of which that is news."""
+        news: list[Position] = []
+        while last is not None and self._spans and (self._spans[0][0], self._spans[0][1].start) <= last:
+            segment, entries = self._spans.popleft()
+            end = entries.stop if segment < last.segment else min(entries.stop, last.entry + 1)
+            news += (Position(segment, entry) for entry in range(entries.start, end))
+            if end < entries.stop:
+                self._spans.appendleft((segment, range(end, entries.stop)))
+        if news:
+            self.confirmed += len(news)
+            self.last_confirmed = news[-1]
+        return news
+
+    @property
+    def unknown(self) -> tuple[Position, Position] | None:
+        """The first and the last that are pushed and not confirmed."""
+        if not self._spans:
+            return None
+        (first_segment, first), (last_segment, last) = self._spans[0], self._spans[-1]
+        return Position(first_segment, first.start), Position(last_segment, last.stop - 1)
+
+
+class Appending:
+    """Pushes what comes, and tells of what is confirmed."""
+
+    def __init__(self, asked: Asked, stop: Stop) -> None:
+        self.tally = Tally()
+        self.output_closed: OutputClosed | None = None
+        self._asked = asked
+        self._stop = stop
+        self._log: LogWriter | None = None
+        self._settled = 0  # confirmed, and printed if that is wanted
+        self._has_pushed = trio.Event()
+        self._has_settled = trio.Event()
+        self._sizes: deque[int] = deque()  # of those that are not settled, if each is printed with it
+        self._unfinished_bytes = 0
+        self._began_s = time.monotonic()
+
+    async def run(self, log: LogWriter) -> None:
+        """Until the input ends, or the command shall: then all that was pushed is confirmed. Raises `InputError` after that,
+        and as the writer does, `StreamError`."""
+        self._log = log
+        self._stop.is_gentle = True
+        total_bytes = None if self._asked.entries else input_bytes()
+        is_quiet = self._asked.positions and standard_output().isatty()
+        problem: InputError | None = None
+        with watched(f"log {self._asked.name}", total_bytes, is_quiet=is_quiet) as tell:
+            async with open_service_nursery() as nursery:
+                nursery.start_soon(self._settle, log)
+                try:
+                    await self._feed(log, tell)
+                except InputError as error:
+                    problem = error
+                while self._settled < self.tally.pushed:
+                    await self._wait_settled()
+        if problem is not None:
+            raise problem
+
+    async def _feed(self, log: LogWriter, tell: Callable[[int], None]) -> None:
+        if self._asked.entries:
+            await self._push(log, map(os.fsencode, self._asked.entries))
+            return
+        form = self._asked.form
+        while True:
+            data = await self._stop.unless_asked(read_input)
+            if data is None:
+                self._unfinished_bytes = form.unfinished_bytes
+                return
+            await self._push(log, form.cut(data) if data else form.end())
+            if not data:
+                return
+            tell(len(data))
+
+    async def _push(self, log: LogWriter, entries: Iterable[bytes]) -> None:
+        keeps_sizes = self._asked.positions and self._asked.for_programs
+        try:
+            for entry in entries:
+                while self.tally.pushed - self._settled >= _UNSETTLED_MAX:
+                    await self._wait_settled()
+                try:
+                    position = log.push_nowait(entry)
+                except trio.WouldBlock:
+                    self._has_pushed.set()
+                    position = await log.push(entry)
+                self.tally.push(position, len(entry))
+                if keeps_sizes:
+                    self._sizes.append(len(entry))
+        finally:
+            self._has_pushed.set()
+
+    async def _wait_settled(self) -> None:
+        self._has_pushed.set()
+        self._has_settled = trio.Event()
+        await self._has_settled.wait()
+
+    async def _settle(self, log: LogWriter) -> None:
+        while True:
+            await self._has_pushed.wait()
+            self._has_pushed = trio.Event()
+            while self._settled < self.tally.pushed:
+                await log.flush()
+                news = self.tally.confirm(log.last_add_confirmed)
+                if self._asked.positions and news:
+                    await self._print(news)
+                self._settled += len(news)
+                self._has_settled.set()
+
+    async def _print(self, positions: list[Position]) -> None:
+        lines = [str(position) for position in positions]
+        if self._asked.for_programs:
+            sizes = [self._sizes.popleft() for _ in lines]
+            lines = [
+                json.dumps({"kind": "entry", "position": line, "size_bytes": size})
+                for line, size in zip(lines, sizes, strict=True)
+            ]
+        if self.output_closed is not None:
+            return
+        try:
+            await write_output("".join(f"{line}\n" for line in lines).encode())
+        except OutputClosed as error:  # no reason to leave in doubt what was read
+            self.output_closed = error
+            self._stop.ask()
+
+    # -- how it went ----------------------------------------------------------------------------------------------
+
+    def outcome(self) -> str:
+        """What is confirmed, and what is not known."""
+        tally = self._counted()
+        known = f"{tally.confirmed} entries are confirmed"
+        if tally.last_confirmed is not None:
+            known += f" ({tally.first}..{tally.last_confirmed})"
+        if tally.unknown is None:
+            return known
+        first, last = tally.unknown
+        unknown = f"of {tally.pushed - tally.confirmed} more the outcome is unknown ({first}..{last})"
+        return f"{known}; {unknown}: what a reader finds after the next takeover is there, and nothing else"
+
+    def _counted(self) -> Tally:
+        if self._log is not None:
+            self.tally.confirm(self._log.last_add_confirmed)
+        return self.tally
+
+    def sum_up(self, error: ReplogError | None = None) -> None:
+        """Prints how it went: for programs always, for people if it went well."""
+        tally = self._counted()
+        duration_s = time.monotonic() - self._began_s
+        unknown = tally.unknown or (None, None)
+        if self._asked.for_programs:
+            summary = {
+                "log": self._asked.name,
+                "entries": tally.confirmed,
+                "first_position": _text(tally.first if tally.confirmed else None),
+                "last_position": _text(tally.last_confirmed),
+                "unknown_entries": tally.pushed - tally.confirmed,
+                "first_unknown_position": _text(unknown[0]),
+                "last_unknown_position": _text(unknown[1]),
+                "pushed_bytes": tally.pushed_bytes,
+                "unfinished_bytes": self._unfinished_bytes,
+                "duration_s": round(duration_s, 6),
+                "error": None if error is None else str(error),
+            }
+            if self._asked.positions:
+                print_json_line("summary", summary)
+            else:
+                print_json(summary)
+            return
+        if self._unfinished_bytes:
+            print(
+                f"replog: {self._unfinished_bytes} bytes of an entry that wasn't whole were left out", file=sys.stderr
+            )
+        if error is None and not self._asked.positions:
+            emit(f"{self._sentence(duration_s)}\n")
+
+    def _sentence(self, duration_s: float) -> str:
+        tally, name = self.tally, self._asked.name
+        if not tally.confirmed:
+            return f"log {name}: nothing to append"
+        count = "1 entry" if tally.confirmed == 1 else f"{tally.confirmed} entries"
+        where = f"at {tally.first}" if tally.confirmed == 1 else f"from {tally.first} to {tally.last_confirmed}"
+        size, rate = as_size(tally.pushed_bytes), as_size(int(tally.pushed_bytes / max(duration_s, 0.001)))
+        pace = f", {rate}/s" if tally.pushed_bytes >= _PACED_BYTES else ""
+        return f"log {name}: {count} appended {where}, {size}{pace}"
+
+
+def _text(position: Position | None) -> str | None:
+    return None if position is None else str(position)

@@ -1,0 +1,226 @@
+"""`replog log list`, `show`, `trim` and `delete`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from replog.api import Client
+from replog.cli.connecting import Connection, client_from, concurrently, confirm, run, takes_connection
+from replog.cli.ledger.facts import LedgerFacts, facts_of, time_for_people, time_of
+from replog.cli.output import AsJSON, Listing, as_size, emit, print_json, print_json_line
+from replog.errors import LedgerNotFoundError, LogNotFoundError
+from replog.protocol.model import LedgerState, LogMetadata, Position, Segment
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The log.")]
+
+_LOG_COLUMNS = (("log", -30), ("segments", 8), ("begins at", -9), ("created", -20))
+_SEGMENT_COLUMNS = (
+    ("segment", 8),
+    ("ledger", 8),
+    ("state", -11),
+    ("entries", 10),
+    ("payloads", 10),
+    ("last", -12),
+    ("created", -20),
+    ("writer", -1),
+)
+
+
+# -- list ---------------------------------------------------------------------------------------------------------
+
+
+@takes_connection
+def list_logs(
+    connection: Connection,
+    long: Annotated[bool, typer.Option("--long", "-l", help="More of each than its name.")] = False,
+    for_programs: AsJSON = False,
+) -> None:
+    """List the logs by their names, one in a line."""
+    run(_list, connection, long, for_programs)
+
+
+async def _list(connection: Connection, long: bool, for_programs: bool) -> None:
+    async with client_from(connection) as client:
+        names = await client.logs()
+        if not long:
+            for name in names:
+                if for_programs:
+                    print_json_line("log", {"log": name})
+                else:
+                    emit(f"{name}\n")
+            return
+        listing = Listing(*_LOG_COLUMNS)
+        async for name, metadata in concurrently(lambda each: _metadata(client, each), names):
+            if metadata is None:
+                continue
+            if for_programs:
+                print_json_line("log", _head(metadata))
+            else:
+                begins = metadata.segments[0].number if metadata.segments else None
+                where = None if begins is None else str(Position(begins, 0))
+                listing.add([name, len(metadata.segments), where, time_for_people(metadata.created_at_ms)])
+
+
+async def _metadata(client: Client, name: str) -> LogMetadata | None:
+    try:
+        return await client.log_metadata(name)
+    except LogNotFoundError:
+        return None  # deleted since it was listed
+
+
+def _head(metadata: LogMetadata) -> dict[str, object]:
+    segments = metadata.segments
+    return {
+        "log": metadata.name,
+        "created_at": time_of(metadata.created_at_ms),
+        "segment_count": len(segments),
+        "begins_at": str(Position(segments[0].number, 0)) if segments else None,
+        "next_segment": metadata.next_segment_number,
+    }
+
+
+# -- show ---------------------------------------------------------------------------------------------------------
+
+
+@takes_connection
+def show(
+    connection: Connection,
+    name: Name,
+    sizes: Annotated[bool, typer.Option(help="How many bytes each segment has: one read for each.")] = True,
+    for_programs: AsJSON = False,
+) -> None:
+    """Show what a log is made of: its segments, their ledgers, states, entries and bytes, and who writes to the last one.
+
+    Of a ledger that isn't closed, bookies are asked how far it is confirmed; nothing is fenced.
+    """
+    run(_show, connection, name, sizes, for_programs)
+
+
+async def _show(connection: Connection, name: str, sizes: bool, for_programs: bool) -> None:
+    password = connection.password()
+    async with client_from(connection) as client:
+        metadata = await client.log_metadata(name)
+
+        async def facts(segment: Segment) -> LedgerFacts | None:
+            try:
+                return await facts_of(client, segment.ledger_id, password, with_size=sizes)
+            except LedgerNotFoundError:
+                return None  # trimmed meanwhile, or deleted alone
+
+        found = [pair async for pair in concurrently(facts, metadata.segments)]
+    if for_programs:
+        print_json({**_head(metadata), "segments": [_segment_as_json(*pair) for pair in found]})
+    else:
+        _print(metadata, found)
+
+
+def _segment_as_json(segment: Segment, facts: LedgerFacts | None) -> dict[str, object]:
+    return {
+        "number": segment.number,
+        "ledger_id": segment.ledger_id,
+        "state": "missing" if facts is None else facts.metadata.state.value,
+        "entries": None if facts is None else facts.entries,
+        "last_position": _last_position(segment, facts),
+        "size_bytes": None if facts is None else facts.size_bytes,
+        "created_at": time_of(segment.created_at_ms),
+        "writer": None if facts is None else facts.metadata.custom.get("writer"),
+        "problem": None if facts is None else facts.problem,
+    }
+
+
+def _last_position(segment: Segment, facts: LedgerFacts | None) -> str | None:
+    if facts is None or facts.last_entry_id in (None, -1):
+        return None
+    return f"{segment.number}:{facts.last_entry_id}"
+
+
+def _print(metadata: LogMetadata, found: list[tuple[Segment, LedgerFacts | None]]) -> None:
+    listing = Listing(*_SEGMENT_COLUMNS)
+    for segment, facts in found:
+        listing.add(
+            [
+                segment.number,
+                segment.ledger_id,
+                "missing" if facts is None else facts.metadata.state.value,
+                None if facts is None else facts.entries,
+                None if facts is None else as_size(facts.size_bytes),
+                _last_position(segment, facts),
+                time_for_people(segment.created_at_ms),
+                None if facts is None else facts.metadata.custom.get("writer"),
+            ]
+        )
+    listing.end()
+    known = [facts for _, facts in found if facts is not None]
+    entries = sum(facts.entries or 0 for facts in known)
+    sizes = [facts.size_bytes for facts in known]
+    total = "" if None in sizes else f", {as_size(sum(filter(None, sizes)))}"
+    problems = [facts.problem for facts in known if facts.problem is not None]
+    at_least = "at least " if problems else ""
+    count = "1 segment" if len(found) == 1 else f"{len(found)} segments"
+    emit(f"log {metadata.name}: {count}, {at_least}{entries} entries{total}; {_state(found)}\n")
+    for problem in problems:
+        emit(f"{problem}\n")
+
+
+def _state(found: list[tuple[Segment, LedgerFacts | None]]) -> str:
+    if not found or found[-1][1] is None:
+        return "nobody writes to it"
+    state = found[-1][1].metadata.state
+    if state is LedgerState.CLOSED:
+        return "closed: nobody writes to it"
+    if state is LedgerState.IN_RECOVERY:
+        return "being recovered, or whoever did it crashed"
+    return "open: somebody writes to it, or crashed"
+
+
+# -- trim and delete ----------------------------------------------------------------------------------------------
+
+
+@takes_connection
+def trim(
+    connection: Connection,
+    name: Name,
+    before: Annotated[str, typer.Option(metavar="POSITION", help="What is needed begins here: it looks like 17:42.")],
+    for_programs: AsJSON = False,
+) -> None:
+    """Drop the segments of a log that lie wholly before a position. The last segment always stays."""
+    position = Position.parse(before)
+    dropped, begins_at = run(_trim, connection, name, position)
+    if for_programs:
+        print_json(
+            {"log": name, "dropped_segments": dropped, "begins_at": None if begins_at is None else str(begins_at)}
+        )
+    else:
+        count = "1 segment" if dropped == 1 else f"{dropped or 'no'} segments"
+        emit(f"log {name}: {count} dropped; it begins at {begins_at}\n")
+
+
+async def _trim(connection: Connection, name: str, before: Position) -> tuple[int, Position | None]:
+    async with client_from(connection) as client:
+        metadata = await client.log_metadata(name)
+        begins_at = await client.trim_log(name, before=before)
+    first = metadata.next_segment_number if begins_at is None else begins_at.segment
+    return sum(segment.number < first for segment in metadata.segments), begins_at
+
+
+@takes_connection
+def delete(
+    connection: Connection,
+    name: Name,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")] = False,
+    for_programs: AsJSON = False,
+) -> None:
+    """Delete a log and all its entries for ever; its writer is fenced first."""
+    confirm(f"Delete log {name} and all its entries for ever?", yes)
+    run(_delete, connection, name)
+    if for_programs:
+        print_json({"log": name, "deleted": True})
+    else:
+        emit(f"log {name}: deleted\n")
+
+
+async def _delete(connection: Connection, name: str) -> None:
+    async with client_from(connection) as client:
+        await client.delete_log(name, password=connection.password())

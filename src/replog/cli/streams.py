@@ -1,0 +1,87 @@
+"""Standard input and output in a trio run: bytes, by threads, so that a slow pipe stops neither the run nor a signal.
+
+A thread that waits for a pipe is left to itself when the run ends: it holds no lock, and ends with the process. So these
+go to the descriptors, past Python's buffers, whose locks an exit would wait for.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+
+import trio
+
+from replog.cli.output import OutputClosed, StreamError, output_failed, standard_output
+from replog.errors import ConfigError
+
+_READ_BYTES = 256 << 10
+_LOOK_EVERY_S = 0.5
+
+
+async def read_input() -> bytes:
+    """What has come on standard input, as soon as there is anything; b"" at its end. If cancelled, what came may be lost.
+
+    Raises `ConfigError` if there is no standard input, `StreamError`."""
+    descriptor = _input_descriptor()
+    try:
+        return await trio.to_thread.run_sync(_read, descriptor, abandon_on_cancel=True)
+    except OSError as error:
+        raise StreamError(f"standard input: cannot be read: {error.strerror}") from error
+
+
+def _read(descriptor: int) -> bytes:
+    while True:
+        try:
+            return os.read(descriptor, _READ_BYTES)
+        except BlockingIOError:  # somebody who shares it doesn't want to wait: we do
+            select.select([descriptor], [], [])
+
+
+def input_bytes() -> int | None:
+    """How much standard input has, if it is a file; None if nobody knows."""
+    try:
+        found = os.fstat(_input_descriptor())
+    except OSError:
+        return None
+    return found.st_size or None
+
+
+async def write_output(data: bytes) -> None:
+    """Writes all of this to standard output. If cancelled, some of it.
+
+    Raises `OutputClosed` if nobody reads it any more, `StreamError` if it can't be written."""
+    descriptor = standard_output().fileno()
+    try:
+        await trio.to_thread.run_sync(_write, descriptor, data, abandon_on_cancel=True)
+    except BrokenPipeError as error:
+        raise OutputClosed from error
+    except OSError as error:
+        raise output_failed(error) from error
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    left = memoryview(data)
+    while left:
+        try:
+            left = left[os.write(descriptor, left) :]
+        except BlockingIOError:
+            select.select([], [descriptor], [])
+
+
+async def wait_output_closed() -> None:
+    """Waits until nobody reads standard output any more, and raises `OutputClosed`; for ever, if it is a file.
+
+    For who may have nothing to write for long: a write would tell as well."""
+    watched = select.poll()
+    watched.register(standard_output().fileno(), 0)  # errors are told unasked
+    while not watched.poll(0):  # noqa: ASYNC110 - the kernel tells, but not trio
+        await trio.sleep(_LOOK_EVERY_S)
+    raise OutputClosed
+
+
+def _input_descriptor() -> int:
+    """Raises `ConfigError` if standard input was closed before the command began: another file may have its number now."""
+    if sys.stdin is None:
+        raise ConfigError("there is no standard input: it is closed")
+    return sys.stdin.fileno()

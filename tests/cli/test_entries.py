@@ -1,0 +1,133 @@
+"""How entries are told from one another on standard input and output."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from replog.cli import entries
+from replog.cli.entries import Delimited, Form, InputError, Prefixed, Whole, form_of, shown
+from replog.errors import ConfigError
+
+BYTES = st.lists(st.binary(max_size=20), max_size=20)
+
+
+def cut_up(form: Form, data: bytes, size: int) -> list[bytes]:
+    """What the form makes of this, if it comes in pieces of so many bytes."""
+    found: list[bytes] = []
+    for start in range(0, len(data), size):
+        found += form.cut(data[start : start + size])
+    return [*found, *form.end()]
+
+
+@given(BYTES, st.integers(1, 50))
+def test_what_is_written_with_lengths_is_read_back(payloads: list[bytes], size: int) -> None:
+    assert cut_up(Prefixed(), Prefixed().joined(payloads), size) == payloads
+
+
+@given(BYTES, st.integers(1, 50), st.sampled_from([b"\n", b"\0", b"--", b"abab"]))
+def test_what_is_written_with_a_delimiter_is_read_back(payloads: list[bytes], size: int, delimiter: bytes) -> None:
+    joined = Delimited(delimiter).joined(payloads)
+    expected = joined.split(delimiter)  # the same, unless an entry has the delimiter, or begins or ends one
+    if expected[-1] == b"":
+        expected.pop()
+    assert cut_up(Delimited(delimiter), joined, size) == expected
+
+
+def test_the_last_line_may_do_without_its_end() -> None:
+    assert cut_up(Delimited(b"\n"), b"one\n\ntwo", 2) == [b"one", b"", b"two"]
+    assert cut_up(Delimited(b"\n"), b"one\r\n", 2) == [b"one\r"]
+    assert cut_up(Delimited(b"\n"), b"", 2) == []
+
+
+def test_all_may_be_one_entry() -> None:
+    assert cut_up(Whole(), b"one\ntwo\n", 3) == [b"one\ntwo\n"]
+    assert cut_up(Whole(), b"", 3) == [b""]
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_a_line_that_is_too_long_is_named(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    monkeypatch.setattr(entries, "ENTRY_BYTES_MAX", 10)
+    for text, line in ((b"one\ntwo\n" + b"x" * 11 + b"\nfour\n", 3), (b"x" * 30, 1), (b"\n" + b"x" * 11, 2)):
+        form = Delimited(b"\n", "line")
+        found: list[bytes] = []
+        with pytest.raises(InputError, match=f"standard input, line {line}: is longer than an entry can be, 10 B"):
+            for start in range(0, len(text), size):
+                found += form.cut(text[start : start + size])
+            found += form.end()
+        assert len(found) <= line - 1  # nothing of it, and nothing after it
+    assert cut_up(Delimited(b"\n"), b"x" * 10 + b"\n" + b"y" * 10, size) == [b"x" * 10, b"y" * 10]
+
+
+def test_those_before_a_line_that_is_too_long_are_given_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(entries, "ENTRY_BYTES_MAX", 10)
+    cutting = Delimited(b"\n").cut(b"one\ntwo\n" + b"x" * 11 + b"\nfour\n")
+    assert [next(cutting), next(cutting)] == [b"one", b"two"]
+    with pytest.raises(InputError):
+        next(cutting)
+
+
+def test_an_entry_that_waits_for_its_end_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(entries, "ENTRY_BYTES_MAX", 1000)
+    form = Delimited(b"\n")
+    with pytest.raises(InputError):
+        for _ in range(1000):
+            assert list(form.cut(b"x" * 10)) == []
+    assert form.unfinished_bytes <= 1020
+    with pytest.raises(InputError, match="Leave --whole out"):
+        list(Whole().cut(b"x" * 1001))
+
+
+def test_lengths_that_can_not_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = Prefixed().joined([b"one", b"two"])
+    with pytest.raises(InputError, match="entry 2: the input ends amid it"):
+        cut_up(Prefixed(), whole[:-1], 3)
+    found = []
+    with pytest.raises(InputError, match=f"entry 3: a length of {0x74657874} bytes"):
+        for entry in Prefixed().cut(whole + b"text without lengths"):
+            found.append(entry)
+    assert found == [b"one", b"two"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (("x", True, False), "--delimiter and --null: choose one"),
+        ((None, True, True), "--null and --length-prefixed: choose one"),
+        (("", False, False), "--delimiter is empty"),
+    ],
+)
+def test_one_form_at_a_time(arguments: tuple[str | None, bool, bool], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        form_of(*arguments)
+
+
+def test_json_has_it_all() -> None:
+    for null, positions in ((True, False), (False, True)):
+        with pytest.raises(ConfigError, match="--json says it all"):
+            shown(None, null, False, positions=positions, for_programs=True)
+    how = shown(None, False, False, for_programs=True)
+    text, raw, odd = how.encode(
+        "record", "position", ["1:0", "1:1", "1:2"], ["é\n".encode(), b"\xff", b""], 1_500_000_000_123_456_789
+    ).splitlines()
+    assert json.loads(text) == {
+        "kind": "record",
+        "position": "1:0",
+        "timestamp": "2017-07-14T02:40:00.123456Z",
+        "timestamp_ns": 1_500_000_000_123_456_789,
+        "size_bytes": 3,
+        "data": "é\n",
+        "data_base64": None,
+    }
+    assert (json.loads(raw)["data"], json.loads(raw)["data_base64"]) == (None, "/w==")
+    assert json.loads(odd)["data"] == ""
+
+
+@pytest.mark.parametrize("timestamp_ns", [-1, 0, (1 << 63) - 1, -(1 << 63)])
+def test_a_writer_may_say_any_time(timestamp_ns: int) -> None:
+    """A header's field is any number."""
+    found = entries.as_time(timestamp_ns)
+    assert found is None or found.endswith("Z")

@@ -1,0 +1,293 @@
+"""`replog log` on an embedded log: what people and programs get, and the exit status."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import trio
+
+import replog
+from replog.cli import entries
+from replog.cli.log.appending import Tally
+from replog.protocol.model import Position
+from tests.cli.logs import SIX, entries_of, finish, make_log
+from tests.cli.test_inspect import lines_of, run
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def replog_log(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
+    """Runs `replog log` in this process, on the directory of this test; `given` is what its standard input has."""
+    for name in ("REPLOG_METASTORE", "REPLOG_PASSWORD", "REPLOG_CONFIG"):
+        monkeypatch.delenv(name, raising=False)
+
+    def run_it(*arguments: str | Path, given: bytes = b"") -> tuple[int, str, str]:
+        (tmp_path / "given").write_bytes(given)
+        with open(tmp_path / "given") as file:
+            monkeypatch.setattr(sys, "stdin", file)
+            return run(capfd, "log", *arguments, "--dir", tmp_path / "wal")
+
+    return run_it
+
+
+# -- append -------------------------------------------------------------------------------------------------------
+
+
+def test_lines_are_appended(replog_log: Run, tmp_path: Path) -> None:
+    status, output, errors = replog_log("append", "log", given=b"one\ntwo\n\nfour")
+    assert (status, output, errors) == (0, "log log: 4 entries appended from 1:0 to 1:3, 10 B\n", "")
+    status, output, _ = replog_log("append", "log", "five", "six", "--positions")
+    assert (status, output) == (0, "2:0\n2:1\n")
+    assert entries_of(tmp_path / "wal") == [b"one", b"two", b"", b"four", b"five", b"six"]
+    assert replog_log("append", "log")[:2] == (0, "log log: nothing to append\n")
+    assert replog_log("append", "log", "x")[1] == "log log: 1 entry appended at 4:0, 1 B\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "given", "expected"),
+    [
+        (["--null"], b"one\ntwo\0\0three", [b"one\ntwo", b"", b"three"]),
+        (["--delimiter", "--"], b"one--two\n--", [b"one", b"two\n"]),
+        (["--whole"], b"one\ntwo\n", [b"one\ntwo\n"]),
+        (["--length-prefixed"], b"\0\0\0\4one\n\0\0\0\0", [b"one\n", b""]),
+    ],
+    ids=str,
+)
+def test_entries_are_told_apart(
+    replog_log: Run, tmp_path: Path, options: list[str], given: bytes, expected: list[bytes]
+) -> None:
+    assert replog_log("append", "log", *options, given=given)[0] == 0
+    assert entries_of(tmp_path / "wal") == expected
+
+
+def test_appending_for_programs(replog_log: Run) -> None:
+    _, output, _ = replog_log("append", "log", "--json", given=b"one\ntwo\n")
+    found = json.loads(output)
+    assert found.pop("duration_s") > 0
+    assert found == {
+        "log": "log",
+        "entries": 2,
+        "first_position": "1:0",
+        "last_position": "1:1",
+        "unknown_entries": 0,
+        "first_unknown_position": None,
+        "last_unknown_position": None,
+        "pushed_bytes": 6,
+        "unfinished_bytes": 0,
+        "error": None,
+    }
+    _, output, _ = replog_log("append", "log", "--json", "--positions", given=b"one\nthree\n")
+    first, second, summary = lines_of(output)
+    assert first == {"kind": "entry", "position": "2:0", "size_bytes": 3}
+    assert second == {"kind": "entry", "position": "2:1", "size_bytes": 5}
+    assert (summary["kind"], summary["entries"]) == ("summary", 2)
+
+
+def test_positions_go_on_across_a_roll(replog_log: Run, tmp_path: Path) -> None:
+    given = b"".join(b"%d\n" % number for number in range(1000))
+    options = ("--option", "roll_entries=100", "--option", "batch_bytes_max=100", "--option", "in_flight_bytes_max=200")
+    _, output, _ = replog_log("append", "log", "--positions", *options, given=given)
+    positions = [Position.parse(line) for line in output.splitlines()]
+    assert len(positions) == len(set(positions)) == 1000
+    assert positions == sorted(positions)
+    assert positions[-1].segment > 1
+    assert entries_of(tmp_path / "wal") == given.splitlines()
+
+
+def test_a_line_too_long_ends_it_and_what_stands_before_is_confirmed(
+    replog_log: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(entries, "ENTRY_BYTES_MAX", 10)
+    status, output, errors = replog_log("append", "log", "--json", given=b"one\ntwo\n" + b"x" * 11 + b"\nfour\n")
+    assert status == 1
+    assert "standard input, line 3: is longer than an entry can be, 10 B" in errors
+    assert "2 entries are confirmed (1:0..1:1)" in errors
+    assert "unknown" not in errors
+    assert (json.loads(output)["entries"], json.loads(output)["unknown_entries"]) == (2, 0)
+    assert "line 3" in json.loads(output)["error"]
+    assert entries_of(tmp_path / "wal") == [b"one", b"two"]
+
+
+def test_more_than_may_be_in_flight(replog_log: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The bytes are bounded by the client, the number of entries here."""
+    monkeypatch.setattr("replog.cli.log.appending._UNSETTLED_MAX", 7)
+    lines = b"".join(b"%d\n" % number for number in range(300))
+    options = ("--option", "in_flight_bytes_max=40", "--option", "batch_bytes_max=20")
+    status, output, _ = replog_log("append", "log", "--positions", *options, given=lines)
+    assert (status, len(output.splitlines())) == (0, 300)
+    assert entries_of(tmp_path / "wal") == lines.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["append", "log", "x", "--null"], "entries as arguments stand alone"),
+        (["append", "log", "--quorum", "3"], "--quorum 3: it is written ENSEMBLE,WRITE,ACK"),
+        (["append", "log", "--quorum", "1,2,3", "x"], "ensemble >= write >= ack >= 1"),
+        (["append", "log", "--digest", "md5"], "there are crc32c and hmac-sha256"),
+        (["append", "bad\nname", "x"], "cannot be the name of a log"),
+        (["read", "log", "--after", "seventeen"], "is no position"),
+        (["read", "log", "--json", "--null"], "--json says it all"),
+        (["read", "log", "--option", "x"], "name=value"),
+        (["trim", "log", "--before", "17"], "is no position"),
+        (["delete", "log"], "say --yes"),
+    ],
+    ids=lambda each: " ".join(each) if isinstance(each, list) else "",
+)
+def test_what_can_not_be_is_status_2_and_nothing_is_made(
+    replog_log: Run, tmp_path: Path, arguments: list[str], problem: str
+) -> None:
+    status, output, errors = replog_log(*arguments)
+    assert (status, output) == (2, "")
+    assert problem in errors
+    made = tmp_path / "wal"
+    assert not made.exists() or "bad\nname" in arguments or "1,2,3" in arguments
+
+
+def test_a_tally_knows_what_is_confirmed() -> None:
+    tally = Tally()
+    for position in ((1, 0), (1, 1), (1, 2), (2, 0), (2, 1), (3, 0)):
+        tally.push(Position(*position), 10)
+    assert tally.confirm(None) == []
+    assert tally.unknown == (Position(1, 0), Position(3, 0))
+    assert tally.confirm(Position(1, 1)) == [Position(1, 0), Position(1, 1)]
+    assert tally.confirm(Position(1, 1)) == []
+    assert tally.confirm(Position(2, 0)) == [Position(1, 2), Position(2, 0)]
+    assert tally.confirmed == 4
+    assert tally.unknown == (Position(2, 1), Position(3, 0))
+    assert tally.confirm(Position(3, 0)) == [Position(2, 1), Position(3, 0)]
+    assert (tally.confirmed, tally.pushed, tally.pushed_bytes) == (6, 6, 60)
+    assert not tally.unknown
+    assert (tally.first, tally.last_confirmed) == (Position(1, 0), Position(3, 0))
+
+
+# -- read and tail ------------------------------------------------------------------------------------------------
+
+
+def test_a_log_is_read(replog_log: Run, tmp_path: Path) -> None:
+    make_log(tmp_path / "wal", SIX[:3], [], SIX[3:])
+    assert replog_log("read", "log") == (0, "one\ntwo\nthree\nfour\n\nsix\n", "")
+    assert replog_log("read", "log", "--after", "1:1", "--limit", "3")[1] == "three\nfour\n\n"
+    assert replog_log("read", "log", "--limit", "0")[1] == ""
+    assert replog_log("read", "log", "--positions", "--limit", "4")[1] == "1:0\tone\n1:1\ttwo\n1:2\tthree\n3:0\tfour\n"
+    assert replog_log("read", "log", "--delimiter", ";", "--limit", "2")[1] == "one;two;"
+    assert replog_log("read", "log", "--after", "3:2")[1] == ""
+    status, _, errors = replog_log("read", "log", "--after", "9:0")
+    assert (status, "is no position of log 'log': its last segment is 3" in errors) == (2, True)
+    status, output, errors = replog_log("read", "another")
+    assert (status, output, "there is no such log" in errors) == (1, "", True)
+    _, output, _ = replog_log("read", "log", "--json", "--after", "1:2", "--limit", "2")
+    found = lines_of(output)
+    assert [(each["kind"], each["position"], each["data"]) for each in found] == [
+        ("record", "3:0", "four"),
+        ("record", "3:1", ""),
+    ]
+    assert str(found[0]["timestamp"]).startswith("20")
+
+
+def test_any_bytes_come_back_as_they_were(replog_log: Run, tmp_path: Path) -> None:
+    payloads = [bytes(range(256)), b"", b"\n\0\n", b"x" * 100_000]
+    make_log(tmp_path / "wal", payloads)
+    status, written, _ = finish("log", "read", "log", "--length-prefixed", "--dir", tmp_path / "wal")
+    assert status == 0
+    assert replog_log("append", "copy", "--length-prefixed", given=written)[0] == 0
+    assert entries_of(tmp_path / "wal", "copy") == payloads
+
+
+def test_the_last_entries_are_found_without_reading_the_rest(
+    replog_log: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    make_log(tmp_path / "wal", SIX[:3], [], SIX[3:])
+    asked: list[object] = []
+    read_log = replog.Client.read_log
+
+    def noted(client: replog.Client, name: str, *, after: Position | None, **options: bool | bytes) -> object:
+        asked.append(after)
+        return read_log(client, name, after=after, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(replog.Client, "read_log", noted)
+    expected = [*(f"{each.decode()}\n" for each in SIX)]
+    for count, after in ((0, (3, 2)), (1, (3, 1)), (3, (3, -1)), (4, (1, 1)), (6, (1, -1)), (7, None)):
+        assert replog_log("tail", "log", "-n", str(count))[1] == "".join(
+            expected[6 - count :] if count < 6 else expected
+        )
+        assert asked.pop() == after
+    assert replog_log("tail", "log")[1] == "".join(expected)
+    status, _, errors = replog_log("tail", "another")
+    assert (status, "there is no such log" in errors) == (1, True)
+
+
+# -- list, show, trim, delete -------------------------------------------------------------------------------------
+
+
+def test_logs_are_listed(replog_log: Run, tmp_path: Path) -> None:
+    make_log(tmp_path / "wal", [b"one"], [b"two"], name="b")
+    make_log(tmp_path / "wal", [b"one"], name="a log")
+    assert replog_log("list")[1] == "a log\nb\n"
+    assert lines_of(replog_log("list", "--json")[1]) == [{"kind": "log", "log": name} for name in ("a log", "b")]
+    heading, first, second = replog_log("list", "--long")[1].splitlines()
+    assert heading.split() == ["log", "segments", "begins", "at", "created"]
+    assert first.split()[:4] == ["a", "log", "1", "1:0"]
+    assert second.split()[:3] == ["b", "2", "1:0"]
+    found = lines_of(replog_log("list", "--long", "--json")[1])
+    assert [(each["log"], each["segment_count"], each["begins_at"]) for each in found] == [
+        ("a log", 1, "1:0"),
+        ("b", 2, "1:0"),
+    ]
+
+
+def test_a_log_is_shown_trimmed_and_deleted(replog_log: Run, tmp_path: Path) -> None:
+    make_log(tmp_path / "wal", SIX[:3], [b"x" * 5000], [])
+    assert replog_log("append", "log", "last")[0] == 0
+    status, output, _ = replog_log("show", "log", "--json")
+    found = json.loads(output)
+    assert status == 0
+    assert (found["log"], found["segment_count"], found["begins_at"], found["next_segment"]) == ("log", 4, "1:0", 5)
+    shown = [(each["number"], each["state"], each["entries"], each["size_bytes"]) for each in found["segments"]]
+    assert shown == [(1, "closed", 3, 11), (2, "closed", 1, 5000), (3, "closed", 0, 0), (4, "closed", 1, 4)]
+    assert [each["last_position"] for each in found["segments"]] == ["1:2", "2:0", None, "4:0"]
+    assert "replog log append, process " in found["segments"][-1]["writer"]
+    assert found["segments"][0]["writer"] is None
+    _, output, _ = replog_log("show", "log")
+    assert "log log: 4 segments, 5 entries, 4.9 KiB; closed: nobody writes to it" in output
+    assert json.loads(replog_log("show", "log", "--no-sizes", "--json")[1])["segments"][0]["size_bytes"] is None
+
+    assert replog_log("trim", "log", "--before", "1:2")[1] == "log log: no segments dropped; it begins at 1:0\n"
+    assert replog_log("trim", "log", "--before", "3:0")[1] == "log log: 2 segments dropped; it begins at 3:0\n"
+    trimmed = json.loads(replog_log("trim", "log", "--before", "4:0", "--json")[1])
+    assert trimmed == {"log": "log", "dropped_segments": 1, "begins_at": "4:0"}
+    status, _, errors = replog_log("read", "log", "--after", "1:1")
+    assert (status, "was trimmed away; the log begins at 4:0" in errors) == (1, True)
+    assert replog_log("delete", "log", "--yes") == (0, "log log: deleted\n", "")
+    assert replog_log("list") == (0, "", "")
+    assert replog_log("delete", "log", "--yes")[0] == 1
+
+
+def test_a_log_with_a_password(replog_log: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    file.write_text("secret\n")
+    assert replog_log("append", "log", "one", "--password-file", file, "--digest", "hmac-sha256")[0] == 0
+    for arguments in (["read", "log"], ["tail", "log"], ["append", "log", "two"]):
+        status, output, errors = replog_log(*arguments)
+        assert (status, output) == (1, "")
+        assert "the password is not this ledger's" in errors
+    status, output, _ = replog_log("show", "log")
+    assert (status, "the password is not" in output, "at least 1 entries" in output) == (0, True, True)
+    monkeypatch.setenv("REPLOG_PASSWORD", "secret")
+    assert replog_log("read", "log")[1] == "one\n"
+    assert entries_of(tmp_path / "wal", password=b"secret") == [b"one"]
+
+
+def test_a_directory_that_somebody_has_open(replog_log: Run, tmp_path: Path) -> None:
+    async def hold() -> tuple[int, bytes, str]:
+        async with replog.embed(tmp_path / "wal"):
+            return await trio.to_thread.run_sync(lambda: finish("log", "list", "--dir", tmp_path / "wal"))
+
+    status, output, errors = trio.run(hold)
+    assert (status, output) == (1, b"")
+    assert errors.startswith(f"replog: {tmp_path}/wal/bookie-0 is open in process ")
