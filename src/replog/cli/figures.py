@@ -1,0 +1,52 @@
+"""Figures for people: counts, rates and durations in a few characters; sizes are in `output`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+_HEIGHTS = "▁▂▃▄▅▆▇█"
+
+
+def as_count(value: float | None) -> str | None:
+    """A number in at most five characters, to three digits: 7, 12.3k, 450k, 1.23M."""
+    if value is None:
+        return None
+    if value < 999.5:
+        return f"{value:.0f}" if value >= 9.95 or value == int(value) else f"{value:.1f}"
+    for unit in ("k", "M", "G", "T"):
+        value /= 1000
+        if value < 999.5 or unit == "T":
+            break
+    digits = 2 if value < 9.995 else 1 if value < 99.95 else 0
+    return f"{value:.{digits}f}{unit}"
+
+
+def as_duration(seconds: float | None) -> str | None:
+    """A duration in at most six characters, to two or three digits: 83us, 1.2ms, 45ms, 3.1s, 2m05s, 3h10m, 12d."""
+    if seconds is None:
+        return None
+    if seconds < 0.0009995:
+        return f"{seconds * 1e6:.0f}us"
+    if seconds < 0.9995:
+        return f"{seconds * 1e3:.{1 if seconds < 0.00995 else 0}f}ms"
+    if seconds < 59.5:
+        return f"{seconds:.{1 if seconds < 9.95 else 0}f}s"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02}s"
+    if whole < 86_400:
+        return f"{whole // 3600}h{whole % 3600 // 60:02}m"
+    return f"{whole // 86_400}d"
+
+
+def sparkline(values: Sequence[float], width: int) -> str:
+    """A small picture of these values, the newest at its right end: means of as many of them as fit into one character."""
+    if not values or width < 1:
+        return ""
+    per_character = -(-len(values) // width)
+    groups = [values[max(0, end - per_character) : end] for end in range(len(values), 0, -per_character)]
+    means = [sum(group) / len(group) for group in reversed(groups)]
+    highest = max(means)
+    if highest <= 0:
+        return _HEIGHTS[0] * len(means)
+    return "".join(_HEIGHTS[min(len(_HEIGHTS) - 1, int(mean / highest * len(_HEIGHTS)))] for mean in means)

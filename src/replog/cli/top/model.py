@@ -1,0 +1,281 @@
+"""What bookies said of themselves, again and again, becomes rows: states, rates, latencies of the last seconds.
+
+Pure: who polls says what time it is. Rates are differences between two answers of one bookie; a bookie that was restarted
+meanwhile (its counters begin anew) has none until its next answer. Bookies that vanish stay listed, for a while.
+"""
+
+from __future__ import annotations
+
+import enum
+import itertools
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+
+import attrs
+
+from replog.client.administration import BookieStatistics
+from replog.latencies import LatencyHistogram
+
+HISTORY_S = 60.0  # the sparkline
+LATENCY_WINDOW_S = 10.0  # over which quantiles are taken
+FORGET_AFTER_S = 3600.0  # a bookie that is gone
+_SAMPLES_MAX = 600  # of one bookie, however often it is asked
+
+
+class State(enum.Enum):
+    """How a bookie is."""
+
+    WRITABLE = "writable"
+    READ_ONLY = "read-only"
+    FAILED = "failed"  # its storage has stopped
+    UNREACHABLE = "unreachable"
+    UNKNOWN = "connecting"  # not asked yet
+
+
+@attrs.frozen
+class Latencies:
+    """Quantiles of the last seconds in s; None if there was nothing."""
+
+    p50_s: float | None = None
+    p99_s: float | None = None
+
+    @classmethod
+    def of(cls, histogram: LatencyHistogram | None) -> Latencies:
+        """Those of these observations."""
+        return cls() if histogram is None else cls(histogram.quantile(0.5), histogram.quantile(0.99))
+
+
+@attrs.frozen(kw_only=True)
+class Figures:
+    """What bookies count. What is not known is None; rates are per second."""
+
+    uptime_s: float | None = None
+    entries_rate: float | None = None
+    added_bytes_rate: float | None = None
+    adds_rate: float | None = None
+    reads_rate: float | None = None
+    read_bytes_rate: float | None = None
+    commits_rate: float | None = None
+    queued_requests: float | None = None
+    queued_bytes: float | None = None
+    used_bytes: float | None = None
+    free_bytes: float | None = None
+    ledgers: float | None = None
+    active_ledgers: float | None = None
+    fence_requests: float | None = None
+    recovery_reads: float | None = None
+    damaged_batches: float | None = None
+    connections: float | None = None
+
+
+@attrs.frozen(kw_only=True)
+class Row:
+    """One bookie, or with the id "" all of them."""
+
+    bookie_id: str
+    endpoints: tuple[str, ...] = ()
+    state: State = State.UNKNOWN
+    since_s: float | None = None  # how long it has been unreachable
+    problem: str = ""
+    version: str = ""
+    figures: Figures = Figures()
+    commit: Latencies = Latencies()
+    answer: Latencies = Latencies()
+    history: tuple[float, ...] = ()  # entries per second, of the last minute, oldest first
+
+
+_RATES = {
+    "entries_rate": "added_entries",
+    "added_bytes_rate": "added_bytes",
+    "adds_rate": "added_batches",
+    "reads_rate": "reads",
+    "read_bytes_rate": "read_bytes",
+    "commits_rate": "commits",
+}
+_GAUGES = (
+    "uptime_s",
+    "queued_requests",
+    "queued_bytes",
+    "used_bytes",
+    "free_bytes",
+    "ledgers",
+    "active_ledgers",
+    "fence_requests",
+    "recovery_reads",
+    "damaged_batches",
+    "connections",
+)
+# Of a cluster. Not its ledgers: each stands on several bookies. The fullest disk matters, and that is in its row.
+_SUMMED = (
+    *_RATES,
+    "queued_requests",
+    "queued_bytes",
+    "used_bytes",
+    "free_bytes",
+    "fence_requests",
+    "recovery_reads",
+    "damaged_batches",
+    "connections",
+)
+
+
+@attrs.frozen
+class _Sample:
+    at_s: float
+    statistics: BookieStatistics
+
+
+class _Bookie:
+    """One bookie, as long as it is listed."""
+
+    def __init__(self, bookie_id: str, now_s: float) -> None:
+        self.bookie_id = bookie_id
+        self.endpoints: tuple[str, ...] = ()
+        self.is_read_only = False
+        self.problem = ""
+        self.lost_at_s: float | None = None
+        self.heard_at_s = now_s
+        self._samples: deque[_Sample] = deque(maxlen=_SAMPLES_MAX)
+
+    def sampled(self, statistics: BookieStatistics, now_s: float) -> None:
+        if self._samples and _is_restarted(self._samples[-1].statistics, statistics):
+            self._samples.clear()
+        if self._samples and now_s <= self._samples[-1].at_s:
+            return
+        self.problem, self.lost_at_s, self.heard_at_s = "", None, now_s
+        self._samples.append(_Sample(now_s, statistics))
+        while now_s - self._samples[0].at_s > HISTORY_S:
+            self._samples.popleft()
+
+    def failed(self, problem: str, now_s: float) -> None:
+        self.problem = problem
+        self.lost_at_s = now_s if self.lost_at_s is None else self.lost_at_s
+
+    def row(self, now_s: float) -> Row:
+        row = Row(bookie_id=self.bookie_id, endpoints=self.endpoints, problem=self.problem)
+        if self.lost_at_s is not None:
+            version = self._samples[-1].statistics.version if self._samples else ""
+            return attrs.evolve(
+                row, state=State.UNREACHABLE, since_s=max(0.0, now_s - self.heard_at_s), version=version
+            )
+        if not self._samples:
+            return row
+        numbers = self._samples[-1].statistics.numbers
+        return attrs.evolve(
+            row,
+            state=self._state(numbers),
+            version=self._samples[-1].statistics.version,
+            commit=Latencies.of(self.observed("commit", now_s)),
+            answer=Latencies.of(self.observed("answer", now_s)),
+            history=self._history(),
+            figures=Figures(**{name: numbers.get(name) for name in _GAUGES}, **self._rates()),
+        )
+
+    def _state(self, numbers: Mapping[str, float]) -> State:
+        if numbers.get("storage_failed"):
+            return State.FAILED
+        return State.READ_ONLY if numbers.get("read_only", self.is_read_only) else State.WRITABLE
+
+    def _rates(self) -> dict[str, float | None]:
+        if len(self._samples) < 2:
+            return {}
+        return {name: _rate(self._samples[-2], self._samples[-1], counter) for name, counter in _RATES.items()}
+
+    def _history(self) -> tuple[float, ...]:
+        samples = list(self._samples)
+        rates = (_rate(one, next_one, "added_entries") for one, next_one in itertools.pairwise(samples))
+        return tuple(0.0 if rate is None else rate for rate in rates)
+
+    def observed(self, name: str, now_s: float) -> LatencyHistogram | None:
+        """What was observed in the window; None if it isn't told."""
+        if self.lost_at_s is not None or not self._samples:
+            return None
+        newest = self._samples[-1].statistics.latencies.get(name)
+        within = [each for each in self._samples if each.at_s >= now_s - LATENCY_WINDOW_S]
+        oldest = within[0].statistics.latencies.get(name) if len(within) > 1 else None
+        if newest is None or oldest is None:
+            return None
+        return newest.since(oldest)
+
+
+def _rate(earlier: _Sample, later: _Sample, counter: str) -> float | None:
+    before, after = earlier.statistics.numbers.get(counter), later.statistics.numbers.get(counter)
+    if before is None or after is None:
+        return None
+    return max(0.0, after - before) / (later.at_s - earlier.at_s)
+
+
+def _is_restarted(before: BookieStatistics, after: BookieStatistics) -> bool:
+    return any(
+        after.numbers.get(name, 0.0) < before.numbers.get(name, 0.0)
+        for name in ("uptime_s", "added_batches", "commits", "reads")
+    )
+
+
+class Cluster:
+    """All bookies that were heard of. `problem` says why nobody knows whether there are others, or is empty."""
+
+    def __init__(self) -> None:
+        self.problem = ""
+        self._bookies: dict[str, _Bookie] = {}
+
+    @property
+    def bookie_ids(self) -> tuple[str, ...]:
+        """Those that are listed."""
+        return tuple(self._bookies)
+
+    def announced(self, bookies: Mapping[str, tuple[Sequence[str], bool]], now_s: float) -> None:
+        """These are announced: where each can be reached, and whether it is read-only. Others stay listed for a while."""
+        self.problem = ""
+        for bookie_id, (endpoints, is_read_only) in bookies.items():
+            bookie = self._bookies.setdefault(bookie_id, _Bookie(bookie_id, now_s))
+            bookie.endpoints, bookie.is_read_only = tuple(endpoints), is_read_only
+        for bookie in list(self._bookies.values()):
+            is_gone = bookie.bookie_id not in bookies and bookie.lost_at_s is not None
+            if is_gone and now_s - bookie.heard_at_s > FORGET_AFTER_S:
+                del self._bookies[bookie.bookie_id]
+
+    def metastore_failed(self, problem: str) -> None:
+        """Who is announced could not be told."""
+        self.problem = problem
+
+    def sampled(self, statistics: BookieStatistics, now_s: float) -> None:
+        """A bookie answered."""
+        if statistics.bookie_id in self._bookies:
+            self._bookies[statistics.bookie_id].sampled(statistics, now_s)
+
+    def failed(self, bookie_id: str, problem: str, now_s: float) -> None:
+        """A bookie did not answer."""
+        if bookie_id in self._bookies:
+            self._bookies[bookie_id].failed(problem, now_s)
+
+    def rows(self, now_s: float) -> list[Row]:
+        """One for each bookie, by their ids."""
+        return [self._bookies[bookie_id].row(now_s) for bookie_id in sorted(self._bookies)]
+
+    def total(self, now_s: float) -> Row:
+        """Sums over all bookies that answer; latencies of all of their commits together."""
+        rows = self.rows(now_s)
+        return Row(
+            bookie_id="",
+            commit=self._merged("commit", now_s),
+            answer=self._merged("answer", now_s),
+            history=_added(row.history for row in rows),
+            figures=Figures(**{name: _sum(getattr(row.figures, name) for row in rows) for name in _SUMMED}),
+        )
+
+    def _merged(self, name: str, now_s: float) -> Latencies:
+        found = [bookie.observed(name, now_s) for bookie in self._bookies.values()]
+        return Latencies.of(LatencyHistogram.merged(each for each in found if each is not None))
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    known = [each for each in values if each is not None]
+    return sum(known) if known else None
+
+
+def _added(histories: Iterable[Sequence[float]]) -> tuple[float, ...]:
+    """The sum of histories that end at about the same time."""
+    kept = [list(reversed(each)) for each in histories if each]
+    longest = max(map(len, kept), default=0)
+    return tuple(sum(each[place] for each in kept if place < len(each)) for place in reversed(range(longest)))

@@ -1,0 +1,83 @@
+"""Asks all bookies of a cluster how they are: each on its own, so that a slow one delays nobody, and within a deadline."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import trio
+
+from replog.api import Client
+from replog.cli.top.model import Cluster
+from replog.client.administration import RemoteBookie
+from replog.errors import BookieError, MetastoreError
+
+
+class Poller:
+    """Polls into a `Cluster`: once with `poll`, or again and again with `run`."""
+
+    def __init__(self, client: Client, cluster: Cluster, *, interval_s: float, timeout_s: float) -> None:
+        self.interval_s = interval_s
+        self._client = client
+        self._cluster = cluster
+        self._timeout_s = timeout_s
+        self._bookies: dict[str, RemoteBookie] = {}
+
+    async def poll(self) -> None:
+        """Looks who is announced, and asks everybody, side by side. Takes two timeouts at most."""
+        await self._look()
+        async with trio.open_nursery() as nursery:
+            for bookie_id in self._cluster.bookie_ids:
+                nursery.start_soon(self._ask, bookie_id)
+
+    async def run(self) -> None:
+        """Polls until cancelled."""
+        async with trio.open_nursery() as nursery:
+            polled: set[str] = set()
+            while True:
+                started_s = trio.current_time()
+                await self._look()
+                for bookie_id in self._cluster.bookie_ids:
+                    if bookie_id not in polled:
+                        polled.add(bookie_id)
+                        nursery.start_soon(self._ask_again_and_again, bookie_id, polled.discard)
+                await trio.sleep_until(started_s + self.interval_s)
+
+    async def _ask_again_and_again(self, bookie_id: str, ended: Callable[[str], None]) -> None:
+        """Until it is no longer listed."""
+        while bookie_id in self._cluster.bookie_ids:
+            started_s = trio.current_time()
+            await self._ask(bookie_id)
+            await trio.sleep_until(started_s + self.interval_s)
+        ended(bookie_id)
+
+    async def _look(self) -> None:
+        found = await self._within_deadline(self._client.remote_bookies)
+        if found is None:
+            return
+        self._bookies.update((bookie.bookie_id, bookie) for bookie in found)
+        announced = {bookie.bookie_id: (list(map(str, bookie.endpoints)), bookie.read_only) for bookie in found}
+        self._cluster.announced(announced, trio.current_time())
+        for bookie_id in self._bookies.keys() - set(self._cluster.bookie_ids):
+            del self._bookies[bookie_id]
+
+    async def _within_deadline(self, ask: Callable[[], Awaitable[list[RemoteBookie]]]) -> list[RemoteBookie] | None:
+        try:
+            with trio.fail_after(self._timeout_s):
+                return await ask()
+        except trio.TooSlowError:
+            self._cluster.metastore_failed(f"the metastore did not answer within {self._timeout_s:g} s")
+        except MetastoreError as error:
+            self._cluster.metastore_failed(str(error))
+        return None
+
+    async def _ask(self, bookie_id: str) -> None:
+        bookie = self._bookies.get(bookie_id)
+        if bookie is None:
+            await trio.lowlevel.checkpoint()
+            return
+        try:
+            statistics = await bookie.statistics(timeout_s=self._timeout_s)
+        except (BookieError, MetastoreError) as error:
+            self._cluster.failed(bookie_id, str(error), trio.current_time())
+        else:
+            self._cluster.sampled(statistics, trio.current_time())

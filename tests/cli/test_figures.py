@@ -1,0 +1,65 @@
+"""Counts, durations and small pictures, in a few characters each."""
+
+import pytest
+
+from replog.cli.figures import as_count, as_duration, sparkline
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (None, None),
+        (0.0, "0"),
+        (0.04, "0.0"),
+        (7.25, "7.2"),
+        (9.97, "10"),
+        (999.4, "999"),
+        (999.6, "1.00k"),
+        (12_345, "12.3k"),
+        (99_960, "100k"),
+        (999_700, "1.00M"),
+        (3.21e9, "3.21G"),
+        (5e15, "5000T"),
+    ],
+)
+def test_counts(value: float | None, shown: str | None) -> None:
+    assert as_count(value) == shown
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        (None, None),
+        (0.0, "0us"),
+        (0.0000834, "83us"),
+        (0.00099951, "1.0ms"),
+        (0.00123, "1.2ms"),
+        (0.00996, "10ms"),
+        (0.045, "45ms"),
+        (0.9996, "1.0s"),
+        (9.96, "10s"),
+        (59.6, "1m00s"),
+        (125, "2m05s"),
+        (3599.7, "1h00m"),
+        (11_400, "3h10m"),
+        (86_399.9, "1d"),
+        (1_036_800, "12d"),
+    ],
+)
+def test_durations(seconds: float | None, shown: str | None) -> None:
+    assert as_duration(seconds) == shown
+
+
+@pytest.mark.parametrize(
+    ("values", "width", "shown"),
+    [
+        ([], 5, ""),
+        ([1.0], 0, ""),
+        ([0.0, 0.0], 5, "▁▁"),
+        ([0.0, 4.0, 8.0], 5, "▁▅█"),
+        ([0, 0, 8, 8, 4, 4], 3, "▁█▅"),
+        ([99, 0, 0, 8, 8], 3, "█▁▁"),
+    ],
+)
+def test_sparklines(values: list[float], width: int, shown: str) -> None:
+    assert sparkline(values, width) == shown

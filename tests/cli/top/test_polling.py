@@ -1,0 +1,103 @@
+"""Polling: side by side, each within its deadline, whoever comes and goes."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+import trio.testing
+
+from replog.cli.top import model
+from replog.cli.top.model import Cluster, Row, State
+from replog.cli.top.polling import Poller
+from replog.errors import MetastoreError
+from tests.kit import cluster
+
+
+def states(made: Cluster) -> list[State]:
+    return [row.state for row in made.rows(trio.current_time())]
+
+
+def named(made: Cluster, bookie_id: str) -> Row:
+    return next(row for row in made.rows(trio.current_time()) if row.bookie_id == bookie_id)
+
+
+async def test_one_poll_asks_everybody(autojump_clock: trio.testing.MockClock) -> None:
+    async with cluster(3) as world, world.client() as client:
+        made = Cluster()
+        poller = Poller(client, made, interval_s=1.0, timeout_s=2.0)
+        await poller.poll()
+        assert states(made) == [State.WRITABLE] * 3
+        async with client.create_ledger() as writer:
+            await writer.extend([b"x"] * 100)
+        await trio.sleep(2)
+        await poller.poll()
+        assert {row.figures.entries_rate for row in made.rows(trio.current_time())} == {50.0}
+
+
+async def test_a_silent_bookie_delays_nobody(autojump_clock: trio.testing.MockClock) -> None:
+    async with cluster(3) as world, world.client() as client, trio.open_nursery() as nursery:
+        made = Cluster()
+        world.bookies[1].wire.is_mute = True
+        nursery.start_soon(Poller(client, made, interval_s=1.0, timeout_s=5.0).run)
+        await trio.sleep(3.5)
+        assert states(made) == [State.WRITABLE, State.UNKNOWN, State.WRITABLE]
+        asked = [len(bookie.wire.seen) for bookie in world.bookies]
+        assert (asked[0], asked[1], asked[2]) == (4, 1, 4)
+        await trio.sleep(2)
+        assert states(made) == [State.WRITABLE, State.UNREACHABLE, State.WRITABLE]
+        world.bookies[1].wire.is_mute = False
+        await trio.sleep(6)
+        assert states(made) == [State.WRITABLE] * 3
+        nursery.cancel_scope.cancel()
+
+
+async def test_bookies_come_and_go(autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model, "FORGET_AFTER_S", 30.0)
+    async with cluster(1) as world, world.client() as client, trio.open_nursery() as nursery:
+        made = Cluster()
+        nursery.start_soon(Poller(client, made, interval_s=1.0, timeout_s=2.0).run)
+        await trio.sleep(1.5)
+        newcomer = await world.add_bookie()
+        await trio.sleep(1.5)
+        assert states(made) == [State.WRITABLE] * 2
+        await newcomer.kill()
+        await trio.sleep(3.0)
+        assert named(made, newcomer.bookie_id).state is State.UNREACHABLE
+        await newcomer.start()
+        await trio.sleep(1.5)
+        assert named(made, newcomer.bookie_id).state is State.WRITABLE
+        await newcomer.kill()
+        await trio.sleep(40)
+        assert made.bookie_ids == (world.bookies[0].bookie_id,)
+        await newcomer.start()
+        await trio.sleep(2.5)
+        assert named(made, newcomer.bookie_id).state is State.WRITABLE
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_metastore_that_fails_is_told_and_bookies_are_asked_all_the_same(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster(2) as world, world.client() as client:
+        made = Cluster()
+        poller = Poller(client, made, interval_s=1.0, timeout_s=2.0)
+        await poller.poll()
+        announced = world.metastore.announced
+        for broken, problem in ((failing, "no such host"), (hanging, "within 2 s")):
+            monkeypatch.setattr(world.metastore, "announced", broken)
+            await trio.sleep(1)
+            await poller.poll()
+            assert problem in made.problem
+            assert [row.figures.entries_rate for row in made.rows(trio.current_time())] == [0.0, 0.0]
+            monkeypatch.setattr(world.metastore, "announced", announced)
+            await poller.poll()
+            assert made.problem == ""
+
+
+async def failing(key: str) -> dict[str, bytes]:
+    raise MetastoreError("no such host")
+
+
+async def hanging(key: str) -> dict[str, bytes]:
+    await trio.sleep_forever()
+    return {}
