@@ -8,6 +8,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import ExitStack, closing
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from benchmarks.against import own_floor, yardstick
 from benchmarks.cases import ALONE, CASES, COMPARISONS, GROUPS, ONCE, QUIET_RAW_P50_US
 from benchmarks.figures import medians
 from benchmarks.loads import MIB, Place
+from benchmarks.remote.place import RemotePlaces
 from benchmarks.setting import QUICK, Comparison, NotMeasured, Round, Scale, Setting
 from benchmarks.storage.stores import missing
 
@@ -156,11 +158,12 @@ def main(arguments: Sequence[str] | None = None, *, spare_files: int = 12, scale
     options = parse(arguments)
     progress = Console(stderr=True)
     scale = scale or (QUICK if options.quick else Scale())
-    with tempfile.TemporaryDirectory(prefix="benchmarks-", dir=options.dir) as temporary:
-        directory = Path(temporary)
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="benchmarks-", dir=options.dir)))
         against = yardstick(options.yardstick, directory) if options.yardstick else own_floor(directory)
         one, three = (Place(directory / f"bookies-{count}", count, spare_files) for count in (1, 3))
-        setting = Setting(directory, options.seconds, against, one, three, options.memory_mib * MIB, scale)
+        remote = stack.enter_context(closing(RemotePlaces(directory, spare_files)))
+        setting = Setting(directory, options.seconds, against, one, three, remote, options.memory_mib * MIB, scale)
         if set(options.case) - ALONE:
             for place in (one, three):
                 place.directory.mkdir()

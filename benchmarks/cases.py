@@ -9,6 +9,7 @@ from functools import partial
 
 from benchmarks import loads, memory, raw
 from benchmarks.figures import Figures, percentiles
+from benchmarks.remote import cases as remote
 from benchmarks.setting import Comparison, Round, Setting
 from benchmarks.storage import cases as storage
 
@@ -101,10 +102,11 @@ CASES: dict[str, Callable[[Setting], Round]] = {
     "sqlite": sqlite,
     "memory": memory_use,
     **storage.CASES,
+    **remote.CASES,
 }
 ONCE = {"memory", *storage.ONCE}  # long, and not noisy, or in rounds of their own
-ALONE = {"memory", *storage.CASES}  # they have directories of their own, and need no bookies
-GROUPS = {"storage": list(storage.CASES)}  # cases to ask for by one name
+ALONE = {"memory", *storage.CASES, *remote.CASES}  # they have directories of their own, and need no bookies
+GROUPS = {"storage": list(storage.CASES), "remote": list(remote.CASES)}  # cases to ask for by one name
 
 
 def _rate(case: str, title: str, measured: str, against: str, goal: float | None) -> Comparison:
@@ -152,4 +154,5 @@ COMPARISONS = (
     Comparison("memory", "3 bookies, peak memory", "3", "3", "peak_mib", "limit_mib", "MiB", 1.0, at_least=False),
     Comparison("memory", "  its growth", "3", "3", "growth_mib", "limit_mib", "MiB", 1.0, at_least=False),
     *storage.COMPARISONS,
+    *remote.COMPARISONS,
 )

@@ -245,5 +245,6 @@ CASES: dict[str, Callable[[Path, float], Figures]] = {
     "append-1000-1k": partial(_append, entry_bytes=1024, in_flight=1000),
     "append-1000-100": partial(_append, entry_bytes=100, in_flight=1000),
     "extend-10000-100": partial(_append, entry_bytes=100, in_flight=10_000, entries_per_call=1000),
+    "append-200-64k": partial(_append, entry_bytes=65536, in_flight=200),
     "scan-100": partial(_scan, entry_bytes=100),
 }

@@ -24,7 +24,7 @@ from replog.log.writer import LogWriter
 MIB = 1 << 20
 LOG = "benchmark"
 _SPARE_FILES = 12  # journal files of 64 MiB that each bookie keeps: what a second of appends needs
-_WARM_UP_SHARE = 0.2
+WARM_UP_SHARE = 0.2
 _RECYCLE_TIMEOUT_S = 60.0
 _SLICE_S = 0.1
 
@@ -191,7 +191,7 @@ async def _side_by_side(one: Load, tasks: int, log: LogWriter, seconds: float) -
 
 async def _append(place: AnyPlace, load: Load, seconds: float, options: ClientOptions | None) -> Figures:
     async with place.client(options) as client, client.write_log(LOG) as log:
-        await load(log, seconds * _WARM_UP_SHARE)
+        await load(log, seconds * WARM_UP_SHARE)
         meter = place.meter()
         return meter.figures(await load(log, seconds))
 

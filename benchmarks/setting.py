@@ -11,6 +11,7 @@ import attrs
 from benchmarks.against import Against
 from benchmarks.figures import Figures
 from benchmarks.loads import Place
+from benchmarks.remote.place import RemotePlaces
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
@@ -61,6 +62,7 @@ class Setting:
     against: Against
     one: Place
     three: Place
+    remote: RemotePlaces
     memory_bytes: int
     scale: Scale = attrs.field(factory=Scale)
 

@@ -1,4 +1,4 @@
-"""Where to measure: three bookie processes, which stay for all measurements."""
+"""Where to measure: three bookie processes, which stay for all measurements of one case."""
 
 from __future__ import annotations
 
@@ -18,11 +18,30 @@ from benchmarks.loads import LOG, warm_up
 from replog.config import ClientOptions
 
 BOOKIES = 3
-SPARE_FILES = 8  # journal files of 64 MiB that each bookie keeps: what a second of appends needs
+SPARE_FILES_MAX = 8  # journal files of 64 MiB that each bookie keeps: what a second of appends needs
+
+
+@attrs.frozen
+class Kind:
+    """What kind of bookies: TLS or none, and how long their disks take for a sync at least."""
+
+    certificate: Path | None = None
+    sync_s: float = 0.0
+
+    @property
+    def listen(self) -> str:
+        """What the bookies listen at."""
+        tls = f"?tls_certificate_file={self.certificate}" if self.certificate else ""
+        return f"tcp:127.0.0.1:0{tls}"
+
+    @property
+    def transports(self) -> tuple[str, ...]:
+        """How clients connect."""
+        return (f"tcp:?tls_ca_file={self.certificate}",) if self.certificate else ()
 
 
 class RemotePlace:
-    """Bookie processes, and the clients of this one. `slow_fsync_s` emulates a disk that takes so long for each sync."""
+    """Bookie processes, and the clients of this one."""
 
     def __init__(self, processes: list[subprocess.Popen[str]], metastore: str, transports: tuple[str, ...]) -> None:
         self._processes = processes
@@ -36,63 +55,72 @@ class RemotePlace:
     @asynccontextmanager
     async def client(self, options: ClientOptions | None = None) -> AsyncIterator[replog.Client]:
         """A client of these bookies; at the end nothing but spare files is left of what was written."""
-        given = options or ClientOptions()
-        chosen = attrs.evolve(given, transports=self._transports)
+        chosen = attrs.evolve(options or ClientOptions(), transports=self._transports)
         async with replog.connect(self._metastore, options=chosen) as client:
             yield client
             if LOG in await client.logs():
                 await client.delete_log(LOG)
             for ledger_id in await client.ledgers():
                 await client.delete_ledger(ledger_id)
-            await trio.to_thread.run_sync(self.recycle)
+            await trio.to_thread.run_sync(self._recycle)
 
-    def warm_up(self) -> None:
-        """Writes as much as the spare files hold, so that all of them exist."""
-        trio.run(warm_up, self, SPARE_FILES)
-
-    def recycle(self) -> None:
-        """Waits until the bookies have dropped what was deleted."""
+    def _recycle(self) -> None:
         for process in self._processes:
             assert process.stdin is not None
             process.stdin.write("recycle\n")
             process.stdin.flush()
         for process in self._processes:
-            assert process.stdout is not None
-            if process.stdout.readline() != "recycled\n":
-                raise RuntimeError("a bookie process has ended early")
+            _expect(process, "recycled\n")
+
+
+class RemotePlaces:
+    """The places of one run: started when they are asked for, and there until this is closed."""
+
+    def __init__(self, directory: Path, spare_files: int) -> None:
+        self.directory = directory
+        self._spare_files = spare_files
+        self._stack = ExitStack()
+        self._places: dict[Kind, RemotePlace] = {}
+
+    def __call__(self, kind: Kind) -> RemotePlace:
+        """The place of this kind."""
+        if kind not in self._places:
+            directory = self.directory / f"remote-{len(self._places)}"
+            started = _remote_place(directory, self._spare_files, kind)
+            self._places[kind] = self._stack.enter_context(started)
+        return self._places[kind]
+
+    def close(self) -> None:
+        """Ends them all."""
+        self._stack.close()
 
 
 @contextmanager
-def bookie_processes(
-    directory: Path,
-    *,
-    storage: str,
-    listen: str = "tcp:127.0.0.1:0",
-    transports: tuple[str, ...] = (),
-    slow_s: float = 0.0,
-) -> Iterator[RemotePlace]:
-    """Starts the bookies; they end when this is left."""
-    metastore = f"lmdb:{directory / 'metadata'}"
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "SLOW_FSYNC_S": str(slow_s)}
+def _remote_place(directory: Path, spare_files: int, kind: Kind) -> Iterator[RemotePlace]:
+    """Three bookies in this directory; they end when this is left."""
+    directory.mkdir()
+    spare_files = min(spare_files, SPARE_FILES_MAX)
+    scheme = "slow-files" if kind.sync_s else "files"
+    metastore, storage = f"lmdb:{directory / 'metadata'}", f"{scheme}?spare_files={spare_files}"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     with ExitStack() as stack:
-        processes = []
+        processes: list[subprocess.Popen[str]] = []
         for number in range(BOOKIES):
-            command = [
-                sys.executable,
-                "-m",
-                "benchmarks.remote.bookie",
-                str(directory / f"{number}"),
-                metastore,
-                storage,
-                listen,
-            ]
-            process = stack.enter_context(
-                subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+            arguments = [str(directory / f"{number}"), metastore, storage, kind.listen, str(kind.sync_s)]
+            command = [sys.executable, "-m", "benchmarks.remote.bookie", *arguments]
+            process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
             )
-            stack.callback(process.stdin.close)
-            processes.append(process)
+            processes.append(stack.enter_context(process))  # which closes its standard input, and waits
         for process in processes:
-            assert process.stdout is not None
-            if process.stdout.readline() != "ready\n":
-                raise RuntimeError("a bookie process did not start")
-        yield RemotePlace(processes, metastore, transports)
+            _expect(process, "ready\n")
+        place = RemotePlace(processes, metastore, kind.transports)
+        if not kind.sync_s:
+            trio.run(warm_up, place, spare_files)
+        yield place
+
+
+def _expect(process: subprocess.Popen[str], line: str) -> None:
+    assert process.stdout is not None
+    if process.stdout.readline() != line:
+        raise RuntimeError("a bookie process has ended early")

@@ -12,6 +12,7 @@ from benchmarks import floor
 from benchmarks.against import yardstick
 from benchmarks.cases import CASES, COMPARISONS, _quiet
 from benchmarks.figures import medians
+from benchmarks.remote import cases as remote_cases
 from benchmarks.setting import KIB, MIB, NotMeasured, Round, Scale, Setting
 from benchmarks.storage import cases as storage_cases
 from benchmarks.storage.stores import missing
@@ -37,7 +38,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
     return dict(json.loads(capsys.readouterr().out))
 
 
-@pytest.mark.parametrize("case", [name for name in CASES if name != "latency"])
+@pytest.mark.parametrize("case", [name for name in CASES if name != "latency" and name not in remote_cases.CASES])
 def test_each_case_runs_and_compares(case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = run(capsys, "--case", case, "--dir", str(tmp_path), "--memory-mib", "2")
     compared = {each["title"] for each in found["compared"]}
@@ -45,6 +46,16 @@ def test_each_case_runs_and_compares(case: str, tmp_path: Path, capsys: pytest.C
     assert all(title.partition(":")[0] in missing() for title in found["skipped"])
     # What so few batches take in memory is less than what else comes and goes.
     assert case == "storage-index" or all(each["ratio"] > 0 for each in found["compared"])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_remote_cases_run_and_compare(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of each kind of bookies one, in one run: processes are started once. The others only carry other loads there."""
+    cases = ("remote-push-100", "remote-slow-disk", "remote-tls")
+    found = run(capsys, *(word for case in cases for word in ("--case", case)), "--dir", str(tmp_path))
+    titles = {each.title for each in remote_cases.COMPARISONS if each.case in cases}
+    assert {each["title"] for each in found["compared"]} == titles
+    assert all(each["ratio"] > 0 for each in found["compared"])
     assert list(tmp_path.iterdir()) == []
 
 
