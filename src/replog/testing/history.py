@@ -131,15 +131,20 @@ def read_histories(paths: Iterable[str | os.PathLike[str]]) -> list[Event]:
         lines.pop()  # what follows the last end of a line: nothing, or what a kill has torn
         for number, line in enumerate(lines, 1):
             try:
-                events.append(_event(json.loads(line)))
-            except (ValueError, TypeError) as error:
+                events.append(parse_event(line))
+            except HistoryError as error:
                 raise HistoryError(f"{path}, line {number}: {error}") from error
     return sorted(events, key=lambda event: event.at_s)  # stable: one file's order stays
 
 
-def _event(found: Mapping[str, Any]) -> Event:
-    position = found.get("position")
-    return Event(**{**found, "position": None if position is None else Position.parse(position)})
+def parse_event(line: bytes) -> Event:
+    """The event of one line, without its end. Raises `HistoryError`."""
+    try:
+        found: dict[str, Any] = json.loads(line)
+        position = found.get("position")
+        return Event(**{**found, "position": None if position is None else Position.parse(position)})
+    except (ValueError, TypeError) as error:
+        raise HistoryError(str(error)) from error
 
 
 # -- judging ------------------------------------------------------------------------------------------------------

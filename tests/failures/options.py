@@ -1,0 +1,38 @@
+"""The options of all processes in these tests: short deadlines, so that what they bound is seen within seconds."""
+
+from __future__ import annotations
+
+from replog.config import ClientOptions
+from replog.protocol.quorum import Quorum
+
+QUORUM = Quorum(3, 3, 2)
+LOG = "orders"
+SILENCE_MAX_S = 2.0
+TCP = f"silence_max_s={SILENCE_MAX_S}&handshake_timeout_s=1.0&transfer_timeout_s=2.0&drain_timeout_s=1.0"
+STORAGE = "files?journal_file_bytes=4MiB&fill_ahead_bytes=256KiB"  # little to write at the start
+
+CLIENT = ClientOptions(
+    add_timeout_s=1.0,
+    add_quorum_timeout_s=15.0,
+    read_timeout_s=1.0,
+    speculative_read_after_s=0.2,
+    connect_timeout_s=1.0,
+    follow_wait_s=0.5,
+    takeover_timeout_s=15.0,
+    recovery_timeout_s=10.0,
+    bookie_retry_after_s=1.0,
+    bookie_retry_after_max_s=2.0,
+    roll_entries=2000,
+    transports=(f"tcp:?{TCP}",),
+)
+
+# What follows from them. A machine that is busy with something else gets its margin, once for each bound.
+MARGIN_S = 1.5
+REPLACING_S = (
+    CLIENT.add_timeout_s * 1.2 + 2 * CLIENT.connect_timeout_s + MARGIN_S
+)  # a silent bookie, and a silent newcomer
+NOTICING_S = CLIENT.connect_timeout_s + MARGIN_S  # of a connection that was reset, and a silent newcomer
+RETURNING_S = (
+    CLIENT.bookie_retry_after_max_s + CLIENT.bookie_retry_after_s + REPLACING_S
+)  # until a bookie is used again
+GOOD_P99_S = CLIENT.add_timeout_s / 2  # at most, once a fault was dealt with: no append waits for a deadline

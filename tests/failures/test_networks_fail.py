@@ -1,0 +1,59 @@
+"""Connections to bookies are delayed, swallowed, reset and half closed, by proxies before each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from replog.testing import TcpProxy, Weather
+from replog.testing.history import latencies_s
+from tests.failures.cluster import CONFIRMING_S, Bookie, cluster
+from tests.failures.options import NOTICING_S, REPLACING_S, RETURNING_S
+
+STORM = Weather(delay_s=0.005, jitter_s=0.01, loss=0.02)
+
+
+def proxy_of(bookie: Bookie) -> TcpProxy:
+    assert bookie.proxy is not None
+    return bookie.proxy
+
+
+FAULTS: list[tuple[str, Callable[[TcpProxy], None], float]] = [
+    ("a black hole", TcpProxy.swallow, REPLACING_S),
+    ("answers vanish", lambda proxy: proxy.to_client.swallow(), REPLACING_S),
+    ("requests vanish", lambda proxy: proxy.to_bookie.swallow(), REPLACING_S),
+    ("resets", TcpProxy.cut, NOTICING_S),
+    ("half closed", TcpProxy.half_close, NOTICING_S),
+]
+
+
+async def test_bookies_behind_a_bad_network_are_replaced_and_used_again(tmp_path: Path) -> None:
+    async with cluster(tmp_path, proxies=True) as found:
+        await found.start_writer("writer")
+        await found.start_reader("reader")
+        calm_p99_s = await found.calm_p99_s()
+        mended: list[Bookie] = []
+        for name, spoil, within_s in FAULTS:
+            victim = (await found.ensemble())[0]
+            since_s = found.note(f"{name}: bookie {victim.number}")
+            spoil(proxy_of(victim))
+            await found.replaced([victim], within_s)
+            await found.p99_recovers(calm_p99_s, since_s, within_s + 1)
+            for each in mended:
+                proxy_of(each).mend()
+            mended = [victim]  # it stays as it is while the next one fails: two of five
+        for bookie in found.bookies:
+            proxy_of(bookie).mend()
+
+        found.note("delays, jitter and loss everywhere")
+        for bookie in found.bookies:
+            proxy_of(bookie).set_weather(STORM)
+        await found.confirms(100, 2 * CONFIRMING_S)
+        since_s = found.note("fine weather")
+        for bookie in found.bookies:
+            proxy_of(bookie).mend()
+        await found.p99_recovers(calm_p99_s, since_s, RETURNING_S)
+
+        events = await found.judged()
+        assert [event for event in events if event.kind == "unknown"] == [], "networks fail, the writer does not"
+        assert latencies_s(events)[-1] < RETURNING_S
