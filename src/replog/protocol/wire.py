@@ -23,8 +23,15 @@ import attrs
 from crc32c import crc32c
 
 from replog.errors import LocalProtocolError, RemoteProtocolError
-from replog.protocol.batch import BATCH_BYTES_MAX, Batch, decode
+from replog.protocol.batch import Batch, decode
 from replog.protocol.digest import DigestType
+from replog.protocol.frames import FIELDS_BYTES_MAX as FIELDS_BYTES_MAX
+from replog.protocol.frames import FRAME_BYTES_MAX as FRAME_BYTES_MAX
+from replog.protocol.frames import GREETING_BYTES_MAX as GREETING_BYTES_MAX
+from replog.protocol.frames import HEADER as HEADER
+from replog.protocol.frames import Frame as Frame
+from replog.protocol.frames import FrameSplitter as FrameSplitter
+from replog.protocol.frames import seal as seal
 from replog.protocol.messages import (
     AddRequest,
     AdminCommand,
@@ -41,11 +48,8 @@ from replog.protocol.messages import (
 
 WIRE_VERSION = 1
 MAGIC = b"replog"
-HEADER = struct.Struct("<IIIBBHQ")
-GREETING_BYTES_MAX = 8192
-FIELDS_BYTES_MAX = 1 << 20
-FRAME_BYTES_MAX = HEADER.size + FIELDS_BYTES_MAX + BATCH_BYTES_MAX
 DETAIL_BYTES_MAX = FIELDS_BYTES_MAX // 2
+REASON_BYTES_MAX = GREETING_BYTES_MAX // 2
 NONCE_BYTES = 32
 KEY_BYTES = 32
 
@@ -53,8 +57,6 @@ HELLO, WELCOME, PROVE, READY, REFUSE, PING, PONG = range(1, 8)
 ADD, FENCE, RECOVERY_READ, READ, READ_LAST_ADD_CONFIRMED, WRITE_LAST_ADD_CONFIRMED, ADMIN = range(16, 23)
 RESPONSE = 32
 
-_CHECKSUM = struct.Struct("<I")
-_SEALED = struct.Struct("<IIBBHQ")  # the header without its checksum
 _RECOVERY, _ALONE = 1, 2
 _ADD = struct.Struct("<qqq32sI")  # ledger id, term, last add confirmed, key, CRC32C of an HMAC batch or 0
 _FENCE = struct.Struct("<qq32s")
@@ -68,26 +70,6 @@ _BATCH_SIZE = struct.Struct("<8xI")  # where a batch says how long it is
 _GREETING = struct.Struct("<6sHHQ32s")  # magic, lowest and highest version, features, nonce
 _TEXT = struct.Struct("<H")
 _STATUSES = {status.value: status for status in Status}
-
-
-class Frame:
-    """One frame whose checksum holds: `fields` begin with those of this version, and `body` is what follows them."""
-
-    __slots__ = ("body", "fields", "flags", "kind", "request_id")
-
-    def __init__(self, kind: int, flags: int, request_id: int, fields: bytes, body: bytes) -> None:
-        self.kind = kind
-        self.flags = flags
-        self.request_id = request_id
-        self.fields = fields
-        self.body = body
-
-
-def seal(kind: int, flags: int, request_id: int, fields: bytes, body_bytes: int = 0) -> bytes:
-    """The header and the fields of a frame; a body of so many bytes is to follow."""
-    size = HEADER.size + len(fields) + body_bytes
-    sealed = _SEALED.pack(size, len(fields), kind, flags, 0, request_id) + fields
-    return _CHECKSUM.pack(crc32c(sealed)) + sealed
 
 
 # -- requests -----------------------------------------------------------------------------------------------------
@@ -357,7 +339,7 @@ def encode_greeting(greeting: Greeting) -> bytes:
     if isinstance(greeting, Ready):
         limits = _LIMITS.pack(greeting.frame_bytes_max, greeting.silence_max_ms)
         return seal(READY, 0, 0, limits + _texts(greeting.proof, greeting.identity))
-    return seal(REFUSE, int(greeting.retry), 0, _texts(greeting.reason))
+    return seal(REFUSE, int(greeting.retry), 0, _texts(greeting.reason.encode("utf-8", "replace")[:REASON_BYTES_MAX]))
 
 
 def decode_greeting(frame: Frame) -> Greeting:
@@ -411,80 +393,3 @@ def _read_texts(fields: bytes, start: int, count: int) -> list[bytes]:
 
 PING_FRAME = seal(PING, 0, 0, b"")
 PONG_FRAME = seal(PONG, 0, 0, b"")
-
-
-# -- cutting a stream into frames -----------------------------------------------------------------------------------
-
-
-class FrameSplitter:
-    """Cuts what a stream gives into frames. Keeps no more than what arrived, and of that no more than one frame.
-
-    `begun_bytes` is the size of the frame whose header has arrived and whose end has not, 0 if there is none: whoever feeds
-    may wait until there is room for it. `frame_bytes_max` may be raised once the peer is trusted."""
-
-    __slots__ = ("_fields_bytes_max", "_frame", "_missing", "_parts", "_rest", "begun_bytes", "frame_bytes_max")
-
-    def __init__(self, frame_bytes_max: int, fields_bytes_max: int = FIELDS_BYTES_MAX) -> None:
-        self.frame_bytes_max = frame_bytes_max
-        self._fields_bytes_max = fields_bytes_max
-        self.begun_bytes = 0
-        self._rest = b""  # the beginning of a header and its fields
-        self._frame: Frame | None = None  # whose body is arriving, in parts
-        self._parts: list[bytes] = []
-        self._missing = 0
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing of a frame has arrived that is not complete."""
-        return self._frame is None and not self._rest
-
-    def feed(self, data: bytes) -> list[Frame]:
-        """Takes what arrived, and returns the frames that are complete now.
-
-        Raises `RemoteProtocolError` for what cannot be a frame; then the stream is beyond help, close it."""
-        found: list[Frame] = []
-        start = 0
-        if self._frame is not None:
-            start = min(self._missing, len(data))
-            self._parts.append(data if start == len(data) else data[:start])
-            self._missing -= start
-            if self._missing:
-                return found
-            self._frame.body = b"".join(self._parts)
-            found.append(self._frame)
-            self._frame, self._parts, self.begun_bytes = None, [], 0
-        elif self._rest:
-            data, self._rest = self._rest + data, b""
-        self._split(data, start, found)
-        return found
-
-    def _split(self, data: bytes, start: int, found: list[Frame]) -> None:
-        end = len(data)
-        while end - start >= HEADER.size:
-            checksum, size, fields_bytes, kind, flags, _, request_id = HEADER.unpack_from(data, start)
-            body = start + HEADER.size + fields_bytes
-            self._check_sizes(size, fields_bytes)
-            if body > end:
-                self.begun_bytes = size
-                break
-            sealed = data[start + _CHECKSUM.size : body]
-            if crc32c(sealed) != checksum:
-                raise RemoteProtocolError("a frame that does not match its checksum")
-            fields = sealed[_SEALED.size :]
-            if start + size <= end:
-                found.append(Frame(kind, flags, request_id, fields, data[body : start + size]))
-                start += size
-                self.begun_bytes = 0
-                continue
-            self._frame = Frame(kind, flags, request_id, fields, b"")
-            self._parts = [data[body:]]
-            self._missing = start + size - end
-            self.begun_bytes = size
-            return
-        self._rest = data[start:]
-
-    def _check_sizes(self, size: int, fields_bytes: int) -> None:
-        if size > self.frame_bytes_max or fields_bytes > self._fields_bytes_max or HEADER.size + fields_bytes > size:
-            raise RemoteProtocolError(
-                f"a frame of {size} bytes with {fields_bytes} bytes of fields; at most {self.frame_bytes_max} are taken"
-            )

@@ -1,0 +1,140 @@
+"""Frames on a byte stream: how they are sealed, and how a stream is cut into them. See `replog.protocol.wire`."""
+
+from __future__ import annotations
+
+import struct
+
+from crc32c import crc32c
+
+from replog.errors import RemoteProtocolError
+from replog.protocol.batch import BATCH_BYTES_MAX
+
+HEADER = struct.Struct("<IIIBBHQ")
+GREETING_BYTES_MAX = 8192
+FIELDS_BYTES_MAX = 1 << 20
+FRAME_BYTES_MAX = HEADER.size + FIELDS_BYTES_MAX + BATCH_BYTES_MAX
+
+_CHECKSUM = struct.Struct("<I")
+_SEALED = struct.Struct("<IIBBHQ")  # the header without its checksum
+_SMALL_PART_BYTES = 4096  # of a body: several such parts are kept as one
+_JOINED_BYTES_MAX = 64 << 10  # of which each has at most so many
+
+
+class Frame:
+    """One frame whose checksum holds: `fields` begin with those of this version, and `body` is what follows them."""
+
+    __slots__ = ("body", "fields", "flags", "kind", "request_id")
+
+    def __init__(self, kind: int, flags: int, request_id: int, fields: bytes, body: bytes) -> None:
+        self.kind = kind
+        self.flags = flags
+        self.request_id = request_id
+        self.fields = fields
+        self.body = body
+
+
+def seal(kind: int, flags: int, request_id: int, fields: bytes, body_bytes: int = 0) -> bytes:
+    """The header and the fields of a frame; a body of so many bytes is to follow."""
+    size = HEADER.size + len(fields) + body_bytes
+    sealed = _SEALED.pack(size, len(fields), kind, flags, 0, request_id) + fields
+    return _CHECKSUM.pack(crc32c(sealed)) + sealed
+
+
+class FrameSplitter:
+    """Cuts what a stream gives into frames. Keeps no more than what arrived, and of that no more than one frame.
+
+    `begun_bytes` is the size of the frame whose header has arrived and whose end has not, 0 if there is none: whoever feeds
+    may wait until there is room for it. `frame_bytes_max` may be raised once the peer is trusted."""
+
+    __slots__ = (
+        "_fields_bytes_max",
+        "_frame",
+        "_missing",
+        "_needed",
+        "_parts",
+        "_rest",
+        "begun_bytes",
+        "frame_bytes_max",
+    )
+
+    def __init__(self, frame_bytes_max: int, fields_bytes_max: int = FIELDS_BYTES_MAX) -> None:
+        self.frame_bytes_max = frame_bytes_max
+        self._fields_bytes_max = fields_bytes_max
+        self.begun_bytes = 0
+        self._rest = bytearray()  # the beginning of a header and its fields
+        self._needed = HEADER.size  # how many bytes of these tell more
+        self._frame: Frame | None = None  # whose body is arriving, in parts
+        self._parts: list[bytes | bytearray] = []
+        self._missing = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing of a frame has arrived that is not complete."""
+        return self._frame is None and not self._rest
+
+    def feed(self, data: bytes) -> list[Frame]:
+        """Takes what arrived, and returns the frames that are complete now.
+
+        Raises `RemoteProtocolError` for what cannot be a frame; then the stream is beyond help, close it."""
+        found: list[Frame] = []
+        start = 0
+        if self._frame is not None:
+            start = min(self._missing, len(data))
+            self._keep(data if start == len(data) else data[:start])
+            self._missing -= start
+            if self._missing:
+                return found
+            self._frame.body = b"".join(self._parts)
+            found.append(self._frame)
+            self._frame, self._parts, self.begun_bytes = None, [], 0
+        elif self._rest:
+            self._rest += data
+            if len(self._rest) < self._needed:
+                return found
+            data, self._rest = bytes(self._rest), bytearray()
+        self._split(data, start, found)
+        return found
+
+    def _keep(self, part: bytes) -> None:
+        """Small parts go together: the objects around them would cost more than they hold."""
+        if len(part) >= _SMALL_PART_BYTES:
+            self._parts.append(part)
+        elif isinstance(last := self._parts[-1], bytearray) and len(last) < _JOINED_BYTES_MAX:
+            last += part
+        else:
+            self._parts.append(bytearray(part))
+
+    def _split(self, data: bytes, start: int, found: list[Frame]) -> None:
+        end = len(data)
+        while end - start >= HEADER.size:
+            checksum, size, fields_bytes, kind, flags, _, request_id = HEADER.unpack_from(data, start)
+            body = start + HEADER.size + fields_bytes
+            self._check_sizes(size, fields_bytes)
+            if body > end:
+                self.begun_bytes = size
+                self._needed = body - start
+                self._rest = bytearray(data[start:])
+                return
+            sealed = data[start + _CHECKSUM.size : body]
+            if crc32c(sealed) != checksum:
+                raise RemoteProtocolError("a frame that does not match its checksum")
+            fields = sealed[_SEALED.size :]
+            if start + size <= end:
+                found.append(Frame(kind, flags, request_id, fields, data[body : start + size]))
+                start += size
+                self.begun_bytes = 0
+                continue
+            self._frame = Frame(kind, flags, request_id, fields, b"")
+            self._parts = [data[body:]]
+            self._missing = start + size - end
+            self.begun_bytes = size
+            return
+        if start < end:
+            self._needed = HEADER.size
+            self._rest = bytearray(data[start:])
+
+    def _check_sizes(self, size: int, fields_bytes: int) -> None:
+        if size > self.frame_bytes_max or fields_bytes > self._fields_bytes_max or HEADER.size + fields_bytes > size:
+            raise RemoteProtocolError(
+                f"a frame of {size} bytes with {fields_bytes} bytes of fields; at most {self.frame_bytes_max} are taken"
+            )
