@@ -16,6 +16,7 @@ import typer
 
 from replog.cli import bookie, demo, inspect, ledger, log, plugins
 from replog.cli.ending import status_of
+from replog.cli.top import command as top
 
 __all__ = ["app", "main"]
 
@@ -25,6 +26,7 @@ app = typer.Typer(
     help="An embeddable replicated log. Exit status: 0 well, 1 failed, 2 wrong usage, 128 + n stopped by signal n.",
 )
 app.command()(demo.demo)
+app.command()(top.top)
 app.command()(plugins.plugins)
 app.command()(plugins.version)
 app.add_typer(inspect.app, name="inspect")

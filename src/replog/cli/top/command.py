@@ -1,0 +1,186 @@
+"""`replog top`: the command."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import attrs
+import trio
+import typer
+from rich.text import Text
+
+from replog.cli.connecting import Connection, client_from, run, takes_connection
+from replog.cli.output import AsJSON, console, emit, print_json
+from replog.cli.top.model import Cluster, Row
+from replog.cli.top.polling import Poller
+from replog.cli.top.rendering import ORDERS, View, picture
+from replog.cli.top.terminal import Screen, watch_keys, watch_terminal
+from replog.config import BackendURL
+from replog.nursery import open_service_nursery
+
+_PLAIN_WIDTH = 200  # where there is no terminal
+_PLAIN_HEIGHT = 10_000
+
+
+@attrs.define
+class _Looking:
+    """How the view is, changed by keys."""
+
+    sort: int = 0
+    is_paused: bool = False
+    is_left: bool = False
+
+    def press(self, key: str) -> None:
+        """What this key means, if anything."""
+        if key in "qQ":
+            self.is_left = True
+        elif key in "pP ":
+            self.is_paused = not self.is_paused
+        elif key == "s":
+            self.sort = (self.sort + 1) % len(ORDERS)
+        elif key == "S":
+            self.sort = (self.sort - 1) % len(ORDERS)
+
+
+@takes_connection
+def top(
+    connection: Connection,
+    interval_s: Annotated[
+        float, typer.Option("--interval", metavar="SECONDS", min=0.1, max=3600, help="How often bookies are asked.")
+    ] = 1.0,
+    timeout_s: Annotated[
+        float, typer.Option("--timeout", metavar="SECONDS", min=0.1, max=60, help="How long a bookie may take.")
+    ] = 3.0,
+    once: Annotated[bool, typer.Option("--once", help="Print one picture, and end.")] = False,
+    for_programs: AsJSON = False,
+) -> None:
+    """Watch a cluster live: what its bookies take, how long that takes them, their disks, and who is gone.
+
+    Keys: q ends, p pauses, s changes the order. Where there is no terminal, or with --once or --json, it looks twice, an
+    interval apart, prints what it saw, and ends.
+    """
+    is_live = sys.stdout is not None and sys.stdout.isatty() and not once and not for_programs
+    run(_top, connection, interval_s, timeout_s, is_live, for_programs)
+
+
+async def _top(connection: Connection, interval_s: float, timeout_s: float, is_live: bool, for_programs: bool) -> None:
+    async with client_from(connection) as client:
+        cluster = Cluster()
+        poller = Poller(client, cluster, interval_s=interval_s, timeout_s=timeout_s)
+        if is_live:
+            await _watch(cluster, poller, _title(connection))
+            return
+        await look_twice(poller)
+        if for_programs:
+            print_json(as_json(cluster, trio.current_time()))
+        else:
+            print_picture(cluster, _title(connection))
+
+
+async def look_twice(poller: Poller) -> None:
+    """Polls so that there are rates."""
+    await poller.poll()
+    await trio.sleep(poller.interval_s)
+    await poller.poll()
+
+
+def _title(connection: Connection) -> str:
+    """What is watched, without secrets."""
+    metastore = connection.metastore or os.environ.get("REPLOG_METASTORE", "")
+    return ", ".join(connection.directories) or str(BackendURL.parse(metastore))
+
+
+# -- once ---------------------------------------------------------------------------------------------------------
+
+
+def print_picture(cluster: Cluster, title: str) -> None:
+    """One picture, as wide as the terminal, or as it needs to be."""
+    now_s = trio.current_time()
+    out = console()
+    width = out.width if out.is_terminal else _PLAIN_WIDTH
+    view = View(width, _PLAIN_HEIGHT, title, is_unicode=not out.options.ascii_only, has_keys=False)
+    for line in picture(cluster.rows(now_s), cluster.total(now_s), cluster.problem, view):
+        emit(line.plain.rstrip() + "\n")
+
+
+def as_json(cluster: Cluster, now_s: float) -> dict[str, Any]:
+    """All that is known, for programs."""
+    return {
+        "problem": cluster.problem or None,
+        "total": _row_as_json(cluster.total(now_s), is_total=True),
+        "bookies": [_row_as_json(row) for row in cluster.rows(now_s)],
+    }
+
+
+def _row_as_json(row: Row, *, is_total: bool = False) -> dict[str, Any]:
+    latencies = {
+        f"{name}_{quantile}": value
+        for name, each in (("commit", row.commit), ("answer", row.answer))
+        for quantile, value in attrs.asdict(each).items()
+    }
+    figures = {**attrs.asdict(row.figures), **latencies}
+    if is_total:
+        return {name: value for name, value in figures.items() if name not in ("uptime_s", "ledgers", "active_ledgers")}
+    return {
+        "bookie_id": row.bookie_id,
+        "endpoints": list(row.endpoints),
+        "state": row.state.value,
+        "unreachable_for_s": row.since_s,
+        "problem": row.problem or None,
+        "version": row.version or None,
+        **figures,
+    }
+
+
+# -- live ---------------------------------------------------------------------------------------------------------
+
+
+async def _watch(cluster: Cluster, poller: Poller, title: str) -> None:
+    out = console()
+    screen = Screen(out)
+    looking = _Looking()
+    frozen: list[tuple[list[Row], Row, str, str]] = []  # what a pause shows
+    left = trio.Event()
+
+    def draw() -> None:
+        if not looking.is_paused or not frozen:
+            now_s = trio.current_time()
+            clock = time.strftime("%H:%M:%S")
+            frozen[:] = [(cluster.rows(now_s), cluster.total(now_s), cluster.problem, clock)]
+        rows, total, problem, clock = frozen[0]
+        width, height = screen.size
+        view = View(
+            width,
+            height,
+            title,
+            clock,
+            looking.sort,
+            looking.is_paused,
+            is_unicode=not out.options.ascii_only,
+            has_keys=screen.has_keys,
+        )
+        screen.show(picture(rows, total, problem, view) or [Text()])
+
+    def press(key: str) -> None:
+        looking.press(key)
+        if looking.is_left:
+            left.set()
+        draw()
+
+    async with open_service_nursery() as nursery:
+        with screen.open():
+            await nursery.start(watch_terminal, screen, draw)
+            nursery.start_soon(watch_keys, screen, press)
+            nursery.start_soon(poller.run)
+            nursery.start_soon(_draw_again_and_again, draw, poller.interval_s)
+            await left.wait()
+
+
+async def _draw_again_and_again(draw: Callable[[], None], interval_s: float) -> None:
+    while True:
+        draw()
+        await trio.sleep(min(interval_s, 1.0))
