@@ -269,10 +269,11 @@ class Session:
     # -- bounds ---------------------------------------------------------------------------------------------------
 
     def _has_room(self, size_bytes: int) -> bool:
+        return self._has_room_here(size_bytes) and self._budget.has_room(size_bytes)
+
+    def _has_room_here(self, size_bytes: int) -> bool:
         used_bytes = self._charged_bytes
-        return (used_bytes + size_bytes <= self._options.connection_bytes_max or not used_bytes) and (
-            self._budget.has_room(size_bytes)
-        )
+        return used_bytes + size_bytes <= self._options.connection_bytes_max or not used_bytes
 
     async def _wait_for_room(self, size_bytes: int) -> None:
         """Returns when so many bytes more may be set aside. What was set aside is never waited for twice: so those who wait
@@ -280,10 +281,10 @@ class Session:
         started_s = trio.current_time()
         self._is_waiting = True
         while not self._has_room(size_bytes):
-            if not self._budget.has_room(size_bytes):
+            if self._has_room_here(size_bytes):
                 await self._budget.wait_for_room(size_bytes)
-                continue
-            await self._wait_until_told()
+            else:
+                await self._wait_until_told()
         self._is_waiting = False
         waited_s = trio.current_time() - started_s
         self._heard_at_s += waited_s

@@ -15,6 +15,8 @@ import trio
 
 _RECEIVE_BYTES_MIN = 64 << 10
 _RECEIVE_BYTES_MAX = 1 << 20
+_SMALL_BYTES = 4096  # such pieces go together when they have to wait: else they cost several times their size
+_JOINED_BYTES_MAX = 64 << 10
 _PIECES_MAX = min(512, os.sysconf("SC_IOV_MAX"))
 
 
@@ -24,7 +26,8 @@ def _nobody() -> None:
 
 class Stream:
     """A connected socket, which this closes. One task may receive; anybody in the trio thread may write. `run` sends what a
-    write left over. `taken_bytes` counts what the peer's system has taken: whether it grows tells whether the peer lives."""
+    write left over. `taken_bytes` counts what the peer's system has taken: whether it grows tells whether the peer lives.
+    `received_bytes` is its counterpart."""
 
     def __init__(self, connected: socket.socket) -> None:
         connected.setblocking(False)
@@ -32,10 +35,12 @@ class Stream:
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.waiting_bytes = 0
         self.taken_bytes = 0
+        self.received_bytes = 0
         self.is_closed = False
         self.on_sent: Callable[[], None] = _nobody  # told when some of what waited was sent
         self._socket = connected
         self._waiting: deque[memoryview] = deque()
+        self._small = bytearray()  # what waits behind these
         self._blocked = trio.Event()
         self._receive_bytes = _RECEIVE_BYTES_MIN
         self._is_drained = True
@@ -48,7 +53,7 @@ class Stream:
         the connection is gone."""
         if self.is_closed or self._is_broken:
             return
-        if not self._waiting and len(pieces) <= _PIECES_MAX:
+        if not self.waiting_bytes and len(pieces) <= _PIECES_MAX:
             size = sum(map(len, pieces))
             sent = self._send(pieces)
             if sent == size or self._is_broken:
@@ -58,7 +63,7 @@ class Stream:
             self._keep(pieces, 0)
             if not self._blocked.is_set():
                 self._send_waiting()
-        if self._waiting:
+        if self.waiting_bytes:
             self._blocked.set()
 
     def _keep(self, pieces: Sequence[bytes], sent: int) -> None:
@@ -68,8 +73,20 @@ class Stream:
                 continue
             rest = memoryview(piece)[sent:]
             sent = 0
-            self._waiting.append(rest)
             self.waiting_bytes += len(rest)
+            if len(rest) < _SMALL_BYTES:
+                self._small += rest
+                if len(self._small) < _JOINED_BYTES_MAX:
+                    continue
+                rest = memoryview(b"")
+            self._join_small()
+            if rest:
+                self._waiting.append(rest)
+
+    def _join_small(self) -> None:
+        if self._small:
+            self._waiting.append(memoryview(bytes(self._small)))
+            self._small.clear()
 
     def _send(self, pieces: Sequence[bytes | memoryview]) -> int:
         try:
@@ -83,7 +100,9 @@ class Stream:
         return sent
 
     def _send_waiting(self) -> None:
-        while self._waiting:
+        while self.waiting_bytes:
+            if len(self._waiting) < _PIECES_MAX:
+                self._join_small()
             pieces = [self._waiting[place] for place in range(min(len(self._waiting), _PIECES_MAX))]
             sent = self._send(pieces)
             if not sent:
@@ -100,8 +119,7 @@ class Stream:
     def break_off(self) -> None:
         """Sending failed: ends the connection, so that the receiving task wakes and sees it."""
         self._is_broken = True
-        self._waiting.clear()
-        self.waiting_bytes = 0
+        self._forget_waiting()
         self.on_sent()
         with suppress(OSError):  # it may have ended by itself
             self._socket.shutdown(socket.SHUT_RDWR)
@@ -110,7 +128,7 @@ class Stream:
         """Sends what had to wait, until cancelled or closed."""
         while not self.is_closed:
             await self._blocked.wait()
-            while self._waiting:
+            while self.waiting_bytes:
                 try:
                     await trio.lowlevel.wait_writable(self._socket)
                 except trio.ClosedResourceError:
@@ -140,6 +158,7 @@ class Stream:
                 continue
             except trio.ClosedResourceError:
                 return b""
+            self.received_bytes += len(data)
             self._is_drained = len(data) < self._receive_bytes
             if not self._is_drained and self._receive_bytes < _RECEIVE_BYTES_MAX:
                 self._receive_bytes *= 2
@@ -150,7 +169,7 @@ class Stream:
     def end(self) -> None:
         """Nothing more will be written: tells the peer so when all is sent. What it says still can be received."""
         self._is_ending = True
-        if not self._waiting:
+        if not self.waiting_bytes:
             self._end_writing()
 
     def _end_writing(self) -> None:
@@ -158,12 +177,24 @@ class Stream:
             with suppress(OSError):  # it may have ended by itself
                 self._socket.shutdown(socket.SHUT_WR)
 
+    async def linger(self) -> None:
+        """Ends it, and throws away what the peer still sends until it ends too: closed at once, the connection might break
+        before the peer has read the last words. Whoever waits for it sets the deadline."""
+        self.end()
+        with suppress(OSError):  # it is gone
+            while await Stream.receive(self):
+                pass
+
+    def _forget_waiting(self) -> None:
+        self._waiting.clear()
+        self._small.clear()
+        self.waiting_bytes = 0
+
     def close(self) -> None:
         """Closes the socket. Idempotent. What waits to be sent is dropped."""
         if not self.is_closed:
             self.is_closed = True
-            self._waiting.clear()
-            self.waiting_bytes = 0
+            self._forget_waiting()
             self._blocked.set()
             trio.lowlevel.notify_closing(self._socket)
             self._socket.close()

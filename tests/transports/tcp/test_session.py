@@ -1,0 +1,373 @@
+"""The bookie's end of a connection: bounds that hold, order, and clients that mean no good."""
+
+from __future__ import annotations
+
+import socket
+import struct
+
+import pytest
+import trio
+
+from replog.protocol import wire
+from replog.protocol.messages import (
+    AdminCommand,
+    AdminRequest,
+    FenceRequest,
+    ReadLastAddConfirmedRequest,
+    Request,
+    Response,
+    Status,
+)
+from tests.transports.tcp.kit import (
+    FRAME_BYTES_MAX,
+    KEY,
+    Handler,
+    RawClient,
+    add,
+    batch_of,
+    encoded,
+    listening,
+    raw_client,
+    read,
+    settled,
+)
+
+MIB = 1 << 20
+LARGE = batch_of(MIB)
+LARGEST_QUANTUM_BYTES = MIB  # what one receive takes
+
+
+def large_answer(request: Request) -> Response:
+    return Response(request.request_id, Status.OK, batches=(LARGE,))
+
+
+async def test_who_asks_for_reads_and_never_reads_stops_itself_and_nobody_else(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    handler = Handler(large_answer)
+    options = {"connection_bytes_max": 8 * MIB, "total_bytes_max": 64 * MIB, "transfer_timeout_s": 30.0}
+    async with listening(handler, **options) as listener, raw_client(listener.address) as greedy:
+        greedy.say(*[read(number, MIB) for number in range(1000)])
+        await settled()
+        (session,) = listener._sessions
+        answered = len(handler.requests)
+        assert 8 <= answered < 30  # what fits, and what the two systems' buffers hold
+        assert session._charged_bytes <= 8 * MIB + len(LARGE.data) + 2048
+        assert listener._budget.used_bytes == session._charged_bytes
+        assert session._stream.waiting_bytes <= 8 * MIB + len(LARGE.data)
+        async with raw_client(listener.address) as other:
+            other.say(read(1, MIB))
+            (response,) = await other.answers(1)
+            assert response.status is Status.OK
+            assert response.batches == (LARGE,)
+        await settled(29)
+        assert session in listener._sessions
+        await settled(4)
+        assert session not in listener._sessions
+        assert "it takes none of the" in session.problem
+        assert listener._budget.used_bytes == 0
+        assert len(handler.requests) == answered + 1
+
+
+async def test_answers_that_are_larger_than_what_was_asked_for_have_a_bound_as_well(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    handler = Handler(large_answer, holds=True)
+    async with listening(handler, connection_bytes_max=8 * MIB) as listener, raw_client(listener.address) as greedy:
+        greedy.say(*[read(number) for number in range(1, 1001)])
+        await settled()
+        assert len(handler.held) == 1000  # who asks for a byte may ask often
+        handler.release()
+        (session,) = listener._sessions
+        assert session._charged_bytes <= 8 * MIB
+        answers = await greedy.answers(1000)
+        assert [answer.request_id for answer in answers] == list(range(1, 1001))
+        assert {answer.status for answer in answers} == {Status.OK, Status.TOO_BUSY}
+        assert all(answer.batches == (LARGE,) for answer in answers if answer.status is Status.OK)
+        assert "of 1048" in next(answer.detail for answer in answers if answer.status is Status.TOO_BUSY)
+        await settled()
+        assert session._charged_bytes == 0
+        # From here on the session knows how large answers may be, and asks for no more than it can give.
+        handler.holds, before = False, len(handler.requests)
+        greedy.say(*[read(number) for number in range(2001, 2041)])
+        await settled()
+        assert len(handler.requests) < before + 40
+        assert {answer.status for answer in await greedy.answers(40)} == {Status.OK}
+
+
+async def test_what_is_sent_in_one_piece_is_answered_as_far_as_there_is_room(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """A bookie that answers at once, from memory, must not have to keep a thousand answers of a mebibyte."""
+    handler = Handler(large_answer)
+    async with listening(handler, connection_bytes_max=4 * MIB) as listener, raw_client(listener.address) as client:
+        client.say(*[read(number, MIB) for number in range(500)])
+        (session,) = listener._sessions
+        answers: list[Response] = []
+        while len(answers) < 500:
+            answers += await client.answers(1)
+            assert session._charged_bytes <= 5 * MIB + 4096
+        assert [answer.request_id for answer in answers] == list(range(500))
+        assert [request.request_id for request in handler.requests] == list(range(500))
+        assert all(answer.batches == (LARGE,) for answer in answers)
+
+
+async def test_who_sends_and_never_reads_is_no_longer_read(autojump_clock: trio.testing.MockClock) -> None:
+    handler = Handler()
+    async with listening(handler, connection_bytes_max=FRAME_BYTES_MAX) as listener:
+        async with raw_client(listener.address, receive_buffer_bytes=4096) as deaf:
+            pings = wire.PING_FRAME * 1000
+            sent = 0
+            while deaf.stream.waiting_bytes < 8 * MIB and sent < 400:
+                deaf.stream.write([pings * 10])
+                sent += 1
+                await settled()
+            (session,) = listener._sessions
+            assert session._charged_bytes <= FRAME_BYTES_MAX + LARGEST_QUANTUM_BYTES
+            assert deaf.stream.waiting_bytes >= 8 * MIB  # the rest is where it came from
+            await settled(35)
+            assert "it takes none" in session.problem
+
+
+async def test_a_message_that_trickles_ends_the_connection(autojump_clock: trio.testing.MockClock) -> None:
+    async with listening(Handler(), transfer_timeout_s=30.0) as listener, raw_client(listener.address) as slow:
+        (session,) = listener._sessions
+        begin = trio.current_time()
+        for byte in encoded(add(1, LARGE))[:200]:
+            slow.stream.write([bytes([byte])])
+            await trio.sleep(1)
+            if session.problem:
+                break
+        assert session.problem == "a message that it began does not end"
+        assert 30 <= trio.current_time() - begin <= 33
+
+
+async def test_bytes_are_set_aside_for_a_message_that_has_begun_and_given_back(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    handler = Handler(holds=True)
+    frame = encoded(add(1, LARGE))
+    async with listening(handler) as listener, raw_client(listener.address) as client:
+        (session,) = listener._sessions
+        client.stream.write([frame[:200]])
+        await settled()
+        assert session._charged_bytes == listener._budget.used_bytes == len(frame)
+        client.stream.write([frame[200:]])
+        await settled()
+        assert session._charged_bytes == len(LARGE.data) + 1024
+        handler.release()
+        assert session._charged_bytes == 0
+        client.stream.write([frame[:200]])
+        await settled()
+        assert session._charged_bytes == len(frame)
+    assert listener._budget.used_bytes == 0
+
+
+async def test_many_half_messages_do_not_block_each_other_for_ever(autojump_clock: trio.testing.MockClock) -> None:
+    """Together they need five times what there is; each gets its room when another one is done."""
+    handler = Handler()
+    frame = encoded(add(1, batch_of(FRAME_BYTES_MAX - 1024)))
+    options = {"connection_bytes_max": FRAME_BYTES_MAX, "total_bytes_max": 2 * FRAME_BYTES_MAX}
+    done = 0
+
+    async def send_slowly(address: str) -> None:
+        nonlocal done
+        async with raw_client(address) as client:
+            client.stream.write([frame[:100]])
+            await trio.sleep(1)
+            client.stream.write([frame[100 : MIB // 2]])
+            await trio.sleep(1)
+            client.stream.write([frame[MIB // 2 :]])
+            (answer,) = await client.answers(1)
+            assert answer.status is Status.OK
+            done += 1
+
+    async with listening(handler, **options) as listener:
+        with trio.fail_after(100):
+            async with trio.open_nursery() as nursery:
+                for _ in range(10):
+                    nursery.start_soon(send_slowly, listener.address)
+                while done < 10:
+                    assert listener._budget.used_bytes <= 3 * FRAME_BYTES_MAX
+                    await trio.sleep(0.25)
+    assert done == 10
+
+
+async def test_half_messages_that_never_end_hold_others_up_for_a_bounded_time(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    frame = encoded(add(1, batch_of(FRAME_BYTES_MAX - 1024)))
+    options = {
+        "connection_bytes_max": FRAME_BYTES_MAX,
+        "total_bytes_max": 2 * FRAME_BYTES_MAX,
+        "transfer_timeout_s": 10.0,
+    }
+    async with (
+        listening(Handler(), **options) as listener,
+        raw_client(listener.address) as first,
+        raw_client(listener.address) as second,
+        raw_client(listener.address) as honest,
+    ):
+        for hostile in (first, second):
+            hostile.stream.write([frame[:100]])
+        await settled()
+        honest.stream.write([frame])
+        await settled(5)
+        assert len(listener._sessions) == 3
+        with trio.fail_after(10):
+            await honest.answers(1)
+
+
+async def test_who_takes_a_byte_now_and_then_loses_its_room_when_others_need_it(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    handler = Handler(large_answer)
+    options = {
+        "connection_bytes_max": 8 * MIB,
+        "total_bytes_max": 8 * MIB,
+        "transfer_timeout_s": 30.0,
+        "silence_max_s": 1000.0,
+    }
+    async with listening(handler, **options) as listener, raw_client(listener.address) as slow:
+        slow.say(*[read(number, MIB) for number in range(100)])
+        await settled()
+        (session,) = listener._sessions
+
+        async def trickle() -> None:
+            while await slow.stream.receive():  # noqa: ASYNC110 - it is slow on purpose
+                await trio.sleep(10)
+
+        async with trio.open_nursery() as nursery:
+            slow.stream._receive_bytes = MIB
+            nursery.start_soon(trickle)
+            await settled(100)
+            assert session in listener._sessions  # nobody needs it
+            async with raw_client(listener.address) as honest:
+                honest.say(read(1, MIB))
+                with trio.fail_after(35):
+                    await honest.answers(1)
+            assert "room is scarce" in session.problem
+            nursery.cancel_scope.cancel()
+
+
+async def test_the_order_of_requests_is_kept_however_they_arrive(autojump_clock: trio.testing.MockClock) -> None:
+    handler = Handler(holds=True)
+    async with (
+        listening(handler, connection_bytes_max=FRAME_BYTES_MAX) as listener,
+        raw_client(listener.address) as client,
+    ):
+        requests: list[Request] = []
+        for number in range(0, 300, 3):
+            fence = FenceRequest(number + 1, 7, KEY, 1)
+            requests += [add(number, batch_of(number * 1000)), fence, read(number + 2, 100_000)]
+        data, start, size = encoded(*requests), 0, 1
+        while start < len(data):
+            client.stream.write([data[start : start + size]])
+            start, size = start + size, size * 3 % 100_003 + 1
+            if size % 5 == 0:
+                await settled()
+                handler.release()
+        while len(handler.requests) < len(requests):
+            await settled()
+            handler.release()
+        assert [request.request_id for request in handler.requests] == list(range(300))
+
+
+async def test_a_long_poll_keeps_nobody_waiting_and_a_silent_client_is_taken_for_lost(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    handler = Handler(holds=True)
+    async with listening(handler, silence_max_s=30.0) as listener:
+        async with raw_client(listener.address) as silent, raw_client(listener.address) as alive:
+            silent_session, alive_session = sorted(listener._sessions, key=lambda each: each._heard_at_s)
+            for client in (silent, alive):
+                client.say(ReadLastAddConfirmedRequest(1, 7, KEY, 5, 60_000))
+            client_of = {True: alive, False: silent}
+            for _ in range(8):
+                await settled(5)
+                alive.stream.write([wire.PING_FRAME])
+            assert len(listener._sessions) == 1
+            handler.release()
+            assert (await client_of[True].answers(1))[0].request_id == 1
+            problems = {silent_session.problem, alive_session.problem}
+            assert problems == {"", "nothing was heard from it for 30.0 s"}
+            assert await silent.hear() is None
+
+
+async def test_an_id_that_is_used_twice_at_a_time_ends_the_connection(autojump_clock: trio.testing.MockClock) -> None:
+    async with listening(Handler(holds=True)) as listener, raw_client(listener.address) as client:
+        client.say(read(1), read(2))
+        await settled()
+        client.say(read(1))
+        assert "request id 1 is used again before its answer" in await client.farewell()
+
+
+async def test_an_answer_that_comes_twice_or_late_goes_nowhere(autojump_clock: trio.testing.MockClock) -> None:
+    handler = Handler(holds=True)
+    async with listening(handler) as listener:
+        async with raw_client(listener.address) as client:
+            client.say(read(1))
+            await settled()
+            (request, reply), handler.held = handler.held[0], []
+            answer = Response(request.request_id, Status.OK)
+            reply([answer, answer])
+            reply([answer])
+            client.say(read(2))
+            await settled()
+            handler.release()
+            assert [each.request_id for each in await client.answers(2)] == [1, 2]
+        await settled()
+        reply([answer])
+        assert listener._budget.used_bytes == 0
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"GET / HTTP/1.1\r\nHost: replog\r\n\r\n",
+        bytes(100),
+        b"\xff" * 100,
+        wire.seal(wire.RESPONSE, 0, 1, bytes(28)),
+        wire.seal(99, 0, 1, b""),
+        wire.seal(wire.ADD, 0, 1, bytes(60), 3) + b"abc",
+        wire.encode_greeting(wire.Prove(b"again")),
+        struct.pack("<IIIBBHQ", 0, 1 << 31, 10, wire.ADD, 0, 0, 1),
+    ],
+)
+async def test_nonsense_ends_its_own_connection_and_is_told(
+    data: bytes, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with listening(Handler()) as listener, raw_client(listener.address) as other:
+        async with raw_client(listener.address) as client:
+            client.stream.write([data])
+            assert await client.farewell()
+        other.say(read(1))
+        assert await other.answers(1)
+
+
+async def test_a_connection_that_breaks_gives_everything_back(autojump_clock: trio.testing.MockClock) -> None:
+    handler = Handler(large_answer, holds=True)
+    async with listening(handler) as listener:
+        async with raw_client(listener.address) as client:
+            client.say(*[read(number, MIB) for number in range(10)], add(100, LARGE))
+            client.stream.write([encoded(add(101, LARGE))[:1000]])
+            await settled()
+            assert listener._budget.used_bytes > 10 * MIB
+            client.stream._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        await settled()
+        assert not listener._sessions
+        assert listener._budget.used_bytes == 0
+        handler.release()
+        assert listener._budget.used_bytes == 0
+
+
+async def test_administration_is_for_administrators_and_statistics_for_everybody(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async def ask(client: RawClient) -> list[Status]:
+        client.say(*[AdminRequest(int(command), command) for command in AdminCommand])
+        answers = await client.answers(len(AdminCommand))
+        return [answer.status for answer in sorted(answers, key=lambda each: each.request_id)]
+
+    async with listening(Handler()) as listener, raw_client(listener.address) as client:
+        assert await ask(client) == [Status.OK] * len(AdminCommand)  # where nobody is known, everybody may
