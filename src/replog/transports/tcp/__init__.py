@@ -20,12 +20,14 @@ from replog.hookspecs import Backend, hookimpl
 from replog.nursery import open_service_nursery
 from replog.protocol.wire import FRAME_BYTES_MAX, GREETING_BYTES_MAX, FrameSplitter
 from replog.transports.tcp.addresses import parse_address
+from replog.transports.tcp.certificates import certificate_digest, client_certificates
 from replog.transports.tcp.client import TcpConnection
 from replog.transports.tcp.greeting import ClientGreeter
 from replog.transports.tcp.listener import Listener
 from replog.transports.tcp.options import TcpOptions
+from replog.transports.tcp.refusals import NO_TLS, NotTlsError, SilentPeerError, refusal_in_clear, tls_problem_of_bookie
 from replog.transports.tcp.stream import Stream
-from replog.transports.tcp.tls import TlsStream, certificate_digest, client_context
+from replog.transports.tcp.tls import TlsStream
 
 __all__ = ["TcpOptions", "TcpTransport"]
 
@@ -35,7 +37,7 @@ class TcpTransport(Transport):
 
     def __init__(self, options: TcpOptions) -> None:
         self.options = options
-        self._tls = client_context(options)
+        self._certificates = client_certificates(options)
 
     async def connect(
         self,
@@ -47,6 +49,9 @@ class TcpTransport(Transport):
         authenticator: Authenticator | None = None,
     ) -> Connection:
         host, port = parse_address(address)
+        if authenticator is not None and authenticator.needs_certificates and not self.options.is_client_mutual_tls:
+            problem = f"authentication by {authenticator.mechanism!r} needs a tls_certificate_file, among the transport's options"
+            raise BookieRefusedError(bookie_id or address, problem)
         stream: Stream | None = None
         try:
             with trio.fail_after(self.options.handshake_timeout_s):
@@ -63,11 +68,11 @@ class TcpTransport(Transport):
         return connection
 
     def _stream(self, connected: socket.socket, host: str) -> Stream:
-        if self._tls is None:
+        if self._certificates is None:
             return Stream(connected)
         try:
             hostname = self.options.tls_hostname or host
-            return TlsStream(connected, self._tls, hostname=hostname, is_bookie=False)
+            return TlsStream(connected, self._certificates.current().context, hostname=hostname, is_bookie=False)
         except BaseException:
             connected.close()
             raise
@@ -117,11 +122,15 @@ def _explained(bookie_id: str, address: str, error: BaseException) -> BaseExcept
         return BookieUnreachableError(bookie_id, f"no handshake with {address} in time")
     if isinstance(error, RemoteProtocolError):
         return BookieRefusedError(bookie_id, f"at {address} nobody speaks replog: {error}")
-    if isinstance(error, ssl.SSLCertVerificationError):
-        problem = f"its certificate is not trusted, or is for another host: {error.verify_message}"
-        return BookieRefusedError(bookie_id, f"TLS with {address}: {problem}")
+    if isinstance(error, NotTlsError):
+        reason = refusal_in_clear(error.said)
+        return BookieRefusedError(
+            bookie_id, f"at {address}: {NO_TLS}, and says: {reason}" if reason else f"at {address}: {NO_TLS}"
+        )
+    if isinstance(error, SilentPeerError):
+        return BookieRefusedError(bookie_id, f"{address}: it ended the connection at once; its log may say why")
     if isinstance(error, ssl.SSLError):
-        return BookieRefusedError(bookie_id, f"TLS with {address} failed: {error.reason or error}: does it speak TLS?")
+        return BookieRefusedError(bookie_id, f"TLS with {address}: {tls_problem_of_bookie(error)}")
     if isinstance(error, OSError):
         return BookieUnreachableError(bookie_id, f"{address}: {error.strerror or error}")
     return error

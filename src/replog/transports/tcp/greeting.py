@@ -20,11 +20,11 @@ from replog.abc import Authenticator, Identity, Peer
 from replog.errors import AuthenticationError, BookieRefusedError, RemoteProtocolError
 from replog.protocol import wire
 from replog.protocol.wire import Frame, FrameSplitter, Greeting, Hello, Prove, Ready, Refuse, Welcome
+from replog.transports.tcp.refusals import RefusedPeerError, SilentPeerError, looks_like_tls, printable
 from replog.transports.tcp.stream import Stream
 
 NO_MECHANISM = "none"
 _FEATURES = 0  # that this version knows beyond its version: none
-_TLS_RECORDS = (0x15, 0x16)  # how an alert and a handshake of TLS begin
 
 
 class Greeter:
@@ -36,6 +36,7 @@ class Greeter:
         self._splitter = splitter
         self._transcript = hashlib.sha256(b"replog session v1")
         self.early: list[Frame] = []
+        self.has_heard = False
 
     def _say(self, greeting: Greeting) -> None:
         frame = wire.encode_greeting(greeting)
@@ -48,13 +49,14 @@ class Greeter:
             data = await self._stream.receive()
             if not data:
                 return None
-            if self._splitter.is_empty and data[0] in _TLS_RECORDS and data[1:2] == b"\x03":
+            if not self.has_heard and looks_like_tls(data):
                 raise RemoteProtocolError("it speaks TLS, and this side does not")
+            self.has_heard = True
             self.early = self._splitter.feed(data)
         frame = self.early.pop(0)
         greeting = wire.decode_greeting(frame)
-        if isinstance(greeting, Hello | Welcome):
-            self._transcript.update(wire.encode_greeting(greeting))
+        if isinstance(greeting, Hello | Welcome):  # all of it, also what only a later version knows
+            self._transcript.update(wire.seal(frame.kind, frame.flags, frame.request_id, frame.fields) + frame.body)
         return greeting
 
     def _session(self, binding: bytes) -> bytes:
@@ -76,7 +78,8 @@ class ClientGreeter(Greeter):
             raise RemoteProtocolError(f"it answered {type(welcome).__name__}, not Welcome")
         name = welcome.bookie_id or bookie_id
         if bookie_id and welcome.bookie_id not in ("", bookie_id):
-            raise BookieRefusedError(bookie_id, f"bookie {welcome.bookie_id} listens there: is the address right?")
+            listening = printable(welcome.bookie_id)
+            raise BookieRefusedError(bookie_id, f"bookie {listening} listens there: is the address right?")
         if welcome.version != wire.WIRE_VERSION:
             raise BookieRefusedError(name, f"it speaks wire version {welcome.version}, this replog {wire.WIRE_VERSION}")
         session = self._session(binding)
@@ -94,12 +97,9 @@ class ClientGreeter(Greeter):
 
     def _accepted(self, greeting: Greeting | None, bookie_id: str) -> Greeting:
         if greeting is None:
-            problem = "it ended the connection during the handshake"
-            raise BookieRefusedError(
-                bookie_id, f"{problem}; its log says why, unless it asks for TLS and this client doesn't"
-            )
+            raise BookieRefusedError(bookie_id, "it ended the connection during the handshake; its log says why")
         if isinstance(greeting, Refuse):
-            raise BookieRefusedError(bookie_id, greeting.reason)
+            raise BookieRefusedError(bookie_id, printable(greeting.reason))
         return greeting
 
 
@@ -112,9 +112,7 @@ class BookieGreeter(Greeter):
         """Returns who the client is, None if that is of no concern.
 
         Raises `RefusedPeerError`, `SilentPeerError`, `RemoteProtocolError`, OSError."""
-        hello = await self._hear()
-        if hello is None:
-            raise SilentPeerError
+        hello = await self._begin()
         if not isinstance(hello, Hello):
             raise RemoteProtocolError("it did not begin with Hello")
         mechanism = NO_MECHANISM if authenticator is None else authenticator.mechanism
@@ -131,9 +129,22 @@ class BookieGreeter(Greeter):
             try:
                 identity, proof = authenticator.verify(peer, challenge, prove.response, session)
             except AuthenticationError as error:
-                raise RefusedPeerError(str(error)) from error
+                raise RefusedPeerError(str(error), error.detail) from error
         self._say(Ready(proof, "" if identity is None else identity.name, *limits))
         return identity
+
+    async def _begin(self) -> Greeting:
+        try:
+            hello = await self._hear()
+        except ConnectionError as error:
+            if self.has_heard:
+                raise
+            raise SilentPeerError from error
+        if hello is None:
+            if self.has_heard:
+                raise RemoteProtocolError("it ended the connection within its first message")
+            raise SilentPeerError
+        return hello
 
     def _check(self, hello: Hello, bookie_id: str, mechanism: str) -> None:
         if not hello.lowest_version <= wire.WIRE_VERSION <= hello.highest_version:
@@ -142,18 +153,12 @@ class BookieGreeter(Greeter):
                 f"this bookie speaks wire version {wire.WIRE_VERSION}, the client {spoken}: upgrade one"
             )
         if hello.bookie_id and bookie_id and hello.bookie_id != bookie_id:
-            raise RefusedPeerError(f"this is bookie {bookie_id}, not {hello.bookie_id}: is the address right?")
+            raise RefusedPeerError(
+                f"this is bookie {bookie_id}, not {printable(hello.bookie_id)}: is the address right?"
+            )
         if hello.mechanism != mechanism:
             asked = f"this bookie asks for authentication by {mechanism!r}, the client offers {hello.mechanism!r}"
             raise RefusedPeerError(f"{asked}: mend the client's option `authentication`")
-
-
-class RefusedPeerError(Exception):
-    """The client may not connect; its text is told to it."""
-
-
-class SilentPeerError(Exception):
-    """The client left before it said anything."""
 
 
 def software() -> str:

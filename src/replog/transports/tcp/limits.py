@@ -2,29 +2,65 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+import ipaddress
+from collections import Counter, OrderedDict
 
-_HOSTS_MAX = 4096  # of which something is known: the one that failed longest ago is forgotten first
+_NETWORKS_MAX = 4096  # of which something is known: the one that failed longest ago is forgotten first
 
 
-class FailedHandshakes:
-    """A bucket of so many failures for each host, from which one runs out each second. Pure: who asks says when."""
+class Handshakes:
+    """Who may introduce themselves now. Pure: who asks says when.
 
-    def __init__(self, failures_max: int) -> None:
+    All handshakes together are bounded, and one host gets half of them at most, so that one that never finishes its own
+    leaves room for others. Failures fill a bucket for each host, from which one runs out each second. IPv6 hosts count by
+    their network of 64 bits: who has one address there has them all.
+    """
+
+    def __init__(self, handshakes_max: int, failures_max: int) -> None:
+        self._handshakes_max = handshakes_max
+        self._share_max = max(1, handshakes_max // 2)
         self._failures_max = failures_max
-        self._hosts: OrderedDict[str, tuple[float, float]] = OrderedDict()  # failures at a time in seconds
+        self._under_way: Counter[str] = Counter()
+        self._failures: OrderedDict[str, tuple[float, float]] = OrderedDict()  # how many, at a time in seconds
 
-    def is_barred(self, host: str, now_s: float) -> bool:
-        """Whether this host has used up its failures."""
-        return self._level(host, now_s) > self._failures_max - 1
+    def refusal(self, host: str, now_s: float) -> str:
+        """Why this host may not begin now, or ""."""
+        network = _network(host)
+        if self._level(network, now_s) > self._failures_max - 1:
+            return "too many handshakes from this host have failed: wait some seconds, and look at the bookie's log"
+        if self._under_way.total() >= self._handshakes_max or self._under_way[network] >= self._share_max:
+            return f"{self._under_way.total()} others are introducing themselves to this bookie: try again"
+        return ""
+
+    def begun(self, host: str) -> None:
+        """It has begun one."""
+        self._under_way[_network(host)] += 1
+
+    def ended(self, host: str) -> None:
+        """One that it had begun is over."""
+        network = _network(host)
+        self._under_way[network] -= 1
+        if not self._under_way[network]:
+            del self._under_way[network]
 
     def failed(self, host: str, now_s: float) -> None:
-        """It failed once more."""
-        self._hosts[host] = (self._level(host, now_s) + 1, now_s)
-        self._hosts.move_to_end(host)
-        if len(self._hosts) > _HOSTS_MAX:
-            self._hosts.popitem(last=False)
+        """One of it has failed."""
+        network = _network(host)
+        self._failures[network] = (self._level(network, now_s) + 1, now_s)
+        self._failures.move_to_end(network)
+        if len(self._failures) > _NETWORKS_MAX:
+            self._failures.popitem(last=False)
 
-    def _level(self, host: str, now_s: float) -> float:
-        level, at_s = self._hosts.get(host, (0.0, now_s))
+    def _level(self, network: str, now_s: float) -> float:
+        level, at_s = self._failures.get(network, (0.0, now_s))
         return max(0.0, level - (now_s - at_s))
+
+
+def _network(host: str) -> str:
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is None:
+        return str(ipaddress.IPv6Network((address, 64), strict=False))
+    return host

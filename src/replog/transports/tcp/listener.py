@@ -19,17 +19,20 @@ from replog.errors import ConfigError, RemoteProtocolError
 from replog.protocol import wire
 from replog.protocol.wire import FrameSplitter
 from replog.transports.tcp.addresses import advertised_address, format_address, is_local_address
-from replog.transports.tcp.greeting import BookieGreeter, RefusedPeerError, SilentPeerError
-from replog.transports.tcp.limits import FailedHandshakes
+from replog.transports.tcp.certificates import bookie_certificates
+from replog.transports.tcp.greeting import NO_MECHANISM, BookieGreeter
+from replog.transports.tcp.limits import Handshakes
 from replog.transports.tcp.options import TcpOptions
+from replog.transports.tcp.refusals import NO_TLS, NotTlsError, RefusedPeerError, SilentPeerError, tls_problem_of_client
 from replog.transports.tcp.session import Budget, Session
 from replog.transports.tcp.stream import Stream
-from replog.transports.tcp.tls import TlsStream, bookie_context, certificate_digest, own_certificate
+from replog.transports.tcp.tls import TlsStream
 
 _log = logging.getLogger("replog.transports.tcp")
 
 _BACKLOG = 128
 _ACCEPT_AGAIN_S = 0.1  # when there are no descriptors left
+_LINGER_S = 1.0  # for somebody who is refused to read why
 _LOOK_S = 1.0  # how often slow and silent clients are looked for
 _OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
@@ -45,13 +48,12 @@ class Listener:
         self._bookie_id = bookie_id
         self._authenticator = authenticator
         self._options = options
-        self._tls = bookie_context(options)
-        self._binding = certificate_digest(own_certificate(options)) if self._tls is not None else b""
+        self._certificates = bookie_certificates(options)
         self._sockets: list[socket.socket] = []
         self._sessions: set[Session] = set()
         self._connections = 0  # also those that have not introduced themselves
         self._handshakes = 0
-        self._failed = FailedHandshakes(options.failed_handshakes_max)
+        self._hosts = Handshakes(options.handshakes_max, options.failed_handshakes_max)
         self._budget = Budget(options.total_bytes_max)
         self._scope = trio.CancelScope()
         self._accepting = trio.CancelScope()
@@ -60,6 +62,8 @@ class Listener:
     async def bind(self, host: str, port: int) -> None:
         """Takes the address. Raises `ConfigError`."""
         shown = format_address(host, port)
+        if self._authenticator is not None and self._authenticator.needs_certificates:
+            self._check_mutual(self._authenticator.mechanism, shown)
         try:
             found = await trio.socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
             for family, _, _, _, where in dict.fromkeys(found):
@@ -70,6 +74,28 @@ class Listener:
             self._close_sockets()
             raise ConfigError(f"tcp:{shown}: can't listen there: {error.strerror or error}") from error
         self.address = advertised_address(host, self._sockets[0].getsockname()[1], self._options.advertise)
+        self._warn()
+
+    def _check_mutual(self, mechanism: str, shown: str) -> None:
+        if not self._options.is_bookie_mutual_tls:
+            problem = f"authentication by {mechanism!r} needs a tls_certificate_file and a tls_ca_file here"
+            raise ConfigError(f"tcp:{shown}: {problem}: nobody could ever connect")
+
+    def _warn(self) -> None:
+        """Says what somebody on the network could do, if others than this machine can reach the bookie."""
+        if all(is_local_address(each.getsockname()[0]) for each in self._sockets):
+            return
+        dangers = []
+        if self._certificates is None:
+            dangers.append("everything passes in clear (no tls_certificate_file)")
+        asks = self._authenticator is not None and self._authenticator.mechanism != NO_MECHANISM
+        if not asks and not self._options.is_bookie_mutual_tls:
+            dangers.append("everybody may connect (no authentication, no tls_ca_file)")
+        if dangers:
+            extra = {"bookie": self._bookie_id}
+            _log.warning(
+                "other machines can reach this bookie at %s, and %s", self.address, " and ".join(dangers), extra=extra
+            )
 
     async def run(self) -> None:
         """Accepts and serves until `close`. Not cancelled by others: what was accepted is still to be answered then."""
@@ -106,7 +132,7 @@ class Listener:
     # -- accepting --------------------------------------------------------------------------------------------------
 
     async def _accept(self, listening: socket.socket, nursery: trio.Nursery) -> None:
-        while True:
+        while listening.fileno() >= 0:  # else it was closed already
             try:
                 await trio.lowlevel.wait_readable(listening)
                 connected, where = listening.accept()
@@ -125,24 +151,27 @@ class Listener:
                 _refuse_at_once(connected, refusal)
                 continue
             self._connections += 1
+            self._handshakes += 1  # until `_greet` ends
+            self._hosts.begun(host)
             nursery.start_soon(self._serve, connected, host, port)
 
     def _refusal(self, host: str) -> str:
-        if self._failed.is_barred(host, trio.current_time()):
-            return "too many handshakes from this host have failed: wait some seconds, and look at the bookie's log"
         if self._connections >= self._options.connections_max:
             return f"this bookie has {self._connections} connections, and takes no more"
-        if self._handshakes >= self._options.handshakes_max:
-            return f"{self._handshakes} others are introducing themselves to this bookie: try again"
-        return ""
+        return self._hosts.refusal(host, trio.current_time())
 
     async def _serve(self, connected: socket.socket, host: str, port: int) -> None:
-        tls = self._tls
-        stream = Stream(connected) if tls is None else TlsStream(connected, tls, hostname=None, is_bookie=True)
+        binding = b""
+        if self._certificates is None:
+            stream = Stream(connected)
+        else:
+            credentials = self._certificates.current()
+            stream = TlsStream(connected, credentials.context, hostname=None, is_bookie=True)
+            binding = credentials.binding
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(stream.run)
-                session, early = await self._greet(stream, host, port)
+                session, early = await self._greet(stream, binding, host, port)
                 if session is not None:
                     await self._run_session(session, early, format_address(host, port))
                 nursery.cancel_scope.cancel()
@@ -159,33 +188,53 @@ class Listener:
         if session.problem:
             _log.info("client %s: %s", client, session.problem, extra={"client": client, "bookie": self._bookie_id})
 
-    async def _greet(self, stream: Stream, host: str, port: int) -> tuple[Session | None, list[wire.Frame]]:
+    async def _greet(
+        self, stream: Stream, binding: bytes, host: str, port: int
+    ) -> tuple[Session | None, list[wire.Frame]]:
         """The session of somebody who may connect; None if they may not, which they were told."""
-        self._handshakes += 1
         problem, told = "it did not introduce itself in time", ""
         try:
             with trio.move_on_after(self._options.handshake_timeout_s):
-                return await self._introduce(stream, host, port)
+                return await self._introduce(stream, binding, host, port)
         except SilentPeerError:
             return None, []  # as somebody does who only looks whether the port is open
         except RefusedPeerError as error:
-            problem = told = str(error)
+            told = str(error)
+            problem = f"{told} ({error.detail})" if error.detail else told
         except RemoteProtocolError as error:
             problem = told = f"no greeting of replog: {error}"
+        except NotTlsError:
+            problem, told = (
+                NO_TLS,
+                "this bookie speaks TLS only: give the client a tls_ca_file, among its transports' options",
+            )
         except ssl.SSLError as error:
-            problem = f"TLS: {error.reason or error}"
+            problem = f"TLS: {tls_problem_of_client(error)}"
         except OSError as error:
             problem = f"the connection broke: {error}"
         finally:
             self._handshakes -= 1
-        self._failed.failed(host, trio.current_time())
+            self._hosts.ended(host)
+        self._hosts.failed(host, trio.current_time())
         client = format_address(host, port)
         _log.warning("client %s was refused: %s", client, problem, extra={"client": client, "bookie": self._bookie_id})
-        if told:
-            stream.write([wire.encode_greeting(wire.Refuse(told, retry=False))])
+        await self._tell(stream, told, in_clear=problem == NO_TLS)
         return None, []
 
-    async def _introduce(self, stream: Stream, host: str, port: int) -> tuple[Session, list[wire.Frame]]:
+    async def _tell(self, stream: Stream, reason: str, *, in_clear: bool) -> None:
+        """The last words to somebody who is refused. What TLS has to say was said."""
+        if reason:
+            refuse = wire.encode_greeting(wire.Refuse(reason, retry=False))
+            if in_clear and isinstance(stream, TlsStream):
+                stream.write_in_clear(refuse)
+            else:
+                stream.write([refuse])
+        with trio.move_on_after(_LINGER_S):
+            await stream.linger()
+
+    async def _introduce(
+        self, stream: Stream, binding: bytes, host: str, port: int
+    ) -> tuple[Session, list[wire.Frame]]:
         names: tuple[str, ...] = ()
         if isinstance(stream, TlsStream):
             await stream.handshake()
@@ -195,7 +244,7 @@ class Listener:
         greeter = BookieGreeter(stream, splitter)
         peer = Peer(format_address(host, port), is_local_address(host), names)
         limits = options.frame_bytes_max, int(options.silence_max_s * 1000)
-        identity = await greeter.greet(self._bookie_id, peer, self._authenticator, self._binding, limits)
+        identity = await greeter.greet(self._bookie_id, peer, self._authenticator, binding, limits)
         splitter.frame_bytes_max = options.frame_bytes_max
         session = Session(stream, splitter, self._handler, identity, options, self._budget)
         return session, greeter.early

@@ -71,6 +71,16 @@ class TcpOptions:
         return self.tls is True or bool(self.tls_certificate_file or self.tls_ca_file)
 
     @property
+    def is_client_mutual_tls(self) -> bool:
+        """Whether a client shows a certificate."""
+        return bool(self.tls_certificate_file)
+
+    @property
+    def is_bookie_mutual_tls(self) -> bool:
+        """Whether a bookie asks for certificates."""
+        return self.is_bookie_tls and bool(self.tls_ca_file)
+
+    @property
     def is_bookie_tls(self) -> bool:
         """Whether a bookie speaks TLS. Raises `ConfigError` if it should and cannot."""
         if (self.tls is True or self.tls_ca_file) and not self.tls_certificate_file:

@@ -83,7 +83,8 @@ class Session:
         self._stream = stream
         self._splitter = splitter
         self._handler = handler
-        self._identity = identity
+        self._roles = frozenset(Role) if identity is None else identity.roles
+        self._may_all = self._roles == frozenset(Role)
         self._options = options
         self._budget = budget
         self._charges: dict[int, int] = {}  # by request: bytes set aside for it
@@ -179,8 +180,7 @@ class Session:
                 continue
             request = wire.decode_request(frame)
             self._set_aside(request, len(frame.body))
-            if isinstance(request, AdminRequest) and not self._may(request.command):
-                problem = "only an administrator may ask that: the identity has no such role"
+            if not self._may_all and (problem := self._lacking_role(request)):
                 self._reply([Response(request.request_id, Status.UNAUTHORIZED, detail=problem)])
             else:
                 requests.append(request)
@@ -216,8 +216,11 @@ class Session:
         self._charges[request_id] = size_bytes
         self._charge(size_bytes)
 
-    def _may(self, command: AdminCommand) -> bool:
-        return command is AdminCommand.STATISTICS or self._identity is None or Role.ADMIN in self._identity.roles
+    def _lacking_role(self, request: Request) -> str:
+        if not isinstance(request, AdminRequest):
+            return "" if Role.CLIENT in self._roles else "only a client may ask that: the identity has no such role"
+        is_allowed = request.command is AdminCommand.STATISTICS or Role.ADMIN in self._roles
+        return "" if is_allowed else "only an administrator may ask that: the identity has no such role"
 
     # -- answers --------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,133 @@
+"""The contexts that say who trusts whom in TLS, made anew when their files change: certificates are renewed without a restart."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import ssl
+from pathlib import Path
+
+import attrs
+
+from replog.errors import ConfigError
+from replog.transports.tcp.options import TcpOptions
+
+_log = logging.getLogger("replog.transports.tcp")
+
+_BEGIN, _END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
+
+
+@attrs.frozen
+class Credentials:
+    """What handshakes of one side use. `binding` is the digest of the certificate that a bookie shows: both sides mix it
+    into the session, so that whoever sits between them with another certificate is found out."""
+
+    context: ssl.SSLContext
+    binding: bytes = b""
+
+
+class Certificates:
+    """The credentials of one side. Raises `ConfigError` if the files can't be used at the beginning; later, files that can't be
+    used are logged, and what was used before still is."""
+
+    def __init__(self, options: TcpOptions, *, is_bookie: bool) -> None:
+        self._options = options
+        self._is_bookie = is_bookie
+        self._files = [
+            name for name in (options.tls_certificate_file, options.tls_key_file, options.tls_ca_file) if name
+        ]
+        self._looked_like = self._look()
+        self._credentials = self._load()
+
+    def current(self) -> Credentials:
+        """What the next handshake uses."""
+        looks_like = self._look()
+        if looks_like != self._looked_like:
+            self._looked_like = looks_like
+            try:
+                self._credentials = self._load()
+                _log.info("TLS: new certificates and keys are used: %s", ", ".join(self._files))
+            except ConfigError as error:
+                _log.warning("%s; those from before are used until the files change again", error)
+        return self._credentials
+
+    def _look(self) -> tuple[object, ...]:
+        """What tells of a change: few system calls, and no waiting for a disk that has it all in memory."""
+        found: list[object] = []
+        for name in self._files:
+            try:
+                status = Path(name).stat()
+                found.append((status.st_mtime_ns, status.st_ino, status.st_size))
+            except OSError as error:
+                found.append(error.errno)
+        return tuple(found)
+
+    def _load(self) -> Credentials:
+        if not self._is_bookie:
+            context = self._context(ssl.Purpose.SERVER_AUTH)
+            context.check_hostname = self._options.tls_check_hostname
+            return Credentials(context)
+        binding = certificate_digest(self._own_certificate())
+        context = self._context(ssl.Purpose.CLIENT_AUTH)
+        context.num_tickets = 0  # nobody resumes a session
+        if self._options.tls_ca_file:
+            context.verify_mode = ssl.CERT_REQUIRED
+        if binding != certificate_digest(self._own_certificate()):
+            raise ConfigError("TLS: the certificate changed while it was read")
+        return Credentials(context, binding)
+
+    def _context(self, purpose: ssl.Purpose) -> ssl.SSLContext:
+        options = self._options
+        try:
+            context = ssl.create_default_context(purpose, cafile=options.tls_ca_file or None)
+            context.minimum_version = ssl.TLSVersion.TLSv1_3  # both ends are replog: nothing older is needed
+            if options.tls_certificate_file:
+                context.load_cert_chain(options.tls_certificate_file, options.tls_key_file or None, self._no_password)
+        except (OSError, ssl.SSLError) as error:
+            raise ConfigError(f"TLS: {self._fault(error)}") from error
+        return context
+
+    def _fault(self, error: OSError) -> str:
+        if isinstance(error, ssl.SSLError) and error.reason == "KEY_VALUES_MISMATCH":
+            return f"{self._key_file} is not the key of the certificate in {self._options.tls_certificate_file}"
+        if isinstance(error, ssl.SSLError):
+            return f"no certificates and keys (PEM) in {', '.join(self._files)}: {error.reason or error}"
+        missing = [name for name in self._files if not Path(name).is_file()]
+        return f"{', '.join(missing or self._files)}: {error.strerror or error}"
+
+    @property
+    def _key_file(self) -> str:
+        return self._options.tls_key_file or self._options.tls_certificate_file
+
+    def _no_password(self) -> str:
+        raise ConfigError(
+            f"TLS: the key in {self._key_file} is encrypted, and there is nobody to ask for its password: "
+            f"decrypt it, as by: openssl pkey -in {self._key_file} -out plain.key"
+        )
+
+    def _own_certificate(self) -> bytes:
+        """The first certificate of the file, in DER."""
+        name = self._options.tls_certificate_file
+        try:
+            text = Path(name).read_text(encoding="utf-8", errors="replace")
+            begin = text.index(_BEGIN)
+            return ssl.PEM_cert_to_DER_cert(text[begin : text.index(_END, begin) + len(_END)])
+        except OSError as error:
+            raise ConfigError(f"TLS: {name}: {error.strerror}") from error
+        except ValueError as error:
+            raise ConfigError(f"TLS: no certificate (PEM) in {name}: {error}") from error
+
+
+def client_certificates(options: TcpOptions) -> Certificates | None:
+    """None without TLS. Raises `ConfigError`."""
+    return Certificates(options, is_bookie=False) if options.is_client_tls else None
+
+
+def bookie_certificates(options: TcpOptions) -> Certificates | None:
+    """None without TLS. Raises `ConfigError`."""
+    return Certificates(options, is_bookie=True) if options.is_bookie_tls else None
+
+
+def certificate_digest(certificate: bytes) -> bytes:
+    """Of a certificate in DER."""
+    return hashlib.sha256(certificate).digest()
