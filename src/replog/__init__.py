@@ -7,7 +7,7 @@ Ledgers (append-only, one writer, replicated on a quorum of bookies) and logs ma
 `replog.blocking` has the same for programs without trio.
 """
 
-from replog.api import BookieConfig, Client, connect, embed, serve_bookie
+from replog.api import BookieConfig, Client, connect, embed, serve_bookie, served_bookie
 from replog.client.entries import Entry, EntryBatch
 from replog.client.reader import LedgerReader
 from replog.client.writer import LedgerWriter
@@ -87,4 +87,5 @@ __all__ = [
     "connect",
     "embed",
     "serve_bookie",
+    "served_bookie",
 ]

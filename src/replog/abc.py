@@ -261,6 +261,10 @@ class Transport(ABC):
 
         Leaving it takes no new requests, sends what is answered in a short while, and ends all its connections."""
 
+    def statistics(self) -> Mapping[str, float]:
+        """Counters and gauges of all that listens through this object, by names with units, for people and metrics."""
+        return {}
+
 
 # -- metastore ----------------------------------------------------------------------------------------------------
 

@@ -90,7 +90,7 @@ async def serving(
             endpoints = [await _listen(stack, way, server, authenticator) for way in ways]
             async with open_service_nursery() as nursery:
                 upkeep = Upkeep(server, metastore, observe, nursery)
-                bookie = ServedBookie(server, metastore, upkeep, endpoints)
+                bookie = ServedBookie(server, metastore, upkeep, endpoints, ways)
                 server.administer = Administration(bookie, upkeep).perform
                 try:
                     await nursery.start(bookie.announce)
@@ -115,12 +115,18 @@ class ServedBookie:
     """A bookie that is being served. `endpoints` are the ways to it, as announced."""
 
     def __init__(
-        self, server: BookieServer, metastore: Metastore, upkeep: Upkeep, endpoints: Sequence[Endpoint]
+        self,
+        server: BookieServer,
+        metastore: Metastore,
+        upkeep: Upkeep,
+        endpoints: Sequence[Endpoint],
+        ways: Sequence[Way] = (),
     ) -> None:
         self.server = server
         self.endpoints = tuple(endpoints)
         self._metastore = metastore
         self._upkeep = upkeep
+        self._ways = tuple(ways)
         self._started_at_s = trio.current_time()
 
     async def announce(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -169,9 +175,22 @@ class ServedBookie:
         return await self._upkeep.scrub()
 
     def statistics(self) -> dict[str, float]:
-        """Counters and gauges."""
+        """Counters and gauges. Those of its transports begin with their scheme: `tcp_connections`."""
         uptime_s = trio.current_time() - self._started_at_s
-        return {**self.server.statistics(), **self._upkeep.statistics(), "uptime_s": uptime_s}
+        return {
+            **self.server.statistics(),
+            **self._upkeep.statistics(),
+            "uptime_s": uptime_s,
+            **self._transport_statistics(),
+        }
+
+    def _transport_statistics(self) -> dict[str, float]:
+        found: dict[str, float] = {}
+        for way in self._ways:
+            for name, value in way.transport.statistics().items():
+                key = f"{way.scheme}_{name}"
+                found[key] = found.get(key, 0) + value
+        return found
 
     def latencies(self) -> dict[str, LatencyHistogram]:
         """What took how long since the start, in copies: `commit`, a call to the storage; `answer`, from accepting the

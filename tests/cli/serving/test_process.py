@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import signal
 import socket
+from contextlib import closing
 from pathlib import Path
 
 import lmdb
 import pytest
 import trio
+from prometheus_client.parser import text_string_to_metric_families
 
 import replog
 from replog import ClientOptions, Quorum
@@ -146,3 +149,41 @@ async def test_it_leaves_under_load_and_nothing_acknowledged_is_lost(tmp_path: P
             async with client.read_log("orders") as reader:
                 found = [record.data async for record in reader]
     assert found[: len(acknowledged)] == acknowledged
+
+
+def ask(address: str, path: str) -> tuple[int, bytes]:
+    host, port = address.rsplit(":", 1)
+    with closing(http.client.HTTPConnection(host, int(port), timeout=30)) as connection:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+
+
+async def test_metrics_and_health_until_the_end(tmp_path: Path) -> None:
+    patient = ["--metastore", f"lmdb:{tmp_path / 'metadata'}?timeout_s=300", "--metrics", "127.0.0.1:0"]
+    with bookie_process(tmp_path, *patient) as bookie:
+        address = bookie.wait_for("serving")["metrics"]
+        async with replog.connect(f"lmdb:{tmp_path / 'metadata'}", quorum=ONE) as client:
+            async with client.create_ledger() as ledger:
+                await ledger.extend([b"x"] * 7)
+        status, body = ask(address, "/metrics")
+        families = {each.name: each for each in text_string_to_metric_families(body.decode())}
+        added = families["replog_bookie_added_entries"].samples[0]
+        assert (status, added.value, added.labels) == (200, 7, {"bookie": bookie.bookie_id})
+        status, body = ask(address, "/health")
+        assert (status, json.loads(body)["state"]) == (200, "serving")
+        with lmdb.open(str(tmp_path / "metadata"), max_dbs=8) as environment, environment.begin(write=True):
+            bookie.process.send_signal(signal.SIGTERM)  # it can't leave: somebody else holds the metastore's lock
+            bookie.wait_for("leaving")
+            status, body = ask(address, "/health")
+            assert (status, json.loads(body)["state"]) == (503, "leaving")
+        assert bookie.ended() == 0
+
+
+def test_a_port_of_metrics_in_use(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        status, said = failed("--metastore", "memory:", "--data", str(tmp_path / "b"), "--metrics", address)
+        assert (status, json.loads(said)["error"]) == (2, "ConfigError")
+        assert address in said
+        assert not (tmp_path / "b").exists()

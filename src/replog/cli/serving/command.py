@@ -76,15 +76,15 @@ def serve(
     if show_config:
         _show(settings, for_programs=for_programs)
         return
-    logs = Logs(settings.logging)
-    observer = Observer(logs.log)
-    try:
-        trio.run(run_bookie, settings, logs, observer, Registry({"log of the process": observer}))
-    except ReplogError as error:
-        if logs.is_text:
-            raise
-        logs.log.error("failed", error=type(error).__name__, problem=str(error))
-        raise typer.Exit(status_for(error)) from error
+    with Logs(settings.logging) as logs:
+        observer = Observer(logs.log)
+        try:
+            trio.run(run_bookie, settings, logs, observer, Registry({"log of the process": observer}))
+        except ReplogError as error:
+            if logs.is_text:
+                raise
+            logs.log.error("failed", error=type(error).__name__, problem=str(error))
+            raise typer.Exit(status_for(error)) from error
 
 
 def _refuse_flags(context: typer.Context) -> None:

@@ -9,12 +9,14 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import MutableMapping
-from typing import Any, TextIO
+from types import TracebackType
+from typing import Any, Self, TextIO
 
 import attrs
 import structlog
 from structlog.stdlib import BoundLogger, ProcessorFormatter
 
+from replog.cli.serving.lines import LineHandler
 from replog.cli.serving.settings import LoggingOptions
 from replog.errors import StorageFullError
 from replog.hookspecs import DamageFound, Event, StorageFailed, hookimpl
@@ -23,40 +25,51 @@ _FIRST = ("time", "level", "event", "bookie")
 
 
 class Logs:
-    """The log of a process. Once `bookie_id` is known it stands in every line."""
+    """The log of a process, while this context is open. Once `bookie_id` is known it stands in every line."""
 
     def __init__(self, options: LoggingOptions, stream: TextIO | None = None) -> None:
         self.bookie_id = ""
         stream = stream or sys.stderr
-        self.is_text = is_text = options.format == "text" or (options.format == "auto" and stream.isatty())
-        level = logging.getLevelNamesMapping()[options.level.upper()]
+        self.is_text = options.format == "text" or (options.format == "auto" and stream.isatty())
+        self._level = logging.getLevelNamesMapping()[options.level.upper()]
         each: list[Any] = [
             structlog.stdlib.add_log_level,
             structlog.stdlib.ExtraAdder(),
-            structlog.processors.TimeStamper(fmt="iso", utc=not is_text, key="time"),
+            structlog.processors.TimeStamper(fmt="iso", utc=not self.is_text, key="time"),
             self._complete,
         ]
         last: list[Any] = [ProcessorFormatter.remove_processors_meta]
-        if is_text:
-            last += [
-                _printable,
-                structlog.dev.ConsoleRenderer(colors=stream.isatty(), timestamp_key="time", sort_keys=False),
-            ]
+        if self.is_text:
+            is_colored = stream.isatty()
+            last += [_printable]
+            last += [structlog.dev.ConsoleRenderer(colors=is_colored, timestamp_key="time", sort_keys=False)]
         else:
             last += [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=str)]
-        handler = logging.StreamHandler(stream)
-        handler.setFormatter(ProcessorFormatter(foreign_pre_chain=each, processors=last))
-        root = logging.getLogger()
-        root.handlers[:] = [handler]
-        root.setLevel(level)
-        logging.captureWarnings(True)
-        structlog.configure(
+        self._handler = LineHandler(stream.fileno())
+        self._handler.setFormatter(ProcessorFormatter(foreign_pre_chain=each, processors=last))
+        self.log: BoundLogger = structlog.wrap_logger(
+            logging.getLogger("replog.bookie"),
             processors=[structlog.stdlib.filter_by_level, *each, ProcessorFormatter.wrap_for_formatter],
-            logger_factory=structlog.stdlib.LoggerFactory(),
             wrapper_class=BoundLogger,
-            cache_logger_on_first_use=False,
         )
-        self.log: BoundLogger = structlog.stdlib.get_logger("replog.bookie")
+
+    def __enter__(self) -> Self:
+        root = logging.getLogger()
+        root.addHandler(self._handler)
+        root.setLevel(self._level)
+        logging.captureWarnings(True)
+        sys.excepthook = self._crashed
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        logging.captureWarnings(False)
+        logging.getLogger().removeHandler(self._handler)
+        self._handler.close()
+
+    def _crashed(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        """What nobody expected ends the process: its last word is a line too."""
+        with self:
+            self.log.critical("crashed", exc_info=(kind, error, trace))
 
     def _complete(self, _logger: Any, _method: str, fields: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
         record = fields.get("_record")

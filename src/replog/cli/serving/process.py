@@ -7,9 +7,11 @@ acknowledged is durable in any case.
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 
+import attrs
 import trio
 from structlog.stdlib import BoundLogger
 
@@ -18,6 +20,8 @@ from replog.bookie.serving import ServedBookie
 from replog.cli.serving.logs import Logs, Observer
 from replog.cli.serving.settings import Settings
 from replog.config import BackendURL
+from replog.metrics import Health, health_of, serve_metrics
+from replog.metrics.health import State
 from replog.nursery import open_service_nursery
 from replog.registry import Registry
 
@@ -27,33 +31,63 @@ _STOPPING = (signal.SIGINT, signal.SIGTERM)
 async def run_bookie(settings: Settings, logs: Logs, observer: Observer, registry: Registry) -> None:
     """Serves until a signal comes. Raises `ReplogError` if it can't begin, `StorageFailedError` if what was accepted could
     not be made durable in time."""
-    leaving = Leaving(logs.log)
+    process = _Process(settings, logs, registry)
     async with open_service_nursery() as nursery:
-        await nursery.start(leaving.watch)
-        with leaving.beginning:
-            await _serve(settings, logs, registry, leaving)
-        failure = observer.failure
-        if leaving.was_served and failure is not None:
-            raise failure.error
-        logs.log.info("stopped", **leaving.took())
+        await nursery.start(process.leaving.watch)
+        with process.leaving.beginning:
+            if settings.metrics.listen:
+                process.metrics_address = await nursery.start(process.serve_metrics)
+            await process.serve()
+        if process.leaving.was_served and observer.failure is not None:
+            raise observer.failure.error
+        logs.log.info("stopped", **process.leaving.took())
 
 
-async def _serve(settings: Settings, logs: Logs, registry: Registry, leaving: Leaving) -> None:
-    started_s = time.monotonic()
-    async with served_bookie(settings.config, registry=registry) as bookie, open_service_nursery() as nursery:
-        logs.bookie_id = bookie.server.bookie_id
-        nursery.start_soon(_watch_writable, bookie, logs.log)
-        options = settings.options
-        logs.log.info(
+class _Process:
+    def __init__(self, settings: Settings, logs: Logs, registry: Registry) -> None:
+        self.leaving = Leaving(logs.log)
+        self.metrics_address: str | None = None
+        self._settings = settings
+        self._logs = logs
+        self._registry = registry
+        self._bookies: tuple[ServedBookie, ...] = ()
+        self._started_s = time.monotonic()
+
+    async def serve(self) -> None:
+        config = self._settings.config
+        async with served_bookie(config, registry=self._registry) as bookie, open_service_nursery() as nursery:
+            self._bookies = (bookie,)
+            nursery.start_soon(_watch_writable, bookie, self._logs.log)
+            self._say_what_is_served(bookie)
+            await self.leaving.asked()
+        self._bookies = ()
+
+    def _say_what_is_served(self, bookie: ServedBookie) -> None:
+        self._logs.bookie_id = bookie.server.bookie_id
+        options = self._settings.options
+        self._logs.log.info(
             "serving",
             listen=[str(each) for each in bookie.endpoints if each.scheme != "memory"],
+            metrics=self.metrics_address,
             data=options.data,
             storage=BackendURL.parse(options.storage).scheme,
             metastore=str(BackendURL.parse(options.metastore)),
-            tls=settings.tcp.is_bookie_tls,
-            start_s=round(time.monotonic() - started_s, 3),
+            tls=self._settings.tcp.is_bookie_tls,
+            pid=os.getpid(),
+            start_s=round(time.monotonic() - self._started_s, 3),
         )
-        await leaving.asked()
+
+    async def serve_metrics(self, task_status: trio.TaskStatus[str]) -> None:
+        table = self._settings.metrics
+        await serve_metrics(
+            table.listen, lambda: self._bookies, options=table, health=self._health, task_status=task_status
+        )
+
+    def _health(self) -> Health:
+        health = health_of(self._bookies)
+        if self.leaving.was_asked:
+            return attrs.evolve(health, state=State.LEAVING)
+        return health if self._bookies else Health(State.STARTING)
 
 
 async def _watch_writable(bookie: ServedBookie, log: BoundLogger) -> None:
@@ -87,6 +121,11 @@ class Leaving:
         self._asked.set()
         if not self.was_served:
             self.beginning.cancel()
+
+    @property
+    def was_asked(self) -> bool:
+        """Whether a signal came."""
+        return self._asked.is_set()
 
     async def asked(self) -> None:
         """Returns when the bookie shall leave."""

@@ -20,13 +20,12 @@ from replog.config import (
     BookieOptions,
     Checked,
     FaultsError,
-    at_least,
     option,
-    positive,
     read_toml,
     structure,
 )
 from replog.errors import ConfigError
+from replog.metrics import MetricsOptions
 from replog.registry import Registry
 from replog.transports.tcp.addresses import DEFAULT_PORT, parse_address
 from replog.transports.tcp.options import TcpOptions
@@ -67,13 +66,10 @@ class ProcessOptions(BookieOptions):
 
 
 @attrs.frozen(kw_only=True)
-class MetricsOptions(Checked):
+class MetricsTable(MetricsOptions):
     """The table `metrics`: where `/metrics` and `/health` are, and what those who ask may cost."""
 
     listen: str = option("", "HOST:PORT of `/metrics` and `/health`; without one there are none.", _address)
-    connections_max: int = option(16, "Who ask at a time; others are turned away.", at_least(1))
-    request_bytes_max: int = option(16 << 10, "How long a request may be.", at_least(256))
-    timeout_s: float = option(10.0, "How long one may take to ask, and to take the answer.", positive)
 
 
 @attrs.frozen(kw_only=True)
@@ -107,7 +103,7 @@ class Settings:
 
     options: ProcessOptions
     tcp: TcpOptions
-    metrics: MetricsOptions
+    metrics: MetricsTable
     logging: LoggingOptions
     shown: tuple[Shown, ...]
 
@@ -185,7 +181,7 @@ class _Settling:
     def settle(self) -> Settings:
         options = self._structure("bookie", ProcessOptions)
         tcp = self._structure("tcp", TcpOptions)
-        metrics = self._structure("metrics", MetricsOptions)
+        metrics = self._structure("metrics", MetricsTable)
         logging = self._structure("logging", LoggingOptions)
         if tcp is not None:
             with self._noting("tcp"):

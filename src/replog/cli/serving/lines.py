@@ -1,0 +1,88 @@
+"""Lines to a file descriptor, written by a thread of its own: who logs never waits for who reads.
+
+A terminal that was stopped, or a pipe that nobody empties, must not stop a bookie. What waits is bounded in bytes; lines beyond
+that are lost, and how many, the next line that finds room says.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections import deque
+
+_WAITING_BYTES_MAX = 1 << 20
+_CLOSE_TIMEOUT_S = 2.0
+
+
+class LineHandler(logging.Handler):
+    """Writes each record as a line, in order. `close` waits a little for what is not written."""
+
+    def __init__(self, descriptor: int, waiting_bytes_max: int = _WAITING_BYTES_MAX) -> None:
+        super().__init__()
+        self.lost = 0
+        self._descriptor = descriptor
+        self._waiting_bytes_max = waiting_bytes_max
+        self._waiting: deque[bytes] = deque()
+        self._waiting_bytes = 0
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._is_closing = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Queues it. Never waits for a reader."""
+        try:
+            line = self.format(record).encode("utf-8", "backslashreplace") + b"\n"
+        except (TypeError, ValueError):  # arguments that don't fit the text: logging says where
+            self.handleError(record)
+            return
+        with self._changed:
+            if self._waiting_bytes + len(line) > self._waiting_bytes_max:
+                self.lost += 1
+                return
+            lost, self.lost = self.lost, 0
+            if lost:
+                told = logging.LogRecord(
+                    __name__, logging.WARNING, __file__, 0, "%d lines before this one were lost", (lost,), None
+                )
+                self._put(self.format(told).encode() + b"\n")
+            self._put(line)
+            if self._thread is None:
+                self._is_closing = False
+                self._thread = threading.Thread(target=self._run, name="replog log", daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
+
+    def _put(self, line: bytes) -> None:
+        self._waiting.append(line)
+        self._waiting_bytes += len(line)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._is_closing)
+                if not self._waiting:
+                    return
+                line = self._waiting[0]
+            self._write(line)
+            with self._changed:
+                self._waiting.popleft()
+                self._waiting_bytes -= len(line)
+
+    def _write(self, line: bytes) -> None:
+        rest = memoryview(line)
+        while rest:
+            try:
+                rest = rest[os.write(self._descriptor, rest) :]
+            except OSError:  # nobody can be told that nobody listens
+                return
+
+    def close(self) -> None:
+        """Ends the thread once all is written, or after two seconds."""
+        with self._changed:
+            thread, self._thread = self._thread, None
+            self._is_closing = True
+            self._changed.notify_all()
+        if thread is not None:
+            thread.join(_CLOSE_TIMEOUT_S)
+        super().close()

@@ -1,0 +1,135 @@
+"""From what bookies count to Prometheus' families.
+
+Conventions: base units in the name (`_seconds`, `_bytes`), `_total` for what only grows. What a storage or transport of a plugin
+counts comes out too, as a gauge, since nobody here knows whether it only grows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from importlib.metadata import version
+
+import trio
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily
+from prometheus_client.metrics_core import Metric
+
+from replog.bookie.serving import ServedBookie
+from replog.errors import StorageError
+from replog.latencies import LatencyHistogram
+
+PREFIX = "replog_bookie_"
+
+_COUNTERS = {
+    "commits": "Commits to the storage: one sync each.",
+    "batches": "Batches that were stored.",
+    "committed_bytes": "Bytes that were committed.",
+    "added_batches": "Batches of adds that were accepted.",
+    "added_entries": "Entries of adds that were accepted.",
+    "added_bytes": "Bytes of adds that were accepted.",
+    "fence_requests": "Fences that were accepted.",
+    "recovery_reads": "Recovery reads that were accepted.",
+    "reads": "Plain reads that were answered.",
+    "read_bytes": "Bytes that plain reads were answered with.",
+    "garbage_collections": "Passes that looked for deleted ledgers.",
+    "garbage_collection_failures": "Such passes that failed.",
+    "ledgers_collected": "Deleted ledgers that were dropped.",
+    "compaction_failures": "Compactions that failed.",
+    "attempts_to_make_space": "Compactions because space was short.",
+    "forced_garbage_collections": "Garbage collections that were asked for.",
+    "forced_compactions": "Compactions that were asked for.",
+    "forced_scrubs": "Scrubs that were asked for.",
+    "minor_compactions": "Minor compactions.",
+    "major_compactions": "Major compactions.",
+    "copied_bytes": "Bytes that compactions copied.",
+    "copied_batches": "Batches that compactions copied.",
+    "scrubs": "Times that all that is stored was read and checked.",
+    "scrubbed_bytes": "Bytes that were read and checked.",
+    "removed_files": "Files that were removed.",
+    "removed_pieces": "Pieces of deleted ledgers that were removed.",
+    "catalogs_written": "Catalogs that were written.",
+    "journal_recycled_files": "Journal files that were used again.",
+    "ledger_cache_loaded_pages": "Pages of indexes that were read.",
+    "map_growths": "Times that the map grew.",
+    "damaged_batches_found": "Damaged batches that were found.",
+    "tcp_accepted_connections": "Connections that were heard.",
+    "tcp_refused_connections": "Connections that were not: too many, or too many failures before.",
+    "tcp_failed_handshakes": "Peers that could not introduce themselves.",
+    "tcp_received_bytes": "Bytes that were received.",
+    "tcp_sent_bytes": "Bytes that were sent.",
+}
+
+_GAUGES = {
+    "queued_bytes": "Bytes of requests that wait for the disk.",
+    "queued_requests": "Requests that were accepted and not answered.",
+    "last_commit_s": "How long the last commit took.",
+    "ledgers_in_memory": "Ledgers whose state is in memory.",
+    "active_ledgers": "Ledgers that were added to lately.",
+    "waiting_polls": "Questions for a later last add confirmed that wait.",
+    "read_only": "1 if no new entries are taken.",
+    "free_bytes": "Bytes that the disk still takes.",
+    "ledgers": "Ledgers that are stored.",
+    "damaged_batches": "Stored batches that can't be read.",
+    "uptime_s": "How long the bookie has been served.",
+    "tcp_connections": "Connections that are open.",
+    "tcp_handshakes": "Connections that are introducing themselves.",
+}
+
+_HISTOGRAMS = {
+    "commit": "How long the storage took to make a group of requests durable.",
+    "answer": "How long a group of requests took from its first one's arrival to its answers.",
+}
+
+
+def collect(bookies: Iterable[ServedBookie]) -> Iterator[Metric]:
+    """What these bookies measured, as Prometheus' families with the label `bookie`. For their trio thread."""
+    served = tuple(bookies)
+    info = InfoMetricFamily("replog_bookie", "The bookies that are served here.", labels=["bookie"])
+    failed = GaugeMetricFamily(f"{PREFIX}storage_failed", "1 if the storage has stopped, for good.", labels=["bookie"])
+    found: dict[str, dict[str, float]] = {}
+    latencies: dict[str, dict[str, LatencyHistogram]] = {}
+    for each in served:
+        bookie_id = each.server.bookie_id
+        info.add_metric([bookie_id], {"version": version("replog")})
+        failed.add_metric([bookie_id], float(each.server.failure is not None))
+        for name, value in _statistics(each).items():
+            if name == "storage_failed":
+                continue  # told above, also when nothing else can be
+            found.setdefault(name, {})[bookie_id] = value
+        for name, histogram in each.latencies().items():
+            latencies.setdefault(name, {})[bookie_id] = histogram
+    yield info
+    yield failed
+    for name in sorted(found):
+        yield _family(name, found[name])
+    for name in sorted(latencies):
+        yield _histogram(name, latencies[name])
+
+
+def _statistics(bookie: ServedBookie) -> Mapping[str, float]:
+    try:
+        return bookie.statistics()
+    except (StorageError, trio.ClosedResourceError):  # it has stopped, which is a metric of its own, or is being left
+        return {}
+
+
+def _family(name: str, by_bookie: Mapping[str, float]) -> Metric:
+    spelled = f"{PREFIX}{name.removesuffix('_s')}_seconds" if name.endswith("_s") else f"{PREFIX}{name}"
+    family: CounterMetricFamily | GaugeMetricFamily
+    if name in _COUNTERS:
+        family = CounterMetricFamily(spelled, _COUNTERS[name], labels=["bookie"])
+    else:
+        words = _GAUGES.get(name, f"{name.replace('_', ' ').capitalize()}, as the storage or transport says.")
+        family = GaugeMetricFamily(spelled, words, labels=["bookie"])
+    for bookie_id, value in by_bookie.items():
+        family.add_metric([bookie_id], value)
+    return family
+
+
+def _histogram(name: str, by_bookie: Mapping[str, LatencyHistogram]) -> Metric:
+    family = HistogramMetricFamily(
+        f"{PREFIX}{name}_latency_seconds", _HISTOGRAMS.get(name, name.capitalize()), labels=["bookie"]
+    )
+    for bookie_id, histogram in by_bookie.items():
+        buckets = [("+Inf" if bound == float("inf") else repr(bound), count) for bound, count in histogram.cumulative()]
+        family.add_metric([bookie_id], buckets, histogram.total_s)
+    return family
