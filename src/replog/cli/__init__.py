@@ -14,7 +14,7 @@ from typing import NoReturn
 
 import typer
 
-from replog.cli import bookie, demo, inspect, ledger, log, plugins
+from replog.cli import bookie, bookies, demo, inspect, ledger, log, plugins
 from replog.cli.ending import status_of
 from replog.cli.top import command as top
 
@@ -31,6 +31,7 @@ app.command()(plugins.plugins)
 app.command()(plugins.version)
 app.add_typer(inspect.app, name="inspect")
 app.add_typer(bookie.app, name="bookie")
+app.add_typer(bookies.app, name="bookies")
 app.add_typer(log.app, name="log")
 app.add_typer(ledger.app, name="ledger")
 

@@ -103,7 +103,6 @@ _GAUGES = (
     "fence_requests",
     "recovery_reads",
     "damaged_batches",
-    "connections",
 )
 # Of a cluster. Not its ledgers: each stands on several bookies. The fullest disk matters, and that is in its row.
 _SUMMED = (
@@ -168,7 +167,9 @@ class _Bookie:
             commit=Latencies.of(self.observed("commit", now_s)),
             answer=Latencies.of(self.observed("answer", now_s)),
             history=self._history(),
-            figures=Figures(**{name: numbers.get(name) for name in _GAUGES}, **self._rates()),
+            figures=Figures(
+                connections=_connections(numbers), **{name: numbers.get(name) for name in _GAUGES}, **self._rates()
+            ),
         )
 
     def _state(self, numbers: Mapping[str, float]) -> State:
@@ -203,6 +204,11 @@ def _rate(earlier: _Sample, later: _Sample, counter: str) -> float | None:
     if before is None or after is None:
         return None
     return max(0.0, after - before) / (later.at_s - earlier.at_s)
+
+
+def _connections(numbers: Mapping[str, float]) -> float | None:
+    """Of all transports that tell: `tcp_connections`."""
+    return _sum(value for name, value in numbers.items() if name.partition("_")[2] == "connections")
 
 
 def _is_restarted(before: BookieStatistics, after: BookieStatistics) -> bool:

@@ -1,0 +1,305 @@
+"""`replog bookies`: which bookies there are, and looking after them, wherever they run."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import attrs
+import trio
+import typer
+from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+
+from replog.api import Client
+from replog.cli.connecting import Connection, client_from, run, takes_connection
+from replog.cli.figures import as_count, as_duration
+from replog.cli.output import (
+    AsJSON,
+    add_row,
+    as_size,
+    console,
+    emit,
+    new_table,
+    print_json_line,
+    print_table,
+)
+from replog.cli.top.command import as_json, look_twice
+from replog.cli.top.model import Cluster, Row
+from replog.cli.top.polling import Poller
+from replog.client.administration import (
+    COMPACT_TIMEOUT_S,
+    GARBAGE_TIMEOUT_S,
+    SCRUB_TIMEOUT_S,
+    RemoteBookie,
+)
+from replog.errors import BookieError, ConfigError, MetastoreError
+
+app = typer.Typer(invoke_without_command=True)
+
+_LOOK_INTERVAL_S = 0.5
+_LOOK_TIMEOUT_S = 3.0
+_ID_PREFIX = "bookie-"
+
+Ids = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[ID]...", help="Which bookies: their ids, or how these begin. All, if none is named."),
+]
+AtOnce = Annotated[int, typer.Option("--at-once", min=1, max=64, help="How many bookies work on it at a time.")]
+
+
+def _timeout(default_s: float) -> Any:
+    return typer.Option(
+        "--timeout", metavar="SECONDS", min=0.1, help="How long one bookie may take.", show_default=f"{default_s:g}"
+    )
+
+
+# -- the list -----------------------------------------------------------------------------------------------------
+
+
+@app.callback()
+@takes_connection
+def bookies(connection: Connection, context: typer.Context, for_programs: AsJSON = False) -> None:
+    """List the bookies that are announced, and how each of them is; or have them collect garbage, compact or scrub."""
+    if context.invoked_subcommand is None:
+        run(_list, connection, for_programs)
+        return
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    given = [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
+    if given:
+        name = context.invoked_subcommand
+        raise ConfigError(f"options stand behind the command: replog bookies {name} --metastore URL, not before {name}")
+
+
+async def _list(connection: Connection, for_programs: bool) -> None:
+    async with client_from(connection) as client:
+        cluster = Cluster()
+        await look_twice(Poller(client, cluster, interval_s=_LOOK_INTERVAL_S, timeout_s=_LOOK_TIMEOUT_S))
+        now_s = trio.current_time()
+        if cluster.problem:
+            raise MetastoreError(cluster.problem)
+        if for_programs:
+            for each in as_json(cluster, now_s)["bookies"]:
+                print_json_line("bookie", each)
+        else:
+            _print_list(cluster.rows(now_s))
+
+
+def _print_list(rows: Sequence[Row]) -> None:
+    table = new_table(
+        "bookie", "state", "endpoints", "version", ">up", ">entries/s", ">ledgers", ">used", ">free", "why"
+    )
+    for row in rows:
+        figures = row.figures
+        endpoints = [each for each in row.endpoints if not each.startswith("memory:")] or row.endpoints
+        add_row(
+            table,
+            row.bookie_id,
+            row.state.value,
+            ", ".join(endpoints),
+            row.version or None,
+            as_duration(figures.uptime_s),
+            as_count(figures.entries_rate),
+            as_count(figures.ledgers),
+            _size(figures.used_bytes),
+            _size(figures.free_bytes),
+            row.problem.removeprefix(f"bookie {row.bookie_id}: "),
+        )
+    print_table(table)
+
+
+def _size(value: float | None) -> str | None:
+    return None if value is None else as_size(round(value))
+
+
+# -- work ---------------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class _Done:
+    """How the work of one bookie went: facts for programs, and a sentence for people. `is_well` unless it failed, or found
+    what is wrong."""
+
+    facts: dict[str, object]
+    sentence: str
+    is_well: bool = True
+
+
+Work = Callable[[RemoteBookie], Awaitable[_Done]]
+
+
+@app.command("collect-garbage")
+@takes_connection
+def collect_garbage(
+    connection: Connection,
+    ids: Ids = None,
+    timeout_s: Annotated[float, _timeout(GARBAGE_TIMEOUT_S)] = GARBAGE_TIMEOUT_S,
+    at_once: AtOnce = 1,
+    for_programs: AsJSON = False,
+) -> None:
+    """Have bookies drop the ledgers that were deleted, now."""
+
+    async def collect(bookie: RemoteBookie) -> _Done:
+        dropped = await bookie.collect_garbage(timeout_s=timeout_s)
+        return _Done({"dropped_ledgers": dropped}, f"{_counted(len(dropped), 'deleted ledger')} dropped")
+
+    _have(connection, ids, collect, "collecting garbage", at_once, for_programs)
+
+
+@app.command("compact")
+@takes_connection
+def compact(
+    connection: Connection,
+    ids: Ids = None,
+    is_major: Annotated[bool, typer.Option("--all", help="Also where little is to be gained.")] = False,
+    timeout_s: Annotated[float, _timeout(COMPACT_TIMEOUT_S)] = COMPACT_TIMEOUT_S,
+    at_once: AtOnce = 1,
+    for_programs: AsJSON = False,
+) -> None:
+    """Have bookies give back space that nothing needs, now. Reads and appends go on."""
+
+    async def give_back(bookie: RemoteBookie) -> _Done:
+        before = (await bookie.statistics()).numbers.get("used_bytes")
+        await bookie.compact(is_major=is_major, timeout_s=timeout_s)
+        after = (await bookie.statistics()).numbers.get("used_bytes")
+        return _Done({"used_bytes_before": before, "used_bytes": after}, f"compacted: {_change(before, after)}")
+
+    _have(connection, ids, give_back, "compacting", at_once, for_programs)
+
+
+@app.command("scrub")
+@takes_connection
+def scrub(
+    connection: Connection,
+    ids: Ids = None,
+    timeout_s: Annotated[float, _timeout(SCRUB_TIMEOUT_S)] = SCRUB_TIMEOUT_S,
+    at_once: AtOnce = 1,
+    for_programs: AsJSON = False,
+) -> None:
+    """Have bookies read and check all that they have, now. Exit status 1 also if something is damaged."""
+
+    async def check(bookie: RemoteBookie) -> _Done:
+        damage = await bookie.scrub(timeout_s=timeout_s)
+        lines = [
+            f"\n  ledger {each.ledger_id}, entries {each.first_entry_id}..{each.last_entry_id}: {each.description}"
+            for each in damage
+        ]
+        sentence = (
+            f"scrubbed: {_counted(len(damage), 'batch')} damaged{''.join(lines)}" if damage else "scrubbed: all well"
+        )
+        return _Done({"damage": [attrs.asdict(each) for each in damage]}, sentence, is_well=not damage)
+
+    _have(connection, ids, check, "scrubbing", at_once, for_programs)
+
+
+def _counted(count: int, what: str) -> str:
+    plural = f"{what}es" if what.endswith("h") else f"{what}s"
+    return f"{count} {what if count == 1 else plural}"
+
+
+def _change(before: float | None, after: float | None) -> str:
+    if before is None or after is None:
+        return "its storage doesn't tell what it uses"
+    freed = round(before - after)
+    return (
+        f"{as_size(freed)} given back, {as_size(round(after))} used" if freed > 0 else f"{as_size(round(after))} used"
+    )
+
+
+def _have(
+    connection: Connection, ids: Sequence[str] | None, work: Work, doing: str, at_once: int, for_programs: bool
+) -> None:
+    if not run(_work, connection, tuple(ids or ()), work, doing, at_once, for_programs):
+        raise typer.Exit(1)
+
+
+async def _work(
+    connection: Connection, ids: Sequence[str], work: Work, doing: str, at_once: int, for_programs: bool
+) -> bool:
+    """Has them all do it, and tells of each as it is done. Whether all went well."""
+    all_well = True
+    limit = trio.CapacityLimiter(at_once)
+
+    async def have(bookie: RemoteBookie) -> None:
+        nonlocal all_well
+        try:
+            began_s = time.monotonic()
+            with progress(bookie.bookie_id):
+                done = await _tried(bookie, work)
+            _tell(bookie, done, time.monotonic() - began_s, for_programs)
+            all_well = all_well and done.is_well
+        finally:
+            limit.release_on_behalf_of(bookie)
+
+    async with client_from(connection) as client:
+        wanted = await chosen(client, ids)
+        with _progress(doing, is_quiet=for_programs) as progress:
+            async with trio.open_nursery() as nursery:
+                for bookie in wanted:
+                    await limit.acquire_on_behalf_of(bookie)
+                    nursery.start_soon(have, bookie)
+    return all_well
+
+
+async def _tried(bookie: RemoteBookie, work: Work) -> _Done:
+    try:
+        return await work(bookie)
+    except (BookieError, MetastoreError) as error:
+        return _Done({"problem": str(error)}, "", is_well=False)
+
+
+def _tell(bookie: RemoteBookie, done: _Done, took_s: float, for_programs: bool) -> None:
+    if for_programs:
+        facts = {"bookie_id": bookie.bookie_id, "problem": None, **done.facts, "duration_s": round(took_s, 6)}
+        print_json_line("bookie", facts)
+    elif "problem" in done.facts:
+        print(f"replog: after {as_duration(took_s)}: {done.facts['problem']}", file=sys.stderr)
+    else:
+        emit(f"{bookie.bookie_id}: after {as_duration(took_s)} {done.sentence}\n")
+
+
+async def chosen(client: Client, ids: Sequence[str]) -> list[RemoteBookie]:
+    """The announced bookies with these ids, or ids that begin so; all if none is named. Raises `ConfigError` for one that is
+    not announced, or not only one."""
+    announced = await client.remote_bookies()
+    if not announced:
+        raise ConfigError("no bookie is announced in this metastore: start one with `replog bookie`")
+    if not ids:
+        return announced
+    found: dict[str, RemoteBookie] = {}
+    for each in ids:
+        like = [bookie for bookie in announced if bookie.bookie_id == each]
+        like = like or [bookie for bookie in announced if bookie.bookie_id.startswith((each, _ID_PREFIX + each))]
+        if len(like) != 1:
+            problem = "more than one bookie's id begins so" if like else "no such bookie is announced"
+            names = ", ".join(bookie.bookie_id for bookie in like or announced)
+            raise ConfigError(f"{each!r}: {problem}; there {'are' if like else 'is'} {names}")
+        found[like[0].bookie_id] = like[0]
+    return list(found.values())
+
+
+@contextmanager
+def _progress(doing: str, *, is_quiet: bool) -> Iterator[Callable[[str], Any]]:
+    """Gives contexts in which a spinner says what a bookie does, if standard error is a terminal."""
+    if is_quiet or sys.stderr is None or not sys.stderr.isatty():
+        yield _not_shown
+        return
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=console(stderr=True), transient=True) as shown:
+
+        @contextmanager
+        def show(bookie_id: str) -> Iterator[None]:
+            task: TaskID = shown.add_task(f"{bookie_id}: {doing}", total=None)
+            try:
+                yield
+            finally:
+                shown.remove_task(task)
+
+        yield show
+
+
+@contextmanager
+def _not_shown(bookie_id: str) -> Iterator[None]:
+    yield
