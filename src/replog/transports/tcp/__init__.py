@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import socket
 import ssl
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import trio
@@ -22,6 +22,7 @@ from replog.protocol.wire import FRAME_BYTES_MAX, GREETING_BYTES_MAX, FrameSplit
 from replog.transports.tcp.addresses import parse_address
 from replog.transports.tcp.certificates import certificate_digest, client_certificates
 from replog.transports.tcp.client import TcpConnection
+from replog.transports.tcp.counters import Counters
 from replog.transports.tcp.greeting import ClientGreeter
 from replog.transports.tcp.listener import Listener
 from replog.transports.tcp.options import TcpOptions
@@ -38,6 +39,7 @@ class TcpTransport(Transport):
     def __init__(self, options: TcpOptions) -> None:
         self.options = options
         self._certificates = client_certificates(options)
+        self._counters = Counters()
 
     async def connect(
         self,
@@ -64,7 +66,11 @@ class TcpTransport(Transport):
             if explained is error:
                 raise
             raise explained from error
-        nursery.start_soon(connection.run, greeter.early)
+        try:
+            nursery.start_soon(connection.run, greeter.early)
+        except RuntimeError as error:  # it is closed: who opened it was left meanwhile
+            stream.close()
+            raise BookieUnreachableError(bookie_id or address, "the client was left while connecting") from error
         return connection
 
     def _stream(self, connected: socket.socket, host: str) -> Stream:
@@ -101,7 +107,7 @@ class TcpTransport(Transport):
         bookie_id: str = "",
         authenticator: Authenticator | None = None,
     ) -> AsyncIterator[str]:
-        listener = Listener(handler, bookie_id, authenticator, self.options)
+        listener = Listener(handler, bookie_id, authenticator, self.options, self._counters)
         await listener.bind(*parse_address(address))
         async with open_service_nursery() as nursery:
             nursery.start_soon(listener.run)
@@ -109,6 +115,9 @@ class TcpTransport(Transport):
                 yield listener.address
             finally:
                 await listener.close("this bookie is shutting down")
+
+    def statistics(self) -> Mapping[str, float]:
+        return self._counters.statistics()
 
 
 async def _connected(host: str, port: int) -> socket.socket:

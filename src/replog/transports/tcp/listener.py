@@ -20,6 +20,7 @@ from replog.protocol import wire
 from replog.protocol.wire import FrameSplitter
 from replog.transports.tcp.addresses import advertised_address, format_address, is_local_address
 from replog.transports.tcp.certificates import bookie_certificates
+from replog.transports.tcp.counters import Counters
 from replog.transports.tcp.greeting import NO_MECHANISM, BookieGreeter
 from replog.transports.tcp.limits import Handshakes
 from replog.transports.tcp.options import TcpOptions
@@ -41,7 +42,12 @@ class Listener:
     """Serves one bookie at one address. `run` is the task behind it; `close` ends it."""
 
     def __init__(
-        self, handler: RequestHandler, bookie_id: str, authenticator: Authenticator | None, options: TcpOptions
+        self,
+        handler: RequestHandler,
+        bookie_id: str,
+        authenticator: Authenticator | None,
+        options: TcpOptions,
+        counters: Counters | None = None,
     ) -> None:
         self.address = ""
         self._handler = handler
@@ -53,6 +59,7 @@ class Listener:
         self._sessions: set[Session] = set()
         self._connections = 0  # also those that have not introduced themselves
         self._handshakes = 0
+        self._counters = counters or Counters()
         self._hosts = Handshakes(options.handshakes_max, options.failed_handshakes_max)
         self._budget = Budget(options.total_bytes_max)
         self._scope = trio.CancelScope()
@@ -148,10 +155,12 @@ class Listener:
             host, port = where[0], where[1]
             refusal = self._refusal(host)
             if refusal:
+                self._counters.refused += 1
                 _refuse_at_once(connected, refusal)
                 continue
             self._connections += 1
             self._handshakes += 1  # until `_greet` ends
+            self._counters.handshakes += 1
             self._hosts.begun(host)
             nursery.start_soon(self._serve, connected, host, port)
 
@@ -168,6 +177,7 @@ class Listener:
             credentials = self._certificates.current()
             stream = TlsStream(connected, credentials.context, hostname=None, is_bookie=True)
             binding = credentials.binding
+        self._counters.opened(stream)
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(stream.run)
@@ -176,6 +186,7 @@ class Listener:
                     await self._run_session(session, early, format_address(host, port))
                 nursery.cancel_scope.cancel()
         finally:
+            self._counters.closed(stream)
             stream.close()
             self._connections -= 1
 
@@ -214,9 +225,11 @@ class Listener:
             problem = f"the connection broke: {error}"
         finally:
             self._handshakes -= 1
+            self._counters.handshakes -= 1
             self._hosts.ended(host)
         self._hosts.failed(host, trio.current_time())
         client = format_address(host, port)
+        self._counters.failed_handshakes += 1
         _log.warning("client %s was refused: %s", client, problem, extra={"client": client, "bookie": self._bookie_id})
         await self._tell(stream, told, in_clear=problem == NO_TLS)
         return None, []
