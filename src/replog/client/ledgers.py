@@ -106,6 +106,8 @@ class Ledgers:
             if not failures:
                 return ensemble
             unreachable |= set(failures)
+            for bookie_id in failures:
+                membership.shun(bookie_id)
 
     # -- reading ----------------------------------------------------------------------------------------------------
 

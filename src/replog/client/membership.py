@@ -2,18 +2,37 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection
 
 import trio
 
 from replog.abc import Authenticator, Connection, Metastore, Transport
 from replog.client.channel import BookieChannel
+from replog.client.failure import another
 from replog.client.quarantine import Quarantine
 from replog.config import ClientOptions
-from replog.errors import BookieError, BookieUnreachableError, ConfigError, MetastoreError
+from replog.errors import BookieError, BookieUnreachableError, ConfigError, MetastoreCorruptError, MetastoreError
 from replog.membership import BOOKIES_KEY, BookieAddress, Endpoint, decode_address
 
+_log = logging.getLogger("replog.client")
+
 OUTSTANDING_BYTES_MAX = 128 << 20  # for one bookie: past it, it counts as too slow
+_RECONNECT_AFTER_S = 0.05  # a connection that failed, for those who can do without; longer each time
+_RECONNECT_AFTER_MAX_S = 1.0
+
+
+class _Attempt:
+    """To connect to one bookie, for all who want to."""
+
+    __slots__ = ("done", "error", "started_s")
+
+    def __init__(self) -> None:
+        self.started_s = trio.current_time()
+        self.done = trio.Event()
+        self.error: ReplogError | None = None
+_CONNECT_AGAIN_S = 0.1  # after connecting failed; longer each time. Until then whoever asks is told the same
+_CONNECT_AGAIN_MAX_S = 1.0
 
 
 class Membership:
@@ -32,30 +51,41 @@ class Membership:
         self._options = options
         self._nursery = nursery
         self._channels: dict[str, BookieChannel] = {}
-        self._connecting: dict[str, trio.Event] = {}
+        self._attempts: dict[str, _Attempt] = {}  # under way
+        self._connecting_failed = Quarantine(_RECONNECT_AFTER_S, _RECONNECT_AFTER_MAX_S)
         self._transports: dict[str, Transport] = {}
         self._authenticator = authenticator
         self._quarantine = Quarantine(options.bookie_retry_after_s, options.bookie_retry_after_max_s)
         self.read_only: list[str] = []  # bookies that take no new entries, as `usable` saw them last
+        self._unreachable = Quarantine(_CONNECT_AGAIN_S, _CONNECT_AGAIN_MAX_S)
+        self._problems: dict[str, BookieUnreachableError] = {}  # why connecting failed last
+        self._unreadable: dict[str, bytes] = {}  # announcements that were complained of
         self._is_closed = False
 
     async def usable(self, excluded: Collection[str] = ()) -> list[str]:
         """Bookies that take new entries, did not fail lately, and are not excluded; sorted. Raises `MetastoreError`."""
         now = trio.current_time()
-        announced = await self._metastore.announced(BOOKIES_KEY)
-        self.read_only = sorted(
-            bookie_id for bookie_id, value in announced.items() if decode_address(bookie_id, value).read_only
-        )
-        return sorted(
+        announced = await self.announced()
+        self.read_only = [bookie_id for bookie_id, address in announced.items() if address.read_only]
+        return [
             bookie_id
-            for bookie_id in announced.keys() - set(self.read_only)
-            if bookie_id not in excluded and not self._quarantine.holds(bookie_id, now)
-        )
+            for bookie_id, address in announced.items()
+            if not address.read_only and bookie_id not in excluded and not self._quarantine.holds(bookie_id, now)
+        ]
 
     async def announced(self) -> dict[str, BookieAddress]:
-        """All bookies that are announced, by their ids, sorted. Raises `MetastoreError`."""
-        found = await self._metastore.announced(BOOKIES_KEY)
-        return {bookie_id: decode_address(bookie_id, value) for bookie_id, value in sorted(found.items())}
+        """All bookies that are announced, by their ids, sorted. Raises `MetastoreError`.
+
+        One whose announcement can't be read is left out, with a warning: the others can be used all the same."""
+        found: dict[str, BookieAddress] = {}
+        for bookie_id, value in sorted((await self._metastore.announced(BOOKIES_KEY)).items()):
+            try:
+                found[bookie_id] = decode_address(bookie_id, value)
+            except MetastoreCorruptError as error:
+                if self._unreadable.get(bookie_id) != value:
+                    self._unreadable[bookie_id] = value
+                    _log.warning("bookie %s is not used: %s", bookie_id, error, extra={"bookie": bookie_id})
+        return found
 
     def shun(self, bookie_id: str) -> None:
         """A bookie failed: don't choose it for a while."""
@@ -67,45 +97,75 @@ class Membership:
         return channel if channel is not None and channel.error is None else None
 
     async def connect(self, bookie_id: str) -> BookieChannel:
-        """The channel to a bookie, opened if need be. Raises `BookieUnreachableError`, `MetastoreError`."""
-        while True:
-            if self._is_closed:
-                raise BookieUnreachableError(bookie_id, "the client was left")
-            channel = self.channel(bookie_id)
-            if channel is not None:
-                await trio.lowlevel.checkpoint()
-                return channel
-            under_way = self._connecting.get(bookie_id)
-            if under_way is None:
-                return await self._open(bookie_id)
-            await under_way.wait()
+        """The channel to a bookie, opened if need be; whoever wants one at the same time waits for the same attempt. Raises
+        `BookieUnreachableError`, `MetastoreError`. If cancelled, the attempt goes on."""
+        if self._is_closed:
+            raise BookieUnreachableError(bookie_id, "the client was left")
+        channel = self.channel(bookie_id)
+        if channel is not None:
+            await trio.lowlevel.checkpoint()
+            return channel
+        attempt = self._attempt(bookie_id)
+        await attempt.done.wait()
+        channel = self.channel(bookie_id)
+        if channel is not None:
+            return channel
+        raise another(attempt.error or BookieUnreachableError(bookie_id, "the connection was lost at once"))
 
-    async def _open(self, bookie_id: str) -> BookieChannel:
-        done = self._connecting[bookie_id] = trio.Event()
+    async def connect_most(self, bookie_ids: Collection[str], patience_s: float) -> None:
+        """Connects to several bookies side by side, and returns once each attempt has succeeded, failed, or taken this long: it
+        goes on by itself then. One that failed just now is not tried again at once. So whoever can do with some of the bookies
+        does not wait for one that is silent."""
+        attempts = []
+        for bookie_id in bookie_ids:
+            is_wanted = self.channel(bookie_id) is None and not self._is_closed
+            if is_wanted and not self._connecting_failed.holds(bookie_id, trio.current_time()):
+                attempts.append(self._attempt(bookie_id))
+        await trio.lowlevel.checkpoint()
+        for attempt in attempts:
+            with trio.move_on_at(attempt.started_s + patience_s):
+                await attempt.done.wait()
+
+    def _attempt(self, bookie_id: str) -> _Attempt:
+        attempt = self._attempts.get(bookie_id)
+        if attempt is None:
+            attempt = self._attempts[bookie_id] = _Attempt()
+            self._nursery.start_soon(self._open, bookie_id, attempt)
+        return attempt
+
+    async def _open(self, bookie_id: str, attempt: _Attempt) -> None:
         shortest_s = min(self._options.add_timeout_s, self._options.read_timeout_s)
         channel = BookieChannel(bookie_id, OUTSTANDING_BYTES_MAX, shortest_s)
         try:
-            with trio.fail_after(self._options.connect_timeout_s):
+            with trio.move_on_after(self._options.connect_timeout_s):
                 address = await self._address(bookie_id)
                 channel.connection = await self._connect_somehow(bookie_id, address, channel)
-        except trio.TooSlowError as error:
-            raise BookieUnreachableError(bookie_id, "connecting took too long") from error
+            if channel.connection is None:
+                attempt.error = BookieUnreachableError(bookie_id, "connecting took too long")
+            elif self._is_closed:
+                await channel.connection.aclose()
+            else:
+                self._channels[bookie_id] = channel
+                self._nursery.start_soon(channel.watch)
+        except ReplogError as error:
+            attempt.error = error
         finally:
-            del self._connecting[bookie_id]
-            done.set()
-        if self._is_closed:
-            await channel.connection.aclose()
-            raise BookieUnreachableError(bookie_id, "the client was left")
-        self._channels[bookie_id] = channel
-        self._nursery.start_soon(channel.watch)
-        return channel
+            if attempt.error is not None:
+                self._connecting_failed.failed(bookie_id, trio.current_time())
+            del self._attempts[bookie_id]
+            attempt.done.set()
 
     async def _connect_somehow(self, bookie_id: str, address: BookieAddress, channel: BookieChannel) -> Connection:
         """By the first endpoint that works: one in this process stands before others."""
         problems: list[BookieError] = []
-        for endpoint in address.endpoints:
+        for place, endpoint in enumerate(address.endpoints):
+            left_s = max(0.0, trio.current_effective_deadline() - trio.current_time())
+            share_s = left_s / (len(address.endpoints) - place)
             try:
-                return await self._connect_by(endpoint, bookie_id, channel)
+                with trio.fail_after(share_s):  # one that does not answer leaves time for the others
+                    return await self._connect_by(endpoint, bookie_id, channel)
+            except trio.TooSlowError:
+                problems.append(BookieUnreachableError(bookie_id, f"{endpoint} did not answer in {share_s:.1f} s"))
             except BookieError as error:
                 problems.append(error)
         if not problems:
@@ -117,9 +177,12 @@ class Membership:
             transport = self._transport(endpoint.scheme)
         except ConfigError as error:
             raise BookieUnreachableError(bookie_id, f"no way to {endpoint}: {error}") from error
-        return await transport.connect(
-            endpoint.address, channel, self._nursery, bookie_id=bookie_id, authenticator=self._authenticator
-        )
+        try:
+            return await transport.connect(
+                endpoint.address, channel, self._nursery, bookie_id=bookie_id, authenticator=self._authenticator
+            )
+        except ConfigError as error:  # of the bookie, which announced no address
+            raise BookieUnreachableError(bookie_id, f"it announced {endpoint}: {error}") from error
 
     async def _address(self, bookie_id: str) -> BookieAddress:
         announced = await self._metastore.announced(BOOKIES_KEY)

@@ -13,7 +13,6 @@ import trio
 from replog.client.channel import Answer, BookieChannel
 from replog.client.driving import EffectLoop, Surroundings
 from replog.client.entries import Batches, Entry, EntryBatch
-from replog.client.membership import connect_all
 from replog.config import ClientOptions
 from replog.errors import (
     BookieError,
@@ -107,7 +106,8 @@ class LedgerScan:
         self._machine.last_add_confirmed_heard(here)
         if self.last_readable > before if wait_s else here >= 0:
             return
-        await connect_all(self._membership, metadata.last_fragment.ensemble)
+        patience_s = self._options.speculative_read_after_s
+        await self._membership.connect_most(metadata.last_fragment.ensemble, patience_s)
         self._arrived = trio.Event()
         self._round += 1
         self._heard_from = 0
@@ -195,7 +195,8 @@ class LedgerScan:
         if self._to_connect:
             waiting = list(self._to_connect)
             wanted = dict.fromkeys(effect.bookie_id for effect in waiting)
-            await connect_all(self._membership, wanted)  # cancelled: they still wait
+            patience_s = self._options.speculative_read_after_s
+            await self._membership.connect_most(wanted, patience_s)  # cancelled: they still wait
             del self._to_connect[: len(waiting)]
             for effect in waiting:
                 self._send_read(effect, self._membership.channel(effect.bookie_id))

@@ -6,7 +6,6 @@ import trio
 
 from replog.client.channel import Answer, BookieChannel
 from replog.client.driving import EffectLoop, Surroundings, WaitingEffects
-from replog.client.membership import connect_all
 from replog.config import ClientOptions
 from replog.errors import RecoveryUndecidedError, ReplogError, UnauthorizedError
 from replog.protocol.effects import Effect, Failed, Finished, SendAdd, SendFence, SendRecoveryRead
@@ -37,7 +36,8 @@ class RecoveringShell:
 
     async def run(self) -> LedgerMetadata:
         """Recovers, and returns the closed ledger's record. Raises what the machine failed with."""
-        await connect_all(self._membership, self._machine.metadata.last_fragment.ensemble)
+        ensemble = self._machine.metadata.last_fragment.ensemble
+        await self._membership.connect_most(ensemble, self._options.speculative_read_after_s)
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             nursery.start_soon(self._waiting_effects.run)

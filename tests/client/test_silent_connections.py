@@ -1,0 +1,161 @@
+"""A bookie that can't even be connected to, and doesn't say so, holds up nobody who can do with the others."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+import trio.testing
+
+import replog
+from replog.abc import Authenticator, Connection, ResponseReceiver
+from replog.client.membership import Membership
+from replog.config import ClientOptions
+from replog.errors import BookieUnreachableError
+from replog.protocol.quorum import Quorum
+from replog.transports.memory import MemoryTransport
+from tests.kit import Cluster, cluster, read_ledger
+
+OPTIONS = ClientOptions(connect_timeout_s=5.0, speculative_read_after_s=0.5, read_timeout_s=2.0, follow_wait_s=1.0)
+
+
+class Holes(MemoryTransport):
+    """Where connecting to some bookies takes for ever, or fails."""
+
+    def __init__(self) -> None:
+        self.silent: set[str] = set()
+        self.refusing: set[str] = set()
+        self.attempts: list[str] = []
+
+    async def connect(
+        self,
+        address: str,
+        receiver: ResponseReceiver,
+        nursery: trio.Nursery,
+        *,
+        bookie_id: str = "",
+        authenticator: Authenticator | None = None,
+    ) -> Connection:
+        self.attempts.append(bookie_id)
+        if bookie_id in self.silent:
+            await trio.sleep_forever()
+        if bookie_id in self.refusing:
+            raise BookieUnreachableError(bookie_id, "refused")
+        return await super().connect(address, receiver, nursery, bookie_id=bookie_id, authenticator=authenticator)
+
+
+def membership_of(client: replog.Client) -> Membership:
+    return client._ledgers.surroundings.membership
+
+
+@asynccontextmanager
+async def client_with_holes(world: Cluster) -> AsyncIterator[tuple[replog.Client, Holes]]:
+    async with world.client(OPTIONS, Quorum(3, 3, 2)) as client:
+        holes = Holes()
+        membership_of(client)._transports["memory"] = holes
+        yield client, holes
+
+
+async def a_closed_ledger(world: Cluster, *, is_open: bool = False) -> int:
+    async with world.client(OPTIONS, Quorum(3, 3, 2)) as client:
+        writer = await client._ledgers.create(client.default_quorum)
+        for number in range(30):
+            await writer.append(b"%d" % number)
+        if not is_open:
+            await writer.aclose()
+        return writer.ledger_id
+
+
+@pytest.mark.parametrize("silent", range(3))
+async def test_a_scan_waits_no_longer_than_for_a_slow_answer(
+    silent: int, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with cluster(3) as world:
+        ledger_id = await a_closed_ledger(world)
+        async with client_with_holes(world) as (client, holes):
+            holes.silent.add(world.bookies[silent].bookie_id)
+            started_s = trio.current_time()
+            assert len(await read_ledger(client, ledger_id)) == 30
+            assert trio.current_time() - started_s < 2 * OPTIONS.speculative_read_after_s
+            started_s = trio.current_time()
+            for _ in range(10):
+                assert len(await read_ledger(client, ledger_id)) == 30
+            assert trio.current_time() - started_s < 2 * OPTIONS.speculative_read_after_s, "once was enough"
+
+
+@pytest.mark.parametrize("silent", range(3))
+async def test_a_recovery_begins_with_the_others(silent: int, autojump_clock: trio.testing.MockClock) -> None:
+    async with cluster(3) as world:
+        ledger_id = await a_closed_ledger(world, is_open=True)
+        async with client_with_holes(world) as (client, holes):
+            holes.silent.add(world.bookies[silent].bookie_id)
+            started_s = trio.current_time()
+            assert (await client.recover_ledger(ledger_id)).last_entry_id == 29
+            assert trio.current_time() - started_s < 2 * OPTIONS.speculative_read_after_s
+
+
+@pytest.mark.parametrize("silent", range(3))
+async def test_a_follower_hears_of_news_as_soon_as_from_the_others(
+    silent: int, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with cluster(3) as world, world.client(OPTIONS, Quorum(3, 3, 2)) as writing:
+        async with writing.write_log("log") as log, client_with_holes(world) as (client, holes):
+            holes.silent.add(world.bookies[silent].bookie_id)
+            await log.append(b"first")
+            async with client.read_log("log", follow=True) as reader:
+                assert (await reader.receive()).data == b"first"
+                for number in range(20):
+                    await log.append(b"%d" % number)
+                    appended_s = trio.current_time()
+                    with trio.fail_after(20):
+                        assert (await reader.receive()).data == b"%d" % number
+                    assert trio.current_time() - appended_s < 2 * OPTIONS.speculative_read_after_s
+
+
+async def test_those_who_want_the_same_connection_share_the_attempt_and_its_failure(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with cluster(1) as world, client_with_holes(world) as (client, holes):
+        (bookie_id,) = holes.silent = {world.bookies[0].bookie_id}
+        raised: list[BookieUnreachableError] = []
+
+        async def connect() -> None:
+            with pytest.raises(BookieUnreachableError, match="too long") as error:
+                await membership_of(client).connect(bookie_id)
+            raised.append(error.value)
+
+        started_s = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            for _ in range(20):
+                nursery.start_soon(connect)
+        assert trio.current_time() - started_s == pytest.approx(OPTIONS.connect_timeout_s, abs=0.1)
+        assert len(set(map(id, raised))) == 20, "each has its own"
+        assert holes.attempts == [bookie_id]
+        holes.silent.clear()
+        await membership_of(client).connect(bookie_id)
+
+
+async def test_an_attempt_outlives_who_wanted_it_and_fails_for_nobody(autojump_clock: trio.testing.MockClock) -> None:
+    async with cluster(1) as world, client_with_holes(world) as (client, holes):
+        (bookie_id,) = holes.silent = {world.bookies[0].bookie_id}
+        with trio.move_on_after(0.1):
+            await membership_of(client).connect(bookie_id)
+        await trio.sleep(2 * OPTIONS.connect_timeout_s)
+        assert holes.attempts == [bookie_id]
+
+
+async def test_a_bookie_that_refuses_is_not_stormed(autojump_clock: trio.testing.MockClock) -> None:
+    """A follower asks whenever there is news: each time it would try to connect to the bookie that is gone."""
+    async with cluster(3) as world, client_with_holes(world) as (client, holes):
+        bookie_ids = [bookie.bookie_id for bookie in world.bookies]
+        holes.refusing.add(bookie_ids[0])
+        for _ in range(1000):
+            await membership_of(client).connect_most(bookie_ids[:1], 0.5)
+            await trio.sleep(0.01)
+        assert 5 <= len(holes.attempts) <= 25, "in ten seconds"
+        holes.refusing.clear()
+        await trio.sleep(1.0)
+        await membership_of(client).connect_most(bookie_ids, 0.5)
+        assert all(membership_of(client).channel(bookie_id) for bookie_id in bookie_ids)
