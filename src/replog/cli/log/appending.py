@@ -209,7 +209,8 @@ class Appending:
         self._log = log
         self._stop.is_gentle = True
         total_bytes = None if self._asked.entries else input_bytes()
-        is_quiet = self._asked.positions and standard_output().isatty()
+        is_typed = sys.stdin is not None and sys.stdin.isatty()
+        is_quiet = is_typed or (self._asked.positions and standard_output().isatty())
         problem: InputError | None = None
         with watched(f"log {self._asked.name}", total_bytes, is_quiet=is_quiet) as tell:
             async with open_service_nursery() as nursery:
