@@ -20,7 +20,7 @@ from replog.errors import StorageFailedError, StorageFullError, StorageUncertain
 from replog.hookspecs import Event, StorageFailed
 from replog.protocol import batch as batches
 from replog.protocol.batch import ENTRY_BYTES_MAX, Batch
-from replog.protocol.digest import Digest, DigestType
+from replog.protocol.digest import Digest, DigestType, stored_ledger_key
 from replog.protocol.messages import (
     AddRequest,
     FenceRequest,
@@ -227,7 +227,7 @@ async def test_a_fence_is_durable_before_any_answer_that_depends_on_it(is_instan
             assert answer.status is (Status.OK if number == 1 else Status.NO_ENTRY)
             marks = served.storage.marks(number)
             assert marks is not None
-            assert (marks.fence_term, marks.key) == (2, KEY)
+            assert (marks.fence_term, marks.key) == (2, stored_ledger_key(KEY))
         for ledger_id in (1, 2, 3):
             assert (await served.ask(add(a_batch(ledger_id=ledger_id)))).status is Status.FENCED
             assert (await served.ask(add(a_batch(ledger_id=ledger_id), 2, recovery=True))).status is Status.OK

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from replog.protocol.batch import Batch, build
 from replog.protocol.bookie import Accepted, settle_add
-from replog.protocol.digest import Digest, DigestType
+from replog.protocol.digest import Digest, DigestType, stored_ledger_key
 from replog.protocol.messages import (
     AddRequest,
     FenceRequest,
@@ -76,7 +76,7 @@ class OneLedger(RuleBasedStateMachine):
     @rule()
     def foreigner(self) -> None:
         """Somebody without the password tries everything; it only matters once the key is set."""
-        if self.bookie.ledger(7).key is not None:
+        if self.bookie.ledger(7).stored_key is not None:
             accepted = self.bookie.accept(FenceRequest(5, 7, b"x" * 32, 4))
             assert accepted.refusal is not None
             assert accepted.refusal.status is Status.UNAUTHORIZED
@@ -134,7 +134,7 @@ class OneLedger(RuleBasedStateMachine):
         disk = self.bookie.disk
         if self.promised_term:
             assert disk.marks[7].fence_term >= self.promised_term
-            assert disk.marks[7].key == KEY
+            assert disk.marks[7].key == stored_ledger_key(KEY)
         assert self.bookie.ledger(7).last_add_confirmed >= self.promised_confirmed
         for (entry_id, stamp), payload in self.promised.items():
             (batch,) = [each for each in disk.batches[7] if each.stamp == stamp and each.holds(entry_id)]  # once (T3)

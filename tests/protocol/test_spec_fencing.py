@@ -10,7 +10,7 @@ from replog.errors import (
     FencedError,
     RecoveryUndecidedError,
 )
-from replog.protocol.digest import ledger_key
+from replog.protocol.digest import ledger_key, stored_ledger_key
 from replog.protocol.effects import (
     ReadMetadata,
     SendAdd,
@@ -102,7 +102,7 @@ def test_r3_no_answer_before_key_and_fence_are_durable(request_kind: str, known:
     accepted = bookie.accept(request)
     bookie.disk.commit(accepted.mutations)
     bookie.crash()  # right before the answer
-    assert bookie.disk.marks[7].key == KEY
+    assert bookie.disk.marks[7].key == stored_ledger_key(KEY)
     assert bookie.disk.marks[7].fence_term == 2
     writer.add(b"b")
     writer.deliver(SendAdd, "b1", 0 if not known else 1)

@@ -10,7 +10,7 @@ from replog.errors import (
 )
 from replog.protocol import batch as batches
 from replog.protocol.batch import Batch
-from replog.protocol.digest import ledger_key
+from replog.protocol.digest import ledger_key, stored_ledger_key
 from replog.protocol.effects import (
     ChooseReplacements,
     SendAdd,
@@ -172,7 +172,7 @@ def test_r4_every_recovery_read_fences() -> None:
     recovery.lose(SendFence, "b3")
     recovery.deliver(SendRecoveryRead, "b3", 0)
     assert cluster["b3"].disk.marks[7].fence_term == 2
-    assert cluster["b3"].disk.marks[7].key == KEY
+    assert cluster["b3"].disk.marks[7].key == stored_ledger_key(KEY)
 
 
 def test_r4_recovery_ends_inside_a_gathering_that_striped() -> None:

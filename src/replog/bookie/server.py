@@ -149,7 +149,7 @@ class BookieServer:
             ledger = self._ledger(request.ledger_id)
         except StorageError as error:
             return Response(request.request_id, Status.UNKNOWN, detail=str(error))
-        if request.term < ledger.fence_term or (ledger.key is not None and request.key != ledger.key):
+        if request.term < ledger.fence_term or ledger.is_foreign(request.key):
             return None
         return Response(request.request_id, Status.READ_ONLY, detail=str(self.space.error))
 

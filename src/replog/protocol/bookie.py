@@ -9,11 +9,13 @@ is durable (R3).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from hmac import compare_digest
 
 import attrs
 
 from replog.errors import RemoteProtocolError
 from replog.protocol.batch import Batch, check_damage
+from replog.protocol.digest import is_stored_ledger_key, stored_ledger_key
 from replog.protocol.messages import (
     AddRequest,
     FenceRequest,
@@ -51,16 +53,19 @@ class LedgerOnBookie:
         "_highest",
         "_is_key_durable",
         "_last_entry_id",
+        "_shown_key",
         "_stride",
         "fence_term",
         "key",
         "last_add_confirmed",
         "ledger_id",
+        "stored_key",
     )
 
     def __init__(self, ledger_id: int, marks: Marks) -> None:
         self.ledger_id = ledger_id
-        self.key = marks.key
+        self.stored_key = marks.key
+        self._shown_key: bytes | None = None  # the key itself, once somebody has shown it
         self.fence_term = marks.fence_term
         self.last_add_confirmed = marks.last_add_confirmed
         self._is_key_durable = marks.key is not None
@@ -93,11 +98,22 @@ class LedgerOnBookie:
     def drop(self) -> Accepted:
         """The ledger was deleted (B6): forgets it, and keeps everybody out for ever, as a fence does (L5)."""
         self.fence_term = DELETED_TERM
-        request = FenceRequest(0, self.ledger_id, self.key or b"", DELETED_TERM)
+        request = FenceRequest(0, self.ledger_id, b"", DELETED_TERM)
         return Accepted(request, [DropLedger(self.ledger_id)])
 
+    def is_foreign(self, key: bytes) -> bool:
+        """Whether this is another key than the ledger's (B7). No key is, until the first one was shown."""
+        if self._shown_key is not None and compare_digest(key, self._shown_key):
+            return False
+        if self.stored_key is None:
+            return False
+        if not is_stored_ledger_key(key, self.stored_key):
+            return True
+        self._shown_key = key  # from now on it is compared, not hashed
+        return False
+
     def _refusal(self, request: OrderedRequest) -> Response | None:
-        if self.key is not None and request.key != self.key:
+        if self.is_foreign(request.key):
             return _unauthorized(request.request_id)
         if request.term < self.fence_term:
             return self._fenced(request.request_id)
@@ -126,12 +142,16 @@ class LedgerOnBookie:
             self.last_add_confirmed = max(self.last_add_confirmed, request.batch.last_add_confirmed)
         if isinstance(request, AddRequest | WriteLastAddConfirmedRequest):
             confirmed = request.last_add_confirmed
-        new_key = None if self._is_key_durable else request.key
+        if self.stored_key is None:
+            new_key: bytes | None = stored_ledger_key(request.key)
+        else:
+            new_key = None if self._is_key_durable else self.stored_key
         new_term = request.term if request.term > self._durable_fence_term else None
         new_confirmed = confirmed if confirmed > self._durable_last_add_confirmed else None
         if new_key is None and new_term is None and new_confirmed is None:
             return None
-        self.key = request.key
+        if self.stored_key is None:
+            self.stored_key, self._shown_key = new_key, request.key
         self.fence_term = max(self.fence_term, request.term)
         self.last_add_confirmed = max(self.last_add_confirmed, confirmed)
         return SetMarks(self.ledger_id, new_key, new_term, new_confirmed)
@@ -160,9 +180,7 @@ class LedgerOnBookie:
 
     def refuse_read(self, request: ReadRequest | ReadLastAddConfirmedRequest) -> Response | None:
         """Why a plain read is refused, or None. It carries no term and fences nothing (T1, D1)."""
-        if self.key is not None and request.key != self.key:
-            return _unauthorized(request.request_id)
-        return None
+        return _unauthorized(request.request_id) if self.is_foreign(request.key) else None
 
     def _fenced(self, request_id: int) -> Response:
         return Response(request_id, Status.FENCED, self.last_add_confirmed, self.fence_term)

@@ -16,7 +16,8 @@ class Marks:
     """What a bookie knows of a ledger beside its entries.
 
     `fence_term` only rises; `last_add_confirmed` is the highest of all `SetMarks` and of all stored batches' headers;
-    `last_entry_id` is the highest stored, or -1. `key` is None until somebody set it, then never changes.
+    `last_entry_id` is the highest stored, or -1. `key` is None until somebody set it, then never changes; it is
+    what `replog.protocol.digest.stored_ledger_key` makes of a ledger's key, which itself stands on no disk (B7).
     """
 
     key: bytes | None = None
