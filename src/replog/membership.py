@@ -50,5 +50,5 @@ def decode_address(bookie_id: str, value: bytes) -> BookieAddress:
             pairs = [(fields["scheme"], fields["address"])]
         endpoints = tuple(Endpoint(str(scheme), str(address)) for scheme, address in pairs)
         return BookieAddress(endpoints, bool(fields.get("read_only", False)))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise MetastoreCorruptError(f"key '{BOOKIES_KEY}/{bookie_id}': no address of a bookie: {value!r}") from error

@@ -12,14 +12,21 @@ from replog.client.channel import BookieChannel
 from replog.client.failure import another
 from replog.client.quarantine import Quarantine
 from replog.config import ClientOptions
-from replog.errors import BookieError, BookieUnreachableError, ConfigError, MetastoreCorruptError, MetastoreError
+from replog.errors import (
+    BookieError,
+    BookieUnreachableError,
+    ConfigError,
+    MetastoreCorruptError,
+    MetastoreError,
+    ReplogError,
+)
 from replog.membership import BOOKIES_KEY, BookieAddress, Endpoint, decode_address
 
 _log = logging.getLogger("replog.client")
 
 OUTSTANDING_BYTES_MAX = 128 << 20  # for one bookie: past it, it counts as too slow
-_RECONNECT_AFTER_S = 0.05  # a connection that failed, for those who can do without; longer each time
-_RECONNECT_AFTER_MAX_S = 1.0
+_CONNECT_AGAIN_S = 0.05  # after connecting failed, for those who can do without; longer each time
+_CONNECT_AGAIN_MAX_S = 1.0
 
 
 class _Attempt:
@@ -31,8 +38,6 @@ class _Attempt:
         self.started_s = trio.current_time()
         self.done = trio.Event()
         self.error: ReplogError | None = None
-_CONNECT_AGAIN_S = 0.1  # after connecting failed; longer each time. Until then whoever asks is told the same
-_CONNECT_AGAIN_MAX_S = 1.0
 
 
 class Membership:
@@ -52,13 +57,11 @@ class Membership:
         self._nursery = nursery
         self._channels: dict[str, BookieChannel] = {}
         self._attempts: dict[str, _Attempt] = {}  # under way
-        self._connecting_failed = Quarantine(_RECONNECT_AFTER_S, _RECONNECT_AFTER_MAX_S)
         self._transports: dict[str, Transport] = {}
         self._authenticator = authenticator
         self._quarantine = Quarantine(options.bookie_retry_after_s, options.bookie_retry_after_max_s)
         self.read_only: list[str] = []  # bookies that take no new entries, as `usable` saw them last
         self._unreachable = Quarantine(_CONNECT_AGAIN_S, _CONNECT_AGAIN_MAX_S)
-        self._problems: dict[str, BookieUnreachableError] = {}  # why connecting failed last
         self._unreadable: dict[str, bytes] = {}  # announcements that were complained of
         self._is_closed = False
 
@@ -119,7 +122,7 @@ class Membership:
         attempts = []
         for bookie_id in bookie_ids:
             is_wanted = self.channel(bookie_id) is None and not self._is_closed
-            if is_wanted and not self._connecting_failed.holds(bookie_id, trio.current_time()):
+            if is_wanted and not self._unreachable.holds(bookie_id, trio.current_time()):
                 attempts.append(self._attempt(bookie_id))
         await trio.lowlevel.checkpoint()
         for attempt in attempts:
@@ -146,12 +149,13 @@ class Membership:
                 await channel.connection.aclose()
             else:
                 self._channels[bookie_id] = channel
+                self._unreachable.succeeded(bookie_id)
                 self._nursery.start_soon(channel.watch)
         except ReplogError as error:
             attempt.error = error
         finally:
             if attempt.error is not None:
-                self._connecting_failed.failed(bookie_id, trio.current_time())
+                self._unreachable.failed(bookie_id, trio.current_time())
             del self._attempts[bookie_id]
             attempt.done.set()
 

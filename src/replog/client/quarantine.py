@@ -27,6 +27,10 @@ class Quarantine:
         held_s = self._shortest_s if is_forgiven else min(2 * held_s, self._longest_s)
         self._held[bookie_id] = (now_s + held_s * (1 - _JITTER * self._random.random()), held_s)
 
+    def succeeded(self, bookie_id: str) -> None:
+        """It works: when it fails again, that is the first time."""
+        self._held.pop(bookie_id, None)
+
     def holds(self, bookie_id: str, now_s: float) -> bool:
         """Whether to leave it alone still."""
         until_s, _ = self._held.get(bookie_id, (now_s, 0.0))

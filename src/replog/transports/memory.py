@@ -41,7 +41,8 @@ class MemoryTransport(Transport):
         await trio.lowlevel.checkpoint()
         listener = _switchboard().get(address)
         if listener is None:
-            raise BookieUnreachableError(address, "no bookie listens at this address in this trio run")
+            problem = f"no bookie listens at memory address {address!r} in this trio run"
+            raise BookieUnreachableError(bookie_id or address, problem)
         if bookie_id and listener.bookie_id and bookie_id != listener.bookie_id:
             raise BookieRefusedError(bookie_id, f"at memory address {address!r} listens bookie {listener.bookie_id}")
         return _MemoryConnection(listener, receiver)

@@ -20,8 +20,14 @@ def parse_address(text: str) -> tuple[str, int]:
         host = host[1:-1]
     elif ":" in host:
         raise ConfigError(f"address {text!r}: an IPv6 address is written in brackets, as in [::1]:{DEFAULT_PORT}")
-    if not (port.isascii() and port.isdigit() and int(port) <= 65535):
+    if not (port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= 65535):
         raise ConfigError(f"address {text!r}: {port!r} is no port; an address looks like HOST:PORT")
+    try:
+        host.encode("idna")  # as the resolver does
+    except UnicodeError as error:
+        raise ConfigError(f"address {text!r}: {host!r} is no name of a host: {error}") from error
+    if "\0" in host:
+        raise ConfigError(f"address {text!r}: {host!r} is no name of a host")
     return host, int(port)
 
 

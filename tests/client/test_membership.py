@@ -1,0 +1,258 @@
+"""Ways to bookies: several endpoints, announcements that make no sense, and bookies that are gone, moved or replaced."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+
+from replog.abc import Authenticator, Connection, ResponseReceiver, Transport
+from replog.client.membership import Membership, connect_all
+from replog.config import ClientOptions
+from replog.errors import BookieRefusedError, BookieUnreachableError, MetastoreCorruptError, PluginNotFoundError
+from replog.membership import BOOKIES_KEY, BookieAddress, Endpoint, decode_address, encode_address
+from replog.metastores.memory import MemoryMetastore
+from replog.nursery import open_service_nursery
+from replog.transports.memory import MemoryTransport
+from replog.transports.tcp import TcpOptions, TcpTransport
+from tests.transports.tcp.kit import Handler
+
+
+class Counting(Transport):
+    """Counts how often it is asked to connect; an address that begins with "hole" never answers."""
+
+    def __init__(self, inner: Transport) -> None:
+        self.inner = inner
+        self.tries: list[tuple[str, float]] = []
+
+    async def connect(
+        self,
+        address: str,
+        receiver: ResponseReceiver,
+        nursery: trio.Nursery,
+        *,
+        bookie_id: str = "",
+        authenticator: Authenticator | None = None,
+    ) -> Connection:
+        self.tries.append((address, trio.current_time()))
+        if address.startswith("hole"):
+            await trio.sleep_forever()
+        return await self.inner.connect(address, receiver, nursery, bookie_id=bookie_id, authenticator=authenticator)
+
+    def listen(self, address: str, handler: Any, **introduction: Any) -> Any:
+        return self.inner.listen(address, handler, **introduction)
+
+
+class Place:
+    """A membership, what is announced in its metastore, and its transports."""
+
+    def __init__(self, nursery: trio.Nursery, **options: Any) -> None:
+        self.metastore = MemoryMetastore()
+        self.memory, self.tcp = Counting(MemoryTransport()), Counting(TcpTransport(TcpOptions()))
+        self.membership = Membership(self.metastore, self._open, ClientOptions(**options), nursery)
+        self._stack = AsyncExitStack()
+
+    def _open(self, scheme: str) -> Transport:
+        try:
+            return {"memory": self.memory, "tcp": self.tcp}[scheme]
+        except KeyError:
+            raise PluginNotFoundError(f"no transport {scheme!r}") from None
+
+    @asynccontextmanager
+    async def announced(self, bookie_id: str, *endpoints: tuple[str, str] | bytes) -> AsyncIterator[None]:
+        value = endpoints[0]
+        if not isinstance(value, bytes):
+            ways = tuple(Endpoint(*endpoint) for endpoint in endpoints if isinstance(endpoint, tuple))
+            value = encode_address(BookieAddress(ways))
+        async with self.metastore.announce(f"{BOOKIES_KEY}/{bookie_id}", value):
+            yield
+
+
+@asynccontextmanager
+async def place(**options: Any) -> AsyncIterator[Place]:
+    async with open_service_nursery() as nursery:
+        made = Place(nursery, **options)
+        yield made
+        await made.membership.aclose()
+
+
+# -- announcements ----------------------------------------------------------------------------------------------------
+
+
+def test_an_announcement_says_the_ways_and_whether_it_takes_entries() -> None:
+    for address in (
+        BookieAddress((Endpoint("memory", "x"), Endpoint("tcp", "[::1]:3181")), read_only=True),
+        BookieAddress(()),
+    ):
+        assert decode_address("a", encode_address(address)) == address
+
+
+def test_format_1_is_read() -> None:
+    value = b'{"format": 1, "scheme": "memory", "address": "bookie-1", "read_only": true}'
+    assert decode_address("a", value) == BookieAddress((Endpoint("memory", "bookie-1"),), read_only=True)
+
+
+GARBAGE = [
+    b"",
+    b"null",
+    b"[]",
+    b"3",
+    b"\xff\xfe",
+    b'"text"',
+    b"{}",
+    b'{"endpoints": 3}',
+    b'{"endpoints": [3]}',
+    b'{"endpoints": [["tcp"]]}',
+    b'{"scheme": "tcp"}',
+    b"[" * 100_000,
+    b'{"format": 3, "somewhere": []}',
+]
+
+
+@pytest.mark.parametrize("value", GARBAGE, ids=[repr(value[:30]) for value in GARBAGE])
+def test_garbage_is_named_as_such(value: bytes) -> None:
+    with pytest.raises(MetastoreCorruptError, match="bookies/a"):
+        decode_address("a", value)
+
+
+async def test_one_bookie_that_announces_garbage_leaves_the_others_usable(
+    caplog: pytest.LogCaptureFixture, autojump_clock: trio.testing.MockClock
+) -> None:
+    caplog.set_level(logging.WARNING)
+    async with place() as here, MemoryTransport().listen("", Handler(), bookie_id="good") as address:
+        async with here.announced("bad", b"garbage"), here.announced("good", ("memory", address)):
+            for _ in range(3):
+                assert await here.membership.usable() == ["good"]
+            assert list(await here.membership.announced()) == ["good"]
+            failures = await connect_all(here.membership, ["bad", "good"])
+            assert list(failures) == ["bad"]
+            assert "bookies/bad" in str(failures["bad"])
+    (record,) = caplog.records  # not at every look
+    assert "bookie bad is not used" in record.getMessage()
+
+
+# -- endpoints --------------------------------------------------------------------------------------------------------
+
+
+async def test_the_endpoint_in_this_process_stands_before_the_others(autojump_clock: trio.testing.MockClock) -> None:
+    async with place() as here, MemoryTransport().listen("", Handler(), bookie_id="a") as address:
+        async with here.announced("a", ("memory", address), ("tcp", "127.0.0.1:1")):
+            channel = await here.membership.connect("a")
+            assert channel.shares_thread
+            assert not here.tcp.tries
+
+
+@pytest.mark.parametrize(
+    "first", [("memory", "elsewhere"), ("smoke", "signals"), ("tcp", "no port:x"), ("tcp", "::::")]
+)
+async def test_what_does_not_work_is_passed_over(
+    first: tuple[str, str], autojump_clock: trio.testing.MockClock
+) -> None:
+    async with place() as here, here.tcp.listen("127.0.0.1:0", Handler(), bookie_id="a") as address:
+        async with here.announced("a", first, ("tcp", address)):
+            channel = await here.membership.connect("a")
+            assert not channel.shares_thread
+
+
+@pytest.mark.parametrize(
+    "addresses", [[], ["x:y"], ["127.0.0.1:" + "9" * 5000], ["a..b:1"], ["a" * 70 + ":1"], [":1"], ["\0:1"]]
+)
+async def test_who_cannot_be_reached_is_unreachable_whatever_it_announced(
+    addresses: list[str],
+) -> None:
+    async with place() as here:
+        value = encode_address(BookieAddress(tuple(Endpoint("tcp", address) for address in addresses)))
+        async with here.announced("a", value):
+            with pytest.raises(BookieUnreachableError, match="bookie a: "):
+                await here.membership.connect("a")
+
+
+async def test_an_endpoint_that_does_not_answer_leaves_time_for_the_next(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with place(connect_timeout_s=5.0) as here, MemoryTransport().listen("", Handler()) as address:
+        async with here.announced("a", ("memory", "hole"), ("memory", "hole 2"), ("memory", address)):
+            begin_s = trio.current_time()
+            await here.membership.connect("a")
+            assert trio.current_time() - begin_s < 5
+        async with here.announced("b", ("memory", "hole"), ("memory", "hole 2")):
+            with pytest.raises(BookieUnreachableError):
+                await here.membership.connect("b")
+
+
+async def test_another_bookie_at_the_address_is_not_taken_for_the_one_that_is_meant(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with place() as here, here.tcp.listen("127.0.0.1:0", Handler(), bookie_id="new") as address:
+        async with here.announced("old", ("tcp", address)):
+            with pytest.raises(BookieRefusedError, match="new"):
+                await here.membership.connect("old")
+
+
+async def test_a_bookie_that_moved_is_found_again(autojump_clock: trio.testing.MockClock) -> None:
+    async with place() as here:
+        seen = set()
+        for _ in range(3):
+            async with here.tcp.listen("127.0.0.1:0", Handler(), bookie_id="a") as address:
+                seen.add(address)
+                async with here.announced("a", ("tcp", address)):
+                    channel = await here.membership.connect("a")
+                    assert await here.membership.connect("a") is channel
+            with trio.fail_after(1):
+                while here.membership.channel("a") is not None:  # noqa: ASYNC110 - it has no event
+                    await trio.sleep(0.01)
+        assert [address for address, _ in here.tcp.tries] == list(dict.fromkeys(a for a, _ in here.tcp.tries))
+        assert len(here.tcp.tries) == 3
+
+
+# -- bookies that are gone ---------------------------------------------------------------------------------------------
+
+
+async def test_readers_do_not_storm_a_dead_bookie(autojump_clock: trio.testing.MockClock) -> None:
+    """A hundred readers that ask all the time: the bookie and the metastore hear from them about once a second."""
+    async with place() as here, here.announced("a", ("memory", "it")):
+
+        async def reader() -> None:
+            while here.membership.channel("a") is None:
+                await here.membership.connect_most(["a"], 0.5)
+                await trio.sleep(0.01)
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(100):
+                nursery.start_soon(reader)
+            await trio.sleep(60)
+            tries = [tried_s for _, tried_s in here.memory.tries]
+            assert 55 < len(tries) < 100
+            pauses = [after - before for before, after in itertools.pairwise(tries)]
+            assert max(pauses) <= 1.02
+            assert min(pauses) >= 0.04
+            assert max(pauses[-20:]) - min(pauses[-20:]) > 0.05  # not all clients at the same moment
+            async with MemoryTransport().listen("it", Handler()):
+                await trio.sleep(1.05)  # when it comes back, that is seen soon
+                assert here.membership.channel("a") is not None
+            nursery.cancel_scope.cancel()
+
+
+async def test_those_who_wait_for_a_connection_that_fails_do_not_try_one_after_the_other(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with place(connect_timeout_s=5.0) as here, here.announced("a", ("memory", "hole")):
+        begin_s = trio.current_time()
+        failures: list[float] = []
+
+        async def connect() -> None:
+            with pytest.raises(BookieUnreachableError):
+                await here.membership.connect("a")
+            failures.append(trio.current_time() - begin_s)
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(20):
+                nursery.start_soon(connect)
+        assert len(failures) == 20
+        assert max(failures) < 5.1
+        assert len(here.memory.tries) == 1

@@ -1,0 +1,105 @@
+"""How long failing bookies are left alone."""
+
+from __future__ import annotations
+
+import trio
+from hypothesis import given
+from hypothesis import strategies as st
+
+from replog.client.quarantine import Quarantine
+
+
+def in_trio(test: object) -> None:
+    """Where the jitter comes from belongs to a trio run."""
+
+    async def run() -> None:
+        assert callable(test)
+        test()
+
+    trio.run(run)
+
+
+def held_until(quarantine: Quarantine, begin_s: float) -> float:
+    """When it is let go, to a millisecond."""
+    passed = 0
+    while quarantine.holds("a", begin_s + passed / 1000):
+        passed += 1
+    return begin_s + passed / 1000
+
+
+def test_it_is_longer_each_time_up_to_a_bound_and_not_until_the_same_moment() -> None:
+    def run() -> None:
+        ends = set()
+        for _ in range(20):
+            quarantine, now_s, ideal_s = Quarantine(1.0, 8.0), 100.0, 1.0
+            assert not quarantine.holds("a", now_s)
+            for _ in range(6):
+                quarantine.failed("a", now_s)
+                end_s = held_until(quarantine, now_s)
+                assert 0.8 * ideal_s <= end_s - now_s <= ideal_s + 0.001
+                assert not quarantine.holds("b", now_s)
+                now_s, ideal_s = end_s, min(2 * ideal_s, 8.0)
+            ends.add(now_s)
+        assert len(ends) > 10
+
+    in_trio(run)
+
+
+def test_what_fails_while_it_is_held_is_the_same_failure() -> None:
+    def run() -> None:
+        quarantine = Quarantine(1.0, 8.0)
+        quarantine.failed("a", 0.0)
+        end_s = held_until(quarantine, 0.0)
+        for _ in range(100):
+            quarantine.failed("a", 0.5)
+        assert held_until(quarantine, 0.0) == end_s
+
+    in_trio(run)
+
+
+def test_who_behaved_for_long_or_works_begins_anew() -> None:
+    def run() -> None:
+        for ends_well in (False, True):
+            quarantine, now_s = Quarantine(1.0, 64.0), 0.0
+            for _ in range(5):
+                quarantine.failed("a", now_s)
+                now_s = held_until(quarantine, now_s)
+            if ends_well:
+                quarantine.succeeded("a")
+            else:
+                now_s += 5 * 16
+            quarantine.failed("a", now_s)
+            assert held_until(quarantine, now_s) - now_s <= 1.001
+
+    in_trio(run)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("ab"), st.floats(0, 50), st.booleans()), max_size=30),
+    st.floats(0.01, 10),
+    st.floats(1, 100),
+)
+def test_nobody_is_held_longer_than_the_longest_time(
+    events: list[tuple[str, float, bool]], shortest_s: float, factor: float
+) -> None:
+    def run() -> None:
+        quarantine, now_s = Quarantine(shortest_s, shortest_s * factor), 0.0
+        failed_at_s: dict[str, float] = {}
+        for bookie_id, pause_s, works in events:
+            now_s += pause_s
+            if works:
+                quarantine.succeeded(bookie_id)
+                failed_at_s.pop(bookie_id, None)
+            else:
+                if not quarantine.holds(bookie_id, now_s):
+                    failed_at_s[bookie_id] = now_s
+                quarantine.failed(bookie_id, now_s)
+                assert quarantine.holds(bookie_id, now_s)
+            for name in "ab":
+                since_s = failed_at_s.get(name)
+                if since_s is None or now_s > since_s + shortest_s * factor:
+                    assert not quarantine.holds(name, now_s)
+                elif now_s < since_s + 0.79 * shortest_s:
+                    assert quarantine.holds(name, now_s)
+
+    in_trio(run)
