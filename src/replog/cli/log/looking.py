@@ -157,9 +157,11 @@ def _print(metadata: LogMetadata, found: list[tuple[Segment, LedgerFacts | None]
     sizes = [facts.size_bytes for facts in known]
     total = "" if None in sizes else f", {as_size(sum(filter(None, sizes)))}"
     problems = [facts.problem for facts in known if facts.problem is not None]
-    at_least = "at least " if problems else ""
+    at_least = "at least " if any(facts.entries is None for facts in known) else ""
     count = "1 segment" if len(found) == 1 else f"{len(found)} segments"
-    emit(f"log {metadata.name}: {count}, {at_least}{entries} entries{total}; {_state(found)}\n")
+    emit(
+        f"log {metadata.name}: {count}, {at_least}{entries} {'entry' if entries == 1 else 'entries'}{total}; {_state(found)}\n"
+    )
     for problem in problems:
         emit(f"{problem}\n")
 
