@@ -1,14 +1,9 @@
-"""The parts of the demonstration: input, reports, and how leaders' processes begin and end."""
+"""The parts of the demonstration that need no process: the input, the reports, the quota, and what a follower is told."""
 
 from __future__ import annotations
 
 import io
 import itertools
-import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -17,9 +12,21 @@ from replog.demo import input as demo_input
 from replog.demo.appending import Quota
 from replog.demo.errors import DemoFailedError
 from replog.demo.input import Input, spool
-from replog.demo.leader import LeaderConfig
-from replog.demo.leading import leading
-from replog.demo.reports import Closed, Confirmed, Opened, Replayed, Report, TakenOver, decode, encode
+from replog.demo.reports import (
+    BookieReplaced,
+    Closed,
+    Confirmed,
+    Connected,
+    Fenced,
+    Followed,
+    Replayed,
+    Report,
+    TakenOver,
+    decode,
+    encode,
+)
+from replog.demo.results import Reading
+from replog.demo.verdict import Findings
 from replog.errors import ConfigError
 from replog.protocol.model import Position
 
@@ -63,7 +70,16 @@ def test_a_spooled_input_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize(
     "report",
-    [Opened(3), TakenOver(2, (1, 7), 0.25), Replayed(0), Confirmed(9, Position(2, 8), 12), Closed(9)],
+    [
+        Connected(5),
+        TakenOver(2, (1, 7), 0.25),
+        Replayed(0),
+        Confirmed(9, Position(2, 8), 12, 1.5),
+        BookieReplaced(4, "one", "another", 2.5),
+        Fenced(Position(2, 9), Position(2, 11), 3, 3.5),
+        Closed(9),
+        Followed(9, "abc", 4.5),
+    ],
 )
 def test_reports_come_over_whole(report: Report) -> None:
     line = encode(report)
@@ -86,64 +102,8 @@ def test_a_quota_ends_with_what_is_reached_first() -> None:
     assert Quota(entries=100, seconds=2.0).fraction(50, 1.5) == 0.75
 
 
-async def test_a_leader_that_fails_says_why(tmp_path: Path) -> None:
-    config = LeaderConfig(str(tmp_path / "wal"), 1, str(tmp_path / "nowhere"), 10, None)
-    async with leading("leader 9", config, tmp_path / "stderr") as leader:
-        await leader.expect(Opened)
-        await leader.expect(TakenOver)
-        await leader.expect(Replayed)
-        with pytest.raises(
-            DemoFailedError, match=r"leader 9 .* ended by itself with status 1: .*nowhere: cannot be read"
-        ):
-            await leader.expect(Confirmed)
-
-
-async def test_a_leader_is_dead_when_its_context_is_left(tmp_path: Path) -> None:
-    config = LeaderConfig(str(tmp_path / "wal"), 1, None, None, None)
-    with pytest.raises(KeyError):
-        async with leading("leader", config, tmp_path / "stderr") as leader:
-            await leader.expect(Opened)
-            raise KeyError
-    with pytest.raises(ProcessLookupError):
-        os.kill(leader.pid, 0)
-
-
-def test_a_leader_ends_when_its_watcher_is_killed(tmp_path: Path) -> None:
-    script = f"""
-import sys, trio
-from pathlib import Path
-from replog.demo.leader import LeaderConfig
-from replog.demo.leading import leading
-from replog.demo.reports import TakenOver, Opened
-async def main():
-    config = LeaderConfig({str(tmp_path / "wal")!r}, 1, None, None, None)
-    async with leading("leader", config, Path({str(tmp_path / "stderr")!r})) as leader:
-        await leader.expect(Opened)
-        print(leader.pid, flush=True)
-        await trio.sleep_forever()
-trio.run(main)
-"""
-    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as watcher:
-        assert watcher.stdout is not None
-        leader = int(watcher.stdout.readline())
-        watcher.send_signal(signal.SIGKILL)
-        deadline = time.monotonic() + 10
-        while _is_running(leader):
-            assert time.monotonic() < deadline, "the leader outlives its watcher"
-            time.sleep(0.01)
-
-
-def _is_running(pid: int) -> bool:
-    """A process that nobody waits for any more is a zombie until init has seen it; that is as good as gone."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-async def test_a_silent_leader_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("replog.demo.leading.SILENCE_S", 0.05)  # no leader starts in so short a time
-    config = LeaderConfig(str(tmp_path / "wal"), 1, None, None, None)
-    async with leading("leader 9", config, tmp_path / "stderr") as leader:
-        with pytest.raises(DemoFailedError, match=r"leader 9 .* told nothing"):
-            await leader.next_report()
+def test_a_follower_that_read_something_else_is_a_fault() -> None:
+    findings = Findings(9, 9, 90, "a", "a", ())
+    assert Reading(findings, 9, "a", 0.1).faults == ()
+    assert "checksums" in Reading(findings, 9, "b", 0.1).faults[0]
+    assert "read 8 entries, and 9" in Reading(findings, 8, "a", 0.1).faults[0]

@@ -1,5 +1,6 @@
-"""`replog demo`: a replicated log survives a killed leader, and a deposed one, in front of one's eyes.
+"""`replog demo`: a replicated log survives a killed leader, a killed bookie and a leader that was stopped, in front of one's
+eyes.
 
-Nothing here is put on: the leaders of act one are processes of their own, killed by SIGKILL with entries in flight; the
-verdict reads everything back through a fresh client and compares it with the input.
+Nothing here is put on: bookies, leaders and a follower are processes of their own, killed and stopped by signals with entries
+in flight; the verdict reads everything back through a fresh client and compares it with the input.
 """

@@ -10,17 +10,11 @@ from itertools import islice
 import attrs
 import trio
 
-from replog.config import ClientOptions
-from replog.demo.input import LINE_BYTES_MAX
 from replog.demo.reports import Confirmed
 from replog.log.writer import LogWriter
 from replog.protocol.model import Position
 
-LOG_NAME = "demo"
 _PUSHED_AT_ONCE = 256
-
-# Small ledgers, so that a takeover meets a log of several; a budget that keeps the log busy and a failure's doubt small.
-CLIENT_OPTIONS = ClientOptions(in_flight_bytes_max=2 * LINE_BYTES_MAX, batch_bytes_max=1 << 18, roll_bytes=8 << 20)
 
 
 @attrs.frozen
@@ -70,6 +64,12 @@ class Appender:
         await self._log.flush()
         await self._tell_what_is_confirmed()
 
+    async def tell_what_remains(self, in_doubt: int) -> None:
+        """The log's writer failed, and so many of its entries have an unknown fate: all others are confirmed."""
+        last = self._log.last_add_confirmed
+        if last is not None:
+            await self._confirmed(self.pushed - in_doubt, last)
+
     async def _push(self, count: int) -> None:
         log = self._log
         for line in islice(self._lines, count):
@@ -91,4 +91,4 @@ class Appender:
 
     async def _confirmed(self, entries: int, position: Position) -> None:
         self.confirmed = entries
-        await self._tell(Confirmed(entries, position, self.pushed))
+        await self._tell(Confirmed(entries, position, self.pushed, time.monotonic()))

@@ -1,7 +1,6 @@
-"""The leader's process in act one: `python -m replog.demo.leader CONFIG`, with CONFIG as JSON.
+"""The process of a leader: `python -m replog.demo.leader CONFIG`, with CONFIG as JSON.
 
-Takes the log over, replays it, and appends the input's lines from there on. Reports on standard output; ends at once when
-its standard input does, for then the process that watches it is gone.
+Takes the log over, replays it, and appends the input's lines from there on. Reports on standard output.
 """
 
 from __future__ import annotations
@@ -9,33 +8,32 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from pathlib import Path
-from typing import NoReturn
 
 import attrs
 import cattrs
 import trio
 
-from replog.api import Client, embed
-from replog.demo.appending import CLIENT_OPTIONS, LOG_NAME, Appender, Quota
+from replog.api import Client, connect
+from replog.demo.appending import Appender, Quota
 from replog.demo.input import Input
 from replog.demo.observing import Observer
-from replog.demo.reports import Closed, Opened, Replayed, Report, TakenOver, encode
-from replog.errors import ReplogError
-from replog.nursery import open_service_nursery
-
-_ORPHANED = 3  # the exit status, which nobody is there to see
+from replog.demo.options import LOG_NAME, QUORUM, client_options
+from replog.demo.reports import Closed, Connected, Fenced, Replayed, Report, TakenOver, encode
+from replog.errors import FencedError, ReplogError
+from replog.protocol.model import Position
 
 
 @attrs.frozen
 class LeaderConfig:
-    """What a leader is told."""
+    """What a leader is told. `entries` and `seconds` are its quota; without them it appends until it is stopped."""
 
-    directory: str
-    bookies: int
-    input_path: str | None
-    entries: int | None
-    seconds: float | None
+    metastore: str
+    input_path: str | None = None
+    entries: int | None = None
+    seconds: float | None = None
+    roll_bytes: int | None = None
 
     def encode(self) -> str:
         """As the argument of the command."""
@@ -47,7 +45,58 @@ class LeaderConfig:
         return cattrs.structure(json.loads(text), cls)
 
 
-async def replay(client: Client) -> int:
+class Leader:
+    """Leads the log, and tells of it."""
+
+    def __init__(self, config: LeaderConfig, reports: trio.abc.SendStream) -> None:
+        self._config = config
+        self._reports = reports
+        self._observer = Observer()
+        self._appender: Appender | None = None
+
+    async def lead(self) -> None:
+        """Until the quota is reached, or it is deposed, which is a good end too. Raises other `ReplogError`."""
+        config = self._config
+        options = client_options(config.roll_bytes)
+        async with connect(
+            config.metastore, options=options, quorum=QUORUM, registry=self._observer.registry()
+        ) as client:
+            await self._tell(Connected(len(await client.remote_bookies())))
+            try:
+                await self._append(client)
+            except FencedError as error:
+                if self._appender is None:
+                    raise
+                await self._tell_doubts(self._appender, error)
+
+    async def _append(self, client: Client) -> None:
+        config = self._config
+        source = Input(Path(config.input_path) if config.input_path is not None else None)
+        async with client.write_log(LOG_NAME) as log:
+            event = self._observer.taken_over()
+            await self._tell(TakenOver(event.segment, event.recovered, event.duration_s))
+            entries = await _replay(client)
+            lines = source.lines(entries)
+            await self._tell(Replayed(entries))
+            self._appender = Appender(log, lines, entries, self._tell)
+            await self._appender.run(Quota(config.entries, config.seconds))
+        await self._tell(Closed(self._appender.confirmed))
+
+    async def _tell(self, report: Report) -> None:
+        for replaced in self._observer.take_replaced():
+            await self._reports.send_all(encode(replaced))
+        await self._reports.send_all(encode(report))
+
+    async def _tell_doubts(self, appender: Appender, error: FencedError) -> None:
+        """What is confirmed of all that was pushed is what the error doesn't name; that too is checked by reading back."""
+        now = time.monotonic()
+        doubts = [position for position in error.positions if isinstance(position, Position)]
+        await appender.tell_what_remains(len(doubts))
+        if doubts:
+            await self._tell(Fenced(doubts[0], doubts[-1], len(doubts), now))
+
+
+async def _replay(client: Client) -> int:
     """Reads the whole log, as an application would to get its state back; returns how many entries there are."""
     entries = 0
     async with client.read_log(LOG_NAME) as reader:
@@ -56,40 +105,9 @@ async def replay(client: Client) -> int:
     return entries
 
 
-async def lead(config: LeaderConfig, reports: trio.abc.SendStream) -> None:
-    """Leads the log until the quota is reached. Raises `ReplogError` if it can't."""
-
-    async def tell(report: Report) -> None:
-        await reports.send_all(encode(report))
-
-    observer = Observer()
-    source = Input(Path(config.input_path) if config.input_path is not None else None)
-    async with embed(
-        config.directory, bookies=config.bookies, options=CLIENT_OPTIONS, registry=observer.registry()
-    ) as client:
-        await tell(Opened(len(client.bookies)))
-        async with client.write_log(LOG_NAME) as log:
-            event = observer.taken_over()
-            await tell(TakenOver(event.segment, event.recovered, event.duration_s))
-            entries = await replay(client)
-            lines = source.lines(entries)
-            await tell(Replayed(entries))
-            appender = Appender(log, lines, entries, tell)
-            await appender.run(Quota(config.entries, config.seconds))
-        await tell(Closed(appender.confirmed))
-
-
-async def _end_with_parent() -> NoReturn:
-    lifeline = trio.lowlevel.FdStream(os.dup(sys.stdin.fileno()))
-    while await lifeline.receive_some():
-        pass
-    os._exit(_ORPHANED)  # as abrupt as a kill: the log bears that
-
-
 async def _main(config: LeaderConfig) -> None:
-    async with open_service_nursery() as nursery, trio.lowlevel.FdStream(os.dup(sys.stdout.fileno())) as reports:
-        nursery.start_soon(_end_with_parent)
-        await lead(config, reports)
+    async with trio.lowlevel.FdStream(os.dup(sys.stdout.fileno())) as reports:
+        await Leader(config, reports).lead()
 
 
 def main() -> None:

@@ -1,15 +1,12 @@
-"""A leader's process, seen by the process that watches it: start, read its reports, kill, wait.
-
-It never outlives its watcher: it is killed when the context is left, and ends by itself when its standard input does."""
+"""A leader's process, seen by the process that watches it: how it takes over, what is confirmed to it, how it ends."""
 
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import TypeVar
 
@@ -17,101 +14,126 @@ import trio
 
 from replog.demo.errors import DemoFailedError
 from replog.demo.leader import LeaderConfig
-from replog.demo.reports import Report, decode
-
-SILENCE_S = 30.0  # a leader that reports nothing for so long has failed
-_EXIT_S = 15.0
-_RECEIVED_BYTES = 1 << 16
-_LAST_WORDS_BYTES = 2000
+from replog.demo.processes import Process, running
+from replog.demo.reports import BookieReplaced, Closed, Confirmed, Connected, Fenced, Replayed, Report, TakenOver
+from replog.demo.results import Rate, Takeover
 
 Kind = TypeVar("Kind", bound=Report)
 
 
 class LeaderProcess:
-    """A running leader. Made by `leading`."""
+    """A running leader. `before` is behind how many entries it began, `told` all that was confirmed to it."""
 
-    def __init__(self, name: str, process: trio.Process, errors: Path) -> None:
+    def __init__(self, name: str, process: Process) -> None:
         self.name = name
-        self.pid = process.pid
-        self.started = time.monotonic()
-        self.reported = self.started  # when its last report came
-        self._process = process
-        self._errors = errors
-        self._buffer = bytearray()
+        self.process = process
+        self.before = 0
+        self.told: list[Confirmed] = []
+        self._replaced: list[BookieReplaced] = []
 
-    async def next_report(self) -> Report | None:
-        """Its next report; None once it is dead and all that it wrote was read. If cancelled, nothing is lost.
+    @property
+    def first(self) -> Confirmed:
+        """Its first confirmed append."""
+        return self.told[0]
 
-        Raises `DemoFailedError` if it is silent for too long."""
-        assert self._process.stdout is not None
-        while b"\n" not in self._buffer:
-            received = None
-            with trio.move_on_after(SILENCE_S):
-                received = await self._process.stdout.receive_some(_RECEIVED_BYTES)
-            if received is None:
-                raise DemoFailedError(f"{self.name} (process {self.pid}) told nothing for {SILENCE_S:g} s")
-            if not received:
-                return None
-            self._buffer += received
-        line, _, rest = self._buffer.partition(b"\n")
-        self._buffer = rest
-        self.reported = time.monotonic()
-        return decode(bytes(line))
+    @property
+    def last(self) -> Confirmed:
+        """The last that was confirmed to it."""
+        return self.told[-1]
 
-    async def expect(self, kind: type[Kind]) -> Kind:
-        """Its next report, which must be of this kind. Raises `DemoFailedError`."""
-        report = await self.next_report()
-        if report is None:
-            raise await self.ended_by_itself()
-        if not isinstance(report, kind):
-            raise DemoFailedError(f"{self.name} told {report} where {kind.__name__} was due")
+    @property
+    def rate(self) -> Rate:
+        """How fast it got entries confirmed, from the first to the last of its reports."""
+        return Rate(self.last.entries - self.first.entries, self.last.at_s - self.first.at_s)
+
+    def longest_pause_s(self, since_s: float) -> float:
+        """How long at most nothing was confirmed to it, from this moment on."""
+        moments = [since_s, *(each.at_s for each in self.told if each.at_s > since_s)]
+        return max((after - before for before, after in pairwise(moments)), default=0.0)
+
+    # -- listening ----------------------------------------------------------------------------------------------------
+
+    async def take_over(self) -> Takeover:
+        """Its way to its first confirmed append, and how long each part of it took. Raises `DemoFailedError`."""
+        await self._expect(Connected)
+        connected_s = time.monotonic()
+        taken_over = await self._expect(TakenOver)
+        served_s = time.monotonic()
+        self.before = (await self._expect(Replayed)).entries
+        replayed_s = time.monotonic()
+        await self.next_confirmed()
+        return Takeover(
+            start_s=connected_s - self.process.started_s,
+            recovery_s=taken_over.duration_s,
+            replay_s=replayed_s - served_s,
+            append_s=time.monotonic() - replayed_s,
+            ledgers_recovered=len(taken_over.recovered),
+        )
+
+    async def next_confirmed(self) -> Confirmed:
+        """The next that is confirmed to it. Raises `DemoFailedError`."""
+        confirmed = await self._expect(Confirmed)
+        self.told.append(confirmed)
+        return confirmed
+
+    async def until_replaced(self, bookie_id: str, within_s: float, show: Callable[[], object]) -> BookieReplaced:
+        """Waits until it has replaced this bookie; it appends meanwhile, and `show` is called. Raises `DemoFailedError`."""
+        with trio.move_on_after(within_s):
+            while True:
+                for each in self._replaced:
+                    if each.old == bookie_id:
+                        return each
+                await self.next_confirmed()
+                show()
+        raise DemoFailedError(f"{self.name} did not replace the bookie {bookie_id} within {within_s:g} s")
+
+    async def until_fenced(self, within_s: float) -> Fenced:
+        """Waits until it learns that it is deposed, and ends for that. Raises `DemoFailedError`."""
+        with trio.move_on_after(within_s):
+            while isinstance(report := await self._next(), Confirmed):
+                self.told.append(report)
+            if not isinstance(report, Fenced) or await self.process.wait() != 0:
+                raise await self.process.ended_by_itself()
+            return report
+        raise DemoFailedError(f"{self.name} did not learn within {within_s:g} s that it is fenced")
+
+    async def until_killed(self) -> None:
+        """Kills it, and takes what it wrote before it died. Raises `DemoFailedError` if it had ended by itself."""
+        self.process.kill()
+        while (report := await self._next()) is not None:
+            if isinstance(report, Confirmed):
+                self.told.append(report)
+        if await self.process.wait() != -signal.SIGKILL:
+            raise await self.process.ended_by_itself()
+
+    async def until_closed(self, show: Callable[[], object]) -> None:
+        """Waits until it has reached its quota and closed the log. Raises `DemoFailedError`."""
+        while isinstance(report := await self._next(), Confirmed):
+            self.told.append(report)
+            show()
+        if not isinstance(report, Closed) or await self.process.wait() != 0:
+            raise await self.process.ended_by_itself()
+        if report.entries != self.last.entries:
+            raise DemoFailedError(
+                f"{self.name} closed behind {report.entries} entries, and told of {self.last.entries}"
+            )
+
+    async def _next(self) -> Report | None:
+        while isinstance(report := await self.process.next_report(), BookieReplaced):
+            self._replaced.append(report)
         return report
 
-    def kill(self) -> None:
-        """SIGKILL: no farewell, nothing flushed."""
-        self._process.send_signal(signal.SIGKILL)
-
-    async def wait(self) -> int:
-        """Its exit status; negative is the signal that ended it. Raises `DemoFailedError` if it doesn't end."""
-        with trio.move_on_after(_EXIT_S):
-            return await self._process.wait()
-        raise DemoFailedError(f"{self.name} (process {self.pid}) did not end within {_EXIT_S:.0f} s")
-
-    async def ended_by_itself(self) -> DemoFailedError:
-        """What to raise when it has ended, and should not have: with its last words."""
-        status = await self.wait()
-        words = self._errors.read_bytes()[-_LAST_WORDS_BYTES:].decode(errors="replace").strip()
-        return DemoFailedError(
-            f"{self.name} (process {self.pid}) ended by itself with status {status}: "
-            f"{words.splitlines()[-1] if words else 'it said nothing'}"
-        )
+    async def _expect(self, kind: type[Kind]) -> Kind:
+        report = await self._next()
+        if report is None:
+            raise await self.process.ended_by_itself()
+        if not isinstance(report, kind):
+            raise DemoFailedError(f"{self.process.name} told {report} where {kind.__name__} was due")
+        return report
 
 
 @asynccontextmanager
 async def leading(name: str, config: LeaderConfig, errors: Path) -> AsyncIterator[LeaderProcess]:
-    """A leader's process, as a context: whatever happens, it is dead when the context is left.
-
-    It is in a session of its own, so that a Ctrl-C comes to its watcher alone. Its standard error goes to this file."""
-    with errors.open("wb") as stderr:
-        try:
-            process = await trio.lowlevel.open_process(
-                [sys.executable, "-P", "-m", "replog.demo.leader", config.encode()],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=stderr,
-                start_new_session=True,
-            )
-        except OSError as error:
-            raise DemoFailedError(f"{name}: cannot start {sys.executable}: {error.strerror}") from error
-    assert process.stdin is not None
-    assert process.stdout is not None
-    try:
-        yield LeaderProcess(name, process, errors)
-    finally:
-        with trio.CancelScope(shield=True):
-            if process.returncode is None:
-                process.kill()
-            with trio.move_on_after(_EXIT_S):
-                await process.wait()
-            await process.stdin.aclose()
-            await process.stdout.aclose()
+    """A leader's process, as a context: whatever happens, it is dead when the context is left."""
+    async with running(name, ["replog.demo.leader", config.encode()], errors) as process:
+        yield LeaderProcess(name, process)

@@ -1,6 +1,8 @@
-"""What a leader tells the process that watches it: one JSON object a line, each written at once by one system call.
+"""What the processes of leaders and of the follower tell the process that watches them: one JSON object a line, each written
+at once by one system call.
 
-A line is shorter than what a pipe takes as a whole (PIPE_BUF), so a kill leaves no half of one behind a whole one.
+A line is shorter than what a pipe takes as a whole (PIPE_BUF), so a kill leaves no half of one behind a whole one. Moments
+(`at_s`) are of the machine's monotonic clock, which all processes share.
 """
 
 from __future__ import annotations
@@ -16,8 +18,8 @@ from replog.protocol.model import Position
 
 
 @attrs.frozen
-class Opened:
-    """The bookies are open; the log is not taken over yet."""
+class Connected:
+    """The process runs and has a client; it knows of so many bookies. The log is not taken over yet."""
 
     bookies: int
 
@@ -45,6 +47,27 @@ class Confirmed:
     entries: int
     position: Position
     pushed: int
+    at_s: float = 0.0
+
+
+@attrs.frozen
+class BookieReplaced:
+    """In the ensemble of the leader's ledger one bookie took the place of another, from this entry on (C3)."""
+
+    first_entry_id: int
+    old: str
+    new: str
+    at_s: float
+
+
+@attrs.frozen
+class Fenced:
+    """The leader learnt that it is deposed: the fate of these entries, the first and the last of them, is unknown (L5)."""
+
+    first: Position
+    last: Position
+    entries: int
+    at_s: float
 
 
 @attrs.frozen
@@ -54,9 +77,21 @@ class Closed:
     entries: int
 
 
-Report = Opened | TakenOver | Replayed | Confirmed | Closed
+@attrs.frozen
+class Followed:
+    """The follower has read the log's first `entries` entries, which have this digest."""
 
-_KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in (Opened, TakenOver, Replayed, Confirmed, Closed)}
+    entries: int
+    digest: str
+    at_s: float
+
+
+Report = Connected | TakenOver | Replayed | Confirmed | BookieReplaced | Fenced | Closed | Followed
+
+_KINDS: dict[str, type[Any]] = {
+    kind.__name__: kind
+    for kind in (Connected, TakenOver, Replayed, Confirmed, BookieReplaced, Fenced, Closed, Followed)
+}
 
 _converter = cattrs.Converter()
 _converter.register_unstructure_hook(Position, str)
@@ -74,5 +109,5 @@ def decode(line: bytes) -> Report:
         fields = json.loads(line)
         report: Report = _converter.structure(fields, _KINDS[fields["report"]])
     except (ValueError, KeyError, TypeError, cattrs.BaseValidationError) as error:
-        raise DemoFailedError(f"a leader wrote {line[:200]!r}, which is no report") from error
+        raise DemoFailedError(f"a process wrote {line[:200]!r}, which is no report") from error
     return report

@@ -1,4 +1,4 @@
-"""The whole demonstration: a place for the files, both acts, the table, and leaving nothing behind."""
+"""The whole demonstration: a place for the files, the bookies, the acts, the tables, and leaving nothing behind."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import attrs
@@ -15,14 +15,20 @@ import trio
 from rich.console import Console
 from rich.text import Text
 
+from replog.api import connect
 from replog.demo.appending import Quota
-from replog.demo.deposing import act_two
+from replog.demo.bookies import serving_bookies
+from replog.demo.deposing import act_three
 from replog.demo.errors import DemoFailedError
+from replog.demo.following import following
 from replog.demo.input import SPOOLED_BYTES_MAX, Input, spool
 from replog.demo.killing import act_one
-from replog.demo.results import ActResult
+from replog.demo.options import SILENCE_MAX_S, client_options
+from replog.demo.replacing import act_two
+from replog.demo.results import Result
 from replog.demo.stage import Stage
 from replog.demo.summary import summary
+from replog.demo.verifying import verify
 from replog.demo.view import View
 from replog.errors import ConfigError
 from replog.nursery import open_service_nursery
@@ -37,7 +43,7 @@ class Settings:
 
     quota: Quota
     input: str | None = None
-    bookies: int = 3
+    bookies: int = 5
     keep: Path | None = None
 
 
@@ -49,17 +55,17 @@ class InterruptedBySignal(Exception):
         self.number = number
 
 
-async def run(settings: Settings, console: Console) -> list[ActResult]:
-    """Plays both acts and shows the table. Raises `DemoFailedError`, `ConfigError`, `InterruptedBySignal`, and what replog
+async def run(settings: Settings, console: Console) -> Result:
+    """Plays all acts and shows the tables. Raises `DemoFailedError`, `ConfigError`, `InterruptedBySignal`, and what replog
     raises; whatever happens, no process is left, and no file unless they are kept."""
     stopped: list[int] = []
-    results: list[ActResult] = []
+    results: list[Result] = []
     async with open_service_nursery() as nursery:
         await nursery.start(_stop_at_signal, stopped.append, nursery.cancel_scope)
-        results = await _play(settings, console)
+        results.append(await _play(settings, console))
     if stopped:
         raise InterruptedBySignal(stopped[0])
-    return results
+    return results[0]
 
 
 async def _stop_at_signal(
@@ -74,29 +80,48 @@ async def _stop_at_signal(
             scope.cancel()
 
 
-async def _play(settings: Settings, console: Console) -> list[ActResult]:
+async def _play(settings: Settings, console: Console) -> Result:
     async with _directory(settings) as directory, open_service_nursery() as nursery:
         with View(console) as view:
             # A terminal may never end: then the thread is left to itself, and ends with the process.
             source = await trio.to_thread.run_sync(_prepare, settings, directory, console, abandon_on_cancel=True)
-            view.show(
-                Text(f"{settings.bookies} bookies with files in {directory}; appended is {settings.input or source}")
-            )
+            view.show(Text(f"the files are in {directory}; appended is {settings.input or source}"))
+            view.show(Text(f"no append waits longer than {SILENCE_MAX_S:g} s for a silent bookie (add_timeout_s)"))
             nursery.start_soon(view.animate)
-            stage = Stage(directory, settings.bookies, source, settings.quota, view)
-            results = [await act_one(stage), await act_two(stage)]
+            result = await _act(settings, directory, source, view)
         console.print()
-        console.print(summary(results))
-        _conclude(results, console)
-        return results
-
-
-def _conclude(results: list[ActResult], console: Console) -> None:
-    for result in results:
+        console.print(summary(result, console.width))
         for fault in result.faults:
-            console.print(Text.assemble((f"{result.title}: ", "bold"), (fault, "red")), soft_wrap=True)
-    if not any(result.faults for result in results):
-        console.print(Text("Every confirmed entry is there: once, unchanged, in order.", style="green"))
+            console.print(Text(fault, style="red"), soft_wrap=True)
+        if not result.faults:
+            console.print(Text("Every confirmed entry is there: once, unchanged, in order.", style="green"))
+        return result
+
+
+async def _act(settings: Settings, directory: Path, source: Input, view: View) -> Result:
+    """All processes begin and end in here."""
+    view.step(f"{settings.bookies} bookies start, each a process")
+    async with serving_bookies(directory, settings.bookies) as cluster:
+        pids = ", ".join(str(each.pid) for each in cluster.bookies)
+        view.done(f"{settings.bookies} bookies serve, each a process ({pids})")
+        view.step("a follower starts, a process too")
+        async with (
+            following(cluster.metastore, directory) as follower,
+            connect(cluster.metastore, options=client_options()) as bystander,
+            AsyncExitStack() as leaders,
+        ):
+            view.done("a follower waits for the log, to read it along")
+            stage = Stage(directory, cluster, follower, bystander, source, settings.quota, view)
+            one, first, second = await act_one(stage, leaders)
+            two = await act_two(stage, second)
+            three, third = await act_three(stage, second, leaders)
+            view.heading("The end: everything is read back")
+            told = [*first.told, *second.told, *third.told]
+            reading = await verify(cluster.metastore, source, told, follower, view)
+        view.step("the bookies leave")
+        await cluster.leave()
+        view.done("the bookies left in order, but for the one that was killed")
+    return Result([one, two, three], reading)
 
 
 def _prepare(settings: Settings, directory: Path, console: Console) -> Input:

@@ -1,87 +1,110 @@
-"""The table at the end."""
+"""The tables at the end."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from rich import box
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from replog.demo.results import ActResult
+from replog.demo.results import ActResult, Result
 
 _DIGEST_SHOWN = 16
-
-
-def summary(results: Sequence[ActResult]) -> Table:
-    """A column for each act. What the rows mean is told in docs/demo.md."""
-    table = Table(box=box.ROUNDED, header_style="bold", show_edge=True)
-    table.add_column("")
-    for result in results:
-        before, _, title = result.title.partition(": ")
-        table.add_column(f"{before}:\n{title or before}", justify="right")
-    for name, cells in zip(_NAMES, zip(*map(_cells, results), strict=True), strict=True):
-        if name == _SECTION:
-            table.add_section()
-        else:
-            table.add_row(name, *cells)
-    return table
-
-
+_WIDE = 76  # columns that the table of all acts needs
 _SECTION = "-"
 _NAMES = (
-    "entries confirmed",
-    "  by the first leader",
-    "  in flight at its end",
+    "confirmed by then",
+    "in flight then",
     "  of these in the log",
-    "entries read back",
     _SECTION,
-    "SHA-256 of the input",
-    "SHA-256 read back",
-    "order and content",
-    _SECTION,
+    "appends stalled",
     "takeover",
-    "  process and bookies",
+    "  process and client",
     "  recovery",
     "  replay",
     "  first append",
-    "deposed one knew in",
-    "confirmed to it since",
+    "bookie replaced in",
+    "knew it is fenced in",
     _SECTION,
-    "throughput, entries/s",
-    "throughput, MB/s",
+    "entries/s",
     _SECTION,
     "verdict",
 )
 
 
-def _cells(result: ActResult) -> list[Text | str]:
-    findings, takeover = result.findings, result.takeover
-    is_same = findings.digest_expected == findings.digest_read
+def summary(result: Result, width: int) -> Group:
+    """A table of the acts, a column each, or one below the other where there is no room; then one of the log. What the rows
+    mean is told in docs/demo.md."""
+    acts = [result.acts] if width >= _WIDE else [[act] for act in result.acts]
+    return Group(*(_acts(each) for each in acts), _log(result))
+
+
+def _table(*headings: str) -> Table:
+    table = Table(box=box.ROUNDED, header_style="bold", show_edge=True)
+    table.add_column("", no_wrap=True)
+    for heading in headings:
+        table.add_column(heading, justify="right", overflow="fold")
+    return table
+
+
+def _acts(acts: Sequence[ActResult]) -> Table:
+    table = _table(*(act.title.replace(": ", ":\n") for act in acts))
+    for name, *cells in zip(_NAMES, *map(_cells, acts), strict=True):
+        if name == _SECTION:
+            table.add_section()
+        elif any(cell != "-" for cell in cells):
+            table.add_row(str(name), *cells)
+    return table
+
+
+def _cells(act: ActResult) -> list[Text | str]:
+    parts = ["-"] * 5
+    if (took := act.takeover) is not None:
+        parts = [_seconds(each) for each in (took.total_s, took.start_s, took.recovery_s, took.replay_s, took.append_s)]
     return [
-        f"{findings.confirmed:,}",
-        f"{result.confirmed_by_first:,}",
-        f"{result.in_flight:,}",
-        f"{result.survived:,}",
-        Text(f"{findings.read:,}", style="" if findings.read == findings.confirmed else "bold red"),
+        f"{act.confirmed:,}",
+        f"{act.in_flight:,}",
+        "-" if act.survived is None else f"{act.survived:,}",
         "",
-        findings.digest_expected[:_DIGEST_SHOWN],
-        Text(findings.digest_read[:_DIGEST_SHOWN], style="" if is_same else "bold red"),
-        _verdict("as confirmed", "WRONG", not findings.faults),
+        _seconds(act.stalled_s),
+        *parts,
+        _seconds(act.replaced_s),
+        _seconds(act.learnt_s),
         "",
-        f"{takeover.total_s:.3f} s",
-        f"{takeover.start_s:.3f} s" if takeover.start_s else "-",
-        f"{takeover.recovery_s:.3f} s",
-        f"{takeover.replay_s:.3f} s",
-        f"{takeover.append_s:.3f} s",
-        "-" if result.learnt_s is None else f"{result.learnt_s:.3f} s",
-        "-" if result.confirmed_afterwards is None else f"{result.confirmed_afterwards:,}",
+        f"{act.rate.entries_per_s:,.0f}",
         "",
-        f"{result.entries_per_s:,.0f}",
-        f"{result.bytes_per_s / 1e6:,.1f}",
-        "",
-        _verdict("PASSED", "FAILED", not result.faults),
+        _verdict("PASSED", "FAILED", not act.faults),
     ]
+
+
+def _log(result: Result) -> Table:
+    reading, findings = result.reading, result.reading.findings
+    is_same = findings.digest_expected == findings.digest_read
+    table = _table("The log")
+    table.add_row("entries confirmed", f"{findings.confirmed:,}")
+    table.add_row("entries read back", _marked(f"{findings.read:,}", findings.read == findings.confirmed))
+    table.add_row("SHA-256 of the input", findings.digest_expected[:_DIGEST_SHOWN])
+    table.add_row("SHA-256 read back", _marked(findings.digest_read[:_DIGEST_SHOWN], is_same))
+    table.add_row("order and content", _verdict("as confirmed", "WRONG", not findings.faults))
+    table.add_section()
+    table.add_row("read by the follower", _marked(f"{reading.followed:,}", not reading.followers_faults))
+    table.add_row("  behind the last append", _seconds(reading.behind_s))
+    table.add_section()
+    table.add_row("throughput, entries/s", f"{result.entries_per_s:,.0f}")
+    table.add_row("throughput, MB/s", f"{result.bytes_per_s / 1e6:,.1f}")
+    table.add_section()
+    table.add_row("verdict", _verdict("PASSED", "FAILED", not result.faults))
+    return table
+
+
+def _seconds(duration_s: float | None) -> str:
+    return "-" if duration_s is None else f"{duration_s:.3f} s"
+
+
+def _marked(text: str, is_good: bool) -> Text:
+    return Text(text, style="" if is_good else "bold red")
 
 
 def _verdict(good: str, bad: str, is_good: bool) -> Text:

@@ -44,6 +44,7 @@ class View:
         self._entries = 0
         self._position = ""
         self._in_flight: int | None = None
+        self._followed: int | None = None
         self._fraction: float | None = None
         self._moving = False
         self._samples: deque[tuple[float, int]] = deque(maxlen=_RATE_OVER_FRAMES)
@@ -68,10 +69,17 @@ class View:
             self._live.refresh()
 
     def progress(
-        self, entries: int, position: str, *, in_flight: int | None = None, fraction: float | None = None
+        self,
+        entries: int,
+        position: str,
+        *,
+        in_flight: int | None = None,
+        followed: int | None = None,
+        fraction: float | None = None,
     ) -> None:
         """How far the present step is. May be called as often as one likes."""
-        self._entries, self._position, self._in_flight, self._fraction = entries, position, in_flight, fraction
+        self._entries, self._position, self._fraction = entries, position, fraction
+        self._in_flight, self._followed = in_flight, followed
         now = time.monotonic()
         if not self._moving:
             self._moving = True
@@ -136,6 +144,7 @@ class View:
         counts.add_column(width=_BAR_WIDTH)
         counts.add_row(bar, Text.assemble((f"{self._entries:,}", "bold"), f" entries, at {self._position}"))
         flying = "" if self._in_flight is None else f", {self._in_flight:,} in flight"
+        flying += "" if self._followed is None else f", the follower at {self._followed:,}"
         rate = self._samples and f"{self._rate():,.0f} entries/s"
         counts.add_row(Text(self._sparkline(), style="cyan"), Text.assemble(rate or "", (flying, "dim")))
         return Group(step, Padding(counts, (0, 0, 0, 4), expand=False))
