@@ -1,6 +1,7 @@
 # One verb per thing to do; `make help` lists them. Nothing here needs a terminal or standard input.
 #   ARGS='...'   passed on to the command of test, demo, crash and bench
-#   SEEDS=n      how many seeds `make sim` runs
+#   SEEDS=n      how many seeds `make sim` runs of the protocol's machines
+#   SHELL_SEEDS=n  and of client, log and bookie
 #   PYTHON=...   the interpreter to build .venv from (3.11 or newer; found by itself otherwise)
 
 SHELL := /bin/sh
@@ -13,6 +14,7 @@ SHELL := /bin/sh
 
 ARGS ?=
 SEEDS ?= 1000
+SHELL_SEEDS ?= 20
 PYTHON ?=
 VENV := .venv
 BIN := $(VENV)/bin
@@ -42,8 +44,9 @@ fmt: $(VENV)/installed-dev ## format the code and mend what can be mended by its
 	$(BIN)/ruff check --quiet --fix-only $(CODE)
 	$(BIN)/ruff format $(CODE)
 
-sim: $(VENV)/installed-dev ## simulate the protocol (SEEDS=1000)
+sim: $(VENV)/installed-dev ## simulate the protocol (SEEDS=1000), then client, log and bookie (SHELL_SEEDS=20)
 	$(BIN)/python -m replog.testing.simulation --seeds $(SEEDS)
+	$(BIN)/python -m replog.testing.simulation --shells --seeds $(SHELL_SEEDS)
 
 crash: $(VENV)/installed-dev ## kill real processes and check what they left behind
 	$(BIN)/python -m pytest -q -m crash $(ARGS)

@@ -17,16 +17,27 @@ from replog.testing.simulation.coverage import missing
 from replog.testing.simulation.mutants import MUTANTS, mutant_named
 from replog.testing.simulation.mutation import Mutant
 from replog.testing.simulation.scenarios import STRATEGIES
+from replog.testing.simulation.shells import command as shells
+from replog.testing.simulation.shells.weather import STRATEGIES as SHELL_STRATEGIES
 from replog.testing.simulation.shrink import shrink
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Returns the exit status: 0 if all is as it should be."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_args(arguments)
     if options.mutants:
         for each in MUTANTS:
             print(f"{each.name:26} {each.rule:3} {each.seeds:>5} seeds  {each.conversation or '-':34} {each.story}")
+        shells.list_mutants()
         return 0
+    strategies = SHELL_STRATEGIES if options.shells else (*STRATEGIES, "wild")
+    if options.strategy is not None and options.strategy not in strategies:
+        parser.error(f"there is no strategy {options.strategy!r}; known: {', '.join(strategies)}")
+    if options.shells:
+        return shells.run_shells(
+            options.first, options.seeds, options.seconds, options.mutant, options.strategy, trace=options.trace
+        )
     if options.rewrite:
         for path in options.rewrite:
             path.write_text(str(conversation.read(path).run()[1]), encoding="utf-8")
@@ -45,12 +56,18 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m replog.testing.simulation", description=__doc__)
+    parser.add_argument("--shells", action="store_true", help="run client, log and bookie, not only their machines")
+    parser.add_argument("--trace", action="store_true", help="of the shells: print all that happens")
     parser.add_argument("--seeds", type=int, default=1000, help="how many seeds to run")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--seconds", type=float, help="stop after this time, whatever the number of seeds")
     parser.add_argument("--scenario", choices=("ledger", "log"), help="instead of what the seed says")
-    parser.add_argument("--strategy", choices=(*sorted(STRATEGIES), "wild"), help="instead of what the seed says")
-    parser.add_argument("--mutant", metavar="NAME", help=f"put a known bug in: {', '.join(m.name for m in MUTANTS)}")
+    parser.add_argument(
+        "--strategy",
+        help=f"instead of what the seed says: one of {', '.join((*sorted(STRATEGIES), 'wild'))}; "
+        f"of the shells: {', '.join(SHELL_STRATEGIES)}",
+    )
+    parser.add_argument("--mutant", metavar="NAME", help="put a known bug in; `--mutants` lists them")
     parser.add_argument("--mutants", action="store_true", help="list the known bugs and how soon each is found")
     parser.add_argument("--replay", metavar="FILE", type=Path, help="run a conversation, and print what is said now")
     parser.add_argument(

@@ -7,6 +7,7 @@ import inspect
 import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from types import ModuleType
 from typing import Any
 
 import attrs
@@ -16,9 +17,9 @@ from replog.errors import LocalProtocolError
 
 @attrs.frozen
 class Patch:
-    """Other text in one method."""
+    """Other text in one method, or in a function of a module."""
 
-    owner: type
+    owner: type | ModuleType
     method: str
     old: str
     new: str
@@ -54,7 +55,7 @@ class Mutant:
 
 
 @contextmanager
-def _rewritten(owner: type, method: str, changes: Sequence[tuple[str, str]]) -> Iterator[None]:
+def _rewritten(owner: type | ModuleType, method: str, changes: Sequence[tuple[str, str]]) -> Iterator[None]:
     original = vars(owner)[method]
     function: Any = inspect.unwrap(original)
     text = textwrap.dedent(inspect.getsource(function))

@@ -1,0 +1,263 @@
+"""Threads that run one at a time, and on trio's virtual time: what a bookie's threads are in a simulation.
+
+A thread here is a real one, and what it runs is the product's own code: the loop of the group commit, the closing of a
+storage. But it runs only while trio's thread stands still and waits for it, and goes no further than to its next wait: for
+its turn on a disk, at a queue, for a condition. There it is parked, and a task takes it on when virtual time or another
+thread has come so far. So what threads do stands at one place in the order of all that happens, and the seed decides which.
+
+What must never be found in code that runs so is a wait for something else, that of a real lock or a real clock: `resume`
+gives up after half a minute of real time, and names the thread.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import TypeVar, cast
+
+import outcome
+import trio
+
+from replog.bookie.threads import Condition, Thread, Threads, Wakes
+from replog.errors import LocalProtocolError
+
+T = TypeVar("T")
+
+_REAL_TIME_MAX_S = 30.0
+
+
+class _Ended(BaseException):
+    """Raised in a thread that is parked when the simulation ends. Not an Exception, so nothing handles it."""
+
+
+class LockstepThread(Thread):
+    """One thread, and where it is parked."""
+
+    def __init__(self, owner: Lockstep, name: str, function: Callable[[], object]) -> None:
+        self.name = name
+        self.ended = trio.Event()
+        self.wake = trio.Event()
+        self.deadline_s = -math.inf
+        self.outcome: outcome.Outcome[object] | None = None
+        self.must_end = False
+        self._owner = owner
+        self._may_run = threading.Lock()  # each is released by the other side
+        self._is_parked = threading.Lock()
+        self._may_run.acquire()
+        self._is_parked.acquire()
+
+        def run() -> None:
+            self._may_run.acquire()
+            self.outcome = outcome.capture(self._unless_ended, function)
+            self._is_parked.release()
+
+        self._thread = threading.Thread(target=run, name=f"simulated {name}", daemon=True)
+        self._thread.start()
+
+    def _unless_ended(self, function: Callable[[], object]) -> object:
+        return None if self.must_end else function()
+
+    def resume(self) -> None:
+        """Takes the thread on to its next wait, or its end. Called in trio's thread, which stands still meanwhile."""
+        self.wake = trio.Event()
+        self._may_run.release()
+        if not self._is_parked.acquire(timeout=_REAL_TIME_MAX_S):
+            raise LocalProtocolError(f"thread '{self.name}' waits for something that the simulation does not know of")
+        if self.outcome is not None:
+            self._thread.join()
+
+    def park(self, deadline_s: float) -> None:
+        """Waits until that time, or `Lockstep.wake`. Called in this thread."""
+        self.deadline_s = deadline_s
+        self._is_parked.release()
+        self._may_run.acquire()
+        if self.must_end:
+            raise _Ended
+
+    # -- as a thread ----------------------------------------
+
+    def join(self, timeout: float | None = None) -> None:
+        """As `Thread.join`: called in another thread of these."""
+        self._owner.wait_until(lambda: self.outcome is not None, timeout)
+
+    def is_alive(self) -> bool:
+        """As `Thread.is_alive`."""
+        return self.outcome is None
+
+
+class Lockstep(Threads):
+    """All such threads of one run. `left` says which of them had not ended by themselves."""
+
+    def __init__(self, nursery: trio.Nursery, clock: trio.abc.Clock) -> None:
+        self.left: list[str] = []
+        self._nursery = nursery
+        self._clock = clock
+        self._alive: dict[LockstepThread, None] = {}
+        self._current: LockstepThread | None = None
+        self._waiting: dict[LockstepThread, Callable[[], bool]] = {}  # for what other threads or trio's may do
+        self._unstarted: deque[tuple[LockstepThread, bool]] = deque()  # and whether what it raises ends the run
+
+    # -- waiting, in one of the threads ----------------------------------------
+
+    @property
+    def is_in_thread(self) -> bool:
+        """Whether the caller runs in one of these threads, and not in trio's."""
+        return self._current is not None
+
+    def sleep(self, duration_s: float) -> None:
+        """Waits so long. In trio's thread, which can't wait, it passes at once."""
+        if self._current is not None:
+            self._current.park(self.clock_s() + duration_s)
+
+    def wait_until(self, predicate: Callable[[], bool], timeout_s: float | None = None) -> bool:
+        """Waits until this is true, or the timeout has passed; returns what it says."""
+        thread = self._current
+        if thread is None:
+            raise LocalProtocolError("trio's thread may not wait for another one")
+        deadline_s = math.inf if timeout_s is None else self.clock_s() + timeout_s
+        while not predicate() and self.clock_s() < deadline_s:
+            self._waiting[thread] = predicate
+            try:
+                thread.park(deadline_s)
+            finally:
+                del self._waiting[thread]
+        return predicate()
+
+    def changed(self) -> None:
+        """Something happened that threads may wait for. What a thread does is looked at when it is parked."""
+        if self._current is None:
+            for thread, predicate in self._waiting.items():
+                if predicate():
+                    thread.wake.set()
+
+    # -- as threads ----------------------------------------
+
+    def start(self, name: str, function: Callable[[], object]) -> LockstepThread:
+        """As `Threads.start`."""
+        thread = LockstepThread(self, name, function)
+        self._alive[thread] = None
+        self._unstarted.append((thread, True))
+        self._start_tasks()
+        return thread
+
+    async def run(
+        self,
+        function: Callable[..., T],
+        *arguments: object,
+        abandon_on_cancel: bool = False,
+        limiter: trio.CapacityLimiter | None = None,
+    ) -> T:
+        """As `Threads.run`."""
+        await trio.lowlevel.checkpoint_if_cancelled()
+        thread = LockstepThread(self, "call", lambda: function(*arguments))
+        if limiter is not None:
+            await limiter.acquire_on_behalf_of(thread)
+        self._alive[thread] = None
+        self._unstarted.append((thread, False))
+        self._start_tasks()
+        if limiter is not None:
+            self._nursery.start_soon(self._give_back, thread, limiter)
+        with trio.CancelScope(shield=not abandon_on_cancel):
+            await thread.ended.wait()
+        assert thread.outcome is not None
+        return cast("T", thread.outcome.unwrap())
+
+    async def _give_back(self, thread: LockstepThread, limiter: trio.CapacityLimiter) -> None:
+        await thread.ended.wait()
+        limiter.release_on_behalf_of(thread)
+
+    def _start_tasks(self) -> None:
+        while self._unstarted and self._current is None:  # else when the thread that starts it is parked
+            thread, raises = self._unstarted.popleft()
+            self._nursery.start_soon(self._take_on, thread, raises)
+
+    async def _take_on(self, thread: LockstepThread, raises: bool) -> None:
+        """Lets a thread run whenever it may, until it has ended."""
+        while thread.outcome is None:
+            with trio.move_on_at(thread.deadline_s):
+                await thread.wake.wait()
+            self._resume(thread)
+        del self._alive[thread]
+        thread.ended.set()
+        if raises:
+            thread.outcome.unwrap()
+
+    def _resume(self, thread: LockstepThread) -> None:
+        self._current = thread
+        try:
+            thread.resume()
+        finally:
+            self._current = None
+        self._start_tasks()
+        self.changed()
+
+    def end(self) -> None:
+        """Ends all threads where they are parked."""
+        for thread in list(self._alive):
+            self.left.append(thread.name)
+            thread.must_end = True
+            while thread.outcome is None:
+                self._resume(thread)
+
+    def wakes(self) -> Wakes:
+        """As `Threads.wakes`."""
+        return _LockstepQueue(self)
+
+    def condition(self) -> Condition:
+        """As `Threads.condition`."""
+        return _LockstepCondition(self)
+
+    def clock_s(self) -> float:
+        """Virtual time."""
+        return self._clock.current_time()
+
+
+class _LockstepQueue(Wakes):
+    def __init__(self, lockstep: Lockstep) -> None:
+        self._lockstep = lockstep
+        self._items: deque[bool] = deque()
+
+    def put(self, item: bool, /) -> None:
+        self._items.append(item)
+        self._lockstep.changed()
+
+    def get(self) -> bool:
+        self._lockstep.wait_until(lambda: bool(self._items))
+        return self._items.popleft()
+
+
+class _LockstepCondition(Condition):
+    """Nobody else runs while somebody holds it: there is nothing to lock."""
+
+    def __init__(self, lockstep: Lockstep) -> None:
+        self._lockstep = lockstep
+
+    def notify_all(self) -> None:
+        self._lockstep.changed()
+
+    def wait_for(self, predicate: Callable[[], bool], timeout: float | None = None) -> bool:
+        return self._lockstep.wait_until(predicate, timeout)
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        pass
+
+
+@asynccontextmanager
+async def lockstep() -> AsyncIterator[Lockstep]:
+    """The threads of this trio run. On leaving, those that have not ended by themselves are ended, and told in `left`."""
+    async with trio.open_nursery() as nursery:
+        made = Lockstep(nursery, trio.lowlevel.current_clock())
+        try:
+            yield made
+        finally:
+            made.end()
+            nursery.cancel_scope.cancel()

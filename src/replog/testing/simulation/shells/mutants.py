@@ -1,0 +1,204 @@
+"""Known bugs of shells, put back one by one: what proves that the simulation of the shells would find them.
+
+Most were made, and mended, while replog was written, or are the classic ones of such systems. `seeds` is how many seeds,
+from 0 on, at most are needed to find each.
+"""
+
+from __future__ import annotations
+
+from replog.bookie import upkeep
+from replog.bookie.commits import GroupCommit
+from replog.bookie.server import BookieServer
+from replog.client.reader import LedgerScan
+from replog.client.sending import BatchSender
+from replog.client.writer import LedgerWriter
+from replog.errors import LocalProtocolError
+from replog.log import catalog
+from replog.log.reader import LogReader
+from replog.log.records import LogRecords
+from replog.testing.simulation.mutation import Mutant, Patch
+
+SHELL_MUTANTS = (
+    Mutant(
+        "acknowledged-before-durable",
+        "B1",
+        "the group commit answers a group when the one before it is durable",
+        (
+            Patch(
+                GroupCommit,
+                "_commit_mutations",
+                "        self.storage.commit(mutations)",
+                "        late, self.late = getattr(self, 'late', []), list(mutations)\n"
+                "        self.storage.commit(late)",
+            ),
+        ),
+        3,
+    ),
+    Mutant(
+        "fence-answered-early",
+        "R3",
+        "a fence is answered when it is accepted, not when it is durable",
+        (
+            Patch(
+                BookieServer,
+                "_accept",
+                "    known = ledger.last_add_confirmed",
+                "    if type(request).__name__ == 'FenceRequest':\n"
+                "        accepted = ledger.accept(request)\n"
+                "        reply([ledger.answer(accepted, [])])\n"
+                "        self._commits.put(Work(ledger, accepted, lambda responses: None, size_bytes))\n"
+                "        return\n"
+                "    known = ledger.last_add_confirmed",
+            ),
+        ),
+        3,
+    ),
+    Mutant(
+        "any-answer-counts",
+        "W2",
+        "a bookie that refuses an add is counted as one that stored it",
+        (
+            Patch(
+                BatchSender,
+                "_add_answered",
+                "answer.status is Status.OK",
+                "answer.status is not Status.FENCED",
+            ),
+        ),
+        12,
+        strategy="disks",
+    ),
+    Mutant(
+        "published-too-early",
+        "W5",
+        "the last add pushed is published as the last add confirmed",
+        (
+            Patch(
+                BatchSender,
+                "_supervise",
+                "is_idle = not self._confirmations.in_flight and entries_sent == self.entries_sent",
+                "is_idle = True",
+            ),
+            Patch(
+                BatchSender,
+                "_send_last_add_confirmed",
+                "self._term, effect.last_add_confirmed",
+                "self._term, self.last_add_pushed",
+            ),
+        ),
+        40,
+        strategy="network",
+    ),
+    Mutant(
+        "failure-taken-for-confirmed",
+        "W4",
+        "an append that was woken by its writer's failure returns as if it was confirmed",
+        (
+            Patch(
+                LedgerWriter,
+                "append",
+                "    if self._confirmations.confirmed < entry_id:\n        self.check_usable()\n",
+                "",
+            ),
+        ),
+        5,
+    ),
+    Mutant(
+        "conflict-taken-for-written",
+        "L1",
+        "a leader serves though its change of the log's record met a conflict",
+        (
+            Patch(
+                LogRecords,
+                "_write",
+                "machine.log_conflict()",
+                "machine.log_written((expected or 0) + 1)",
+            ),
+        ),
+        4,
+    ),
+    Mutant(
+        "deleted-before-cas",
+        "L3",
+        "trimming deletes the ledgers, then changes the log's record",
+        (
+            Patch(
+                catalog,
+                "trim",
+                "    machine.start()",
+                "    machine.start()\n"
+                "    for segment in metadata.segments:\n"
+                "        if segment.number < before.segment:\n"
+                "            await ledgers.delete(segment.ledger_id)",
+            ),
+        ),
+        20,
+    ),
+    Mutant(
+        "garbage-listed-first",
+        "B6",
+        "garbage collection lists the metadata, which takes a while, then what is here, and does not look again",
+        (
+            Patch(
+                upkeep,
+                "collect_garbage",
+                "    here = await bookie.call(bookie.storage.ledger_ids)\n",
+                "    from replog.metadata import list_ledger_ids\n"
+                "    import trio\n"
+                "    listed = await list_ledger_ids(metastore)\n"
+                "    await trio.sleep(0.1)\n"
+                "    here = await bookie.call(bookie.storage.ledger_ids)\n",
+            ),
+            Patch(
+                upkeep,
+                "collect_garbage",
+                "in await _missing(here, metastore):\n        if await _is_absent(ledger_id, metastore):",
+                "in here:\n        if ledger_id not in listed:",
+            ),
+        ),
+        5,
+    ),
+    Mutant(
+        "cancelled-read-loses",
+        "L6",
+        "a read that is cancelled just when it has taken entries out loses them",
+        (
+            Patch(
+                LedgerScan,
+                "take",
+                "await trio.lowlevel.cancel_shielded_checkpoint()",
+                "await trio.lowlevel.checkpoint()",
+            ),
+        ),
+        12,
+    ),
+    Mutant(
+        "reader-skips-segments",
+        "L6",
+        "a reader that is several ledgers behind goes on with the last one",
+        (Patch(LogReader, "_open_next", "await self._open(following[0])", "await self._open(following[-1])"),),
+        3,
+    ),
+    Mutant(
+        "reader-leaves-early",
+        "L6",
+        "a reader goes on to the next ledger as soon as somebody recovers this one",
+        (
+            Patch(
+                LogReader,
+                "_at_end_of_known",
+                "if scan.is_at_end:",
+                "if scan.is_at_end or scan.metadata.state is not LedgerState.OPEN:",
+            ),
+        ),
+        3,
+    ),
+)
+
+
+def shell_mutant_named(name: str) -> Mutant:
+    """The mutant of this name."""
+    for mutant in SHELL_MUTANTS:
+        if mutant.name == name:
+            return mutant
+    raise LocalProtocolError(f"no mutant {name!r}; known: {', '.join(mutant.name for mutant in SHELL_MUTANTS)}")

@@ -1,0 +1,278 @@
+"""One run of the shells: the storm, the calm in which everything must work again, and the verdict."""
+
+from __future__ import annotations
+
+import threading
+import traceback
+from collections import Counter
+
+import attrs
+import outcome
+import trio
+
+from replog.api import Client
+from replog.bookie.threads import use_threads
+from replog.config import BookieOptions, ClientOptions
+from replog.errors import LogNotFoundError
+from replog.metadata import ledger_key_path
+from replog.protocol.messages import Request, Response
+from replog.protocol.quorum import Quorum
+from replog.testing.simulation.shells.lockstep import Lockstep, lockstep
+from replog.testing.simulation.shells.metastore import MetastoreServer
+from replog.testing.simulation.shells.network import Network
+from replog.testing.simulation.shells.oracle import NAMED, Copies, check_answer, leaves
+from replog.testing.simulation.shells.processes import Clients, SimulatedBookie
+from replog.testing.simulation.shells.scheduling import Livelock, run
+from replog.testing.simulation.shells.weather import Weather
+from replog.testing.simulation.shells.workload import LOG, PASSWORD, SHORT_LIVED_LOG, Workload
+from replog.testing.simulation.shells.world import Violation, World
+
+OPTIONS = ClientOptions(
+    add_timeout_s=0.5,
+    read_timeout_s=0.5,
+    speculative_read_after_s=0.1,
+    add_quorum_timeout_s=4.0,
+    bookie_retry_after_s=0.4,
+    metastore_timeout_s=2.0,
+    takeover_timeout_s=8.0,
+    recovery_timeout_s=4.0,
+    connect_timeout_s=1.0,
+    in_flight_bytes_max=2000,
+    batch_bytes_max=300,
+    roll_entries=40,
+)
+QUORUMS = [Quorum(3, 3, 2), Quorum(3, 2, 2), Quorum(4, 3, 2), Quorum(5, 3, 2)]
+BOOKIES = 6
+_STORM_S = 4.0
+_ENDING_MAX_S = 60.0  # for all actors to end what they do, once the storm is over
+_SETTLING_S = 8.0  # until bookies that were full take entries again, and nobody is avoided any more
+_CALM_MAX_S = 60.0  # for everything to work again
+_STEPS_NOW_MAX = 200_000  # of tasks, while no time passes
+
+
+@attrs.frozen
+class ShellResult:
+    """How a run went. Two runs of a seed have the same digest, or the simulation is broken."""
+
+    seed: int
+    strategy: str
+    violation: Violation | None
+    digest: str
+    steps: int
+    coverage: Counter[str]
+
+
+class _Run:
+    def __init__(self, seed: int, transcript: list[str] | None, strategy: str | None) -> None:
+        self.seed = seed
+        self._given_strategy = strategy
+        self.transcript = transcript
+        self.world: World | None = None
+        self.strategy = ""
+        self.steps = 0
+
+    async def main(self) -> None:
+        """The whole run."""
+        threads_before = threading.active_count()
+        with trio.CancelScope() as scope:
+            livelock = Livelock(scope, _STEPS_NOW_MAX)
+            trio.lowlevel.add_instrument(livelock)
+            async with lockstep() as threads:
+                use_threads(threads)
+                await self._in_world(threads)
+        self.steps = livelock.steps
+        assert self.world is not None
+        if livelock.is_found:
+            self.world.violated("W6", "tasks go on for ever, and no time passes")
+        if threads.left and not self.world.violations:
+            self.world.violated("threads", f"left behind: {', '.join(threads.left)}")
+        if threading.active_count() > threads_before:
+            self.world.violated("threads", f"{threading.active_count() - threads_before} are left")
+
+    async def _in_world(self, threads: Lockstep) -> None:
+        async with trio.open_nursery() as nursery:
+            world = self.world = World(self.seed, nursery, threads, self.transcript)
+            nursery.start_soon(world.run)
+            await self._simulate(world)
+            nursery.cancel_scope.cancel()
+
+    async def _simulate(self, world: World) -> None:
+        chance = world.stream("set-up")
+        network = Network(world)
+        metastore = MetastoreServer(network)
+        options = BookieOptions(
+            storage="memory",
+            commit_bytes_max=chance.choice((300, 2000, 1 << 20)),
+            commit_inline_when_idle=chance.random() < 0.3,
+            garbage_collection_interval_s=chance.choice((0.5, 2.0)),
+            close_timeout_s=5.0,
+        )
+        bookies = [SimulatedBookie(number, network, metastore, options) for number in range(BOOKIES)]
+        _watch(network, metastore, bookies)
+        clients = Clients(network, metastore, OPTIONS, chance.choice(QUORUMS))
+        for bookie in bookies:
+            await bookie.start()
+        weather = Weather(network, metastore, bookies, clients, self._given_strategy)
+        self.strategy = weather.strategy
+        workload = Workload(world, clients, Copies(world, [bookie.disk for bookie in bookies]))
+        await _storm(world, weather, workload)
+        if not world.violations:
+            await _judge(world, _Calm(world, clients, workload, bookies))
+        for bookie in bookies:
+            await bookie.leave()
+
+
+def _watch(network: Network, metastore: MetastoreServer, bookies: list[SimulatedBookie]) -> None:
+    """Has the oracle look at what bookies answer and drop."""
+    disks = {bookie.name: bookie.disk for bookie in bookies}
+    world = network.world
+
+    def on_answer(process: str, request: Request, response: Response) -> None:
+        check_answer(world, disks[process.partition(".")[0]], request, response)
+
+    def on_drop(ledger_id: int) -> None:
+        world.count("ledger dropped")
+        if metastore.inner._store.version(ledger_key_path(ledger_id)) is not None:
+            world.violated("B6", f"ledger {ledger_id} exists, and a bookie drops it")
+
+    network.on_answer = on_answer
+    for disk in disks.values():
+        disk.on_drop = on_drop
+
+
+async def _storm(world: World, weather: Weather, workload: Workload) -> None:
+    """Everybody acts while the weather is bad, then comes to an end."""
+    async with trio.open_nursery() as nursery:
+        for role, act, count in (
+            ("leader", workload.lead, 3),
+            ("archive", workload.archivist, 1),
+            ("follower", workload.follow, 2),
+            ("reader", workload.read, 1),
+            ("writer", workload.write_ledger, 2),
+            ("recovery", workload.recover_ledgers, 1),
+            ("looker", workload.read_ledgers, 1),
+            ("brief", workload.write_short_lived, 1),
+            ("deleter", workload.delete_short_lived, 1),
+        ):
+            for _ in range(count):
+                nursery.start_soon(workload.play, role, act)
+        nursery.cancel_scope.deadline = trio.current_time() + _STORM_S + _ENDING_MAX_S
+        await weather.run(_STORM_S)
+        workload.is_stopping = True
+        world.tell("weather", "is calm")
+        nursery.cancel_scope.deadline = trio.current_time() + _ENDING_MAX_S
+    if nursery.cancel_scope.cancelled_caught:
+        world.violated("W6", f"somebody did not end within {_ENDING_MAX_S} s of calm")
+
+
+async def _judge(world: World, calm: _Calm) -> None:
+    """In the calm nothing may fail, or take long."""
+    problems: list[str] = []
+    with trio.move_on_after(_CALM_MAX_S) as scope:
+        try:
+            await calm.judge()
+        except* NAMED as group:
+            problems += [f"in the calm, {type(error).__name__}: {error}" for error in leaves(group)]
+    if scope.cancelled_caught:
+        problems.append(f"in the calm not everything worked again within {_CALM_MAX_S} s")
+    for problem in problems:
+        world.violated("W6", problem)
+
+
+class _Calm:
+    """After the storm: everything works, and what is there is what must be."""
+
+    def __init__(
+        self,
+        world: World,
+        clients: Clients,
+        workload: Workload,
+        bookies: list[SimulatedBookie],
+    ) -> None:
+        self._world = world
+        self._clients = clients
+        self._workload = workload
+        self._bookies = bookies
+
+    async def judge(self) -> None:
+        """Uses everything once more, and compares."""
+        for bookie in self._bookies:
+            await bookie.start()
+        await trio.sleep(_SETTLING_S)
+        async with self._clients.client("judge") as (client, _):
+            await self._judge_log(client)
+            await self._judge_ledgers(client)
+            await self._judge_what_is_left(client)
+
+    async def _judge_log(self, client: Client) -> None:
+        oracle, archive = self._workload.log, self._workload.archive
+        async with client.write_log(LOG) as log:
+            leader = oracle.serving(log.segment)
+            end = await log.append(b"end#0")
+            leader.confirmed(end, b"end#0", called_when_deposed=False)
+            async with client.read_log(LOG, after=archive[-1] if archive else None, follow=True) as reader:
+                while not archive or archive[-1] < end:
+                    record = await reader.receive()
+                    oracle.read(archive, record.position, record.data)
+        history = [(position, oracle.seen[position]) for position in archive]
+        oracle.judge(history)
+        async with client.read_log(LOG) as reader:
+            final = [(record.position, record.data) async for record in reader]
+        if not final or final != history[-len(final) :]:
+            self._world.violated("L6", "what is read in the end is not the end of what was read all along")
+
+    async def _judge_ledgers(self, client: Client) -> None:
+        for oracle in self._workload.ledgers:
+            metadata = await client.recover_ledger(oracle.ledger_id, password=PASSWORD)
+            assert metadata.last_entry_id is not None
+            oracle.closed(metadata.last_entry_id)
+            async with client.open_ledger(oracle.ledger_id, password=PASSWORD) as reader:
+                oracle.judge([entry.data async for entry in reader])
+
+    async def _judge_what_is_left(self, client: Client) -> None:
+        """Which ledgers there are, and what bookies keep of others."""
+        known = {oracle.ledger_id for oracle in self._workload.ledgers}
+        for name in await client.logs():
+            metadata, _ = await client._logs.get(name)
+            known.update(segment.ledger_id for segment in metadata.segments)
+        for ledger_id in await client.ledgers():
+            if ledger_id not in known:
+                await self._judge_leak(client, ledger_id)
+        for oracle in self._workload.ledgers[::2]:
+            await client.delete_ledger(oracle.ledger_id)
+        try:
+            await client.delete_log(SHORT_LIVED_LOG)
+        except LogNotFoundError:
+            self._world.count("short-lived log was gone")
+        existing = set(await client.ledgers())
+        for bookie in self._bookies:
+            assert bookie.served is not None
+            await bookie.served.collect_garbage()
+            kept = [ledger_id for ledger_id in bookie.disk.ledger_ids() if ledger_id not in existing]
+            if kept:
+                self._world.violated("B6", f"{bookie.name} keeps deleted ledgers: {kept}")
+
+    async def _judge_leak(self, client: Client, ledger_id: int) -> None:
+        """A ledger that no log names: whoever made it must have been cancelled or killed, or have failed."""
+        metadata, _ = await client._ledgers.records.get(ledger_id)
+        process = metadata.custom.get("process", "")
+        if process not in self._workload.unclean and process and not self._workload.trims_failed:
+            self._world.violated("L1", f"ledger {ledger_id} of {process}, which ended well, is named by no log")
+        self._world.count("ledger left behind")
+
+
+def simulate_shells(seed: int, transcript: list[str] | None = None, strategy: str | None = None) -> ShellResult:
+    """Runs a seed; with `transcript`, writes down all that happens. `strategy` is one of `STRATEGIES`, in place of what
+    the seed says. Not to be called inside of a trio run."""
+    one = _Run(seed, transcript, strategy)
+    ended = outcome.capture(run, seed, one.main)
+    world = one.world
+    assert world is not None
+    if isinstance(ended, outcome.Error):
+        if not isinstance(ended.error, Exception):
+            raise ended.error
+        if transcript is not None:
+            transcript += "".join(traceback.format_exception(ended.error)).splitlines()
+        world.violations.append(Violation("bug", f"{type(ended.error).__name__}: {ended.error!r}"))
+    violation = world.violations[0] if world.violations else None
+    return ShellResult(seed, one.strategy, violation, world.digest, one.steps, world.coverage)
