@@ -15,6 +15,7 @@ from typing import NoReturn
 import typer
 
 from replog.cli import bookie, bookies, demo, inspect, ledger, log, plugins
+from replog.cli.cluster.command import cluster
 from replog.cli.ending import status_of
 from replog.cli.top import command as top
 
@@ -26,6 +27,7 @@ app = typer.Typer(
     help="An embeddable replicated log. Exit status: 0 well, 1 failed, 2 wrong usage, 128 + n stopped by signal n.",
 )
 app.command()(demo.demo)
+app.command()(cluster)
 app.command()(top.top)
 app.command()(plugins.plugins)
 app.command()(plugins.version)

@@ -1,0 +1,1 @@
+"""`replog cluster`: a cluster of bookie processes on this machine, for development."""

@@ -1,0 +1,231 @@
+"""The bookies of a local cluster: processes that are started, watched, started again when they die, and never left behind.
+
+Each is `replog bookie`, as anybody would run it, in a session of its own: a Ctrl-C comes to the cluster alone, which asks them to
+leave in order. If the cluster itself is killed, the kernel kills them (`replog.children`).
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import signal
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import attrs
+import trio
+
+from replog.children import running_child
+from replog.config import BackendURL
+from replog.errors import ConfigError, ReplogError
+
+_LEAVE_S = 30.0  # then it is killed
+_WAIT_MIN_S, _WAIT_MAX_S = 1.0, 30.0  # before one that died is started again
+_LONG_S = 60.0  # one that served for so long begins to wait anew
+_LINE_BYTES_MAX = 64 << 10
+_LOG_BYTES_MAX = 16 << 20
+_LOGS = "logs"
+
+
+class ClusterFailedError(ReplogError):
+    """A bookie of a local cluster can't serve, or did not leave in order. Retry: after what it said is mended."""
+
+
+class State(enum.Enum):
+    """How a bookie's process is."""
+
+    STARTING = "starting"
+    SERVING = "serving"
+    WAITING = "waiting"  # it died, and is started again soon
+    DEAD = "dead"
+    LEAVING = "leaving"
+    LEFT = "left"
+
+
+@attrs.define
+class Member:
+    """One bookie, and what is known of it now. `problem` is why it is not well, for people."""
+
+    name: str
+    directory: Path
+    state: State = State.STARTING
+    bookie_id: str = ""
+    address: str = ""
+    pid: int = 0
+    restarts: int = 0
+    problem: str = ""
+
+    def to_json(self) -> dict[str, object]:
+        """For programs."""
+        return {
+            "name": self.name,
+            "state": self.state.value,
+            "bookie": self.bookie_id,
+            "address": self.address,
+            "pid": self.pid or None,
+            "restarts": self.restarts,
+            "problem": self.problem,
+        }
+
+
+@attrs.frozen
+class Plan:
+    """What is started: so many bookies below a directory. `assignments` are for `--set`."""
+
+    directory: Path
+    bookies: int
+    storage: str = "files"
+    restarts: bool = True
+    assignments: Sequence[str] = ()
+
+    @property
+    def metastore(self) -> str:
+        """Where they announce themselves."""
+        return BackendURL("lmdb", str(self.directory / "metadata")).with_secrets()
+
+
+class Members:
+    """The bookies of a plan. `tell` is called whenever one of them changes."""
+
+    def __init__(self, plan: Plan, tell: Callable[[Member], None]) -> None:
+        self.members = [Member(f"bookie-{each}", plan.directory / f"bookie-{each}") for each in range(plan.bookies)]
+        self._plan = plan
+        self._tell = tell
+        self._leaving = trio.Event()
+        self._failure: ReplogError | None = None
+        self._served = trio.Event()  # all of them, at least once
+
+    async def run(self) -> None:
+        """Runs them until `leave`. Raises `ClusterFailedError`, or `ConfigError` if that is why one can't serve: then none of
+        them is left."""
+        (self._plan.directory / _LOGS).mkdir(exist_ok=True)
+        async with trio.open_nursery() as nursery:
+            for each in self.members:
+                nursery.start_soon(self._keep, each)
+        if self._failure is not None:
+            raise self._failure
+        failed = [each for each in self.members if each.state is State.DEAD]
+        if failed:
+            raise ClusterFailedError("; ".join(f"{each.name}: {each.problem}" for each in failed))
+
+    async def served(self) -> None:
+        """Returns when each of them has come to serve."""
+        await self._served.wait()
+
+    def leave(self) -> None:
+        """Asks all of them to leave; `run` ends when they have."""
+        self._leaving.set()
+
+    # -- one of them ------------------------------------------------------------------------------------------------
+
+    def _turn(self, member: Member, state: State, problem: str = "") -> None:
+        member.state, member.problem = state, problem
+        self._tell(member)
+        if all(each.bookie_id for each in self.members):
+            self._served.set()
+
+    async def _keep(self, member: Member) -> None:
+        wait_s = _WAIT_MIN_S
+        while True:
+            began_s = trio.current_time()
+            self._turn(member, State.STARTING)
+            status = await self._run_once(member)
+            problem = member.problem or _ending(status)
+            if self._leaving.is_set():
+                if status == -signal.SIGTERM:  # it had not begun to listen to signals: there was nothing to leave
+                    status = 0
+                self._turn(member, State.DEAD if status else State.LEFT, problem if status else "")
+                return
+            if not member.bookie_id:
+                words = f"{member.name} can't serve: {problem}"
+                self._failure = self._failure or (ConfigError(words) if status == 2 else ClusterFailedError(words))
+                self._turn(member, State.DEAD, problem)
+                self.leave()
+                return
+            if not self._plan.restarts:
+                self._turn(member, State.DEAD, problem)
+                await self._leaving.wait()
+                return
+            wait_s = _WAIT_MIN_S if trio.current_time() - began_s > _LONG_S else min(wait_s, _WAIT_MAX_S)
+            self._turn(member, State.WAITING, f"{problem}; it is started again in {wait_s:g} s")
+            with trio.move_on_after(wait_s):
+                await self._leaving.wait()
+                self._turn(member, State.LEFT, problem)
+                return
+            wait_s *= 2
+            member.restarts += 1
+
+    async def _run_once(self, member: Member) -> int:
+        plan = self._plan
+        arguments = ["replog.cli", "bookie", "--metastore", plan.metastore, "--data", str(member.directory)]
+        arguments += ["--listen", "127.0.0.1:0", "--storage", plan.storage, "--log-format", "json"]
+        for each in plan.assignments:
+            arguments += ["--set", each]
+        async with running_child(arguments, stderr=subprocess.PIPE) as process, trio.open_nursery() as nursery:
+            member.pid = process.pid
+            nursery.start_soon(self._end_when_leaving, process, member)
+            with self._log(member) as file:
+                assert process.stderr is not None
+                lines = _Lines(lambda line: self._said(member, line))
+                while data := await process.stderr.receive_some():
+                    if file.tell() < _LOG_BYTES_MAX:
+                        file.write(data)
+                    lines.feed(bytes(data))
+            status = await process.wait()
+            nursery.cancel_scope.cancel()
+        member.pid = 0
+        return status
+
+    def _log(self, member: Member) -> BinaryIO:
+        return open(self._plan.directory / _LOGS / f"{member.name}.log", "ab", buffering=0)
+
+    async def _end_when_leaving(self, process: trio.Process, member: Member) -> None:
+        await self._leaving.wait()
+        self._turn(member, State.LEAVING)
+        process.terminate()
+        await trio.sleep(_LEAVE_S)
+        member.problem = f"it did not leave within {_LEAVE_S:g} s, and was killed"
+        process.kill()
+
+    def _said(self, member: Member, line: bytes) -> None:
+        fields = _fields(line)
+        event = fields.get("event")
+        if event == "serving":
+            member.bookie_id = str(fields.get("bookie", ""))
+            member.address = ", ".join(fields.get("listen", ()))
+            self._turn(member, State.SERVING)
+        elif event == "failed":
+            member.problem = str(fields.get("problem", ""))
+        elif fields.get("level") in ("error", "critical"):
+            self._turn(member, member.state, str(fields.get("problem", event)))
+        elif not fields and line.startswith(b"replog: "):
+            member.problem = line[len(b"replog: ") :].decode(errors="replace")
+
+
+class _Lines:
+    """Cuts what comes into lines; one that is too long is none."""
+
+    def __init__(self, take: Callable[[bytes], None]) -> None:
+        self._take = take
+        self._rest = b""
+
+    def feed(self, data: bytes) -> None:
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            self._take(line)
+        if len(self._rest) > _LINE_BYTES_MAX:
+            self._rest = b""
+
+
+def _fields(line: bytes) -> dict[str, Any]:
+    try:
+        found: Any = json.loads(line)
+    except ValueError:  # words of the interpreter, say: they are in the log
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _ending(status: int) -> str:
+    return f"it was killed by signal {-status}" if status < 0 else f"it ended with status {status}"
