@@ -236,6 +236,8 @@ class Listener:
 
     async def _tell(self, stream: Stream, reason: str, *, in_clear: bool) -> None:
         """The last words to somebody who is refused. What TLS has to say was said."""
+        if not reason and not isinstance(stream, TlsStream):
+            return
         if reason:
             refuse = wire.encode_greeting(wire.Refuse(reason, retry=False))
             if in_clear and isinstance(stream, TlsStream):
