@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import struct
+from typing import Any
 
 import pytest
 import trio
@@ -18,6 +19,9 @@ from replog.protocol.messages import (
     Response,
     Status,
 )
+from replog.protocol.wire import FrameSplitter
+from replog.transports.tcp.options import TcpOptions
+from replog.transports.tcp.session import Budget, Session
 from tests.transports.tcp.kit import (
     FRAME_BYTES_MAX,
     KEY,
@@ -101,14 +105,14 @@ async def test_what_is_sent_in_one_piece_is_answered_as_far_as_there_is_room(
     """A bookie that answers at once, from memory, must not have to keep a thousand answers of a mebibyte."""
     handler = Handler(large_answer)
     async with listening(handler, connection_bytes_max=4 * MIB) as listener, raw_client(listener.address) as client:
-        client.say(*[read(number, MIB) for number in range(500)])
+        client.say(*[read(number, MIB) for number in range(100)])
         (session,) = listener._sessions
         answers: list[Response] = []
-        while len(answers) < 500:
+        while len(answers) < 100:
             answers += await client.answers(1)
             assert session._charged_bytes <= 5 * MIB + 4096
-        assert [answer.request_id for answer in answers] == list(range(500))
-        assert [request.request_id for request in handler.requests] == list(range(500))
+        assert [answer.request_id for answer in answers] == list(range(100))
+        assert [request.request_id for request in handler.requests] == list(range(100))
         assert all(answer.batches == (LARGE,) for answer in answers)
 
 
@@ -218,36 +222,38 @@ async def test_half_messages_that_never_end_hold_others_up_for_a_bounded_time(
             await honest.answers(1)
 
 
+class SlowStream:
+    """What a session looks at: a peer that takes some bytes each second of what waits."""
+
+    def __init__(self, waiting_bytes: int) -> None:
+        self.waiting_bytes = waiting_bytes
+        self.taken_bytes = 0
+        self.is_closed = False
+
+    def take(self, size_bytes: int) -> None:
+        self.waiting_bytes -= size_bytes
+        self.taken_bytes += size_bytes
+
+
+@pytest.mark.parametrize(
+    ("bytes_per_s", "is_room_scarce", "stays"), [(1, False, True), (1, True, False), (40, True, True)]
+)
 async def test_who_takes_a_byte_now_and_then_loses_its_room_when_others_need_it(
-    autojump_clock: trio.testing.MockClock,
+    bytes_per_s: int, is_room_scarce: bool, stays: bool, autojump_clock: trio.testing.MockClock
 ) -> None:
-    handler = Handler(large_answer)
-    options = {
-        "connection_bytes_max": 8 * MIB,
-        "total_bytes_max": 8 * MIB,
-        "transfer_timeout_s": 30.0,
-        "silence_max_s": 1000.0,
-    }
-    async with listening(handler, **options) as listener, raw_client(listener.address) as slow:
-        slow.say(*[read(number, MIB) for number in range(100)])
-        await settled()
-        (session,) = listener._sessions
-
-        async def trickle() -> None:
-            while await slow.stream.receive():  # noqa: ASYNC110 - it is slow on purpose
-                await trio.sleep(10)
-
-        async with trio.open_nursery() as nursery:
-            slow.stream._receive_bytes = MIB
-            nursery.start_soon(trickle)
-            await settled(100)
-            assert session in listener._sessions  # nobody needs it
-            async with raw_client(listener.address) as honest:
-                honest.say(read(1, MIB))
-                with trio.fail_after(35):
-                    await honest.answers(1)
+    stream: Any = SlowStream(1000)
+    options = TcpOptions(transfer_timeout_s=30.0, silence_max_s=1000.0)
+    session = Session(stream, FrameSplitter(FRAME_BYTES_MAX), Handler(), None, options, Budget(1 << 30))
+    for second in range(100):
+        stream.take(bytes_per_s)
+        if stream.waiting_bytes < 500 and stays:
+            stream.waiting_bytes = 1000  # more is asked for, again and again
+        session.look(float(second), is_room_scarce=is_room_scarce and second > 50)
+        if session.problem:
+            assert 81 <= second <= 83
             assert "room is scarce" in session.problem
-            nursery.cancel_scope.cancel()
+            break
+    assert (session.problem == "") is stays
 
 
 async def test_the_order_of_requests_is_kept_however_they_arrive(autojump_clock: trio.testing.MockClock) -> None:

@@ -39,7 +39,8 @@ def format_address(host: str, port: int) -> str:
 def advertised_address(listened: str, port: int, advertise: str) -> str:
     """What others shall connect to, if this host was listened at and got this port."""
     if advertise:
-        host, wanted_port = parse_address(advertise if ":" in advertise else f"{advertise}:0")
+        has_port = ":" in advertise and not advertise.endswith("]")
+        host, wanted_port = parse_address(advertise if has_port else f"{advertise}:0")
         return format_address(host, wanted_port or port)
     return format_address(socket.getfqdn() if listened in _EVERYWHERE else listened, port)
 
