@@ -15,9 +15,10 @@ from typing import NoReturn
 import typer
 
 from replog.cli import bookie, bookies, demo, inspect, ledger, log, plugins
+from replog.cli.bench import command as bench_command
 from replog.cli.cluster.command import cluster
 from replog.cli.ending import status_of
-from replog.cli.top import command as top
+from replog.cli.top import command as top_command
 
 __all__ = ["app", "main"]
 
@@ -28,7 +29,8 @@ app = typer.Typer(
 )
 app.command()(demo.demo)
 app.command()(cluster)
-app.command()(top.top)
+app.command()(top_command.top)
+app.command()(bench_command.bench)
 app.command()(plugins.plugins)
 app.command()(plugins.version)
 app.add_typer(inspect.app, name="inspect")

@@ -1,0 +1,1 @@
+"""`replog bench`: a load on a cluster, measured from where its clients are."""
