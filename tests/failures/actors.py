@@ -20,7 +20,7 @@ from replog.errors import FencedError, NotEnoughBookiesError, PayloadTooLargeErr
 from replog.log.writer import LogWriter
 from replog.protocol.model import Position
 from replog.testing import History
-from tests.failures.options import CLIENT, LOG, QUORUM, STORAGE, TCP
+from tests.failures.options import CLIENT, LOG, QUORUM
 
 AFTER_FENCED = 5  # appends that a deposed writer tries, each of which must fail
 AGAIN_S = 0.2
@@ -35,9 +35,6 @@ class Config:
     actor: str = ""
     appenders: int = 4
     pause_s: float = 0.02
-    directory: str = ""
-    listen: str = ""
-    advertise: str = ""
     final: str = ""
 
 
@@ -181,19 +178,6 @@ async def finish(config: Config) -> None:
     say(finished=len(final))
 
 
-# -- serving ------------------------------------------------------------------------------------------------------
-
-
-async def serve(config: Config) -> None:
-    """A bookie."""
-    advertise = f"&advertise={config.advertise}" if config.advertise else ""
-    options = replog.BookieOptions(storage=STORAGE, listen=(f"tcp:{config.listen}?{TCP}{advertise}",))
-    bookie = replog.BookieConfig(directory=config.directory, metastore=config.metastore, options=options)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(on_terminate, cancelling(nursery))
-        say(bookie_id=await nursery.start(replog.serve_bookie, bookie))
-
-
 # -- all ----------------------------------------------------------------------------------------------------------
 
 
@@ -218,7 +202,6 @@ ROLES: dict[str, Callable[[Config], Awaitable[None]]] = {
     "writer": write,
     "reader": read,
     "finisher": finish,
-    "bookie": serve,
 }
 
 

@@ -18,7 +18,7 @@ from replog.protocol.model import LedgerState, Position
 from replog.testing import History, TcpProxy, judge, read_histories, serve_proxy
 from replog.testing.history import Event, latencies_s, parse_event, quantile
 from tests.failures.actors import Config
-from tests.failures.options import CLIENT, GOOD_P99_S, LOG, MARGIN_S
+from tests.failures.options import CLIENT, GOOD_P99_S, LOG, MARGIN_S, STORAGE, TCP
 from tests.failures.processes import Process, Starter, starting, until
 
 BOOKIES = 5
@@ -48,7 +48,10 @@ class Bookie:
     """One bookie: the same data and the same address, however often its process dies."""
 
     number: int
-    config: Config
+    directory: Path
+    listen: str
+    advertise: str = ""
+    prefix: Sequence[str] = ()  # before its command
     proxy: TcpProxy | None = None
     process: Process | None = None
     bookie_id: str = ""
@@ -97,8 +100,13 @@ class Cluster:
 
     async def start_bookie(self, bookie: Bookie) -> None:
         """Starts its process, and waits until it serves."""
-        bookie.process = await self.starter.start("bookie", f"bookie-{bookie.number}", bookie.config)
-        bookie.bookie_id = (await bookie.process.says("bookie_id"))["bookie_id"]
+        command = ["replog.cli", "bookie", "--log-format", "json", "--metastore", self.metastore]
+        command += ["--data", str(bookie.directory), "--storage", STORAGE, "--listen", bookie.listen]
+        command += ["--advertise", bookie.advertise] if bookie.advertise else []
+        for name, value in TCP.items():
+            command += ["--set", f"tcp.{name}={value}"]
+        bookie.process = await self.starter.run(f"bookie-{bookie.number}", command, bookie.prefix)
+        bookie.bookie_id = (await bookie.process.says("listen"))["bookie"]
 
     async def start_writer(self, name: str) -> Process:
         """A writer that has taken over."""
@@ -225,11 +233,10 @@ async def cluster(directory: Path, *, proxies: bool = False) -> AsyncIterator[Cl
         client = await stack.enter_async_context(replog.connect(metastore, options=CLIENT))
         made = Cluster(directory, starter, client, metastore)
         for number in range(BOOKIES):
-            listen = f"{HOST}:{free_port()}"
-            bookie = Bookie(number, Config(metastore, directory=str(directory / f"bookie-{number}"), listen=listen))
+            bookie = Bookie(number, directory / f"bookie-{number}", f"{HOST}:{free_port()}")
             if proxies:
-                bookie.proxy = await stack.enter_async_context(serve_proxy(listen, seed=number))
-                bookie.config = attrs.evolve(bookie.config, advertise=bookie.proxy.address)
+                bookie.proxy = await stack.enter_async_context(serve_proxy(bookie.listen, seed=number))
+                bookie.advertise = bookie.proxy.address
             made.bookies.append(bookie)
         async with trio.open_nursery() as nursery:
             for bookie in made.bookies:

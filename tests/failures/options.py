@@ -8,7 +8,12 @@ from replog.protocol.quorum import Quorum
 QUORUM = Quorum(3, 3, 2)
 LOG = "orders"
 SILENCE_MAX_S = 2.0
-TCP = f"silence_max_s={SILENCE_MAX_S}&handshake_timeout_s=1.0&transfer_timeout_s=2.0&drain_timeout_s=1.0"
+TCP = {
+    "silence_max_s": SILENCE_MAX_S,
+    "handshake_timeout_s": 1.0,
+    "transfer_timeout_s": 2.0,
+    "drain_timeout_s": 1.0,
+}
 STORAGE = "files?journal_file_bytes=4MiB&fill_ahead_bytes=256KiB"  # little to write at the start
 
 CLIENT = ClientOptions(
@@ -23,7 +28,7 @@ CLIENT = ClientOptions(
     bookie_retry_after_s=1.0,
     bookie_retry_after_max_s=2.0,
     roll_entries=2000,
-    transports=(f"tcp:?{TCP}",),
+    transports=("tcp:?" + "&".join(f"{name}={value}" for name, value in TCP.items()),),
 )
 
 # What follows from them. A machine that is busy with something else gets its margin, once for each bound.

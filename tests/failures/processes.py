@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -24,14 +24,14 @@ ENDING_S = 15.0
 
 
 class Process:
-    """A process that says things in lines of JSON."""
+    """A process that says things in lines of JSON, among others; all that it says is kept in a file."""
 
-    def __init__(self, name: str, process: trio.Process, errors: Path) -> None:
+    def __init__(self, name: str, process: trio.Process, output: Path) -> None:
         self.name = name
         self.said: list[dict[str, Any]] = []
         self.is_stopped = False
         self._process = process
-        self._errors = errors
+        self._output = output
         self._news = trio.Event()
         self._may_end = False
 
@@ -49,19 +49,22 @@ class Process:
         assert self._process.stdout is not None
         async for data in self._process.stdout:
             *lines, rest = (rest + data).split(b"\n")
-            self.said += map(json.loads, lines)
+            self.said += [json.loads(line) for line in lines if line.startswith(b"{")]
+            with self._output.open("ab") as log:
+                log.writelines(line + b"\n" for line in lines)
             self._tell()
         status = await self._process.wait()
         self._tell()
         if not self._may_end and status != 0:
-            raise AssertionError(f"{self.name} ended by itself, status {status}: {self.errors()}")
+            raise AssertionError(f"{self.name} ended by itself, status {status}: {self.output()}")
 
     def _tell(self) -> None:
         self._news.set()
         self._news = trio.Event()
 
-    def errors(self) -> str:
-        return self._errors.read_text(errors="replace")[-4000:]
+    def output(self) -> str:
+        """The last of all that it said."""
+        return self._output.read_text(errors="replace")[-4000:]
 
     async def says(self, word: str, within_s: float = STARTING_S, *, times: int = 1) -> dict[str, Any]:
         """What it says with this word, for the so-manieth time."""
@@ -72,7 +75,7 @@ class Process:
                 if len(found) >= times:
                     return found[times - 1]
                 await news.wait()
-        raise AssertionError(f"{self.name} did not say {word!r} in {within_s} s, but {self.said[-3:]}: {self.errors()}")
+        raise AssertionError(f"{self.name} did not say {word!r} in {within_s} s, but {self.said[-3:]}: {self.output()}")
 
     def _signal(self, number: int) -> None:
         if self._process.poll() is None:
@@ -104,9 +107,9 @@ class Process:
         """Waits until it has ended in peace."""
         with trio.move_on_after(ENDING_S):
             status = await self._process.wait()
-            assert status == 0, f"{self.name}: status {status}: {self.errors()}"
+            assert status == 0, f"{self.name}: status {status}: {self.output()}"
             return
-        raise AssertionError(f"{self.name} did not end in {ENDING_S} s: {self.errors()}")
+        raise AssertionError(f"{self.name} did not end in {ENDING_S} s: {self.output()}")
 
 
 @attrs.frozen
@@ -117,17 +120,18 @@ class Starter:
     nursery: trio.Nursery
     processes: list[Process] = attrs.Factory(list)
 
-    async def start(self, role: str, name: str, config: Config, prefix: list[str] | None = None) -> Process:
+    async def start(self, role: str, name: str, config: Config, prefix: Sequence[str] = ()) -> Process:
         """An actor of `tests.failures.actors`; `prefix` is what comes before its command."""
         words = {key: value for key, value in attrs.asdict(config).items() if value != ""}
-        command = [sys.executable, "-m", "tests.failures.actors", role, json.dumps(words)]
-        return await self.run(name, [*(prefix or []), *command])
+        return await self.run(name, ["tests.failures.actors", role, json.dumps(words)], prefix)
 
-    async def run(self, name: str, command: list[str]) -> Process:
-        errors = self.directory / f"{name}.stderr"
-        with errors.open("ab") as stderr:
-            process = await trio.lowlevel.open_process(command, stdout=subprocess.PIPE, stderr=stderr, cwd=ROOT)
-        started = Process(name, process, errors)
+    async def run(self, name: str, module: Sequence[str], prefix: Sequence[str] = ()) -> Process:
+        """`python -m MODULE ARGUMENT...`, which ends with this process, however that ends."""
+        command = [*prefix, sys.executable, "-m", "replog.children", *module]
+        process = await trio.lowlevel.open_process(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=ROOT
+        )
+        started = Process(name, process, self.directory / f"{name}.output")
         self.processes.append(started)
         self.nursery.start_soon(started.listen)
         return started
