@@ -86,7 +86,7 @@ SHELL_MUTANTS = (
                 "self._term, self.last_add_pushed",
             ),
         ),
-        40,
+        12,
         strategy="network",
     ),
     Mutant(

@@ -22,6 +22,7 @@ SCHEME = "simulated"
 METASTORE = "m"
 _DELAY_MIN_S = 0.0002
 
+OnRequest = Callable[[Request], None]
 OnAnswer = Callable[[str, Request, Response], None]
 
 
@@ -36,11 +37,13 @@ class Rates:
 
 
 class Network:
-    """All ways between processes. `on_answer` is told of each answer when a bookie gives it."""
+    """All ways between processes. `on_request` is told of each request that arrives, `on_answer` of each answer when a bookie
+    gives it."""
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.rates = Rates()
+        self.on_request: OnRequest = lambda _request: None
         self.on_answer: OnAnswer = lambda _process, _request, _response: None
         self.listeners: dict[str, Listener] = {}  # by address
         self._cuts: dict[tuple[str, str], int] = {}
@@ -186,6 +189,7 @@ class SimulatedConnection(Connection):
         if self not in self.listener.connections:
             return
         self._network.world.tell(self.listener.process, f"< {self.client} {describe(request)}")
+        self._network.on_request(request)
         self._asked[request.request_id] = request
         self._inbox.append(request)
         if len(self._inbox) == 1:

@@ -19,7 +19,15 @@ from collections.abc import Sequence
 import trio
 
 from replog.errors import EntryNotFoundError, LedgerNotFoundError, ReplogError
-from replog.protocol.messages import AddRequest, FenceRequest, RecoveryReadRequest, Request, Response, Status
+from replog.protocol.messages import (
+    AddRequest,
+    FenceRequest,
+    RecoveryReadRequest,
+    Request,
+    Response,
+    Status,
+    WriteLastAddConfirmedRequest,
+)
 from replog.protocol.model import Position
 from replog.testing.simulation.shells.disks import SimulatedDisk
 from replog.testing.simulation.shells.world import World
@@ -187,24 +195,32 @@ def check_answer(world: World, disk: SimulatedDisk, request: Request, response: 
 
 
 class Copies:
-    """What all disks hold. `segments` are the ledgers of the log, as far as they are known."""
+    """What all disks hold. `segments` are the ledgers of the log, as far as they are known; `acks` the ack quorums of
+    ledgers that have another one than most."""
 
-    def __init__(self, world: World, disks: Sequence[SimulatedDisk]) -> None:
+    def __init__(self, world: World, disks: Sequence[SimulatedDisk], acks: int) -> None:
         self.segments: dict[int, int] = {}
+        self.acks: dict[int, int] = {}
+        self._acks = acks
         self._world = world
         self._disks = disks
 
-    def check_position(self, position: Position, acks: int) -> None:
+    def check_position(self, position: Position) -> None:
         """A record of the log was confirmed."""
         if position.segment in self.segments:
-            self.check(self.segments[position.segment], position.entry, acks)
+            self.check(self.segments[position.segment], position.entry)
 
-    def check(self, ledger_id: int, entry_id: int, acks: int) -> None:
-        """An entry was confirmed: so many bookies must have it, unless its ledger was deleted since (W2)."""
+    def check_published(self, request: Request) -> None:
+        """What a writer publishes as confirmed must be so (W5)."""
+        if isinstance(request, WriteLastAddConfirmedRequest) and request.last_add_confirmed >= 0:
+            self.check(request.ledger_id, request.last_add_confirmed)
+
+    def check(self, ledger_id: int, entry_id: int) -> None:
+        """An entry was confirmed: an ack quorum of bookies must have it, unless its ledger was deleted since (W2)."""
         if any(disk.has_dropped(ledger_id) for disk in self._disks):
             return
         copies = sum(disk.has_entry(ledger_id, entry_id) for disk in self._disks)
-        if copies < acks:
+        if copies < self.acks.get(ledger_id, self._acks):
             self._world.violated("W2", f"entry {entry_id} of ledger {ledger_id} is confirmed, and has {copies} copies")
 
 

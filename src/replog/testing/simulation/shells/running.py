@@ -46,6 +46,7 @@ BOOKIES = 6
 _STORM_S = 4.0
 _ENDING_MAX_S = 60.0  # for all actors to end what they do, once the storm is over
 _SETTLING_S = 8.0  # until bookies that were full take entries again, and nobody is avoided any more
+_UNDER_WAY_S = 0.5
 _CALM_MAX_S = 60.0  # for everything to work again
 _STEPS_NOW_MAX = 200_000  # of tasks, while no time passes
 
@@ -114,7 +115,9 @@ class _Run:
             await bookie.start()
         weather = Weather(network, metastore, bookies, clients, self._given_strategy)
         self.strategy = weather.strategy
-        workload = Workload(world, clients, Copies(world, [bookie.disk for bookie in bookies]))
+        copies = Copies(world, [bookie.disk for bookie in bookies], clients.quorum.ack)
+        network.on_request = copies.check_published
+        workload = Workload(world, clients, copies)
         await _storm(world, weather, workload)
         if not world.violations:
             await _judge(world, _Calm(world, clients, workload, bookies))
@@ -245,9 +248,12 @@ class _Calm:
         except LogNotFoundError:
             self._world.count("short-lived log was gone")
         existing = set(await client.ledgers())
+        for _ in range(2):  # a request under way may come after the first pass, and bring a ledger back
+            await trio.sleep(_UNDER_WAY_S)
+            for bookie in self._bookies:
+                assert bookie.served is not None
+                await bookie.served.collect_garbage()
         for bookie in self._bookies:
-            assert bookie.served is not None
-            await bookie.served.collect_garbage()
             kept = [ledger_id for ledger_id in bookie.disk.ledger_ids() if ledger_id not in existing]
             if kept:
                 self._world.violated("B6", f"{bookie.name} keeps deleted ledgers: {kept}")

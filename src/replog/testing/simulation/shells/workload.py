@@ -154,7 +154,7 @@ class Workload:
         self.world.tell("log", f"confirmed {position} {data!r}")
         self.world.count("record confirmed")
         for each in leader.confirmed(position, data, called_when_deposed=deposed):
-            self.copies.check_position(each, self._clients.quorum.ack)
+            self.copies.check_position(each)
 
     async def _look_after(self, client: Client, log: LogWriter, until_s: float) -> None:
         chance = self.world.stream("looking after")
@@ -237,6 +237,7 @@ class Workload:
         quorum = chance.choice(_LEDGER_QUORUMS)
         async with client.create_ledger(quorum=quorum, password=PASSWORD, custom={"process": process}) as writer:
             oracle = LedgerOracle(self.world, writer.ledger_id)
+            self.copies.acks[writer.ledger_id] = quorum.ack
             self.ledgers.append(oracle)
             self.world.tell(process, f"writes ledger {writer.ledger_id} on {quorum}")
             until_s = self.world.now_s + chance.random() * 4
@@ -248,12 +249,12 @@ class Workload:
                 closed = oracle.last_entry_id is not None
                 if count > 1:
                     for entry_id in await writer.extend(data):
-                        self.copies.check(writer.ledger_id, entry_id, quorum.ack)
+                        self.copies.check(writer.ledger_id, entry_id)
                         oracle.confirm(entry_id, called_when_closed=closed)
                 else:
                     with self.world.cancelled_after(chance.choice((100, 100, 0.003))):
                         entry_id = await writer.append(data[0])
-                        self.copies.check(writer.ledger_id, entry_id, quorum.ack)
+                        self.copies.check(writer.ledger_id, entry_id)
                         oracle.confirm(entry_id, called_when_closed=closed)
                         self.world.count("entry confirmed")
                 await trio.sleep(chance.choice((0, 0.03, 0.2)))
