@@ -90,6 +90,7 @@ class Receiver:
     def __init__(self) -> None:
         self.responses: list[Response] = []
         self.errors: list[ReplogError] = []
+        self.disconnection = trio.Event()
 
     def responses_received(self, responses: Sequence[Response]) -> None:
         assert not self.errors
@@ -97,6 +98,7 @@ class Receiver:
 
     def disconnected(self, error: ReplogError) -> None:
         self.errors.append(error)
+        self.disconnection.set()
 
 
 @asynccontextmanager

@@ -160,7 +160,10 @@ class TcpConnection(Connection):
         """Asks for a sign of life where nothing is heard, and ends what does not give one (W6)."""
         look_s = self._silence_max_s / 4
         while True:
+            waiting_bytes, taken_bytes = self._stream.waiting_bytes, self._stream.taken_bytes
             await trio.sleep(look_s)
+            if waiting_bytes and self._stream.taken_bytes > taken_bytes:
+                self._heard_at_s = trio.current_time()  # it takes what has to wait: until then it has nothing to say
             silence_s = trio.current_time() - self._heard_at_s
             if silence_s > self._silence_max_s:
                 self._problem = f"nothing was heard from it for {self._silence_max_s} s"
