@@ -90,12 +90,14 @@ class Ledgers:
             try:
                 ensemble = self.surroundings.placement.choose_ensemble(quorum, usable, self.chance.random)
             except NotEnoughBookiesError as error:
+                unreachable |= membership.problems.keys() - set(usable)  # also those that are left alone for a while
                 read_only = set(membership.read_only) - unreachable
                 if not unreachable and not read_only:
                     raise
                 problem = str(error)
                 if unreachable:
-                    problem += f" (not reachable: {', '.join(sorted(unreachable))})"
+                    reasons = [str(membership.problems.get(each, each)) for each in sorted(unreachable)]
+                    problem += f" (not reachable: {'; '.join(reasons)})"
                 if read_only:
                     problem += (
                         f" (read-only: {', '.join(sorted(read_only))}: make space on their disks, or lower "

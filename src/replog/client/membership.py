@@ -62,6 +62,7 @@ class Membership:
         self._quarantine = Quarantine(options.bookie_retry_after_s, options.bookie_retry_after_max_s)
         self.read_only: list[str] = []  # bookies that take no new entries, as `usable` saw them last
         self._unreachable = Quarantine(_CONNECT_AGAIN_S, _CONNECT_AGAIN_MAX_S)
+        self.problems: dict[str, ReplogError] = {}  # of bookies that could not be connected to when that was last tried
         self._unreadable: dict[str, bytes] = {}  # announcements that were complained of
         self._is_closed = False
 
@@ -149,12 +150,14 @@ class Membership:
                 await channel.connection.aclose()
             else:
                 self._channels[bookie_id] = channel
+                self.problems.pop(bookie_id, None)
                 self._unreachable.succeeded(bookie_id)
                 self._nursery.start_soon(channel.watch)
         except ReplogError as error:
             attempt.error = error
         finally:
             if attempt.error is not None:
+                self.problems[bookie_id] = attempt.error
                 self._unreachable.failed(bookie_id, trio.current_time())
             del self._attempts[bookie_id]
             attempt.done.set()
