@@ -18,6 +18,7 @@ from replog.protocol.model import LedgerState, Position
 from replog.testing import History, TcpProxy, judge, read_histories, serve_proxy
 from replog.testing.history import Event, latencies_s, parse_event, quantile
 from tests.failures.actors import Config
+from tests.failures.namespaces import Host
 from tests.failures.options import CLIENT, GOOD_P99_S, LOG, MARGIN_S, STORAGE, TCP
 from tests.failures.processes import Process, Starter, starting, until
 
@@ -84,17 +85,28 @@ class Watch:
 class Cluster:
     """Made by `cluster`."""
 
-    def __init__(self, directory: Path, starter: Starter, client: replog.Client, metastore: str) -> None:
+    def __init__(
+        self, directory: Path, starter: Starter, client: replog.Client, metastore: str, hosts: Sequence[Host]
+    ) -> None:
         self.directory = directory
         self.starter = starter
         self.client = client
         self.metastore = metastore
+        self.hosts = hosts  # one for each bookie, one for writers, one for readers; or none
         self.bookies: list[Bookie] = []
         self.writers: list[Process] = []
         self.readers: list[Process] = []
         self._histories: list[Path] = []
         self._watch = Watch(self._histories)
         self._faults = History(self._history_of("faults"), "faults")
+
+    @property
+    def writers_host(self) -> Host:
+        """Where writers run, and who reads in the end."""
+        return self.hosts[BOOKIES]
+
+    def _prefix(self, place: int) -> Sequence[str]:
+        return self.hosts[place].prefix if self.hosts else ()
 
     # -- processes --------------------------------------------------------------------------------------------------
 
@@ -111,7 +123,7 @@ class Cluster:
     async def start_writer(self, name: str) -> Process:
         """A writer that has taken over."""
         config = Config(self.metastore, str(self._history_of(name)), name)
-        process = await self.starter.start("writer", name, config)
+        process = await self.starter.start("writer", name, config, self._prefix(BOOKIES))
         self.writers.append(process)
         await process.says("serves")
         return process
@@ -119,7 +131,7 @@ class Cluster:
     async def start_reader(self, name: str) -> Process:
         """A reader that follows from the beginning."""
         config = Config(self.metastore, str(self._history_of(name)), name)
-        process = await self.starter.start("reader", name, config)
+        process = await self.starter.start("reader", name, config, self._prefix(BOOKIES + 1))
         self.readers.append(process)
         await process.says("reads")
         return process
@@ -197,7 +209,8 @@ class Cluster:
             if writer.is_running:
                 await writer.leave()
         path = self.directory / "final.json"
-        finisher = await self.starter.start("finisher", "finisher", Config(self.metastore, final=str(path)))
+        config = Config(self.metastore, final=str(path))
+        finisher = await self.starter.start("finisher", "finisher", config, self._prefix(BOOKIES))
         await finisher.says("finished", 60)
         final = [(Position.parse(position), payload) for position, payload in json.loads(path.read_text())]
         await self._readers_arrive(final)
@@ -225,15 +238,18 @@ class Cluster:
 
 
 @asynccontextmanager
-async def cluster(directory: Path, *, proxies: bool = False) -> AsyncIterator[Cluster]:
-    """A cluster of five running bookies, behind proxies if wished. Nothing outlives it."""
+async def cluster(directory: Path, *, proxies: bool = False, hosts: Sequence[Host] = ()) -> AsyncIterator[Cluster]:
+    """A cluster of five running bookies, behind proxies if wished, or each on a host of its own. Nothing outlives it."""
     metastore = f"lmdb:{directory / 'metadata'}?lease_s=2.0"
     async with AsyncExitStack() as stack:
         starter = await stack.enter_async_context(starting(directory))
         client = await stack.enter_async_context(replog.connect(metastore, options=CLIENT))
-        made = Cluster(directory, starter, client, metastore)
+        made = Cluster(directory, starter, client, metastore, hosts)
         for number in range(BOOKIES):
             bookie = Bookie(number, directory / f"bookie-{number}", f"{HOST}:{free_port()}")
+            if hosts:
+                bookie.listen = f"{hosts[number].address}:3181"
+                bookie.prefix = hosts[number].prefix
             if proxies:
                 bookie.proxy = await stack.enter_async_context(serve_proxy(bookie.listen, seed=number))
                 bookie.advertise = bookie.proxy.address
