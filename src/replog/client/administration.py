@@ -105,7 +105,8 @@ class RemoteBookie:
             if isinstance(answer, BookieError):
                 raise answer
             return self._read(command, answer)
-        problem = f"no answer to {_said(command)} within {timeout_s:g} s: it may be under way; look at its statistics"
+        advice = "it hangs, or is very busy" if command is AdminCommand.STATISTICS else "it may be under way there"
+        problem = f"no answer to {_said(command)} within {timeout_s:g} s: {advice}"
         raise BookieUnreachableError(self.bookie_id, problem)
 
     def _read(self, command: AdminCommand, answer: Response) -> dict[str, Any]:

@@ -46,7 +46,6 @@ def test_rates_are_differences_of_the_last_two_answers() -> None:
     assert figures.commits_rate is None  # the first answer did not tell
     made.sampled(statistics(added_entries=1500, added_bytes=3e6, added_batches=20, commits=4), 4.0)
     assert row(made, 4.0).figures.entries_rate == 0
-    assert row(made, 4.0).history == (250, 0)
 
 
 def test_an_answer_of_the_same_moment_changes_nothing() -> None:
@@ -151,10 +150,25 @@ def test_samples_are_bounded() -> None:
     made = cluster()
     for number in range(2000):
         made.sampled(statistics(added_entries=number), number * 0.01)
-    assert len(row(made, 20.0).history) < model._SAMPLES_MAX
+    assert len(made._bookies[A]._samples) == model._SAMPLES_MAX
     for number in range(100):
         made.sampled(statistics(added_entries=2000), 100.0 + number)
-    assert len(row(made, 200.0).history) <= model.HISTORY_S
+    assert len(made._bookies[A]._samples) <= model.HISTORY_S + 1
+
+
+def test_the_history_has_a_point_at_every_other_second() -> None:
+    made = cluster(A, B)
+    for second in range(11):
+        made.sampled(statistics(A, added_entries=100.0 * second + (900 if second > 8 else 0)), float(second))
+    assert row(made, 10.0).history == (100, 100, 100, 100, 100)
+    assert row(made, 10.5).history == (100, 100, 100, 100, 1000, 100)
+    for second in range(4):
+        made.sampled(statistics(B, added_entries=7.0 * second), float(second))
+    made.failed(B, "gone", 4.0)
+    assert made.total(10.0).history == (107, 100, 100, 100, 100)
+    assert row(made, 10.0, B).history == ()
+    made.sampled(statistics(A, added_entries=5000), 200.0)
+    assert row(made, 200.0).history == ()
 
 
 def test_a_metastore_that_failed_is_told_until_it_works() -> None:

@@ -7,7 +7,7 @@ meanwhile (its counters begin anew) has none until its next answer. Bookies that
 from __future__ import annotations
 
 import enum
-import itertools
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -17,6 +17,7 @@ from replog.client.administration import BookieStatistics
 from replog.latencies import LatencyHistogram
 
 HISTORY_S = 60.0  # the sparkline
+HISTORY_STEP_S = 2.0
 LATENCY_WINDOW_S = 10.0  # over which quantiles are taken
 FORGET_AFTER_S = 3600.0  # a bookie that is gone
 _SAMPLES_MAX = 600  # of one bookie, however often it is asked
@@ -81,7 +82,7 @@ class Row:
     figures: Figures = Figures()
     commit: Latencies = Latencies()
     answer: Latencies = Latencies()
-    history: tuple[float, ...] = ()  # entries per second, of the last minute, oldest first
+    history: tuple[float, ...] = ()  # entries per second, at every other second of the last minute, oldest first
 
 
 _RATES = {
@@ -166,7 +167,7 @@ class _Bookie:
             version=self._samples[-1].statistics.version,
             commit=Latencies.of(self.observed("commit", now_s)),
             answer=Latencies.of(self.observed("answer", now_s)),
-            history=self._history(),
+            history=self.history(now_s),
             figures=Figures(
                 connections=_connections(numbers), **{name: numbers.get(name) for name in _GAUGES}, **self._rates()
             ),
@@ -182,10 +183,23 @@ class _Bookie:
             return {}
         return {name: _rate(self._samples[-2], self._samples[-1], counter) for name, counter in _RATES.items()}
 
-    def _history(self) -> tuple[float, ...]:
+    def history(self, now_s: float) -> tuple[float, ...]:
+        """Rates at fixed distances from now, as far back as is known, so that those of several bookies can be added."""
         samples = list(self._samples)
-        rates = (_rate(one, next_one, "added_entries") for one, next_one in itertools.pairwise(samples))
-        return tuple(0.0 if rate is None else rate for rate in rates)
+        if not samples:
+            return ()
+        ends_s = [each.at_s for each in samples]
+        found = []
+        for back in range(int(HISTORY_S / HISTORY_STEP_S)):
+            then_s = now_s - back * HISTORY_STEP_S
+            if then_s > ends_s[-1] and self.lost_at_s is not None:
+                found.append(0.0)
+                continue
+            later = min(bisect_left(ends_s, then_s), len(samples) - 1)
+            if later == 0:
+                break
+            found.append(_rate(samples[later - 1], samples[later], "added_entries") or 0.0)
+        return tuple(reversed(found))
 
     def observed(self, name: str, now_s: float) -> LatencyHistogram | None:
         """What was observed in the window; None if it isn't told."""
@@ -266,7 +280,7 @@ class Cluster:
             bookie_id="",
             commit=self._merged("commit", now_s),
             answer=self._merged("answer", now_s),
-            history=_added(row.history for row in rows),
+            history=_added(bookie.history(now_s) for bookie in self._bookies.values()),
             figures=Figures(**{name: _sum(getattr(row.figures, name) for row in rows) for name in _SUMMED}),
         )
 
@@ -281,7 +295,7 @@ def _sum(values: Iterable[float | None]) -> float | None:
 
 
 def _added(histories: Iterable[Sequence[float]]) -> tuple[float, ...]:
-    """The sum of histories that end at about the same time."""
+    """The sum of histories that end at the same time."""
     kept = [list(reversed(each)) for each in histories if each]
     longest = max(map(len, kept), default=0)
     return tuple(sum(each[place] for each in kept if place < len(each)) for place in reversed(range(longest)))
