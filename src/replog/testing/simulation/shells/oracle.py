@@ -69,14 +69,16 @@ class LogOracle:
     def __init__(self, world: World) -> None:
         self.world = world
         self.highest_served = 0
+        self._served: dict[int, None] = {}
         self.confirmed: dict[Position, bytes] = {}
         self.seen: dict[Position, bytes] = {}
         self.chains: list[list[Position]] = []  # what one reader saw, in its order
 
     def serving(self, segment: int) -> Leader:
-        """A leader has taken over, and begins with this segment."""
-        if segment <= self.highest_served:
+        """A leader has taken over, and begins with this segment. It may learn so late, when another one is after it already."""
+        if segment in self._served:
             self.world.violated("L1", f"two leaders serve segment {segment}")
+        self._served[segment] = None
         self.highest_served = max(segment, self.highest_served)
         return Leader(self, segment)
 
