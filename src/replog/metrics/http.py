@@ -57,7 +57,7 @@ async def serve_metrics(
 
     Raises `ConfigError` if it can't listen there. It speaks no TLS and asks nobody who they are: listen where only those
     are who may know."""
-    host, port = _parsed(listen)
+    host, port = parse_listen(listen)
     current: Callable[[], Iterable[ServedBookie]]
     current = bookies if callable(bookies) else partial(tuple, tuple(bookies))
     server = _Server(current, options or MetricsOptions(), health or (lambda: health_of(current())))
@@ -78,7 +78,8 @@ async def serve_metrics(
                 await each.aclose()
 
 
-def _parsed(listen: str) -> tuple[str, int]:
+def parse_listen(listen: str) -> tuple[str, int]:
+    """Host and port of HOST:PORT. Raises `ConfigError`."""
     host, colon, port = listen.rpartition(":")
     if not colon or not (port.isascii() and port.isdigit() and int(port) <= 65535):
         raise ConfigError(f"metrics: {listen!r} is no address: one looks like HOST:PORT")

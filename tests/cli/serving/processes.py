@@ -71,15 +71,15 @@ class BookieProcess:
 
 @contextmanager
 def bookie_process(
-    directory: Path, *arguments: str, name: str = "bookie", environment: dict[str, str] | None = None
+    directory: Path, *arguments: str, until: str = "serving", name: str = "bookie"
 ) -> Iterator[BookieProcess]:
     """A bookie in this directory, whose metastore is there too. It has said that it serves, and is gone afterwards."""
     command = [*COMMAND, "--metastore", f"lmdb:{directory / 'metadata'}", "--data", str(directory / name)]
     command += ["--listen", "127.0.0.1:0", "--set", "bookie.read_only_below_bytes=0", *arguments]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     bookie = BookieProcess(process)
     try:
-        bookie.wait_for("serving")
+        bookie.wait_for(until)
         yield bookie
     finally:
         if process.poll() is None:
@@ -90,7 +90,7 @@ def bookie_process(
         process.stderr.close()
 
 
-def failed(*arguments: str, environment: dict[str, str] | None = None) -> tuple[int, str]:
+def failed(*arguments: str) -> tuple[int, str]:
     """The exit status and the words of a process that does not come to serve."""
-    done = subprocess.run([*COMMAND, *arguments], stderr=subprocess.PIPE, text=True, timeout=_WAIT_S, env=environment)
+    done = subprocess.run([*COMMAND, *arguments], stderr=subprocess.PIPE, text=True, timeout=_WAIT_S)
     return done.returncode, done.stderr

@@ -6,17 +6,25 @@ import http.client
 import json
 import signal
 import socket
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
 import lmdb
 import pytest
 import trio
+import trio.lowlevel
 from prometheus_client.parser import text_string_to_metric_families
 
 import replog
 from replog import ClientOptions, Quorum
-from replog.errors import ReplogError
+from replog.abc import Connection
+from replog.errors import BookieUnreachableError, ReplogError
+from replog.protocol.batch import build
+from replog.protocol.digest import Digest, DigestType
+from replog.protocol.messages import AddRequest, Response, Status
+from replog.registry import Registry
+from replog.transports.tcp import TcpOptions, TcpTransport
 from tests.cli.serving.processes import bookie_process, failed
 
 ONE = Quorum(1, 1, 1)
@@ -151,6 +159,70 @@ async def test_it_leaves_under_load_and_nothing_acknowledged_is_lost(tmp_path: P
     assert found[: len(acknowledged)] == acknowledged
 
 
+class Pusher:
+    """A client that adds without waiting, and keeps what it is answered."""
+
+    def __init__(self) -> None:
+        self.answered: dict[int, Status] = {}
+        self.ended = trio.Event()
+        self.pushed = 0
+        self._enough = trio.Event()
+
+    def responses_received(self, responses: Sequence[Response]) -> None:
+        self.answered.update((each.request_id, each.status) for each in responses)
+        if len(self.answered) >= 200:
+            self._enough.set()
+
+    def disconnected(self, error: ReplogError) -> None:
+        self.ended.set()
+
+    async def push(self, connection: Connection) -> None:
+        """Batches of one entry, more than one wake-up takes at a time, until the connection ends."""
+        digest = Digest(DigestType.CRC32C, 7, b"")
+        while not self.ended.is_set():
+            while self.pushed - len(self.answered) < 3000:
+                batch = build(
+                    digest,
+                    ledger_id=7,
+                    first_entry_id=self.pushed,
+                    stride=1,
+                    payloads=[b"x" * 1000],
+                    last_add_confirmed=-1,
+                    stamp=1,
+                    timestamp_ns=0,
+                    cumulative_length=1000 * (self.pushed + 1),
+                )
+                try:
+                    connection.send([AddRequest(self.pushed, 7, bytes(32), 1, batch)])
+                except BookieUnreachableError:
+                    return
+                self.pushed += 1
+            await trio.lowlevel.checkpoint()
+
+    async def enough(self) -> None:
+        await self._enough.wait()
+
+
+@pytest.mark.parametrize("storage", ["files", "lmdb"])
+async def test_all_that_it_accepted_is_answered_before_it_leaves(tmp_path: Path, storage: str) -> None:
+    """What is durable was answered, and what was answered is durable: nothing is between the two when it is gone."""
+    pusher = Pusher()
+    with bookie_process(tmp_path, "--storage", storage) as bookie:
+        with trio.fail_after(60):
+            async with trio.open_nursery() as nursery:
+                connection = await TcpTransport(TcpOptions()).connect(bookie.address, pusher, nursery)
+                nursery.start_soon(pusher.push, connection)
+                await pusher.enough()
+                bookie.process.send_signal(signal.SIGTERM)
+                await pusher.ended.wait()
+            assert await trio.to_thread.run_sync(bookie.ended) == 0
+    assert set(pusher.answered.values()) == {Status.OK}
+    opened = Registry().open_storage(f"{storage}:{tmp_path / 'bookie'}")
+    with closing(opened):
+        durable = {each for each in range(pusher.pushed) if opened.read(7, each, 1, 1)}
+    assert durable == set(pusher.answered)
+
+
 def ask(address: str, path: str) -> tuple[int, bytes]:
     host, port = address.rsplit(":", 1)
     with closing(http.client.HTTPConnection(host, int(port), timeout=30)) as connection:
@@ -162,7 +234,8 @@ def ask(address: str, path: str) -> tuple[int, bytes]:
 async def test_metrics_and_health_until_the_end(tmp_path: Path) -> None:
     patient = ["--metastore", f"lmdb:{tmp_path / 'metadata'}?timeout_s=300", "--metrics", "127.0.0.1:0"]
     with bookie_process(tmp_path, *patient) as bookie:
-        address = bookie.wait_for("serving")["metrics"]
+        address = bookie.wait_for("starting")["metrics"]
+        assert bookie.wait_for("serving")["metrics"] == address
         async with replog.connect(f"lmdb:{tmp_path / 'metadata'}", quorum=ONE) as client:
             async with client.create_ledger() as ledger:
                 await ledger.extend([b"x"] * 7)
@@ -187,3 +260,29 @@ def test_a_port_of_metrics_in_use(tmp_path: Path) -> None:
         assert (status, json.loads(said)["error"]) == (2, "ConfigError")
         assert address in said
         assert not (tmp_path / "b").exists()
+
+
+def test_health_before_it_serves(tmp_path: Path) -> None:
+    """It can't come to serve: somebody else holds the metastore's lock."""
+    with bookie_process(tmp_path) as bookie:
+        assert bookie.stop() == 0
+    patient = ["--metastore", f"lmdb:{tmp_path / 'metadata'}?timeout_s=300", "--metrics", "127.0.0.1:0"]
+    with lmdb.open(str(tmp_path / "metadata"), max_dbs=8) as environment, environment.begin(write=True) as transaction:
+        with bookie_process(tmp_path, *patient, until="starting") as bookie:
+            address = bookie.wait_for("starting")["metrics"]
+            status, body = ask(address, "/health")
+            assert (status, json.loads(body)["state"]) == (503, "starting")
+            transaction.abort()
+            bookie.wait_for("serving")
+            status, body = ask(address, "/health")
+            assert (status, json.loads(body)["state"]) == (200, "serving")
+
+
+def test_a_signal_before_it_serves(tmp_path: Path) -> None:
+    """It ends well, without having served: nothing was accepted."""
+    with bookie_process(tmp_path) as bookie:
+        assert bookie.stop() == 0
+    with lmdb.open(str(tmp_path / "metadata"), max_dbs=8) as environment, environment.begin(write=True):
+        with bookie_process(tmp_path, "--metrics", "127.0.0.1:0", until="starting") as bookie:
+            assert bookie.stop() == 0
+            assert not [line for line in bookie.lines if line["event"] == "serving"]

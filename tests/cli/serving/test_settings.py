@@ -98,13 +98,14 @@ def test_all_faults_at_once(
         f"bookie.queue_bytes_max (from {path}): 'soon' is no whole number",
         "bookie.data: must be given: --data, or REPLOG_BOOKIE_DATA, or data in [bookie]",
         "tcp.connections_max=0: at least 1",
+        f"metrics.listen (from {path}): metrics: 'x' is no address",
         "logging.level (from --log-level): 'loud' is none of debug, info, warning, error",
         "bookie.storage: files:/elsewhere names a place: ",
         "bookie.listen: address 'a:b:c': ",
         "bookie.metastore: no plugin offers a metastore with the scheme 'nowhere'",
     ):
         assert [each for each in found if each.startswith(fault)], (fault, found)
-    assert len(found) == 10
+    assert len(found) == 11
 
 
 def test_options_of_the_storage_are_checked_by_its_plugin(capsys: pytest.CaptureFixture[str]) -> None:

@@ -37,6 +37,7 @@ async def run_bookie(settings: Settings, logs: Logs, observer: Observer, registr
         with process.leaving.beginning:
             if settings.metrics.listen:
                 process.metrics_address = await nursery.start(process.serve_metrics)
+                logs.log.info("starting", metrics=process.metrics_address)
             await process.serve()
         if process.leaving.was_served and observer.failure is not None:
             raise observer.failure.error

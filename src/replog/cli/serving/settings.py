@@ -26,6 +26,7 @@ from replog.config import (
 )
 from replog.errors import ConfigError
 from replog.metrics import MetricsOptions
+from replog.metrics.http import parse_listen
 from replog.registry import Registry
 from replog.transports.tcp.addresses import DEFAULT_PORT, parse_address
 from replog.transports.tcp.options import TcpOptions
@@ -47,7 +48,8 @@ def _one_of(*choices: str) -> Any:
 
 def _address(value: Any) -> str | None:
     try:
-        parse_address(value)
+        if value:
+            parse_listen(value)
     except ConfigError as error:
         return str(error)
     return None
