@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from replog.abc import Authenticator, Connection, ResponseReceiver, Transport
 from replog.client.membership import Membership, connect_all
@@ -21,6 +22,12 @@ from replog.nursery import open_service_nursery
 from replog.transports.memory import MemoryTransport
 from replog.transports.tcp import TcpOptions, TcpTransport
 from tests.transports.tcp.kit import Handler
+
+
+@pytest.fixture
+def autojump_clock() -> trio.testing.MockClock:
+    """Jumps when nothing has happened for some milliseconds: what one socket sends may take a moment to another one."""
+    return trio.testing.MockClock(autojump_threshold=0.002)
 
 
 class Counting(Transport):

@@ -24,6 +24,7 @@ from replog.transports.tcp.options import TcpOptions
 from replog.transports.tcp.stream import Stream
 
 KEY = bytes(32)
+_CUSHION_S = 0.005  # of real time: what one socket sends may take a moment to another one
 FRAME_BYTES_MAX = wire.HEADER.size + (2 << 20)  # the least that can be set
 
 
@@ -186,8 +187,7 @@ async def raw_client(address: str, *, receive_buffer_bytes: int = 0) -> AsyncIte
 
 async def settled(seconds: float = 0.0) -> None:
     """Lets everything that can run do so; then virtual time passes."""
-    for _ in range(3):
-        await trio.testing.wait_all_tasks_blocked()
+    await trio.testing.wait_all_tasks_blocked(_CUSHION_S)
     if seconds:
         await trio.sleep(seconds)
-        await trio.testing.wait_all_tasks_blocked()
+        await trio.testing.wait_all_tasks_blocked(_CUSHION_S)

@@ -34,6 +34,7 @@ _log = logging.getLogger("replog.transports.tcp")
 _BACKLOG = 128
 _ACCEPT_AGAIN_S = 0.1  # when there are no descriptors left
 _LINGER_S = 1.0  # for somebody who is refused to read why
+_SILENCE_MAX_MS = (1 << 63) - 1  # what can be said
 _LOOK_S = 1.0  # how often slow and silent clients are looked for
 _OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
@@ -258,7 +259,7 @@ class Listener:
         splitter = FrameSplitter(wire.GREETING_BYTES_MAX, wire.GREETING_BYTES_MAX)
         greeter = BookieGreeter(stream, splitter)
         peer = Peer(format_address(host, port), is_local_address(host), names)
-        limits = options.frame_bytes_max, int(options.silence_max_s * 1000)
+        limits = options.frame_bytes_max, int(min(options.silence_max_s * 1000, _SILENCE_MAX_MS))
         identity = await greeter.greet(self._bookie_id, peer, self._authenticator, binding, limits)
         splitter.frame_bytes_max = options.frame_bytes_max
         session = Session(stream, splitter, self._handler, identity, options, self._budget)
