@@ -22,10 +22,11 @@ class TcpOptions:
     `advertise`: the HOST:PORT that others shall connect to, if it is not where the bookie listens; a port of 0, or none, is
     replaced by the real one.
 
-    Limits. `frame_bytes_max`: of one message. `connection_bytes_max`: of what one connection asked and has no answer to, and
-    of what waits to be sent to it; beyond it nothing more is read from it. `total_bytes_max`: the same for all connections of a
-    listener. `connections_max`, `handshakes_max`: at a time; a handshake comes before anything else. `failed_handshakes_max`
-    from one host are taken at once, and one each second afterwards; until then its connections are closed unheard.
+    Limits. `frame_bytes_max`: of one message. `connection_bytes_max`: of what one connection asked and has no answer
+    to, and of what waits to be sent to it; beyond it nothing more is read from it. `total_bytes_max`: the same for all
+    connections of a listener. `connections_max`, `handshakes_max`: at a time; a handshake comes before anything else,
+    and one host gets half of them. `failed_handshakes_max` from one host are taken at once, and one each second
+    afterwards; until then its connections are closed unheard.
 
     Waiting. `handshake_timeout_s`: for the whole of a handshake. `transfer_timeout_s`: a message that began has to end, and a
     peer has to take some of what waits for it. `silence_max_s`: nothing heard for so long, and the connection is taken for
