@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -71,12 +73,21 @@ class BookieProcess:
 
 @contextmanager
 def bookie_process(
-    directory: Path, *arguments: str, until: str = "serving", name: str = "bookie"
+    directory: Path,
+    *arguments: str,
+    until: str = "serving",
+    name: str = "bookie",
+    notified: socket.socket | None = None,
 ) -> Iterator[BookieProcess]:
-    """A bookie in this directory, whose metastore is there too. It has said that it serves, and is gone afterwards."""
+    """A bookie in this directory, whose metastore is there too. It has said that it serves, and is gone afterwards. `notified`
+    is told as systemd would be."""
     command = [*COMMAND, "--metastore", f"lmdb:{directory / 'metadata'}", "--data", str(directory / name)]
     command += ["--listen", "127.0.0.1:0", "--set", "bookie.read_only_below_bytes=0", *arguments]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    environment = dict(os.environ)
+    if notified is not None:
+        notified.bind(str(directory / "notify"))
+        environment["NOTIFY_SOCKET"] = str(directory / "notify")
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
     bookie = BookieProcess(process)
     try:
         bookie.wait_for(until)

@@ -51,7 +51,10 @@ async def test_what_was_written_is_read_again_from_the_next_process(tmp_path: Pa
 
 
 def test_it_says_what_it_serves_once_it_can_be_used(tmp_path: Path) -> None:
-    with bookie_process(tmp_path, "--listen", "127.0.0.1:0") as bookie:
+    told = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    told.settimeout(60)
+    with closing(told), bookie_process(tmp_path, "--listen", "127.0.0.1:0", notified=told) as bookie:
+        assert told.recv(100) == b"READY=1"
         line = bookie.lines[0]
         assert list(line)[:4] == ["time", "level", "event", "bookie"]
         assert line["event"] == "serving"
@@ -64,6 +67,7 @@ def test_it_says_what_it_serves_once_it_can_be_used(tmp_path: Path) -> None:
             host, port = address.removeprefix("tcp:").split(":")
             socket.create_connection((host, int(port)), 10).close()
         assert bookie.stop(signal.SIGINT) == 0
+        assert told.recv(100) == b"STOPPING=1"
 
 
 def test_a_port_in_use(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from structlog.stdlib import BoundLogger
 from replog.api import served_bookie
 from replog.bookie.serving import ServedBookie
 from replog.cli.serving.logs import Logs, Observer
+from replog.cli.serving.notifying import notify
 from replog.cli.serving.settings import Settings
 from replog.config import BackendURL
 from replog.metrics import Health, health_of, serve_metrics
@@ -60,6 +61,7 @@ class _Process:
             self._bookies = (bookie,)
             nursery.start_soon(_watch_writable, bookie, self._logs.log)
             self._say_what_is_served(bookie)
+            notify("READY=1")
             await self.leaving.asked()
         self._bookies = ()
 
@@ -119,6 +121,7 @@ class Leaving:
             signal.signal(each, signal.SIG_DFL)
         self._asked_at_s = time.monotonic()
         self._log.info("leaving", signal=signal.Signals(number).name)
+        notify("STOPPING=1")
         self._asked.set()
         if not self.was_served:
             self.beginning.cancel()
