@@ -94,8 +94,14 @@ def test_a_fault_in_what_is_read_back_is_exit_status_1(
     assert (kept / "bookie-0").is_dir()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_interrupted_or_killed_it_leaves_no_process(tmp_path: Path, number: signal.Signals) -> None:
+@pytest.mark.parametrize(
+    ("number", "moment", "processes"),
+    [(signal.SIGINT, "created the log", 5), (signal.SIGKILL, "bookies serve", 4)],
+    ids=["SIGINT", "SIGKILL"],
+)
+def test_interrupted_or_killed_it_leaves_no_process(
+    tmp_path: Path, number: signal.Signals, moment: str, processes: int
+) -> None:
     environment = os.environ | {"TMPDIR": str(tmp_path)}
     with subprocess.Popen(
         [*REPLOG, "demo", "--seconds", "60", "--bookies", "4"],
@@ -107,10 +113,10 @@ def test_interrupted_or_killed_it_leaves_no_process(tmp_path: Path, number: sign
     ) as process:
         assert process.stdout is not None
         line, pids = " ", []
-        while line and "created the log" not in line:
+        while line and moment not in line:
             line = process.stdout.readline()
             pids += [int(each) for found in re.findall(r"process \(?([\d, ]+)\)", line) for each in found.split(", ")]
-        assert len(pids) == 5, "four bookies and a leader"
+        assert len(pids) == processes
         process.send_signal(number)
         _, errors = process.communicate(timeout=TIMEOUT_S)
     if number == signal.SIGKILL:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -9,7 +10,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import trio
 
@@ -112,9 +113,17 @@ class Process:
         """What to raise when it has ended, and should not have: with its last words."""
         status = await self.wait()
         words = self._errors.read_bytes()[-_LAST_WORDS_BYTES:].decode(errors="replace").strip()
-        return DemoFailedError(
-            f"{self.name} ended by itself with status {status}: {words.splitlines()[-1] if words else 'it said nothing'}"
-        )
+        last = _plain(words.splitlines()[-1]) if words else "it said nothing"
+        return DemoFailedError(f"{self.name} ended by itself with status {status}: {last}")
+
+
+def _plain(line: str) -> str:
+    """What a line says to people, if it is one of a log for programs."""
+    try:
+        fields: Any = json.loads(line)
+    except ValueError:
+        return line
+    return str(fields.get("problem", line)) if isinstance(fields, dict) else line
 
 
 @asynccontextmanager
