@@ -346,10 +346,10 @@ async def _client(
     bookies: Sequence[ServedBookie],
 ) -> AsyncIterator[Client]:
     async with open_service_nursery() as nursery:
-        transports = {url.scheme: url for url in map(BackendURL.parse, options.transports)}
+        transports = {url.scheme: plugins.open_transport(url) for url in map(BackendURL.parse, options.transports)}
 
         def open_transport(scheme: str) -> Transport:
-            return plugins.open_transport(transports.get(scheme, scheme))
+            return transports[scheme] if scheme in transports else plugins.open_transport(scheme)
 
         authenticator = plugins.open_authenticator(options.authentication)
         membership = Membership(metastore, open_transport, options, nursery, authenticator)

@@ -12,7 +12,7 @@ import trio
 import replog
 from replog.api import BookieConfig
 from replog.config import BookieOptions, ClientOptions
-from replog.errors import NotEnoughBookiesError, UnauthorizedError
+from replog.errors import ConfigError, NotEnoughBookiesError, UnauthorizedError
 from replog.metastores.memory import MemoryMetastore
 from replog.nursery import open_service_nursery
 from replog.registry import Registry
@@ -106,3 +106,10 @@ async def test_a_client_that_may_not_connect_learns_why(tmp_path: Path, fault: s
                 with pytest.raises(NotEnoughBookiesError, match=told):
                     async with client.write_log("orders"):
                         pass
+
+
+async def test_files_that_a_client_cannot_use_are_an_error_at_once(tmp_path: Path) -> None:
+    options = ClientOptions(transports=(f"tcp:?tls_ca_file={tmp_path / 'missing.pem'}",))
+    with pytest.raises(ConfigError, match=r"missing\.pem: No such file"):
+        async with replog.connect(MemoryMetastore(), options=options):
+            pass

@@ -378,3 +378,19 @@ async def test_renewed_certificates_are_used_without_a_restart(
         assert "those from before are used" in line
         authority.sign("127.0.0.1", file=file)
         assert (await ask(listener.address, client)).status is Status.OK
+
+
+async def test_an_authenticator_that_breaks_its_contract_ends_no_bookie(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(Relay):
+        def verify(self, peer: Peer, challenge: bytes, response: bytes, session: bytes) -> tuple[Identity, bytes]:
+            raise KeyError("not caught")
+
+    async with listening(TcpOptions()) as listener:
+        listener._authenticator = Broken()
+        transport = TcpTransport(TcpOptions())
+        async with trio.open_nursery() as nursery:
+            with pytest.raises(BookieRefusedError, match=r"could not judge what the client said$"):
+                await transport.connect(listener.address, Asker(), nursery, authenticator=Broken())
+        listener._authenticator = None
+        assert (await ask(listener.address, TcpOptions())).status is Status.OK
+    assert "broke its contract: KeyError('not caught')" in logged(caplog)[0]

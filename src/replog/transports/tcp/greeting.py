@@ -130,6 +130,9 @@ class BookieGreeter(Greeter):
                 identity, proof = authenticator.verify(peer, challenge, prove.response, session)
             except AuthenticationError as error:
                 raise RefusedPeerError(str(error), error.detail) from error
+            except Exception as error:  # somebody else's code, with what a stranger said: it must not end the bookie
+                problem = "this bookie could not judge what the client said"
+                raise RefusedPeerError(problem, f"its authenticator broke its contract: {error!r}") from error
         self._say(Ready(proof, "" if identity is None else identity.name, *limits))
         return identity
 
