@@ -38,6 +38,7 @@ PUBLIC_MODULES = (
     "replog.config",
     "replog.errors",
     "replog.hookspecs",
+    "replog.metrics",
     "replog.testing",
 )
 

@@ -26,8 +26,10 @@ from replog.protocol.messages import AddRequest, Response, Status
 from replog.registry import Registry
 from replog.transports.tcp import TcpOptions, TcpTransport
 from tests.cli.serving.processes import bookie_process, failed
+from tests.transports.tcp.credentials import Authority
 
 ONE = Quorum(1, 1, 1)
+SECRET = "c2VjcmV0IHNlY3JldCBzZWNyZXQgc2VjcmV0IHM="
 HASTY = ClientOptions(add_timeout_s=1, add_quorum_timeout_s=2)
 
 
@@ -290,3 +292,28 @@ def test_a_signal_before_it_serves(tmp_path: Path) -> None:
         with bookie_process(tmp_path, "--metrics", "127.0.0.1:0", until="starting") as bookie:
             assert bookie.stop() == 0
             assert not [line for line in bookie.lines if line["event"] == "serving"]
+
+
+async def test_only_those_who_prove_who_they_are(tmp_path: Path) -> None:
+    """Flags for TLS and for a secret: who has neither is refused and logged, without the secret."""
+    authority = Authority(tmp_path, "home")
+    secrets = tmp_path / "secrets.toml"
+    secrets.write_text(f'[clients.app]\nsecret = "{SECRET}"\n')
+    secrets.chmod(0o600)
+    flags = ["--tls-certificate", str(authority.sign("127.0.0.1")), "--authentication", f"secret:{secrets}"]
+    metastore = f"lmdb:{tmp_path / 'metadata'}"
+    with bookie_process(tmp_path, *flags) as bookie:
+        assert bookie.wait_for("serving")["tls"] is True
+        knowing = ClientOptions(transports=(f"tcp:?tls_ca_file={authority.file}",), authentication=f"secret:{secrets}")
+        async with replog.connect(metastore, quorum=ONE, options=knowing) as client:
+            async with client.write_log("orders") as log:
+                await log.append(b"mine")
+        async with replog.connect(metastore, quorum=ONE, options=HASTY) as client:
+            with pytest.raises(ReplogError):
+                async with client.write_log("orders"):
+                    pass
+        assert bookie.stop() == 0
+        refused = [line for line in bookie.lines if "refused" in line["event"]]
+        assert refused
+        assert (refused[0]["level"], refused[0]["logger"]) == ("warning", "replog.transports.tcp")
+        assert SECRET not in str(bookie.lines)
