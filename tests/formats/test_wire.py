@@ -1,0 +1,216 @@
+"""Golden bytes of wire version 1 and of what bookies announce. If one of these tests fails, the format has changed: that is a
+new version. Described in docs/formats.md; read here a second time, from the description, without the library."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+from replog.membership import BookieAddress, Endpoint, decode_address, encode_address
+from replog.protocol import wire
+from replog.protocol.batch import Batch, decode
+from replog.protocol.messages import (
+    AddRequest,
+    AdminCommand,
+    AdminRequest,
+    FenceRequest,
+    ReadLastAddConfirmedRequest,
+    ReadRequest,
+    RecoveryReadRequest,
+    Response,
+    Status,
+    WriteLastAddConfirmedRequest,
+)
+from replog.protocol.wire import FrameSplitter
+from tests.formats.test_batch import crc32c_bit_by_bit
+
+HERE = Path(__file__).parent
+KEY = bytes(range(32))
+NONCE = bytes(range(0x40, 0x60))
+
+
+def golden(name: str) -> bytes:
+    lines = (HERE / f"{name}.hex").read_text(encoding="ascii").splitlines()
+    return bytes.fromhex("".join(line.partition("#")[0] for line in lines))
+
+
+def batch(name: str) -> Batch:
+    return decode(golden(f"batch-v1-{name}"))
+
+
+def texts(*found: bytes) -> bytes:
+    return b"".join(struct.pack("<H", len(text)) + text for text in found)
+
+
+@attrs.frozen
+class Golden:
+    """What a golden frame means, to the library and to the page."""
+
+    name: str
+    kind: int
+    fields: bytes
+    message: Any = None
+    flags: int = 0
+    request_id: int = 0
+    body: bytes = b""
+
+    @property
+    def data(self) -> bytes:
+        return golden(f"wire-v1-{self.name}")
+
+
+CRC, HMAC, EMPTY = batch("crc32c"), batch("hmac-sha256"), batch("empty-payload")
+GOLDEN = [
+    Golden(
+        "hello",
+        1,
+        struct.pack("<6sHHQ", b"replog", 1, 3, 5) + NONCE + texts(b"bookie-7", b"none", b"replog 1.0"),
+        wire.Hello(1, 3, 5, NONCE, "bookie-7", "none", "replog 1.0"),
+    ),
+    Golden(
+        "welcome",
+        2,
+        struct.pack("<6sHHQ", b"replog", 1, 1, 5) + NONCE + texts(b"bookie-7", b"challenge", b"replog 1.0"),
+        wire.Welcome(1, 5, NONCE, "bookie-7", b"challenge", "replog 1.0"),
+    ),
+    Golden("prove", 3, texts(b"response"), wire.Prove(b"response")),
+    Golden(
+        "ready",
+        4,
+        struct.pack("<QQ", 34603032, 30000) + texts(b"proof", b"writer"),
+        wire.Ready(b"proof", "writer", 34603032, 30000),
+    ),
+    Golden("refuse", 5, texts("wer da? überall nobody".encode()), wire.Refuse("wer da? überall nobody", retry=True), flags=1),
+    Golden("ping", 6, b""),
+    Golden("pong", 7, b""),
+    Golden(
+        "add",
+        16,
+        struct.pack("<qqq", 7, 2, 2) + KEY + bytes(4),
+        AddRequest(0x0102030405060708, 7, KEY, 2, CRC, True, 2, True),
+        flags=3,
+        request_id=0x0102030405060708,
+        body=CRC.data,
+    ),
+    Golden(
+        "add-hmac",
+        16,
+        struct.pack("<qqq", 7, 1, -1) + KEY + struct.pack("<I", crc32c_bit_by_bit(HMAC.data)),
+        AddRequest(1, 7, KEY, 1, HMAC),
+        request_id=1,
+        body=HMAC.data,
+    ),
+    Golden("fence", 17, struct.pack("<qq", 7, 3) + KEY, FenceRequest(2, 7, KEY, 3), request_id=2),
+    Golden(
+        "recovery-read",
+        18,
+        struct.pack("<qqqq", 7, 3, 11, 2) + KEY,
+        RecoveryReadRequest(3, 7, KEY, 3, 11, 2),
+        request_id=3,
+    ),
+    Golden(
+        "read", 19, struct.pack("<qqqq", 7, 11, 2, 1 << 20) + KEY, ReadRequest(4, 7, KEY, 11, 2, 1 << 20), request_id=4
+    ),
+    Golden(
+        "read-last-add-confirmed",
+        20,
+        struct.pack("<qqq", 7, -1, 30000) + KEY,
+        ReadLastAddConfirmedRequest(5, 7, KEY, -1, 30000),
+        request_id=5,
+    ),
+    Golden(
+        "write-last-add-confirmed",
+        21,
+        struct.pack("<qqq", 7, 3, 11) + KEY,
+        WriteLastAddConfirmedRequest(6, 7, KEY, 3, 11),
+        request_id=6,
+    ),
+    Golden("admin", 22, struct.pack("<I", 5), AdminRequest(7, AdminCommand.SCRUB), request_id=7),
+    Golden(
+        "response",
+        32,
+        struct.pack("<IqqII", 3, -1, 9, 8, 0) + "déposé".encode(),
+        Response((1 << 64) - 1, Status.FENCED, -1, 9, (), "déposé"),
+        request_id=(1 << 64) - 1,
+    ),
+    Golden(
+        "response-batches",
+        32,
+        struct.pack("<IqqII", 0, 11, 2, 0, 2),
+        Response(8, Status.OK, 11, 2, (CRC, EMPTY)),
+        request_id=8,
+        body=CRC.data + EMPTY.data,
+    ),
+]
+each_golden = pytest.mark.parametrize("each", GOLDEN, ids=lambda each: each.name)
+
+
+def encoded(message: Any) -> bytes:
+    pieces: list[bytes] = []
+    if isinstance(message, Response):
+        wire.encode_response(message, pieces)
+    elif isinstance(message, wire.Greeting):
+        pieces.append(wire.encode_greeting(message))
+    else:
+        wire.encode_request(message, pieces)
+    return b"".join(pieces)
+
+
+@each_golden
+def test_what_is_sent_is_what_was_always_sent(each: Golden) -> None:
+    data = {"ping": wire.PING_FRAME, "pong": wire.PONG_FRAME}.get(each.name) or encoded(each.message)
+    assert data.hex() == each.data.hex()
+
+
+@each_golden
+def test_what_was_always_sent_is_read(each: Golden) -> None:
+    (frame,) = FrameSplitter(1 << 20).feed(each.data)
+    assert (frame.kind, frame.flags, frame.request_id) == (each.kind, each.flags, each.request_id)
+    decoder: Callable[[Any], Any] = wire.decode_request
+    if isinstance(each.message, Response):
+        decoder = wire.decode_response
+    elif isinstance(each.message, wire.Greeting):
+        decoder = wire.decode_greeting
+    if each.message is not None:
+        assert decoder(frame) == each.message
+
+
+@each_golden
+def test_the_bytes_are_as_the_page_describes_them(each: Golden) -> None:
+    data = each.data
+    checksum, size, fields_bytes, kind, flags, reserved, request_id = struct.unpack_from("<IIIBBHQ", data)
+    assert (size, kind, flags, reserved, request_id) == (len(data), each.kind, each.flags, 0, each.request_id)
+    assert data[24 : 24 + fields_bytes].hex() == each.fields.hex()
+    assert data[24 + fields_bytes :] == each.body
+    assert checksum == crc32c_bit_by_bit(data[4 : 24 + fields_bytes])
+
+
+def test_every_kind_of_frame_has_golden_bytes() -> None:
+    assert {each.kind for each in GOLDEN} == {*range(1, 8), *range(16, 23), 32}
+    assert {path.stem for path in HERE.glob("wire-v1-*.hex")} == {f"wire-v1-{each.name}" for each in GOLDEN}
+
+
+# -- announcements ----------------------------------------------------------------------------------------------------
+
+
+def test_an_announcement_of_format_2() -> None:
+    data = (HERE / "bookie-announcement-v2.json").read_bytes()
+    address = BookieAddress((Endpoint("memory", "bookie-7"), Endpoint("tcp", "[2001:db8::7]:3181")), read_only=True)
+    assert encode_address(address) + b"\n" == data
+    assert decode_address("bookie-7", data) == address
+    assert json.loads(data) == {
+        "format": 2,
+        "endpoints": [["memory", "bookie-7"], ["tcp", "[2001:db8::7]:3181"]],
+        "read_only": True,
+    }
+
+
+def test_an_announcement_of_format_1_is_read() -> None:
+    data = (HERE / "bookie-announcement-v1.json").read_bytes()
+    assert decode_address("bookie-7", data) == BookieAddress((Endpoint("memory", "bookie-7"),), read_only=True)
