@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import os
+import subprocess
+import sys
 import threading
 import time
 import warnings
@@ -13,6 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from replog.cli.serving.lines import LineHandler
 from replog.cli.serving.logs import Logs, Observer
 from replog.cli.serving.settings import LoggingOptions
@@ -20,6 +24,11 @@ from replog.errors import StorageFailedError, StorageFullError
 from replog.hookspecs import DamageFound, StorageFailed
 
 BOOKIE = "bookie-1"
+
+
+@pytest.fixture(autouse=True)
+def _hook_of_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
 
 
 @contextmanager
@@ -150,3 +159,25 @@ def test_a_reader_who_left_harms_nobody() -> None:
     log.info("heard by nobody")
     handler.close()
     os.close(writing)
+
+
+CRASH = """
+import sys
+from replog import cli
+from replog.cli.serving import command
+
+async def crash(*arguments):
+    raise RuntimeError("what nobody expected")
+
+command.run_bookie = crash
+sys.argv = ["replog", "bookie", "--metastore", "memory:", "--data", "nowhere"]
+cli.main()
+"""
+
+
+def test_the_last_words_of_a_crash_are_a_line_too() -> None:
+    done = subprocess.run([sys.executable, "-c", CRASH], capture_output=True, text=True, timeout=60)
+    (line,) = map(json.loads, done.stderr.splitlines())
+    assert (done.returncode, done.stdout) == (1, "")
+    assert (line["level"], line["event"]) == ("critical", "crashed")
+    assert "RuntimeError: what nobody expected" in line["exception"]
