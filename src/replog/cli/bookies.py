@@ -18,13 +18,11 @@ from replog.cli.connecting import Connection, client_from, run, takes_connection
 from replog.cli.figures import as_count, as_duration
 from replog.cli.output import (
     AsJSON,
-    add_row,
+    Listing,
     as_size,
     console,
     emit,
-    new_table,
     print_json_line,
-    print_table,
 )
 from replog.cli.top.command import as_json, look_twice
 from replog.cli.top.model import Cluster, Row
@@ -39,6 +37,17 @@ from replog.errors import BookieError, ConfigError, MetastoreError
 
 app = typer.Typer(invoke_without_command=True)
 
+_COLUMNS = (
+    ("bookie", -39),
+    ("state", -11),
+    ("up", 6),
+    ("entries/s", 9),
+    ("ledgers", 7),
+    ("used", 10),
+    ("free", 10),
+    ("version", -10),
+    ("where", -1),
+)
 _LOOK_INTERVAL_S = 0.5
 _LOOK_TIMEOUT_S = 3.0
 _ID_PREFIX = "bookie-"
@@ -88,26 +97,26 @@ async def _list(connection: Connection, for_programs: bool) -> None:
 
 
 def _print_list(rows: Sequence[Row]) -> None:
-    table = new_table(
-        "bookie", "state", "endpoints", "version", ">up", ">entries/s", ">ledgers", ">used", ">free", "why"
-    )
+    """Where it is, or why nobody knows, stands last: it may be long."""
+    listing = Listing(*_COLUMNS)
     for row in rows:
         figures = row.figures
         endpoints = [each for each in row.endpoints if not each.startswith("memory:")] or row.endpoints
-        add_row(
-            table,
-            row.bookie_id,
-            row.state.value,
-            ", ".join(endpoints),
-            row.version or None,
-            as_duration(figures.uptime_s),
-            as_count(figures.entries_rate),
-            as_count(figures.ledgers),
-            _size(figures.used_bytes),
-            _size(figures.free_bytes),
-            row.problem.removeprefix(f"bookie {row.bookie_id}: "),
+        where = ", ".join(endpoints)
+        problem = row.problem.removeprefix(f"bookie {row.bookie_id}: ")
+        listing.add(
+            [
+                row.bookie_id,
+                row.state.value,
+                as_duration(figures.uptime_s),
+                as_count(figures.entries_rate),
+                as_count(figures.ledgers),
+                _size(figures.used_bytes),
+                _size(figures.free_bytes),
+                row.version or None,
+                f"{where}: {problem}" if problem else where,
+            ]
         )
-    print_table(table)
 
 
 def _size(value: float | None) -> str | None:
@@ -287,7 +296,7 @@ def _progress(doing: str, *, is_quiet: bool) -> Iterator[Callable[[str], Any]]:
         yield _not_shown
         return
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=console(stderr=True), transient=True) as shown:
+    with Progress(*columns, console=console(stderr=True), transient=True, refresh_per_second=4) as shown:
 
         @contextmanager
         def show(bookie_id: str) -> Iterator[None]:
