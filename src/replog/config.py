@@ -351,6 +351,11 @@ class ClientOptions(Checked):
     add_quorum_timeout_s: float = option(
         30.0, "How long an entry may stay unconfirmed before its writer fails with `AddTimeoutError` (W6).", positive
     )
+    lagging_bookie_timeout_s: float = option(
+        1.0,
+        "How long a writer waits for a bookie that has fallen far behind the others and answers nothing, before it is replaced.",
+        positive,
+    )
     read_timeout_s: float = option(
         5.0, "How long one bookie may take for a read before the next is asked (D2).", positive
     )

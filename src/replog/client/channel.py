@@ -36,6 +36,12 @@ class BookieChannel:
         self._outstanding: dict[int, tuple[OnAnswer, Any, int, float]] = {}
         self._request_ids = itertools.count(1)
         self._busy = trio.Event()
+        self._heard_at_check = 0
+
+    @property
+    def silence_s(self) -> float:
+        """For how long nothing was heard from it while something was outstanding; to a tenth of the shortest timeout."""
+        return (self._checks - self._heard_at_check) * self._check_every_s
 
     @property
     def shares_thread(self) -> bool:
@@ -70,6 +76,7 @@ class BookieChannel:
 
     def responses_received(self, responses: Sequence[Response]) -> None:
         """Answers came."""
+        self._heard_at_check = self._checks
         for response in responses:
             self._answer(response.request_id, response)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import trio
 
-from replog.client.channel import Answer
+from replog.client.channel import Answer, BookieChannel
 from replog.client.confirmations import Confirmations
 from replog.client.driving import Surroundings, WaitingEffects
 from replog.config import ClientOptions
@@ -134,12 +134,28 @@ class BatchSender:
 
     def _keep_up(self) -> bool:
         """Whether no bookie has fallen behind: the slowest one must not do so without bound."""
-        for bookie_id in self._machine.ensemble():
-            channel = self._membership.channel(bookie_id)
-            if channel is not None and channel.outstanding_bytes > _LAG_BYTES_MAX:
-                return False
+        if self._lagging():
+            self._attention.set()  # it may be silent, and nothing else may be in flight
+            return False
         self._unchecked_bytes = 0
         return True
+
+    def _lagging(self) -> list[tuple[int, BookieChannel]]:
+        """Who has fallen behind, by index. Those that failed, and could not be replaced, are not waited for."""
+        found = []
+        for index, bookie_id in enumerate(self._machine.ensemble()):
+            channel = self._membership.channel(bookie_id)
+            is_far_behind = channel is not None and channel.outstanding_bytes > _LAG_BYTES_MAX
+            if channel is not None and is_far_behind and not self._machine.missing >> index & 1:
+                found.append((index, channel))
+        return found
+
+    def _replace_silent(self) -> None:
+        """Everybody waits for who has fallen behind: not for one that answers nothing, until all its adds have timed out."""
+        if self._unchecked_bytes >= _LAG_CHECK_BYTES:
+            for index, channel in self._lagging():
+                if channel.silence_s >= self._options.lagging_bookie_timeout_s:
+                    self._bookie_failed(index, channel.bookie_id)
 
     def _send_batch(self) -> None:
         payloads, size_bytes = self._take_batch()
@@ -314,7 +330,8 @@ class BatchSender:
         entries_sent = -1
         while True:
             is_up_to_date = self._published >= self.last_add_confirmed
-            if not self._confirmations.in_flight and is_up_to_date and not self._machine.missing:
+            is_waiting = bool(self._confirmations.in_flight or self._gathered)
+            if not is_waiting and is_up_to_date and not self._machine.missing:
                 self._attention = trio.Event()
                 await self._attention.wait()
             await trio.sleep(tick_s)
@@ -329,6 +346,7 @@ class BatchSender:
             elif missing and trio.current_time() >= retry_at:
                 missing = 0
                 self._machine.bookies_changed()
+            self._replace_silent()
             self._check_deadline()
             self._drive()
 

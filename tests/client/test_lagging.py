@@ -1,0 +1,62 @@
+"""A bookie that takes everything and answers nothing (a gray failure) holds up a fast writer only for a while."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+import trio.testing
+
+from replog.client.sending import _LAG_BYTES_MAX
+from replog.config import ClientOptions
+from replog.hookspecs import EnsembleChanged
+from replog.protocol.quorum import Quorum
+from tests.kit import cluster
+
+OPTIONS = ClientOptions(add_timeout_s=5.0, lagging_bookie_timeout_s=1.0)
+ENTRY = bytes(1 << 20)
+ENTRIES = 2 * _LAG_BYTES_MAX // len(ENTRY)
+
+
+@pytest.mark.parametrize("bookies", [3, 4])
+async def test_one_that_answers_nothing_is_replaced_or_left_out(
+    bookies: int, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with cluster(bookies) as world, world.client(OPTIONS, Quorum(3, 3, 2)) as client:
+        async with client.create_ledger() as writer:
+            await writer.append(b"all answer")
+            world.named(writer.metadata.last_fragment.ensemble)[1].wire.is_deaf = True
+            begin_s, longest_s = trio.current_time(), 0.0
+            for _ in range(ENTRIES):
+                before_s = trio.current_time()
+                await writer.append(ENTRY)
+                longest_s = max(longest_s, trio.current_time() - before_s)
+            assert longest_s < 2.0, "not until its adds time out"
+            assert trio.current_time() - begin_s < 2.5
+            assert len(world.told(EnsembleChanged)) == bookies - 3
+
+
+async def test_one_that_is_slow_and_answers_is_waited_for(autojump_clock: trio.testing.MockClock) -> None:
+    async with cluster(4) as world, world.client(OPTIONS, Quorum(3, 3, 2)) as client:
+        async with client.create_ledger() as writer:
+            await writer.append(b"all answer")
+            slow = world.named(writer.metadata.last_fragment.ensemble)[1]
+            slow.wire.delay_s = 0.8
+            for _ in range(ENTRIES):
+                await writer.append(ENTRY)
+                await trio.sleep(0.01)
+            assert world.told(EnsembleChanged) == []
+
+
+async def test_one_that_is_silent_and_far_from_lagging_is_not_replaced_before_its_adds_time_out(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with cluster(4) as world, world.client(OPTIONS, Quorum(3, 3, 2)) as client:
+        async with client.create_ledger() as writer:
+            await writer.append(b"all answer")
+            world.named(writer.metadata.last_fragment.ensemble)[1].wire.is_deaf = True
+            for _ in range(40):
+                await writer.append(b"a little")
+                await trio.sleep(0.1)
+            assert world.told(EnsembleChanged) == []
+            await trio.sleep(2.0)
+            assert len(world.told(EnsembleChanged)) == 1
