@@ -7,6 +7,7 @@ import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import cast
 
 import pytest
 import trio
@@ -17,11 +18,12 @@ from replog.demo.bookies import serving_bookies
 from replog.demo.errors import DemoFailedError
 from replog.demo.following import following
 from replog.demo.leader import LeaderConfig
-from replog.demo.leading import leading
+from replog.demo.leading import LeaderProcess, leading, takeover_faults
 from replog.demo.options import LOG_NAME, QUORUM, metastore_url
-from replog.demo.processes import running
-from replog.demo.reports import Closed
+from replog.demo.processes import Process, running
+from replog.demo.reports import Closed, Confirmed
 from replog.demo.verdict import EntriesDigest
+from replog.protocol.model import Position
 
 LISTENING = BookieOptions(listen=("tcp:127.0.0.1:0",))
 
@@ -91,6 +93,28 @@ async def test_a_leader_that_goes_on_has_not_learnt(tmp_path: Path) -> None:
             await leader.take_over()
             with pytest.raises(DemoFailedError, match="ended by itself with status 0"):
                 await leader.until_fenced(30)
+
+
+@pytest.mark.parametrize(
+    ("found", "named", "fault"),
+    [
+        (9, 3, "missing: 10 entries were confirmed to it, and the next found 9"),
+        (10, 3, None),
+        (13, 3, None),
+        (14, 3, "4 unconfirmed entries of it are in the log, and it named 3"),
+        (14, None, None),  # a dead leader names nothing
+    ],
+)
+def test_a_takeover_that_finds_too_little_or_too_much_is_a_fault(
+    found: int, named: int | None, fault: str | None
+) -> None:
+    process = cast(Process, None)
+    leader, successor = LeaderProcess("it", process), LeaderProcess("the next", process)
+    leader.told.append(Confirmed(10, Position(1, 9), 13))
+    successor.before = found
+    faults = takeover_faults(leader, successor, named)
+    assert len(faults) == (fault is not None)
+    assert fault is None or fault in faults[0]
 
 
 async def test_a_silent_process_is_given_up(tmp_path: Path) -> None:

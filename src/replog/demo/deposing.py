@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 
 import trio
 
-from replog.demo.leading import LeaderProcess
+from replog.demo.leading import LeaderProcess, takeover_faults
 from replog.demo.reports import Confirmed, Fenced
 from replog.demo.results import ActResult
 from replog.demo.stage import Stage
@@ -42,7 +42,7 @@ async def act_three(stage: Stage, leader: LeaderProcess, leaders: AsyncExitStack
         takeover=takeover,
         learnt_s=fenced.at_s - woken_s,
         in_doubt=(str(fenced.first), str(fenced.last)),
-        faults=_faults(leader, third, fenced),
+        faults=takeover_faults(leader, third, fenced.entries),
     ), third
 
 
@@ -76,15 +76,3 @@ async def _wake(stage: Stage, leader: LeaderProcess, third: LeaderProcess, woken
 def _last_before(leader: LeaderProcess, moment_s: float) -> Confirmed:
     """What was confirmed to it last, before this moment."""
     return max((each for each in leader.told if each.at_s <= moment_s), key=lambda each: each.entries)
-
-
-def _faults(leader: LeaderProcess, third: LeaderProcess, fenced: Fenced) -> tuple[str, ...]:
-    survived = third.before - leader.last.entries
-    found = []
-    if survived < 0:
-        found.append(
-            f"missing: {leader.last.entries:,} entries were confirmed to {leader.name}, the takeover found {third.before:,}"
-        )
-    if survived > fenced.entries:
-        found.append(f"of {survived:,} of its entries that are in the log, {leader.name} named {fenced.entries:,}")
-    return tuple(found)

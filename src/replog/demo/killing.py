@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 
 from replog.demo.errors import DemoFailedError
-from replog.demo.leading import LeaderProcess
+from replog.demo.leading import LeaderProcess, takeover_faults
 from replog.demo.options import ROLL_BYTES
 from replog.demo.results import ActResult
 from replog.demo.stage import Stage
@@ -25,9 +25,7 @@ async def act_one(stage: Stage, leaders: AsyncExitStack) -> tuple[ActResult, Lea
     takeover = await second.take_over()
     stage.taken_over(second, takeover)
     survived = second.before - first.last.entries
-    faults = []
-    if survived < 0:
-        faults.append(f"missing: of {first.last.entries:,} confirmed entries the takeover found {second.before:,}")
+    faults = [*takeover_faults(first, second)]
     if not takeover.ledgers_recovered:
         faults.append("the second leader recovered no ledger")
     result = ActResult(

@@ -132,6 +132,23 @@ class LeaderProcess:
         return report
 
 
+def takeover_faults(leader: LeaderProcess, successor: LeaderProcess, named: int | None = None) -> tuple[str, ...]:
+    """What is wrong with what the successor found: less than was confirmed to the leader, or more than that and the entries
+    whose fate the leader did not know, as it named so many of them."""
+    survived = successor.before - leader.last.entries
+    found = []
+    if survived < 0:
+        found.append(
+            f"missing: {leader.last.entries:,} entries were confirmed to {leader.name}, "
+            f"and {successor.name} found {successor.before:,}"
+        )
+    if named is not None and survived > named:
+        found.append(
+            f"{survived:,} unconfirmed entries of {leader.name} are in the log, and it named {named:,} in doubt"
+        )
+    return tuple(found)
+
+
 @asynccontextmanager
 async def leading(name: str, config: LeaderConfig, errors: Path) -> AsyncIterator[LeaderProcess]:
     """A leader's process, as a context: whatever happens, it is dead when the context is left."""
