@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 
 from replog.abc import Storage
 from replog.backends import files, lmdb, memory
@@ -18,6 +19,8 @@ from replog.protocol.batch import Batch, build
 from replog.protocol.digest import Digest, DigestType
 from replog.protocol.messages import (
     AddRequest,
+    AdminCommand,
+    AdminRequest,
     FenceRequest,
     ReadLastAddConfirmedRequest,
     ReadRequest,
@@ -129,3 +132,27 @@ async def test_numbers_at_the_ends_of_what_can_be_harm_nobody(storage: str, tmp_
         assert [batch.first_entry_id for batch in reopened.read(OURS, 0, 1, 1 << 20)] == [0, 1]
     finally:
         reopened.close()
+
+
+async def test_too_many_commands_at_once_are_too_many(autojump_clock: trio.testing.MockClock) -> None:
+    server = BookieServer(memory.open_storage("commands"), BookieOptions(storage="memory"), lambda _event: None)
+    released = trio.Event()
+
+    async def administer(command: AdminCommand) -> tuple[Status, str]:
+        await released.wait()
+        return Status.OK, command.name
+
+    async with server.running():
+        server.administer = administer
+        asker = Asker(server)
+        server.handle([AdminRequest(number, AdminCommand.SCRUB) for number in range(100)], asker.replied)
+        await trio.testing.wait_all_tasks_blocked()
+        refused = set(asker.answers)
+        assert refused == set(range(32, 100))
+        assert {asker.answers[number].status for number in refused} == {Status.TOO_BUSY}
+        released.set()
+        await trio.testing.wait_all_tasks_blocked()
+        assert {asker.answers[number].detail for number in range(32)} == {"SCRUB"}
+        (again,) = await asker.ask(AdminRequest(200, AdminCommand.COMPACT))
+        assert (again.status, again.detail) == (Status.OK, "COMPACT")
+    memory.forget("commands")

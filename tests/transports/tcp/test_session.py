@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import trio
 
+from replog.abc import Identity, Role
 from replog.protocol import wire
 from replog.protocol.messages import (
     AdminCommand,
@@ -22,6 +23,7 @@ from replog.protocol.messages import (
 from replog.protocol.wire import FrameSplitter
 from replog.transports.tcp.options import TcpOptions
 from replog.transports.tcp.session import Budget, Session
+from replog.transports.tcp.stream import Stream
 from tests.transports.tcp.kit import (
     FRAME_BYTES_MAX,
     KEY,
@@ -367,13 +369,23 @@ async def test_a_connection_that_breaks_gives_everything_back(autojump_clock: tr
         assert listener._budget.used_bytes == 0
 
 
+@pytest.mark.parametrize("roles", [None, {Role.CLIENT}, {Role.CLIENT, Role.ADMIN}])
 async def test_administration_is_for_administrators_and_statistics_for_everybody(
-    autojump_clock: trio.testing.MockClock,
+    roles: set[Role] | None, nursery: trio.Nursery
 ) -> None:
-    async def ask(client: RawClient) -> list[Status]:
-        client.say(*[AdminRequest(int(command), command) for command in AdminCommand])
-        answers = await client.answers(len(AdminCommand))
-        return [answer.status for answer in sorted(answers, key=lambda each: each.request_id)]
-
-    async with listening(Handler()) as listener, raw_client(listener.address) as client:
-        assert await ask(client) == [Status.OK] * len(AdminCommand)  # where nobody is known, everybody may
+    near, far = (Stream(each) for each in socket.socketpair())
+    identity = None if roles is None else Identity("somebody", frozenset(roles))
+    handler, budget = Handler(), Budget(1 << 30)
+    session = Session(near, FrameSplitter(FRAME_BYTES_MAX), handler, identity, TcpOptions(), budget)
+    nursery.start_soon(session.run, [])
+    client = RawClient(far, FrameSplitter(FRAME_BYTES_MAX), [])
+    client.say(*[AdminRequest(int(command), command) for command in AdminCommand], read(100))
+    answers = {answer.request_id: answer for answer in await client.answers(len(AdminCommand) + 1)}
+    for command in AdminCommand:
+        may = command is AdminCommand.STATISTICS or roles is None or Role.ADMIN in roles
+        assert answers[command].status is (Status.OK if may else Status.UNAUTHORIZED)
+        assert may or "only an administrator may ask that" in answers[command].detail
+        assert any(isinstance(each, AdminRequest) and each.command is command for each in handler.requests) is may
+    assert answers[100].status is Status.OK
+    assert budget.used_bytes == 0
+    far.close()

@@ -1,0 +1,165 @@
+"""Clients and bookies that have nothing between them but TCP: slow bookies, bookies that restart, clients that are left."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+import trio.testing
+
+import replog
+from replog.abc import Authenticator, RequestHandler
+from replog.backends import memory
+from replog.bookie.serving import ServedBookie, Way, serving
+from replog.config import BookieOptions, ClientOptions
+from replog.metastores.memory import MemoryMetastore
+from replog.nursery import open_service_nursery
+from replog.protocol.quorum import Quorum
+from replog.transports.tcp import TcpOptions, TcpTransport
+from tests.kit import FaultyStorage, Wire, read_ledger
+
+THREE = Quorum(3, 3, 2)
+
+
+class RemoteBookie:
+    """A bookie that can be reached by TCP only; before its server stands a wire that can be slow."""
+
+    def __init__(self, name: str, metastore: MemoryMetastore, nursery: trio.Nursery) -> None:
+        self.name = name
+        self.wire = Wire()
+        self.bookie_id = ""
+        self.endpoints: list[str] = []
+        self._metastore = metastore
+        self._nursery = nursery
+        self._scope = trio.CancelScope()
+        self._ended = trio.Event()
+
+    async def start(self) -> None:
+        await self._nursery.start(self._run)
+
+    async def _run(self, task_status: trio.TaskStatus[None]) -> None:
+        storage = FaultyStorage(memory.open_storage(self.name))
+        self.bookie_id = storage.bookie_id
+        transport = WiredTcp(self.wire)
+        options = BookieOptions(storage="memory")
+        self._ended = trio.Event()
+        with trio.CancelScope() as self._scope:
+            ways = [Way("tcp", transport, "127.0.0.1:0")]
+            async with serving(storage, self._metastore, ways, options, lambda _event: None) as served:
+                self._note(served)
+                task_status.started()
+                await trio.sleep_forever()
+        self._ended.set()
+
+    def _note(self, served: ServedBookie) -> None:
+        self.endpoints += [endpoint.address for endpoint in served.endpoints]
+
+    async def stop(self) -> None:
+        self._scope.cancel()
+        await self._ended.wait()
+
+
+class WiredTcp(TcpTransport):
+    """TCP, with a wire before the bookie."""
+
+    def __init__(self, wire: Wire) -> None:
+        super().__init__(TcpOptions(drain_timeout_s=1.0))
+        self._wire = wire
+
+    @asynccontextmanager
+    async def listen(
+        self,
+        address: str,
+        handler: RequestHandler,
+        *,
+        bookie_id: str = "",
+        authenticator: Authenticator | None = None,
+    ) -> AsyncIterator[str]:
+        async with open_service_nursery() as nursery:
+            nursery.start_soon(self._wire.run, handler)
+            async with super().listen(address, self._wire, bookie_id=bookie_id) as listening:
+                yield listening
+
+
+class Cluster:
+    def __init__(self) -> None:
+        self.metastore = MemoryMetastore()
+        self.bookies: list[RemoteBookie] = []
+
+
+@asynccontextmanager
+async def remote_cluster(name: str) -> AsyncIterator[Cluster]:
+    made = Cluster()
+    async with open_service_nursery() as nursery:
+        try:
+            for number in range(3):
+                bookie = RemoteBookie(f"{name}-{number}", made.metastore, nursery)
+                made.bookies.append(bookie)
+                await bookie.start()
+            yield made
+            for bookie in made.bookies:
+                await bookie.stop()
+        finally:
+            for bookie in made.bookies:
+                memory.forget(bookie.name)
+
+
+@pytest.fixture
+def socket_clock() -> trio.testing.MockClock:
+    """Jumps when nothing has happened for some milliseconds: what one socket sends may take a moment to another one."""
+    return trio.testing.MockClock(autojump_threshold=0.01)
+
+
+async def test_a_slow_bookie_does_not_slow_down_readers(socket_clock: trio.testing.MockClock) -> None:
+    """D2: after `speculative_read_after_s` the next bookie is asked as well, and then preferred."""
+    options = ClientOptions(speculative_read_after_s=0.5, read_timeout_s=20.0, add_timeout_s=10.0)
+    async with remote_cluster("slow") as world:
+        async with replog.connect(world.metastore, options=options, quorum=THREE) as client:
+            async with client.create_ledger() as writer:
+                await writer.extend([bytes([number]) * 1000 for number in range(50)])
+        for slow in world.bookies:
+            slow.wire.delay_s = 15.0
+            async with replog.connect(world.metastore, options=options, quorum=THREE) as client:
+                begin_s = trio.current_time()
+                assert len(await read_ledger(client, writer.ledger_id)) == 50
+                assert trio.current_time() - begin_s < 2
+            slow.wire.delay_s = 0.0
+
+
+async def test_a_bookie_that_restarts_at_another_port_is_found_again(socket_clock: trio.testing.MockClock) -> None:
+    async with remote_cluster("restarting") as world:
+        options = ClientOptions(add_timeout_s=2.0)
+        async with replog.connect(world.metastore, options=options, quorum=Quorum(3, 3, 3)) as client:
+            async with client.create_ledger() as writer:
+                await writer.extend([b"x"] * 10)
+            for bookie in world.bookies:
+                await bookie.stop()
+                await bookie.start()
+                assert len(set(bookie.endpoints)) == len(bookie.endpoints)
+            assert len(await read_ledger(client, writer.ledger_id)) == 10
+            with trio.fail_after(60):
+                while True:
+                    try:
+                        async with client.create_ledger() as writer:
+                            await writer.append(b"y")
+                        break
+                    except replog.NotEnoughBookiesError:
+                        await trio.sleep(1)
+
+
+async def test_clients_and_bookies_that_are_left_leave_no_sockets(socket_clock: trio.testing.MockClock) -> None:
+    gc.collect()
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        async with remote_cluster("left") as world:
+            async with replog.connect(world.metastore, quorum=THREE) as client, client.create_ledger() as writer:
+                await writer.append(b"x")
+            with trio.move_on_after(0.0):  # cancelled while connecting
+                async with replog.connect(world.metastore, quorum=THREE) as client:
+                    await read_ledger(client, writer.ledger_id)
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) == before
