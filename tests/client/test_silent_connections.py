@@ -18,7 +18,9 @@ from replog.protocol.quorum import Quorum
 from replog.transports.memory import MemoryTransport
 from tests.kit import Cluster, cluster, read_ledger
 
-OPTIONS = ClientOptions(connect_timeout_s=5.0, speculative_read_after_s=0.5, read_timeout_s=2.0, follow_wait_s=1.0)
+OPTIONS = ClientOptions(
+    connect_timeout_s=5.0, speculative_read_after_s=0.5, read_timeout_s=2.0, follow_wait_s=1.0, add_timeout_s=2.0
+)
 
 
 class Holes(MemoryTransport):
@@ -159,3 +161,26 @@ async def test_a_bookie_that_refuses_is_not_stormed(autojump_clock: trio.testing
         await trio.sleep(1.0)
         await membership_of(client).connect_most(bookie_ids, 0.5)
         assert all(membership_of(client).channel(bookie_id) for bookie_id in bookie_ids)
+
+
+async def test_a_change_of_ensemble_does_not_wait_for_a_silent_newcomer(autojump_clock: trio.testing.MockClock) -> None:
+    """C1: nothing is confirmed while replacements are chosen, so that has to be quick."""
+    async with cluster(5) as world, client_with_holes(world) as (client, holes):
+        async with client.create_ledger() as writer:
+            await writer.append(b"all answer")
+            ensemble = writer.metadata.last_fragment.ensemble
+            holes.silent = {bookie.bookie_id for bookie in world.spare(ensemble)}
+            world.named(ensemble)[0].wire.is_deaf = True
+            longest_s = 0.0
+            for _ in range(100):
+                begin_s = trio.current_time()
+                await writer.append(b"x")
+                longest_s = max(longest_s, trio.current_time() - begin_s)
+                await trio.sleep(0.1)
+            assert len(holes.silent & set(holes.attempts)) == 2, "both were tried"
+            assert longest_s < 3 * OPTIONS.speculative_read_after_s
+            holes.silent.clear()
+            with trio.fail_after(60):
+                while world.named(ensemble)[0].bookie_id in writer.metadata.last_fragment.ensemble:
+                    await trio.sleep(0.1)
+                    await writer.append(b"y")

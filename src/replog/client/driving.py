@@ -58,11 +58,13 @@ class Surroundings:
             proposed.update((index, ensemble[index]) for index in back)
             if not proposed:
                 break
-            failures = await connect_all(self.membership, proposed.values())
-            for bookie_id in failures:
-                self.membership.shun(bookie_id)
-            good = {index: bookie_id for index, bookie_id in proposed.items() if bookie_id not in failures}
-            chosen.update(good)
+            with trio.move_on_after(self.membership.patience_s):  # nothing is confirmed until this is done (C1)
+                await connect_all(self.membership, proposed.values())
+            for index, bookie_id in proposed.items():
+                if self.membership.channel(bookie_id) is None:
+                    self.membership.shun(bookie_id)
+                else:
+                    chosen[index] = bookie_id
             excluded.update(proposed.values())
             missing = [index for index in missing if index not in chosen]
         return chosen

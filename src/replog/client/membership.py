@@ -66,6 +66,11 @@ class Membership:
         self._unreadable: dict[str, bytes] = {}  # announcements that were complained of
         self._is_closed = False
 
+    @property
+    def patience_s(self) -> float:
+        """How long to wait for a connection before somebody else is asked, where there is somebody else."""
+        return self._options.speculative_read_after_s
+
     async def usable(self, excluded: Collection[str] = ()) -> list[str]:
         """Bookies that take new entries, did not fail lately, and are not excluded; sorted. Raises `MetastoreError`."""
         now = trio.current_time()
