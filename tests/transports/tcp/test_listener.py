@@ -15,16 +15,20 @@ from replog.errors import BookieRefusedError, BookieUnreachableError, ConfigErro
 from replog.nursery import open_service_nursery
 from replog.protocol import wire
 from replog.protocol.messages import ReadLastAddConfirmedRequest, Request, Response, Status
+from replog.protocol.wire import FrameSplitter
 from replog.transports.tcp import TcpOptions, TcpTransport
 from replog.transports.tcp.listener import Listener
+from replog.transports.tcp.stream import Stream
 from tests.transports.tcp.kit import (
     FRAME_BYTES_MAX,
     KEY,
     Handler,
+    RawClient,
     Receiver,
     add,
     batch_of,
     connected,
+    encoded,
     listening,
     raw_client,
     read,
@@ -144,6 +148,31 @@ async def test_who_is_introducing_themselves_does_not_hold_it_up(
             except ConnectionResetError:
                 assert each is half  # what it said was not read
     assert served.listener._connections == served.listener._handshakes == 0
+
+
+async def test_who_introduces_themselves_while_it_leaves_is_sent_away(
+    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Else it would take their requests, and end before it answers them."""
+    handler = Handler(holds=True)
+    served = Served(handler, nursery)
+    address = await served.start()
+    async with raw_client(address) as busy:
+        busy.say(add(1, batch_of(100)))
+        await settled()
+        with closing(connected(address)) as late:
+            stream, splitter = Stream(late), FrameSplitter(wire.FRAME_BYTES_MAX)
+            stream.write([wire.encode_greeting(wire.Hello(1, 1, 0, bytes(32), "", "none", ""))])
+            await settled()
+            nursery.start_soon(served.listener.close, "leaving")
+            await settled()
+            stream.write([wire.encode_greeting(wire.Prove(b"")), encoded(add(2, batch_of(100)))])
+            client = RawClient(stream, splitter, [])
+            assert await client.farewell() == "this bookie is shutting down"
+            handler.release()
+            assert [answer.request_id for answer in await busy.answers(1)] == [1]
+        assert [request.request_id for request in handler.requests] == [1]
+    await served.ended.wait()
 
 
 async def test_it_listens_at_the_same_port_again_at_once(autojump_clock: trio.testing.MockClock) -> None:

@@ -261,6 +261,8 @@ class Listener:
         peer = Peer(format_address(host, port), is_local_address(host), names)
         limits = options.frame_bytes_max, int(min(options.silence_max_s * 1000, _SILENCE_MAX_MS))
         identity = await greeter.greet(self._bookie_id, peer, self._authenticator, binding, limits)
+        if self._accepting.cancel_called:  # `close` has begun: it would not wait for what this one asks
+            raise RefusedPeerError("this bookie is shutting down")
         splitter.frame_bytes_max = options.frame_bytes_max
         session = Session(stream, splitter, self._handler, identity, options, self._budget)
         return session, greeter.early
