@@ -23,6 +23,8 @@ from replog.protocol.model import Position
 REPLOG = [sys.executable, "-m", "replog.cli"]
 TIMEOUT_S = 120
 
+pytestmark = pytest.mark.slow
+
 
 def test_the_whole_of_it_without_a_terminal(tmp_path: Path) -> None:
     done = subprocess.run(
