@@ -517,6 +517,6 @@ async def test_answers_for_one_connection_come_together() -> None:
         server = served.server
         server.handle([add(a_batch(each)) for each in range(5)], lambda responses: told.append(len(responses)))
         with trio.fail_after(5):
-            while sum(told) < 5:
+            while sum(told) < 5:  # noqa: ASYNC110
                 await trio.sleep(0.001)
         assert len(told) < 5

@@ -157,9 +157,7 @@ async def test_the_endpoint_in_this_process_stands_before_the_others(autojump_cl
 @pytest.mark.parametrize(
     "first", [("memory", "elsewhere"), ("smoke", "signals"), ("tcp", "no port:x"), ("tcp", "::::")]
 )
-async def test_what_does_not_work_is_passed_over(
-    first: tuple[str, str], socket_clock: trio.testing.MockClock
-) -> None:
+async def test_what_does_not_work_is_passed_over(first: tuple[str, str], socket_clock: trio.testing.MockClock) -> None:
     async with place() as here, here.tcp.listen("127.0.0.1:0", Handler(), bookie_id="a") as address:
         async with here.announced("a", first, ("tcp", address)):
             channel = await here.membership.connect("a")

@@ -86,7 +86,13 @@ GOLDEN = [
         struct.pack("<QQ", 34603032, 30000) + texts(b"proof", b"writer"),
         wire.Ready(b"proof", "writer", 34603032, 30000),
     ),
-    Golden("refuse", 5, texts("wer da? überall nobody".encode()), wire.Refuse("wer da? überall nobody", retry=True), flags=1),
+    Golden(
+        "refuse",
+        5,
+        texts("wer da? überall nobody".encode()),
+        wire.Refuse("wer da? überall nobody", retry=True),
+        flags=1,
+    ),
     Golden("ping", 6, b""),
     Golden("pong", 7, b""),
     Golden(

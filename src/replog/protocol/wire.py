@@ -160,7 +160,7 @@ def decode_request(frame: Frame) -> Request:
         request = decoder(frame)
     except struct.error as error:
         raise RemoteProtocolError(f"a request of kind {frame.kind} with {len(frame.fields)} bytes of fields") from error
-    if not isinstance(request, AdminRequest) and request.ledger_id < 0:  # it would be stored, and be in the way for ever
+    if not isinstance(request, AdminRequest) and request.ledger_id < 0:  # stored, it would be in the way for ever
         raise RemoteProtocolError(f"a request for ledger {request.ledger_id}: there can be none")
     return request
 

@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from replog.testing.authenticator_exam import check_authenticator
     from replog.testing.faults import Call, Fault, FaultyMetastore
     from replog.testing.history import Finding, History, judge, read_histories
     from replog.testing.metastore_exam import check_metastore
@@ -22,6 +23,7 @@ __all__ = [
     "check_storage_damage",
     "check_metastore",
     "check_transport",
+    "check_authenticator",
     "FaultyMetastore",
     "Fault",
     "Call",
@@ -39,6 +41,7 @@ _PLACES = {
     "check_storage_damage": "storage_exam",
     "check_metastore": "metastore_exam",
     "check_transport": "transport_exam",
+    "check_authenticator": "authenticator_exam",
     "FaultyMetastore": "faults",
     "Fault": "faults",
     "Call": "faults",
