@@ -8,8 +8,9 @@ import struct
 import time
 import tracemalloc
 
+import attrs
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from replog.errors import LocalProtocolError, RemoteProtocolError
@@ -51,6 +52,7 @@ def batch_of(payloads: list[bytes], digest_type: DigestType = DigestType.CRC32C,
 
 numbers = st.integers(LEAST, MOST) | st.sampled_from([LEAST, -1, 0, 1, MOST])
 request_ids = st.integers(0, (1 << 64) - 1)
+ledger_ids = st.integers(0, MOST)
 keys = st.binary(min_size=32, max_size=32)
 some_batches = st.builds(
     batch_of,
@@ -59,12 +61,12 @@ some_batches = st.builds(
     st.integers(0, 1 << 62),
 )
 requests = st.one_of(
-    st.builds(AddRequest, request_ids, numbers, keys, numbers, some_batches, st.booleans(), numbers, st.booleans()),
-    st.builds(FenceRequest, request_ids, numbers, keys, numbers),
-    st.builds(RecoveryReadRequest, request_ids, numbers, keys, numbers, numbers, numbers),
-    st.builds(ReadRequest, request_ids, numbers, keys, numbers, numbers, numbers),
-    st.builds(ReadLastAddConfirmedRequest, request_ids, numbers, keys, numbers, numbers),
-    st.builds(WriteLastAddConfirmedRequest, request_ids, numbers, keys, numbers, numbers),
+    st.builds(AddRequest, request_ids, ledger_ids, keys, numbers, some_batches, st.booleans(), numbers, st.booleans()),
+    st.builds(FenceRequest, request_ids, ledger_ids, keys, numbers),
+    st.builds(RecoveryReadRequest, request_ids, ledger_ids, keys, numbers, numbers, numbers),
+    st.builds(ReadRequest, request_ids, ledger_ids, keys, numbers, numbers, numbers),
+    st.builds(ReadLastAddConfirmedRequest, request_ids, ledger_ids, keys, numbers, numbers),
+    st.builds(WriteLastAddConfirmedRequest, request_ids, ledger_ids, keys, numbers, numbers),
     st.builds(AdminRequest, request_ids, st.sampled_from(AdminCommand)),
 )
 responses = st.builds(
@@ -121,6 +123,15 @@ def contents(frames: list[Frame]) -> list[tuple[int, int, int, bytes, bytes]]:
 @given(requests)
 def test_a_request_arrives_as_it_was_sent(request: Request) -> None:
     assert wire.decode_request(only_frame(encoded_request(request))) == request
+
+
+@given(requests, st.integers(LEAST, -1))
+def test_a_ledger_that_cannot_be_is_refused(request: Request, ledger_id: int) -> None:
+    """A bookie would store what is asked of it, and stumble over it when it looks for garbage."""
+    assume(not isinstance(request, AdminRequest))
+    frame = only_frame(encoded_request(attrs.evolve(request, ledger_id=ledger_id)))
+    with pytest.raises(RemoteProtocolError, match="there can be none"):
+        wire.decode_request(frame)
 
 
 @given(responses)
