@@ -10,8 +10,6 @@ import typer
 
 from replog.cli.ending import status_for
 from replog.cli.output import AsJSON, add_row, new_table, print_json, print_table
-from replog.cli.serving.logs import Logs, Observer
-from replog.cli.serving.process import run_bookie
 from replog.cli.serving.settings import Layers, Settings, settle
 from replog.errors import ConfigError, ReplogError
 from replog.registry import Registry
@@ -76,6 +74,13 @@ def serve(
     if show_config:
         _show(settings, for_programs=for_programs)
         return
+    _serve(settings)
+
+
+def _serve(settings: Settings) -> None:
+    from replog.cli.serving.logs import Logs, Observer  # only here: other commands need not wait for a logging library
+    from replog.cli.serving.process import run_bookie
+
     with Logs(settings.logging) as logs:
         observer = Observer(logs.log)
         try:
