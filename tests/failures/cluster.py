@@ -31,6 +31,13 @@ CONFIRMING_S = 10.0  # for a few hundred appends, on a busy machine
 RECENT_MIN = 20  # appends in a second, so that their p99 says something
 
 
+def reading_lags_s(events: Sequence[Event]) -> list[float]:
+    """How long after it was confirmed each append was first seen by each reader; ascending."""
+    confirmed = {event.position: event.at_s for event in events if event.kind == "confirmed"}
+    saw = [event for event in events if event.kind == "saw" and event.position in confirmed]
+    return sorted(event.at_s - confirmed[event.position] for event in saw)
+
+
 def free_port() -> int:
     """A port for a listener, below those that the kernel gives to clients."""
     while True:
@@ -224,6 +231,11 @@ class Cluster:
             ledger = await self.client.ledger_metadata(segment.ledger_id)
             assert ledger.state is LedgerState.CLOSED
         return events
+
+    def takeover_s(self, actor: str) -> float:
+        """How long a writer took from the beginning of its takeover until it served."""
+        at_s = {event.kind: event.at_s for event in self.events() if event.actor == actor}
+        return at_s["served"] - at_s["takeover began"]
 
     async def _readers_arrive(self, final: list[tuple[Position, str]]) -> None:
         last = final[-1][0]

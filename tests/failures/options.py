@@ -32,12 +32,14 @@ CLIENT = ClientOptions(
 )
 
 # What follows from them. A machine that is busy with something else gets its margin, once for each bound.
-MARGIN_S = 1.5
+MARGIN_S = 3.0
+NEWCOMERS_S = 2 * CLIENT.speculative_read_after_s  # two that are silent are tried before one that is not
+NOTICING_S = NEWCOMERS_S + MARGIN_S  # of a connection that was lost, until the bookie is replaced
 REPLACING_S = (
-    CLIENT.add_timeout_s * 1.2 + 2 * CLIENT.connect_timeout_s + MARGIN_S
-)  # a silent bookie, and a silent newcomer
-NOTICING_S = CLIENT.connect_timeout_s + MARGIN_S  # of a connection that was reset, and a silent newcomer
+    CLIENT.add_timeout_s * 1.2 + NEWCOMERS_S + MARGIN_S
+)  # the same of one that is silent; timeouts count in tenths
 RETURNING_S = (
     CLIENT.bookie_retry_after_max_s + CLIENT.bookie_retry_after_s + REPLACING_S
 )  # until a bookie is used again
+TAKING_OVER_S = CLIENT.speculative_read_after_s + CLIENT.connect_timeout_s + MARGIN_S  # with one bookie silent
 GOOD_P99_S = CLIENT.add_timeout_s / 2  # at most, once a fault was dealt with: no append waits for a deadline

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from replog.testing import TcpProxy, Weather
 from replog.testing.history import latencies_s
-from tests.failures.cluster import CONFIRMING_S, Bookie, cluster
-from tests.failures.options import NOTICING_S, REPLACING_S, RETURNING_S
+from tests.failures.cluster import CONFIRMING_S, READER_LAGS_S, Bookie, cluster, reading_lags_s
+from tests.failures.options import NOTICING_S, REPLACING_S, RETURNING_S, TAKING_OVER_S
 
 STORM = Weather(delay_s=0.005, jitter_s=0.01, loss=0.02)
 
@@ -29,7 +29,7 @@ FAULTS: list[tuple[str, Callable[[TcpProxy], None], float]] = [
 
 async def test_bookies_behind_a_bad_network_are_replaced_and_used_again(tmp_path: Path) -> None:
     async with cluster(tmp_path, proxies=True) as found:
-        await found.start_writer("writer")
+        writer = await found.start_writer("writer")
         await found.start_reader("reader")
         calm_p99_s = await found.calm_p99_s()
         mended: list[Bookie] = []
@@ -53,6 +53,16 @@ async def test_bookies_behind_a_bad_network_are_replaced_and_used_again(tmp_path
         for bookie in found.bookies:
             proxy_of(bookie).mend()
         await found.p99_recovers(calm_p99_s, since_s, RETURNING_S)
+
+        assert reading_lags_s(found.events())[-1] < READER_LAGS_S
+        victim = (await found.ensemble())[2]
+        found.note(f"a black hole: bookie {victim.number}; the writer is killed, and another one takes over")
+        proxy_of(victim).swallow()
+        await writer.kill()
+        await found.start_writer("successor")
+        await found.confirms(100, CONFIRMING_S)
+        assert found.takeover_s("successor.1") < TAKING_OVER_S
+        proxy_of(victim).mend()
 
         events = await found.judged()
         assert [event for event in events if event.kind == "unknown"] == [], "networks fail, the writer does not"
