@@ -59,6 +59,7 @@ some_batches = st.builds(
     st.sampled_from(DigestType),
     st.integers(0, 1 << 62),
 )
+ledger_ids = st.integers(0, MOST) | st.sampled_from([0, MOST])  # below 0 there are none: such a request is refused
 requests = st.one_of(
     st.builds(AddRequest, request_ids, ledger_ids, keys, numbers, some_batches, st.booleans(), numbers, st.booleans()),
     st.builds(FenceRequest, request_ids, ledger_ids, keys, numbers),
