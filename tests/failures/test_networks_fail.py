@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import trio
+
 from replog.testing import TcpProxy, Weather
 from replog.testing.history import latencies_s
-from tests.failures.cluster import CONFIRMING_S, READER_LAGS_S, Bookie, cluster, reading_lags_s
-from tests.failures.options import NOTICING_S, REPLACING_S, RETURNING_S, TAKING_OVER_S
+from tests.failures.cluster import CONFIRMING_S, READER_LAGS_S, Bookie, Cluster, cluster, reading_lags_s
+from tests.failures.options import CLIENT, NOTICING_S, REPLACING_S, RETURNING_S, TAKING_OVER_S
+from tests.failures.processes import Process
 
 STORM = Weather(delay_s=0.005, jitter_s=0.01, loss=0.02)
 
@@ -25,6 +28,22 @@ FAULTS: list[tuple[str, Callable[[TcpProxy], None], float]] = [
     ("resets", TcpProxy.cut, NOTICING_S),
     ("half closed", TcpProxy.half_close, NOTICING_S),
 ]
+
+
+async def die_with_the_only_copy(cluster: Cluster, writer: Process) -> None:
+    """Entries reach one bookie of three, which dies with the writer: so they may not have been confirmed (W2)."""
+    ahead, *behind = await cluster.ensemble()
+    cluster.note(f"entries reach bookie {ahead.number} alone; it and the writer are killed")
+    for bookie in behind:
+        proxy_of(bookie).to_bookie.swallow()
+    await trio.sleep(
+        CLIENT.add_timeout_s / 3
+    )  # for a writer that would confirm them, and not until it changes the ensemble
+    await writer.kill()
+    await ahead.running.kill()
+    for bookie in behind:
+        proxy_of(bookie).reset()  # what was swallowed never arrives
+        proxy_of(bookie).mend()
 
 
 async def test_bookies_behind_a_bad_network_are_replaced_and_used_again(tmp_path: Path) -> None:
@@ -59,10 +78,13 @@ async def test_bookies_behind_a_bad_network_are_replaced_and_used_again(tmp_path
         found.note(f"a black hole: bookie {victim.number}; the writer is killed, and another one takes over")
         proxy_of(victim).swallow()
         await writer.kill()
-        await found.start_writer("successor")
+        successor = await found.start_writer("successor")
         await found.confirms(100, CONFIRMING_S)
         assert found.takeover_s("successor.1") < TAKING_OVER_S
         proxy_of(victim).mend()
+        await die_with_the_only_copy(found, successor)
+        await found.start_writer("last")
+        await found.confirms(100, CONFIRMING_S)
 
         events = await found.judged()
         assert [event for event in events if event.kind == "unknown"] == [], "networks fail, the writer does not"
