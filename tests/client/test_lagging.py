@@ -60,3 +60,25 @@ async def test_one_that_is_silent_and_far_from_lagging_is_not_replaced_before_it
             assert world.told(EnsembleChanged) == []
             await trio.sleep(2.0)
             assert len(world.told(EnsembleChanged)) == 1
+
+
+@pytest.mark.parametrize("answered_after_s", [0.01, 0.26, 0.49])
+async def test_silence_is_never_overstated(answered_after_s: float, autojump_clock: trio.testing.MockClock) -> None:
+    """It counts checks, of which there are ten in the shortest timeout: it may be late by two, and never early."""
+    check_s = 0.5
+    async with cluster(1) as world, world.client(OPTIONS, Quorum(1, 1, 1)) as client:
+        async with client.create_ledger() as writer:
+            await writer.append(b"it answers")
+            channel = client._ledgers.surroundings.membership.channel(world.bookies[0].bookie_id)
+            assert channel is not None
+            assert channel.silence_s == 0
+            world.bookies[0].wire.is_deaf = True
+            writer.push_nowait(b"unheard")
+            await trio.sleep(answered_after_s)
+            channel.responses_received([])
+            heard_s = trio.current_time()
+            for _ in range(40):
+                await trio.sleep(0.1)
+                silence_s = trio.current_time() - heard_s
+                assert silence_s - 2 * check_s <= channel.silence_s <= silence_s + 1e-9
+            world.bookies[0].wire.is_deaf = False

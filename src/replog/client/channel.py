@@ -40,8 +40,8 @@ class BookieChannel:
 
     @property
     def silence_s(self) -> float:
-        """For how long nothing was heard from it while something was outstanding; to a tenth of the shortest timeout."""
-        return (self._checks - self._heard_at_check) * self._check_every_s
+        """For how long at least nothing was heard from it while something was outstanding: less by at most two checks."""
+        return max(0, self._checks - self._heard_at_check - 1) * self._check_every_s
 
     @property
     def shares_thread(self) -> bool:
