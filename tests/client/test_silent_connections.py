@@ -13,7 +13,7 @@ import replog
 from replog.abc import Authenticator, Connection, ResponseReceiver
 from replog.client.membership import Membership
 from replog.config import ClientOptions
-from replog.errors import BookieUnreachableError
+from replog.errors import BookieUnreachableError, NotEnoughBookiesError
 from replog.protocol.quorum import Quorum
 from replog.transports.memory import MemoryTransport
 from tests.kit import Cluster, cluster, read_ledger
@@ -24,11 +24,12 @@ OPTIONS = ClientOptions(
 
 
 class Holes(MemoryTransport):
-    """Where connecting to some bookies takes for ever, or fails."""
+    """Where connecting to bookies takes long, or for ever, or fails."""
 
     def __init__(self) -> None:
         self.silent: set[str] = set()
         self.refusing: set[str] = set()
+        self.slow_s = 0.0
         self.attempts: list[str] = []
 
     async def connect(
@@ -43,6 +44,7 @@ class Holes(MemoryTransport):
         self.attempts.append(bookie_id)
         if bookie_id in self.silent:
             await trio.sleep_forever()
+        await trio.sleep(self.slow_s)
         if bookie_id in self.refusing:
             raise BookieUnreachableError(bookie_id, "refused")
         return await super().connect(address, receiver, nursery, bookie_id=bookie_id, authenticator=authenticator)
@@ -184,3 +186,29 @@ async def test_a_change_of_ensemble_does_not_wait_for_a_silent_newcomer(autojump
                 while world.named(ensemble)[0].bookie_id in writer.metadata.last_fragment.ensemble:
                     await trio.sleep(0.1)
                     await writer.append(b"y")
+
+
+async def test_a_new_ledger_takes_others_than_a_silent_bookie(autojump_clock: trio.testing.MockClock) -> None:
+    async with cluster(4) as world:
+        for bookie in world.bookies:
+            async with client_with_holes(world) as (client, holes):
+                holes.silent = {bookie.bookie_id}
+                begin_s = trio.current_time()
+                async with client.create_ledger() as writer:
+                    await writer.append(b"x")
+                    assert bookie.bookie_id not in writer.metadata.last_fragment.ensemble
+                assert trio.current_time() - begin_s < 2 * OPTIONS.speculative_read_after_s
+
+
+async def test_without_others_a_new_ledger_waits_for_a_slow_connection(autojump_clock: trio.testing.MockClock) -> None:
+    async with cluster(3) as world, client_with_holes(world) as (client, holes):
+        holes.slow_s = OPTIONS.connect_timeout_s - 1.0
+        async with client.create_ledger() as writer:
+            await writer.append(b"x")
+    async with cluster(3) as world, client_with_holes(world) as (client, holes):
+        holes.silent = {world.bookies[0].bookie_id}
+        begin_s = trio.current_time()
+        with pytest.raises(NotEnoughBookiesError, match=world.bookies[0].bookie_id):
+            async with client.create_ledger():
+                pass
+        assert trio.current_time() - begin_s < OPTIONS.connect_timeout_s + OPTIONS.speculative_read_after_s

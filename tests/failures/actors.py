@@ -16,7 +16,7 @@ import attrs
 import trio
 
 import replog
-from replog.errors import FencedError, NotEnoughBookiesError, PayloadTooLargeError, ReplogError
+from replog.errors import FencedError, NotEnoughBookiesError, RecoveryUndecidedError, ReplogError
 from replog.log.writer import LogWriter
 from replog.protocol.model import Position
 from replog.testing import History
@@ -115,9 +115,7 @@ class Writer:
             call = history.invoked(payload)
             try:
                 position = await log.append(entry)
-            except PayloadTooLargeError:
-                raise
-            except (FencedError, ReplogError) as error:
+            except ReplogError as error:
                 history.unknown(call, error)
                 errors.append(error)
                 return
@@ -170,7 +168,7 @@ async def finish(config: Config) -> None:
                 try:
                     async with client.write_log(LOG):
                         break
-                except NotEnoughBookiesError:  # they are left alone for a while still
+                except (NotEnoughBookiesError, RecoveryUndecidedError):  # they were down a moment ago
                     await trio.sleep(AGAIN_S)
             async with client.read_log(LOG) as reader:
                 final = [[str(record.position), decode(record.data)] async for record in reader]

@@ -41,5 +41,5 @@ REPLACING_S = (
 RETURNING_S = (
     CLIENT.bookie_retry_after_max_s + CLIENT.bookie_retry_after_s + REPLACING_S
 )  # until a bookie is used again
-TAKING_OVER_S = CLIENT.speculative_read_after_s + CLIENT.connect_timeout_s + MARGIN_S  # with one bookie silent
+TAKING_OVER_S = 2 * CLIENT.speculative_read_after_s + MARGIN_S  # with one bookie silent: a recovery, and a new ledger
 GOOD_P99_S = CLIENT.add_timeout_s / 2  # at most, once a fault was dealt with: no append waits for a deadline

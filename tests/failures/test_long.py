@@ -43,7 +43,7 @@ class Nemesis:
         """For so long."""
         with trio.move_on_after(length_s):
             while True:
-                await trio.sleep(self._chance.uniform(0.2, 1.5))
+                await trio.sleep(self._chance.expovariate(1.0))  # in s; now and then long enough for every timeout
                 with trio.CancelScope(shield=True):  # each step is done wholly
                     if self._chance.random() < WRITER_FAILS:
                         await self._depose_writer()

@@ -85,11 +85,17 @@ class Ledgers:
         """An ensemble of bookies that a connection could be made to."""
         membership = self.surroundings.membership
         unreachable: set[str] = set()
+        silent: set[str] = set()  # of these, those whose connection may still succeed
         while True:
             usable = await membership.usable(unreachable)
             try:
                 ensemble = self.surroundings.placement.choose_ensemble(quorum, usable, self.chance.random)
             except NotEnoughBookiesError as error:
+                if silent:  # nobody else is there: so they are waited for
+                    failures = await connect_all(membership, silent)
+                    unreachable -= silent - failures.keys()
+                    silent = set()
+                    continue
                 unreachable |= membership.problems.keys() - set(usable)  # also those that are left alone for a while
                 read_only = set(membership.read_only) - unreachable
                 if not unreachable and not read_only:
@@ -104,10 +110,14 @@ class Ledgers:
                         "read_only_below_bytes and writable_above_bytes)"
                     )
                 raise NotEnoughBookiesError(problem, quorum.ensemble, usable, unreachable | read_only) from error
-            failures = await connect_all(membership, ensemble)
-            if not failures:
+            failures = {}
+            with trio.move_on_after(membership.patience_s):
+                failures = await connect_all(membership, ensemble)
+            missing = {bookie_id for bookie_id in ensemble if membership.channel(bookie_id) is None}
+            if not missing:
                 return ensemble
-            unreachable |= set(failures)
+            unreachable |= missing
+            silent |= missing - failures.keys()
             for bookie_id in failures:
                 membership.shun(bookie_id)
 
