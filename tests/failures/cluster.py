@@ -190,7 +190,7 @@ class Cluster:
 
     # -- latency ----------------------------------------------------------------------------------------------------
 
-    async def calm_p99_s(self, appends: int = 200) -> float:
+    async def calm_p99_s(self, appends: int = 120) -> float:
         """The p99 of so many appends, with nothing wrong."""
         begin_s = time.monotonic()
         await self.confirms(appends, CONFIRMING_S)
