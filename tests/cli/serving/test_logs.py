@@ -164,12 +164,12 @@ def test_a_reader_who_left_harms_nobody() -> None:
 CRASH = """
 import sys
 from replog import cli
-from replog.cli.serving import command
+from replog.cli.serving import process
 
 async def crash(*arguments):
     raise RuntimeError("what nobody expected")
 
-command.run_bookie = crash
+process.run_bookie = crash
 sys.argv = ["replog", "bookie", "--metastore", "memory:", "--data", "nowhere"]
 cli.main()
 """
