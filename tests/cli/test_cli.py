@@ -6,10 +6,13 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 
+import click
 import pytest
+import typer
 
 from replog import cli
 from replog.errors import StorageFailedError
@@ -26,6 +29,8 @@ def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> object:
 def test_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(monkeypatch, "version") == 0
     assert capsys.readouterr().out.startswith(f"replog {version('replog')} (Python 3.")
+    assert run(monkeypatch, "version", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["replog"] == version("replog")
 
 
 def test_plugins_for_people(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -113,3 +118,17 @@ def test_a_reader_who_leaves_ends_the_command_quietly(tmp_path: Path) -> None:
     os.close(writing)
     assert done.stderr == ""
     assert done.returncode == 128 + 13
+
+
+def commands(group: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[str, click.Command]]:
+    """All commands, by what is typed; of groups those that do something themselves."""
+    if isinstance(group, click.Group):
+        for name, command in group.commands.items():
+            yield from commands(command, (*path, name))
+    if not isinstance(group, click.Group) or group.invoke_without_command:
+        yield " ".join(path), group
+
+
+@pytest.mark.parametrize(("typed", "command"), commands(typer.main.get_command(cli.app)))
+def test_every_command_has_json(typed: str, command: click.Command) -> None:
+    assert any("--json" in parameter.opts for parameter in command.params)

@@ -24,6 +24,10 @@ def plugins(as_json: AsJSON = False) -> None:
     print_table(table)
 
 
-def version() -> None:
+def version(as_json: AsJSON = False) -> None:
     """Print the versions of replog, Python and trio."""
-    emit(f"replog {version_of('replog')} (Python {platform.python_version()}, trio {version_of('trio')})\n")
+    found = {"replog": version_of("replog"), "python": platform.python_version(), "trio": version_of("trio")}
+    if as_json:
+        print_json(found)
+    else:
+        emit(f"replog {found['replog']} (Python {found['python']}, trio {found['trio']})\n")
