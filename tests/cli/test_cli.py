@@ -129,6 +129,6 @@ def commands(group: Any, path: tuple[str, ...] = ()) -> Iterator[Any]:
         yield pytest.param(group, id=" ".join(path))
 
 
-@pytest.mark.parametrize("command", commands(typer.main.get_command(cli.app)))
+@pytest.mark.parametrize("command", list(commands(typer.main.get_command(cli.app))))
 def test_every_command_has_json(command: Any) -> None:
     assert any("--json" in parameter.opts for parameter in command.params)
