@@ -188,6 +188,15 @@ async def test_statistics_of_another_version_may_lack_latencies(autojump_clock: 
         assert (found.version, dict(found.numbers), dict(found.latencies)) == ("", {"commits": 3.0}, {})
 
 
+async def test_a_command_of_a_later_version_is_refused_and_harms_nobody(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with one_bookie() as bookie:
+        with pytest.raises(AdministrationError, match="does not know what that is: upgrade it"):
+            await bookie._ask(AdminCommand.UNKNOWN, 5.0)
+        assert (await bookie.statistics()).numbers["commits"] == 0
+
+
 async def test_a_failed_storage_still_gives_statistics(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster(1) as world, world.client() as client:
         bookie = await the_only(client)

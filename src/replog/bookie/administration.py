@@ -39,6 +39,8 @@ class Administration:
 
     async def perform(self, command: AdminCommand) -> tuple[Status, str]:
         """The status and the JSON object to answer with; with UNKNOWN what went wrong."""
+        if command is AdminCommand.UNKNOWN:
+            return Status.BAD_REQUEST, f"this bookie, of replog {self._version}, does not know what that is: upgrade it"
         try:
             return Status.OK, json.dumps(await self._perform(command), ensure_ascii=False)
         except (MetastoreError, StorageError, trio.ClosedResourceError) as error:

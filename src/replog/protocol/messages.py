@@ -104,6 +104,7 @@ class WriteLastAddConfirmedRequest:
 class AdminCommand(enum.IntEnum):
     """What an administrator may ask of a bookie. The numbers pass over the wire."""
 
+    UNKNOWN = 0  # one of a later version: answered by BAD_REQUEST
     STATISTICS = 1  # asked for by anybody who may connect
     COLLECT_GARBAGE = 2
     COMPACT = 3  # where most is gained

@@ -69,6 +69,7 @@ _RESPONSE = struct.Struct("<IqqII")  # status, last add confirmed, fence term, b
 _BATCH_SIZE = struct.Struct("<8xI")  # where a batch says how long it is
 _GREETING = struct.Struct("<6sHHQ32s")  # magic, lowest and highest version, features, nonce
 _TEXT = struct.Struct("<H")
+_COMMANDS = {int(command) for command in AdminCommand}
 _STATUSES = {status.value: status for status in Status}
 
 
@@ -201,10 +202,8 @@ def _decode_write_last_add_confirmed(frame: Frame) -> WriteLastAddConfirmedReque
 
 def _decode_admin(frame: Frame) -> AdminRequest:
     (number,) = _ADMIN.unpack_from(frame.fields)
-    try:
-        return AdminRequest(frame.request_id, AdminCommand(number))
-    except ValueError:
-        raise RemoteProtocolError(f"administration command {number}: this bookie knows none of that number") from None
+    command = AdminCommand(number) if number in _COMMANDS else AdminCommand.UNKNOWN
+    return AdminRequest(frame.request_id, command)
 
 
 _DECODERS: dict[int, Callable[[Frame], Request]] = {

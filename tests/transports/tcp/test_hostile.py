@@ -318,7 +318,6 @@ BREACHES = {
     "an answer": (header(24, 0, wire.RESPONSE), "no request that this version knows"),
     "a greeting again": (HELLO, "no request that this version knows"),
     "too few fields": (wire.seal(wire.READ, 0, 1, bytes(10)), "with 10 bytes of fields"),
-    "unknown administration": (wire.seal(wire.ADMIN, 0, 1, b"\xff\xff\xff\xff"), "knows none of that number"),
     "reused id": (
         encoded(ReadLastAddConfirmedRequest(5, 7, KEY, 1 << 40, 10_000), ReadRequest(5, 7, KEY, 0, 1, 100)),
         "request id 5 is used again",

@@ -233,8 +233,10 @@ async def test_more_connections_than_it_takes_are_refused_until_one_ends(
             assert await client.answers(1)
 
 
-async def test_without_descriptors_it_waits_and_goes_on(autojump_clock: trio.testing.MockClock) -> None:
-    """EMFILE: those who are connected are served, those who come are when there are descriptors again."""
+async def test_without_descriptors_it_waits_and_goes_on(
+    autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """EMFILE: those who are connected are served, those who come are when there are descriptors again. It is said once."""
     async with listening(Handler()) as listener, raw_client(listener.address) as client:
         waiting = [socket.socket() for _ in range(3)]
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -258,6 +260,9 @@ async def test_without_descriptors_it_waits_and_goes_on(autojump_clock: trio.tes
                 each.close()
         await settled(1)
         assert listener._connections == 4
+        assert [each.message for each in caplog.records if "no new connections" in each.message] == [
+            "no new connections for a while: Too many open files"
+        ]
         for each in waiting:
             each.close()
         await settled()

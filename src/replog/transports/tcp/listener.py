@@ -140,6 +140,7 @@ class Listener:
     # -- accepting --------------------------------------------------------------------------------------------------
 
     async def _accept(self, listening: socket.socket, nursery: trio.Nursery) -> None:
+        is_in_want = False  # of descriptors or memory: said once
         while listening.fileno() >= 0:  # else it was closed already
             try:
                 await trio.lowlevel.wait_readable(listening)
@@ -150,9 +151,12 @@ class Listener:
                 continue
             except OSError as error:
                 if error.errno in _OUT_OF_RESOURCES:
-                    _log.warning("no new connections for a while: %s", error.strerror)
+                    if not is_in_want:
+                        _log.warning("no new connections for a while: %s", error.strerror)
+                    is_in_want = True
                     await trio.sleep(_ACCEPT_AGAIN_S)
                 continue  # else that connection ended before it was accepted
+            is_in_want = False
             host, port = where[0], where[1]
             refusal = self._refusal(host)
             if refusal:
