@@ -334,7 +334,8 @@ class Metastore(ABC):
         Liveness only, never safety (M3). Raises `KeyExistsError` if somebody else announces it.
 
         This default leaves the key behind if the process dies: override it where the store has leases."""
-        await self.create(key, value)
+        with trio.CancelScope(shield=True):  # it has its deadline; who knows that it succeeded takes it back below
+            await self.create(key, value)
         try:
             yield
         finally:

@@ -17,6 +17,7 @@ import trio
 from replog.abc import Metastore
 from replog.errors import (
     ConfigError,
+    KeyExistsError,
     KeyNotFoundError,
     MetastoreCorruptError,
     MetastoreError,
@@ -274,6 +275,35 @@ async def test_a_cancelled_change_that_waited_never_happens(tmp_path: Path) -> N
         await metastore.create("third", b"")
         with pytest.raises(KeyNotFoundError):
             await metastore.get("second")
+
+
+@pytest.mark.parametrize("is_late", [False, True], ids=["cancelled", "too late"])
+async def test_an_announcement_that_nobody_waited_for_is_taken_back(tmp_path: Path, is_late: bool) -> None:
+    """Else nobody could announce the key, or lead the log, until this process ends."""
+    released = threading.Event()
+
+    def commit(transaction: Any) -> None:
+        released.wait(30)
+        transaction.commit()
+
+    async with opened(tmp_path, timeout_s=0.05 if is_late else 30) as metastore:
+        await metastore.create("a", b"1")
+        tamper_with_commit(metastore, commit)
+        with trio.move_on_after(30 if is_late else 0.05), suppress(MetastoreUncertainError):
+            async with metastore.announce("bookies/one", b""):
+                pytest.fail("it is announced")
+        released.set()
+        with trio.fail_after(10):
+            while "one" in await metastore.children("bookies") or not await can_announce(metastore, "bookies/one"):  # noqa: ASYNC110
+                await trio.sleep(0.01)
+
+
+async def can_announce(metastore: Metastore, key: str) -> bool:
+    try:
+        async with metastore.announce(key, b""):
+            return True
+    except (KeyExistsError, MetastoreError):
+        return False
 
 
 async def test_the_queue_is_bounded_in_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

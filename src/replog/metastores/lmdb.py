@@ -125,12 +125,32 @@ class LMDBMetastore(Metastore):
     async def announce(self, key: str, value: bytes) -> AsyncIterator[None]:
         """Keeps the key in existence while the context is open and this process lives; for others it vanishes as soon
         as they look after its death, or after `lease_s` if it hangs. Raises `KeyExistsError`."""
-        version = await self._change(key, lambda writing: writing.announce(key, value), len(value))
+        version = await self._announce(key, value)
         try:
             yield
         finally:
             with trio.CancelScope(shield=True), suppress(KeyNotFoundError, VersionConflictError):
                 await self._change(key, lambda writing: writing.delete(key, version))
+
+    async def _announce(self, key: str, value: bytes) -> int:
+        """Announces the key. What nobody waits for any more is taken back: nobody else could, while this process lives."""
+        check_key(key)
+        environment = await self._opened()
+        made: list[int] = []
+
+        def announce(writing: Writing) -> int:
+            made.append(writing.announce(key, value))
+            return made[-1]
+
+        def take_back(writing: Writing) -> int:
+            return writing.delete(key, made[-1]) if made else 0
+
+        try:
+            return await self._submit(environment, announce, len(key) + len(value), f"key {key!r}")
+        except (trio.Cancelled, MetastoreUncertainError):
+            with suppress(MetastoreError):  # it is being closed, or has failed: it ends with this process's seat
+                environment.submit(Job(take_back, len(key), _tell_nobody))  # behind the other one in the writer's queue
+            raise
 
     async def aclose(self) -> None:
         """Lets go of the directory; waits of this instance end with `trio.ClosedResourceError`. Idempotent."""
@@ -350,3 +370,7 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 def replog_metastores() -> Sequence[Backend[Metastore]]:
     """Offers "lmdb"."""
     return [Backend("lmdb", LMDBMetastore, LMDBOptions, summary="a directory, shared by processes: lmdb:PATH; durable")]
+
+
+def _tell_nobody() -> None:
+    pass

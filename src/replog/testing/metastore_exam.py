@@ -15,6 +15,7 @@ from replog.testing.promises import plain_assertions, promise, promised_error, s
 
 OpenMetastore = Callable[[], AbstractAsyncContextManager[Metastore]]
 
+_MOMENT_S = 0.0002
 _MISSING = "reading, replacing or deleting a key that does not exist raises KeyNotFoundError, which has the key"
 
 
@@ -261,12 +262,27 @@ async def _check_announcer_leaves(bench: _Bench, key: str) -> None:
             await trio.sleep_forever()
     with soon("what is announced vanishes soon after its context was cancelled"):
         await _until_children(bench.other, bench.root, ["me"], [])
+    for number in range(20):
+        with trio.move_on_after(number * _MOMENT_S):
+            async with bench.one.announce(key, b""):
+                await trio.sleep_forever()
+        with soon("what was being announced when it was cancelled vanishes soon, whether it was announced or not"):
+            await _until_announceable(bench.other, key)
     with soon("what is announced vanishes soon after somebody deleted it"):
         async with bench.one.announce(key, b""):
             await bench.other.delete(key)  # leaving the context is no error then
         promise(await bench.one.announced(bench.root) == {}, "what was deleted is not announced")
     async with bench.open() as third, third.announce(key, b"third"):
         promise(await bench.one.announced(bench.root) == {"me": b"third"}, "any client may announce")
+
+
+async def _until_announceable(client: Metastore, key: str) -> None:
+    while True:
+        try:
+            async with client.announce(key, b"again"):
+                return
+        except KeyExistsError:
+            await trio.sleep(_MOMENT_S)
 
 
 async def _check_cancellation(bench: _Bench) -> None:

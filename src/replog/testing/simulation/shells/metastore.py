@@ -216,7 +216,7 @@ class SimulatedMetastore(Metastore):
         try:
             create = partial(self._server.create, self._process, key, value)
             await self._call(f"announce {key}", key, create, changes=True)
-        except MetastoreUncertainError:
+        except (MetastoreUncertainError, trio.Cancelled):  # it may be announced: then until the lease ends
             self._world.nursery.start_soon(self._forget, key)
             raise
         session[key] = value
