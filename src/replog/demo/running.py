@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
 import signal
 import sys
-import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -32,6 +30,7 @@ from replog.demo.verifying import verify
 from replog.demo.view import View
 from replog.errors import ConfigError
 from replog.nursery import open_service_nursery
+from replog.temporary import temporary_directory
 
 _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -157,15 +156,5 @@ async def _directory(settings: Settings) -> AsyncIterator[Path]:
             raise ConfigError(f"--keep {settings.keep}: is not empty; name a new directory")
         yield settings.keep.absolute()
         return
-    try:
-        directory = Path(tempfile.mkdtemp(prefix="replog-demo-"))
-    except OSError as error:
-        raise ConfigError(f"no temporary directory can be made: {error}; name one with --keep") from error
-    try:
+    async with temporary_directory("replog-demo-", option="--keep", failed=DemoFailedError) as directory:
         yield directory
-    finally:
-        with trio.CancelScope(shield=True):
-            try:
-                await trio.to_thread.run_sync(shutil.rmtree, directory)
-            except OSError as error:
-                raise DemoFailedError(f"{directory}: cannot be removed: {error}; remove it yourself") from error

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
 import signal
-import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -24,6 +22,7 @@ from replog.demo.running import InterruptedBySignal
 from replog.errors import ConfigError, ReplogError
 from replog.latencies import LatencyHistogram
 from replog.nursery import open_service_nursery
+from replog.temporary import temporary_directory
 
 _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _LOOK_S = 1.0
@@ -222,15 +221,5 @@ async def _place(directory: Path | None) -> AsyncIterator[Path]:
     if directory is not None:
         yield directory
         return
-    try:
-        made = Path(tempfile.mkdtemp(prefix="replog-cluster-"))
-    except OSError as error:
-        raise ConfigError(f"no temporary directory can be made: {error}; name one with --dir") from error
-    try:
+    async with temporary_directory("replog-cluster-", option="--dir", failed=ClusterFailedError) as made:
         yield made
-    finally:
-        with trio.CancelScope(shield=True):
-            try:
-                await trio.to_thread.run_sync(shutil.rmtree, made)
-            except OSError as error:
-                raise ClusterFailedError(f"{made}: cannot be removed: {error}; remove it yourself") from error
