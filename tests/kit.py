@@ -40,6 +40,7 @@ from replog.protocol.messages import AddRequest, Request, Response, Status
 from replog.protocol.quorum import Quorum
 from replog.registry import Registry
 from replog.testing import FaultyMetastore
+from replog.testing.simulation.bookies import damaged
 from replog.transports.memory import MemoryTransport
 
 _names = itertools.count(1)
@@ -80,7 +81,7 @@ class FaultyStorage(Storage):
         if ledger_id in self.read_errors:
             raise self.read_errors[ledger_id]
         found = self.inner.read(ledger_id, entry_id, stamp, bytes_max)
-        return [flipped(batch) for batch in found] if ledger_id in self.damaged else found
+        return [damaged(batch) for batch in found] if ledger_id in self.damaged else found
 
     def read_nowait(self, ledger_id: int, entry_id: int, stamp: int, bytes_max: int) -> list[Batch]:
         if not self._is_instant:
@@ -98,22 +99,6 @@ class FaultyStorage(Storage):
 
     def statistics(self) -> Mapping[str, float]:
         return self.inner.statistics()
-
-
-def flipped(batch: Batch) -> Batch:
-    """The batch with a wrong last byte, as a disk that lies would give it."""
-    return Batch(
-        batch.data[:-1] + bytes([batch.data[-1] ^ 1]),
-        batch.digest_type,
-        batch.count,
-        batch.stride,
-        batch.ledger_id,
-        batch.first_entry_id,
-        batch.last_add_confirmed,
-        batch.stamp,
-        batch.timestamp_ns,
-        batch.cumulative_length,
-    )
 
 
 class Wire:

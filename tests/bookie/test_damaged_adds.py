@@ -9,7 +9,7 @@ from replog.config import BookieOptions
 from replog.protocol import batch as batches
 from replog.protocol.digest import Digest, DigestType
 from replog.protocol.messages import AddRequest, FenceRequest, Response, Status
-from tests.kit import flipped
+from replog.testing.simulation.bookies import damaged
 
 LEDGER = 7
 KEY = b"k" * 32
@@ -39,7 +39,7 @@ async def test_a_damaged_batch_is_refused(is_recovery: bool) -> None:
             answered.set()
 
     async with server.running():
-        for request_id, sent in enumerate((flipped(good), good)):
+        for request_id, sent in enumerate((damaged(good), good)):
             server.handle([AddRequest(request_id, LEDGER, KEY, 2 if is_recovery else 1, sent, is_recovery)], reply)
         with trio.fail_after(5):
             await answered.wait()

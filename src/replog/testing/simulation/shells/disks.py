@@ -15,6 +15,7 @@ from replog.backends.memory import MemoryStorage, _Content
 from replog.errors import StorageFailedError, StorageFullError, StorageUncertainError
 from replog.protocol.batch import Batch
 from replog.protocol.model import WRITER_TERM
+from replog.testing.simulation.bookies import damaged
 from replog.testing.simulation.shells.world import World
 
 _PLENTY_BYTES = 1 << 40
@@ -148,7 +149,7 @@ class SimulatedStorage(Storage):
         found = self._inner.read(ledger_id, entry_id, stamp, bytes_max)
         if found and disk.lies_rate and disk.random.random() < disk.lies_rate:
             self._world.count("read damaged")
-            found[0] = _flipped(found[0])
+            found[0] = damaged(found[0])
         return found
 
     def read_nowait(self, ledger_id: int, entry_id: int, stamp: int, bytes_max: int) -> list[Batch]:
@@ -178,19 +179,3 @@ class SimulatedStorage(Storage):
         self._world.threads.sleep(self.disk.duration_s(_INSTANT_S))
         if self._stopped is None:
             self._inner.close()
-
-
-def _flipped(batch: Batch) -> Batch:
-    """The batch with a wrong last byte, as a disk that lies gives it."""
-    return Batch(
-        batch.data[:-1] + bytes([batch.data[-1] ^ 1]),
-        batch.digest_type,
-        batch.count,
-        batch.stride,
-        batch.ledger_id,
-        batch.first_entry_id,
-        batch.last_add_confirmed,
-        batch.stamp,
-        batch.timestamp_ns,
-        batch.cumulative_length,
-    )
