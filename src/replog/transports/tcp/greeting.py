@@ -12,6 +12,7 @@ certificate of the TLS session: what was recorded proves nothing in another conn
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import secrets
 from importlib.metadata import PackageNotFoundError, version
@@ -164,6 +165,7 @@ class BookieGreeter(Greeter):
             raise RefusedPeerError(f"{asked}: mend the client's option `authentication`")
 
 
+@functools.cache
 def software() -> str:
     """What this side is, for the logs of the other one."""
     try:
