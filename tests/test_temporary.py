@@ -22,13 +22,21 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
+def fill(directory: Path) -> None:
+    (directory / "below").mkdir()
+    (directory / "below" / "file").write_bytes(b"x")
+
+
+def what_is_left(directory: Path) -> list[Path]:
+    return list(directory.iterdir())
+
+
 async def test_it_is_removed_with_all_that_is_in_it(tmp_path: Path) -> None:
     async with temporary_directory("ours-", option="--dir", failed=OurError) as directory:
         assert directory.parent == tmp_path
         assert directory.name.startswith("ours-")
-        (directory / "below").mkdir()
-        (directory / "below" / "file").write_bytes(b"x")
-    assert list(tmp_path.iterdir()) == []
+        fill(directory)
+    assert what_is_left(tmp_path) == []
 
 
 async def test_it_is_removed_when_cancelled_and_after_an_error(tmp_path: Path) -> None:
@@ -39,7 +47,7 @@ async def test_it_is_removed_when_cancelled_and_after_an_error(tmp_path: Path) -
     with pytest.raises(ZeroDivisionError):
         async with temporary_directory("ours-", option="--dir", failed=OurError):
             raise ZeroDivisionError
-    assert list(tmp_path.iterdir()) == []
+    assert what_is_left(tmp_path) == []
 
 
 async def test_what_cannot_be_made_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
