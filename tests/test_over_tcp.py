@@ -128,7 +128,7 @@ async def test_a_slow_bookie_does_not_slow_down_readers(socket_clock: trio.testi
                 assert len(await read_ledger(client, writer.ledger_id)) == 50
                 assert trio.current_time() - begin_s < 2
             slow.wire.delay_s = 0.0
-            await trio.sleep(15.0)  # until what it was asked has passed its wire: it is no longer slow for the next reader
+            await trio.sleep(15.0)  # what it was asked has passed its wire: it is not slow for the next reader
 
 
 async def test_a_bookie_that_restarts_at_another_port_is_found_again(socket_clock: trio.testing.MockClock) -> None:
