@@ -27,7 +27,7 @@ from replog.metadata import (
     parse_ledger_key,
     parse_log_key,
 )
-from replog.metastores.keys import check_key
+from replog.keys import check_key
 from replog.metastores.memory import MemoryMetastore
 from replog.protocol.digest import DigestType
 from replog.protocol.model import Fragment, LedgerMetadata, LedgerState, LogMetadata, Segment

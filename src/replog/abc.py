@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import enum
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from typing import Protocol
 
 import attrs
 import trio
 
-from replog.errors import KeyNotFoundError, ReplogError
+from replog.errors import KeyExistsError, KeyNotFoundError, MetastoreCorruptError, MetastoreError, ReplogError
+from replog.keys import Versioned as Versioned
+from replog.keys import check_key as check_key
+from replog.keys import check_value as check_value
+from replog.leases import Leases
 from replog.protocol.batch import Batch
 from replog.protocol.messages import Request, Response
 from replog.protocol.model import LedgerMetadata
@@ -269,23 +273,19 @@ class Transport(ABC):
 # -- metastore ----------------------------------------------------------------------------------------------------
 
 
-@attrs.frozen
-class Versioned:
-    """A value and the version it has. Versions of one key never repeat while the key exists."""
-
-    value: bytes
-    version: int
-
-
 class Metastore(ABC):
     """A map with CAS. Keys are words joined by "/", like "ledgers/00/0000/0001"; a key may have both a value and children.
 
-    Every call has a deadline of its own and ends in a named error. A change that was sent but not answered raises
-    `MetastoreUncertainError` (M1): only reading back tells. A cancelled change has an unknown outcome. Reads are
-    linearizable: a `get` sees every change that was answered before it began. Value limit: at least 512 KiB.
+    Every call has a deadline of its own and ends in a named error; only the waits last as long as they must, also while the
+    store can't be reached. A change that was sent but not answered raises `MetastoreUncertainError` (M1): only reading back
+    tells. A cancelled change has an unknown outcome. Reads are linearizable: a `get` sees every change that was answered
+    before it began. Value limit: at least 512 KiB; `check_key` and `check_value` refuse what some store could not take.
+
+    Versions of a key may repeat when it was deleted and created anew: so who changes a key by CAS never does that to it.
     """
 
-    __slots__ = ()
+    lease_s: float = 10.0
+    """How long somebody counts as alive who has not been heard of. For `announce` and `elect` as they are made here."""
 
     @abstractmethod
     async def create(self, key: str, value: bytes) -> int:
@@ -307,55 +307,81 @@ class Metastore(ABC):
 
     @abstractmethod
     async def children(self, key: str) -> list[str]:
-        """The words that follow `key + "/"` in existing keys, each once, sorted; [] if there are none."""
+        """The words that follow `key + "/"` in existing keys, each once, sorted; [] if there are none. May name a word for a
+        short while below which nothing is left."""
 
     async def aclose(self) -> None:  # noqa: B027 - a default, not an oversight
         """Gives up connections and files. Idempotent."""
 
     async def wait_changed(self, key: str, version: int | None) -> None:
         """Returns soon after the key has another version than this (None: after it exists). May return early."""
-        while True:
-            try:
-                if (await self.get(key)).version != version:
-                    return
-            except KeyNotFoundError:
-                if version is not None:
-                    return
-            await trio.sleep(_POLL_S)
+        await self._poll(lambda: self._version(key), version)
 
     async def wait_children_changed(self, key: str, known: Sequence[str]) -> None:
         """Returns soon after the children differ from these. May return early."""
-        while await self.children(key) == list(known):  # noqa: ASYNC110 - the default polls: it knows nothing better
+        await self._poll(lambda: self.children(key), list(known))
+
+    async def _poll(self, look: Callable[[], Awaitable[object]], known: object) -> None:
+        while True:
+            try:
+                if await look() != known:
+                    return
+            except MetastoreCorruptError:
+                raise
+            except MetastoreError:
+                pass  # a wait goes on while the store can't be reached
             await trio.sleep(_POLL_S)
+
+    async def _version(self, key: str) -> int | None:
+        try:
+            return (await self.get(key)).version
+        except KeyNotFoundError:
+            return None
+
+    async def values(self, key: str) -> dict[str, Versioned]:
+        """What stands right below this key, by its last word. As many reads, not one: each value is one that was there."""
+        found = {}
+        for word in await self.children(key):
+            with suppress(KeyNotFoundError):  # it only has something below, or left between the two calls
+                found[word] = await self.get(f"{key}/{word}")
+        return found
+
+    # -- who is alive: advice, never safety (M3) ------------------------------------------------------------------
 
     @asynccontextmanager
     async def announce(self, key: str, value: bytes) -> AsyncIterator[None]:
-        """Keeps the key in existence while the context is open and this process lives; it vanishes soon after.
-        Liveness only, never safety (M3). Raises `KeyExistsError` if somebody else announces it.
+        """Keeps the key in existence while the context is open and this process lives; it vanishes soon after, or, if the
+        process dies, when `announced` or `announce` notice. Raises `KeyExistsError` if somebody else announces it.
 
-        This default leaves the key behind if the process dies: override it where the store has leases."""
-        with trio.CancelScope(shield=True):  # it has its deadline; who knows that it succeeded takes it back below
-            await self.create(key, value)
-        try:
+        Made of `put`, a few times per `lease_s`: override it where the store itself knows who is alive."""
+        async with self._leases.announce(key, value):
             yield
-        finally:
-            farewell = trio.CancelScope(shield=True, deadline=trio.current_time() + _FAREWELL_S)
-            with farewell, suppress(KeyNotFoundError):  # somebody took it away: what we wanted
-                await self.delete(key)
 
     async def announced(self, key: str) -> dict[str, bytes]:
         """What is announced right below this key, by its last word."""
-        found = {}
-        for name in await self.children(key):
-            try:
-                found[name] = (await self.get(f"{key}/{name}")).value
-            except KeyNotFoundError:
-                continue  # it left between the two calls
-        return found
+        return await self._leases.announced(key)
+
+    @asynccontextmanager
+    async def elect(self, key: str, candidate: bytes) -> AsyncIterator[None]:
+        """Waits until nobody else is elected there, and is while the context is open and this process lives. `candidate` says
+        who it is, to whoever looks. Nothing tells that an election was lost: safe is only what a fence guards."""
+        async with AsyncExitStack() as stack:
+            while True:
+                try:
+                    await stack.enter_async_context(self.announce(key, candidate))
+                    break
+                except KeyExistsError:
+                    with trio.move_on_after(self.lease_s / 4), suppress(KeyNotFoundError):
+                        await self.wait_changed(key, (await self.get(key)).version)
+            yield
+
+    @property
+    def _leases(self) -> Leases:
+        leases: Leases = self.__dict__.setdefault("_leases", Leases(self, self.lease_s))
+        return leases
 
 
 _POLL_S = 0.05
-_FAREWELL_S = 2.0
 
 
 # -- placement ----------------------------------------------------------------------------------------------------

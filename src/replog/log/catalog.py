@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 
 import trio
 
-from replog.abc import Metastore
 from replog.client.ledgers import Ledgers
 from replog.errors import (
-    KeyExistsError,
     KeyNotFoundError,
     LedgerNotFoundError,
     LogNotFoundError,
@@ -102,22 +100,6 @@ async def names(ledgers: Ledgers) -> list[str]:
 async def elected(name: str, ledgers: Ledgers) -> AsyncIterator[None]:
     """Waits until nobody else leads the log, and leads it while the context is open. Only advice (M3): what keeps the
     log safe is the takeover that follows."""
-    metastore = ledgers.records.metastore
     key = f"{_ELECTIONS_KEY}/{log_key_path(name).partition('/')[2]}"
-    candidate = ledgers.chance.token(8).encode()
-    async with AsyncExitStack() as stack:
-        while True:
-            try:
-                await stack.enter_async_context(metastore.announce(key, candidate))
-                break
-            except KeyExistsError:
-                await _wait_for_change_of_leader(metastore, key)
+    async with ledgers.records.metastore.elect(key, ledgers.chance.token(8).encode()):
         yield
-
-
-async def _wait_for_change_of_leader(metastore: Metastore, key: str) -> None:
-    try:
-        leader = await metastore.get(key)
-    except KeyNotFoundError:
-        return
-    await metastore.wait_changed(key, leader.version)

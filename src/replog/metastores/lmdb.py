@@ -18,7 +18,7 @@ import attrs
 import lmdb
 import trio
 
-from replog.abc import Metastore, Versioned
+from replog.abc import Metastore, Versioned, check_key, check_value
 from replog.errors import (
     KeyNotFoundError,
     MetastoreCorruptError,
@@ -28,7 +28,6 @@ from replog.errors import (
 )
 from replog.hookspecs import Backend, hookimpl
 from replog.lmdb_map import ForkedInUseError
-from replog.metastores.keys import check_key, check_value
 from replog.metastores.lmdb_environment import Environment, Job, Limits, NeedsGrowthError
 from replog.metastores.lmdb_records import FORMAT, Reading, Writing
 

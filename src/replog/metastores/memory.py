@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING
 import attrs
 import trio
 
-from replog.abc import Metastore, Versioned
+from replog.abc import Metastore, Versioned, check_key, check_value
 from replog.errors import KeyExistsError, KeyNotFoundError, VersionConflictError
 from replog.hookspecs import Backend, NoOptions, hookimpl
-from replog.metastores.keys import check_key, check_value
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence

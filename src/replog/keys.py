@@ -1,11 +1,22 @@
-"""What a metastore's key looks like, for every metastore of ours alike."""
+"""What the keys and values of every metastore look like: checked before anything is sent, so that all stores agree."""
 
 from __future__ import annotations
+
+import attrs
 
 from replog.errors import LocalProtocolError, MetastoreError
 
 KEY_BYTES_MAX = 480  # the smallest limit of any store (LMDB: 511 bytes), less what a store adds of its own
 VALUE_BYTES_MAX = 1_000_000  # ZooKeeper drops the connection at 1 MiB; the contract promises 512 KiB
+
+
+@attrs.frozen
+class Versioned:
+    """A value and the version it has. Versions of one key never repeat while the key exists; a key that was deleted and
+    created anew may have them again."""
+
+    value: bytes
+    version: int
 
 
 def check_key(key: str) -> None:
@@ -23,5 +34,5 @@ def check_value(key: str, value: bytes) -> None:
     if len(value) > VALUE_BYTES_MAX:
         raise MetastoreError(
             f"key {key!r}: {len(value)} bytes exceed the {VALUE_BYTES_MAX} that a value may have; nothing was written. "
-            "A log with this many ledgers must be trimmed, or roll later"
+            "Put less into the record, such as into its custom metadata"
         )
