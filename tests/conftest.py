@@ -2,6 +2,13 @@
 
 import signal
 
+from tests.servers.fixtures import own_zookeeper as own_zookeeper
+from tests.servers.fixtures import pytest_runtest_makereport as pytest_runtest_makereport
+from tests.servers.fixtures import zookeeper as zookeeper
+from tests.servers.fixtures import zookeeper_chroot as zookeeper_chroot
+from tests.servers.fixtures import zookeeper_ensemble as zookeeper_ensemble
+from tests.servers.fixtures import zookeeper_url as zookeeper_url
+
 
 def pytest_configure() -> None:
     """Ctrl-C interrupts, also where the shell started the tests in the background and had them ignore it."""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
-import socket
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -21,6 +19,7 @@ from tests.failures.actors import Config
 from tests.failures.namespaces import Host
 from tests.failures.options import CLIENT, GOOD_P99_S, LOG, MARGIN_S, STORAGE, TCP
 from tests.failures.processes import Process, Starter, starting, until
+from tests.servers.processes import free_port
 
 BOOKIES = 5
 HOST = "127.0.0.1"
@@ -36,19 +35,6 @@ def reading_lags_s(events: Sequence[Event]) -> list[float]:
     confirmed = {event.position: event.at_s for event in events if event.kind == "confirmed"}
     saw = [event for event in events if event.kind == "saw" and event.position in confirmed]
     return sorted(event.at_s - confirmed[event.position] for event in saw)
-
-
-def free_port() -> int:
-    """A port for a listener, below those that the kernel gives to clients."""
-    while True:
-        port = random.randrange(20_000, 30_000)
-        with socket.socket() as trial:
-            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                trial.bind((HOST, port))
-            except OSError:
-                continue
-            return port
 
 
 @attrs.define

@@ -1,0 +1,157 @@
+"""Servers under test that are no Python: programs of their own, which die with the process that started them."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import random
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+HOST = "127.0.0.1"
+STARTING_S = 60.0  # on a busy machine
+ENDING_S = 15.0
+LOG_SHOWN_BYTES = 6000
+_F_SETSIG = 10  # Linux; the module `fcntl` does not name it
+_PORTS = range(
+    20_000, 30_000
+)  # below those that the kernel gives to clients: a server that was killed gets its own again
+_LOOK_S = 0.01
+
+running: list[Server] = []  # all that were started and not ended, so that a failing test can show what they said
+
+
+class ServerFailedError(AssertionError):
+    """A server did not do what its test needs. The message ends with its log."""
+
+
+def free_port() -> int:
+    """A port of the loopback on which nobody listens now."""
+    while True:
+        port = random.choice(_PORTS)
+        with socket.socket() as trial:
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                trial.bind((HOST, port))
+            except OSError:
+                continue
+            return port
+
+
+def die_with_us(child: subprocess.Popen[bytes], its_input: int) -> None:
+    """The kernel kills the child (SIGKILL) once its input has no writer any more: when this process has ended, however.
+    The same as `replog.children`, for programs that cannot ask for it themselves."""
+    fcntl.fcntl(its_input, fcntl.F_SETOWN, child.pid)
+    fcntl.fcntl(its_input, _F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(its_input, fcntl.F_SETFL, fcntl.fcntl(its_input, fcntl.F_GETFL) | os.O_ASYNC)
+
+
+class Server:
+    """One process at a time, with the same command, directory and ports however often it dies. Its methods block for a short
+    while: in trio, call those that wait (`start`, `stop`) by `trio.to_thread`, as the classes built on this do."""
+
+    def __init__(self, name: str, command: Sequence[str], directory: Path, environment: Mapping[str, str]) -> None:
+        self.name = name
+        self.log_path = directory / f"{name}.log"
+        self.is_frozen = False
+        self._command = list(command)
+        self._directory = directory
+        self._environment = {**os.environ, **environment}
+        self._child: subprocess.Popen[bytes] | None = None
+        self._our_end = -1
+
+    @property
+    def pid(self) -> int:
+        """Of the process that runs now."""
+        assert self._child is not None, f"{self.name} does not run"
+        return self._child.pid
+
+    @property
+    def is_running(self) -> bool:
+        """Whether there is a process, frozen or not."""
+        return self._child is not None and self._child.poll() is None
+
+    def log(self) -> str:
+        """The last of what it said."""
+        if not self.log_path.exists():
+            return ""
+        return self.log_path.read_bytes()[-LOG_SHOWN_BYTES:].decode(errors="replace")
+
+    def failed(self, what: str) -> ServerFailedError:
+        """An error that says what, and shows the log."""
+        return ServerFailedError(f"{self.name}: {what}; its log {self.log_path} ends so:\n{self.log()}")
+
+    def launch(self) -> None:
+        """Starts the process; it does not serve yet."""
+        assert self._child is None, f"{self.name} runs already"
+        its_input, self._our_end = os.pipe()
+        try:
+            with self.log_path.open("ab") as log:
+                self._child = subprocess.Popen(
+                    self._command,
+                    stdin=its_input,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    cwd=self._directory,
+                    env=self._environment,
+                    start_new_session=True,  # a Ctrl-C comes to the tests alone
+                )
+            die_with_us(self._child, its_input)
+        except BaseException:
+            self.kill()
+            raise
+        finally:
+            os.close(its_input)
+        running.append(self)
+
+    def wait_until(self, is_so: Callable[[], bool], what: str, within_s: float = STARTING_S) -> None:
+        """Looks again and again. Raises `ServerFailedError` if it isn't so in time, or if the process has ended."""
+        deadline_s = time.monotonic() + within_s
+        while not is_so():
+            if self._child is None or self._child.poll() is not None:
+                raise self.failed(f"it has ended, instead of: {what}")
+            if time.monotonic() > deadline_s:
+                raise self.failed(f"not within {within_s:.0f} s: {what}")
+            time.sleep(_LOOK_S)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Sends this to the process, if there is one."""
+        if self._child is not None and self._child.poll() is None:
+            self._child.send_signal(number)
+
+    def freeze(self) -> None:
+        """SIGSTOP: it keeps its connections, and does nothing."""
+        self.signal(signal.SIGSTOP)
+        self.is_frozen = True
+
+    def thaw(self) -> None:
+        """SIGCONT."""
+        self.signal(signal.SIGCONT)
+        self.is_frozen = False
+
+    def terminate(self) -> None:
+        """SIGTERM, and waits until it has ended in peace; killed if it does not."""
+        self.thaw()
+        self.signal(signal.SIGTERM)
+        try:
+            if self._child is not None:
+                self._child.wait(ENDING_S)
+        except subprocess.TimeoutExpired:
+            raise self.failed(f"it did not end within {ENDING_S:.0f} s of SIGTERM") from None
+        finally:
+            self.kill()
+
+    def kill(self) -> None:
+        """SIGKILL, frozen or not, and waits for its death. Idempotent."""
+        self.signal(signal.SIGKILL)
+        if self._child is not None:
+            self._child.wait(ENDING_S)
+        if self._our_end >= 0:
+            os.close(self._our_end)
+        self._child, self._our_end, self.is_frozen = None, -1, False
+        if self in running:
+            running.remove(self)
