@@ -10,7 +10,7 @@ SHELL := /bin/sh
 .SILENT:
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: venv demo test check fmt sim crash bench docs changelog clean help
+.PHONY: venv demo test check fmt sim crash bench docs changelog clean help servers
 
 ARGS ?=
 SEEDS ?= 1000
@@ -20,6 +20,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 CODE = $(wildcard src tests examples benchmarks plugins)
 TYPED = $(wildcard src tests examples benchmarks plugins/*/src plugins/*/*.py)
+PYTEST = PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -q
 
 help: ## list the verbs
 	sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile | expand -t 18
@@ -29,8 +30,8 @@ venv: $(VENV)/installed-dev ## make .venv with everything needed to work on repl
 demo: $(VENV)/installed ## show what replog does, in this terminal (ARGS='...')
 	$(BIN)/replog demo $(ARGS)
 
-test: $(VENV)/installed-dev ## run the tests (ARGS='-k name')
-	$(BIN)/python -m pytest -q $(ARGS)
+test: $(VENV)/installed-dev servers ## run the tests (ARGS='-k name')
+	$(PYTEST) $(ARGS)
 
 check: $(VENV)/installed-dev ## format, lint, types, layers, tidiness, documentation: changes nothing
 	$(BIN)/ruff format --quiet --check $(CODE) || { echo "check: not formatted; run: make fmt"; exit 1; }
@@ -48,8 +49,8 @@ sim: $(VENV)/installed-dev ## simulate the protocol (SEEDS=1000), then client, l
 	$(BIN)/python -m replog.testing.simulation --seeds $(SEEDS)
 	$(BIN)/python -m replog.testing.simulation --shells --seeds $(SHELL_SEEDS)
 
-crash: $(VENV)/installed-dev ## kill real processes and check what they left behind
-	$(BIN)/python -m pytest -q -m crash $(ARGS)
+crash: $(VENV)/installed-dev servers ## kill real processes and check what they left behind
+	$(PYTEST) -m crash $(ARGS)
 
 bench: $(VENV)/installed-dev ## measure everything, or what is asked for (ARGS='--case push')
 	PYTHONPATH="$(CURDIR)$${PYTHONPATH:+:$$PYTHONPATH}" $(BIN)/python -m benchmarks $(or $(ARGS),--case all)
@@ -64,6 +65,45 @@ changelog: $(VENV)/installed-dev ## show the changelog entry of the next release
 clean: ## remove what the other verbs made
 	rm -rf $(VENV) build dist docs/_build .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find src tests examples benchmarks plugins -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || :
+
+# --- servers that tests run against ----------------------------------------------------------------------------------------
+# Java, for the ZooKeeper among pyspark's jars: a package of the system, where we may install one. etcd: its Debian package, only
+# unpacked into .venv, so that no service is left which takes its ports. Tried once; what is missing then skips its tests.
+
+servers: $(BIN)/pip
+	have_java() { command -v java >/dev/null || [ -x "$${JAVA_HOME:-/nowhere}/bin/java" ]; }
+	have_etcd() { command -v etcd >/dev/null || [ -x $(BIN)/etcd ]; }
+	$(APT)
+	install_java() { may_apt && apt update && apt install default-jre-headless; }
+	unpack_etcd() {
+		command -v apt-get >/dev/null && command -v dpkg-deb >/dev/null || return 1
+		if may_apt; then apt update; fi
+		directory=$$(mktemp -d)
+		( cd "$$directory" && timeout 300 apt-get -qq -o APT::Sandbox::User=root download etcd-server </dev/null ) &&
+			dpkg-deb -x "$$directory"/etcd-server_*.deb "$$directory/unpacked" &&
+			"$$directory/unpacked/usr/bin/etcd" --version >/dev/null &&
+			mv "$$directory/unpacked/usr/bin/etcd" $(BIN)/etcd || { rm -rf "$$directory"; return 1; }
+		rm -rf "$$directory"
+	}
+	if [ ! -e $(VENV)/servers-tried ]; then
+		have_java || { echo "make: no java, which runs ZooKeeper in tests; trying to install it"; install_java || :; }
+		have_etcd || { echo "make: no etcd, which tests of replog-etcd need; trying to get it"; unpack_etcd || :; }
+		touch $(VENV)/servers-tried
+	fi
+	have_java || echo "make: no java: tests of ZooKeeper are skipped. Type:  sudo apt-get install -y default-jre-headless"
+	have_etcd || echo "make: no etcd: tests of replog-etcd are skipped. Install etcd 3.4 or newer (Debian: etcd-server)"
+
+# In a recipe: `may_apt` tells whether packages can be installed, `apt update` and `apt install PACKAGE...` do it.
+define APT
+sudo=
+[ "$$(id -u)" = 0 ] || sudo='sudo -n'
+may_apt() { command -v apt-get >/dev/null && $$sudo true 2>/dev/null; }
+apt() {
+	verb=$$1; shift
+	[ "$$verb" = update ] || verb="$$verb -y --no-install-recommends"
+	timeout 600 $$sudo env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=120 $$verb "$$@" >/dev/null </dev/null
+}
+endef
 
 # --- the virtual environment ---------------------------------------------------------------------------------------------
 # Each stamp is newer than what it was installed from. `installed` is what a user gets, the others add tools.
@@ -86,7 +126,7 @@ $(shell [ -e $(BIN)/python ] || rm -f $(BIN)/pip)
 $(BIN)/pip:
 	new_enough() { "$$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 </dev/null; }
 	can_make_venv() { "$$1" -c 'import ensurepip, venv' >/dev/null 2>&1 </dev/null; }
-	apt() { DEBIAN_FRONTEND=noninteractive $$sudo apt-get -qq "$$@" >/dev/null </dev/null; }
+	$(APT)
 	found=
 	for python in $(or $(PYTHON),python3 python3.14 python3.13 python3.12 python3.11); do
 		if new_enough "$$python"; then found=$$python; break; fi
@@ -98,10 +138,8 @@ $(BIN)/pip:
 	fi
 	if ! can_make_venv "$$found"; then
 		package=$$("$$found" -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])')
-		sudo=
-		[ "$$(id -u)" = 0 ] || sudo='sudo -n'
 		echo "make: $$found cannot make virtual environments; trying to install $$package"
-		{ command -v apt-get >/dev/null && $$sudo true 2>/dev/null && apt update && apt install -y --no-install-recommends "$$package"; } || :
+		{ may_apt && apt update && apt install "$$package"; } || :
 		if ! can_make_venv "$$found"; then
 			echo "make: that did not work. Please type:  sudo apt-get update && sudo apt-get install -y $$package"
 			echo "make: and then again:  make $(or $(MAKECMDGOALS),venv)"
