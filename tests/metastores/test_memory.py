@@ -38,7 +38,7 @@ async def test_it_passes_the_exam(name: str) -> None:
 async def test_the_exam_leaves_nothing_behind(name: str) -> None:
     await check_metastore(clients(name))
     store = MemoryMetastore(name)._store
-    assert (store._values, store._below, store._waiters) == ({}, {}, {})
+    assert (store._values, store._below, store._announced, store._waiters) == ({}, {}, set(), {})
 
 
 async def test_a_name_is_shared_and_no_name_is_not(name: str) -> None:
@@ -65,6 +65,16 @@ async def test_versions_do_not_repeat_over_a_deletion() -> None:
     first = await metastore.create("a", b"")
     await metastore.delete("a")
     assert await metastore.create("a", b"") > first
+
+
+async def test_what_is_announced_stays_announced(autojump_clock: trio.testing.MockClock) -> None:
+    """It needs no heartbeat, and must not be taken for gone for having none."""
+    metastore = MemoryMetastore()
+    async with metastore.announce("live/a", b"1"):
+        assert await metastore.announced("live") == {"a": b"1"}
+        await trio.sleep(metastore.lease_s * 3)
+        assert await metastore.announced("live") == {"a": b"1"}
+    assert await metastore.announced("live") == {}
 
 
 async def test_another_trio_run_in_another_thread_wakes_a_waiter(name: str) -> None:

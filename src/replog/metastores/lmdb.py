@@ -57,13 +57,14 @@ class LMDBMetastore(Metastore):
     """The metastore of a directory, which is opened at the first call. For one trio run; several instances share.
 
     A change is done by the directory's writer thread. Cancelled, or out of time, before that thread began with it, it
-    never happens; later its outcome is unknown. Reads don't leave the caller's thread, but for `children`. In a
-    child after a fork every call raises `MetastoreError`: open a new one there.
+    never happens; later its outcome is unknown. Reads don't leave the caller's thread, but for what may be
+    much. In a child after a fork every call raises `MetastoreError`: open a new one there.
     """
 
     def __init__(self, path: str | os.PathLike[str], options: LMDBOptions = LMDBOptions()) -> None:
         self._path = os.fspath(path)
         self._options = options
+        self.lease_s = options.lease_s
         self._pid = os.getpid()
         self._opening = trio.Lock()
         self._environment: Environment | None = None
@@ -95,6 +96,10 @@ class LMDBMetastore(Metastore):
         """The words that follow the key in existing keys, sorted. In a worker thread, since there may be many."""
         words, _ = await self._list(key)
         return words
+
+    async def values(self, key: str) -> dict[str, Versioned]:
+        """What stands right below this key, by its last word: all of one moment."""
+        return await self._read_much(key, lambda reading: reading.values(key))
 
     async def wait_changed(self, key: str, version: int | None) -> None:
         """Returns once the key has another version than this (None: once it exists)."""
@@ -130,6 +135,10 @@ class LMDBMetastore(Metastore):
         finally:
             with trio.CancelScope(shield=True), suppress(KeyNotFoundError, VersionConflictError):
                 await self._change(key, lambda writing: writing.delete(key, version))
+
+    async def announced(self, key: str) -> dict[str, bytes]:
+        """What processes that are there announce right below this key, by its last word: all of one moment."""
+        return await self._read_much(key, lambda reading: reading.announced(key))
 
     async def _announce(self, key: str, value: bytes) -> int:
         """Announces the key. What nobody waits for any more is taken back: nobody else could, while this process lives."""
@@ -177,11 +186,15 @@ class LMDBMetastore(Metastore):
                 await self._submit(environment, _adopt_growth, 0, "reading")
 
     async def _list(self, key: str) -> tuple[list[str], bool]:
+        return await self._read_much(key, lambda reading: reading.children(key))
+
+    async def _read_much(self, key: str, question: Callable[[Reading], Answer]) -> Answer:
+        """As `_ask`, in a worker thread."""
         check_key(key)
         environment = await self._opened()
         while True:
             try:
-                return await trio.to_thread.run_sync(environment.read, lambda reading: reading.children(key))
+                return await trio.to_thread.run_sync(environment.read, question)
             except NeedsGrowthError:
                 await self._submit(environment, _adopt_growth, 0, "reading")
 

@@ -86,6 +86,20 @@ class Reading:
                     more = cursor.next()  # there may be something below it that does exist
         return words, fickle
 
+    def values(self, key: str) -> dict[str, Versioned]:
+        """What stands right below a key, by its last word."""
+        return {word: record.copy() for word, record in self._right_below(key).items()}
+
+    def announced(self, key: str) -> dict[str, bytes]:
+        """What of that is announced."""
+        below = self._right_below(key)
+        return {word: bytes(record.value) for word, record in below.items() if record.seat is not None}
+
+    def _right_below(self, key: str) -> dict[str, _Record]:
+        words, _ = self.children(key)
+        records = {word: self._find(f"{key}/{word}") for word in words}
+        return {word: record for word, record in records.items() if record is not None}
+
     def _find(self, key: str) -> _Record | None:
         found = self._transaction.get(_stored(key))
         if found is None:

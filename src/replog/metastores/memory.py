@@ -78,12 +78,19 @@ class MemoryMetastore(Metastore):
     @asynccontextmanager
     async def announce(self, key: str, value: bytes) -> AsyncIterator[None]:
         """Keeps the key in existence while the context is open. Raises `KeyExistsError`."""
-        version = await self.create(key, value)
+        check_value(key, value)
+        await self._checkpoint(key)
+        version = self._store.create(key, bytes(value), is_announced=True)
         try:
             yield
         finally:
             with suppress(KeyNotFoundError, VersionConflictError):  # somebody took it away: what we wanted
                 self._store.delete(key, version)
+
+    async def announced(self, key: str) -> dict[str, bytes]:
+        """What is announced right below this key, by its last word."""
+        await self._checkpoint(key)
+        return self._store.announced(key)
 
     async def aclose(self) -> None:
         """Ends the waits of this view with `trio.ClosedResourceError`. Idempotent."""
@@ -139,10 +146,11 @@ class _Store:
         self._lock = threading.Lock()
         self._values: dict[str, Versioned] = {}
         self._below: dict[str, dict[str, int]] = {}  # key -> word below it -> how many keys begin with both
+        self._announced: set[str] = set()
         self._waiters: dict[str, set[_Waiter]] = {}
         self._last_version = 0
 
-    def create(self, key: str, value: bytes) -> int:
+    def create(self, key: str, value: bytes, *, is_announced: bool = False) -> int:
         with self._lock:
             if key in self._values:
                 raise KeyExistsError(key, "it exists already: nothing was written")
@@ -151,6 +159,8 @@ class _Store:
                 words[word] = words.get(word, 0) + 1
                 if words[word] == 1:
                     self._wake(f"{parent}/")
+            if is_announced:
+                self._announced.add(key)
             return self._set(key, value)
 
     def get(self, key: str) -> Versioned:
@@ -171,6 +181,7 @@ class _Store:
         with self._lock:
             self._check_version(key, expected)
             del self._values[key]
+            self._announced.discard(key)
             self._wake(key)
             for parent, word in _steps(key):
                 words = self._below[parent]
@@ -184,6 +195,11 @@ class _Store:
     def children(self, key: str) -> list[str]:
         with self._lock:
             return sorted(self._below.get(key, ()))
+
+    def announced(self, key: str) -> dict[str, bytes]:
+        with self._lock:
+            places = {word: f"{key}/{word}" for word in sorted(self._below.get(key, ()))}
+            return {word: self._values[place].value for word, place in places.items() if place in self._announced}
 
     def add_waiter(self, topic: str, waiter: _Waiter) -> None:
         with self._lock:
