@@ -430,6 +430,11 @@ class BookieOptions(Checked):
         256 * MIB, "With fewer free bytes on its disk a bookie takes no new entries, and makes space (B5).", at_least(0)
     )
     writable_above_bytes: int = option(512 * MIB, "With so many free bytes it takes them again.", at_least(0))
+    announce_timeout_s: float = option(
+        60.0,
+        "How long a start waits while somebody is announced as this bookie, as its killed predecessor is for a while.",
+        positive,
+    )
     close_timeout_s: float = option(
         30.0, "How long leaving waits for calls to a disk that does not answer, before it leaves them behind.", positive
     )

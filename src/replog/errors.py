@@ -273,7 +273,7 @@ class StorageDamagedError(StorageError):
 
 
 class StorageInUseError(StorageError):
-    """Another process has this directory open. Retry: when it is gone. Outcome: not written."""
+    """Another process has this directory open, or serves a copy of it. Retry: when it is gone. Outcome: not written."""
 
 
 class StorageIdentityError(StorageError):

@@ -1,11 +1,18 @@
-"""How bookies announce themselves in the metastore, and where they can be reached.
+"""How bookies stand in the metastore: where they can be reached while they live, and their cookies.
 
-Format 2: a JSON object with `endpoints`, best first, and `read_only`. Format 1 had one endpoint, and is read as such.
+Keys: `bookies/ID` for bookies that take new entries, `read-only-bookies/ID` for those that don't. One that turns is
+announced under the new key before it leaves the old one, so whoever finds it under both takes it for read-only.
+
+An announcement (format 2) is a JSON object with `format`, `endpoints`, best first, and `read_only`. Format 1 had one
+endpoint, and is read as such. A cookie, `cookies/ID`, says that the metastore knows this bookie (B4). As in `metadata`, a
+reader refuses a higher format, and any name in the list `required` that it does not know; other names it ignores. Values
+are read strictly: what does not fit is `MetastoreCorruptError`, never a guess.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from typing import Any
 
 import attrs
@@ -13,6 +20,13 @@ import attrs
 from replog.errors import MetastoreCorruptError
 
 BOOKIES_KEY = "bookies"
+READ_ONLY_BOOKIES_KEY = "read-only-bookies"
+COOKIES_KEY = "cookies"
+ADDRESS_FORMAT = 2
+COOKIE_FORMAT = 1
+
+_ADDRESS_NAMES = ("format", "required", "endpoints", "read_only", "scheme", "address")
+_COOKIE_NAMES = ("format", "required")
 
 
 @attrs.frozen
@@ -34,21 +48,69 @@ class BookieAddress:
     read_only: bool = False
 
 
+def announcement_key(bookie_id: str, *, read_only: bool) -> str:
+    """Where a bookie is announced."""
+    return f"{READ_ONLY_BOOKIES_KEY if read_only else BOOKIES_KEY}/{bookie_id}"
+
+
 def encode_address(address: BookieAddress) -> bytes:
     """What a bookie announces."""
     endpoints = [[endpoint.scheme, endpoint.address] for endpoint in address.endpoints]
-    return json.dumps({"format": 2, "endpoints": endpoints, "read_only": address.read_only}).encode()
+    return json.dumps({"format": ADDRESS_FORMAT, "endpoints": endpoints, "read_only": address.read_only}).encode()
 
 
-def decode_address(bookie_id: str, value: bytes) -> BookieAddress:
-    """Reads what a bookie announced. Raises `MetastoreCorruptError`."""
+def decode_address(key: str, value: bytes) -> BookieAddress:
+    """Reads what stands under a bookie's key; below `READ_ONLY_BOOKIES_KEY` it is read-only, whatever it says of itself.
+    Raises `MetastoreCorruptError`, naming the key."""
+    fields = _read(key, value, ADDRESS_FORMAT, _ADDRESS_NAMES)
+    pairs = [[fields.get("scheme"), fields.get("address")]] if fields["format"] == 1 else fields.get("endpoints")
+    if not isinstance(pairs, list) or not all(_is_pair(pair) for pair in pairs):
+        raise _corrupt(key, f"its endpoints are no pairs of texts: {_shown(value)}")
+    read_only = fields.get("read_only", False)
+    if not isinstance(read_only, bool):
+        raise _corrupt(key, f"read_only is {read_only!r}")
+    endpoints = tuple(Endpoint(scheme, address) for scheme, address in pairs)
+    return BookieAddress(endpoints, read_only or key.startswith(f"{READ_ONLY_BOOKIES_KEY}/"))
+
+
+def _is_pair(pair: object) -> bool:
+    return isinstance(pair, list) and len(pair) == 2 and all(isinstance(each, str) for each in pair)
+
+
+def encode_cookie() -> bytes:
+    """What says that a metastore knows a bookie."""
+    return b'{"format": %d}\n' % COOKIE_FORMAT
+
+
+def check_cookie_value(key: str, value: bytes) -> None:
+    """Raises `MetastoreCorruptError`, naming the key, if this is no cookie that this version understands."""
+    _read(key, value, COOKIE_FORMAT, _COOKIE_NAMES)
+
+
+def _read(key: str, value: bytes, highest_format: int, known: Collection[str]) -> dict[str, Any]:
     try:
-        fields: dict[str, Any] = json.loads(value)
-        if "endpoints" in fields:
-            pairs = [(scheme, address) for scheme, address in fields["endpoints"]]
-        else:
-            pairs = [(fields["scheme"], fields["address"])]
-        endpoints = tuple(Endpoint(str(scheme), str(address)) for scheme, address in pairs)
-        return BookieAddress(endpoints, bool(fields.get("read_only", False)))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise MetastoreCorruptError(f"key '{BOOKIES_KEY}/{bookie_id}': no address of a bookie: {value!r}") from error
+        fields = json.loads(value)
+    except (ValueError, RecursionError) as error:  # also a UnicodeDecodeError
+        raise _corrupt(key, f"no JSON: {_shown(value)}") from error
+    if not isinstance(fields, dict):
+        raise _corrupt(key, f"no JSON object: {_shown(value)}")
+    version = fields.get("format")
+    if type(version) is not int or version < 1:
+        raise _corrupt(key, f"its format is {version!r}")
+    required = fields.get("required", [])
+    unknown = [str(each) for each in required if each not in known] if isinstance(required, list) else ["required"]
+    if version > highest_format:
+        unreadable = f"its format is {version}, and this version of replog reads up to {highest_format}"
+    elif unknown:
+        unreadable = f"its fields {sorted(unknown)} must be understood, and this version of replog doesn't know them"
+    else:
+        return fields
+    raise MetastoreCorruptError(f"key {key!r}: {unreadable}: a newer replog wrote it; upgrade this one")
+
+
+def _corrupt(key: str, fault: str) -> MetastoreCorruptError:
+    return MetastoreCorruptError(f"key {key!r}: no bookie's ({fault}). Look at the value; nothing was changed")
+
+
+def _shown(value: bytes) -> str:
+    return repr(value if len(value) <= 200 else value[:200] + b"...")

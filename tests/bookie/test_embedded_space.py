@@ -17,9 +17,9 @@ import replog.abc
 import replog.errors
 from replog.abc import Metastore, Storage
 from replog.backends.memory import MemoryStorage
-from replog.bookie.serving import COOKIES_KEY
 from replog.config import BookieOptions, ClientOptions
 from replog.hookspecs import Backend, DamageFound, EnsembleChanged, Event, NoOptions, StorageFailed, hookimpl
+from replog.membership import COOKIES_KEY
 from replog.metastores.memory import MemoryMetastore
 from replog.registry import Registry
 from replog.testing import Fault, FaultyMetastore

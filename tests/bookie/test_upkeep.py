@@ -16,7 +16,7 @@ from replog.bookie.serving import ServedBookie
 from replog.config import BookieOptions
 from replog.errors import MetastoreError, StorageFailedError, StorageFullError, StorageUncertainError
 from replog.hookspecs import DamageFound, StorageFailed
-from replog.membership import BOOKIES_KEY, decode_address
+from replog.membership import READ_ONLY_BOOKIES_KEY
 from replog.testing import Fault
 from tests.bookie.disks import SmallStorage
 from tests.kit import ONE, Bookie, Cluster, cluster, settle, until
@@ -44,8 +44,7 @@ class Small:
         return self.served.statistics()[name]
 
     async def is_announced_read_only(self) -> bool:
-        found = await self.world.metastore.announced(BOOKIES_KEY)
-        return decode_address(self.bookie.bookie_id, found[self.bookie.bookie_id]).read_only
+        return self.bookie.bookie_id in await self.world.metastore.announced(READ_ONLY_BOOKIES_KEY)
 
     async def write(self, size_bytes: int) -> int:
         """A ledger of so many bytes; its id."""

@@ -16,7 +16,15 @@ from replog.abc import Authenticator, Connection, ResponseReceiver, Transport
 from replog.client.membership import Membership, connect_all
 from replog.config import ClientOptions
 from replog.errors import BookieRefusedError, BookieUnreachableError, MetastoreCorruptError, PluginNotFoundError
-from replog.membership import BOOKIES_KEY, BookieAddress, Endpoint, decode_address, encode_address
+from replog.membership import (
+    BOOKIES_KEY,
+    READ_ONLY_BOOKIES_KEY,
+    BookieAddress,
+    Endpoint,
+    announcement_key,
+    decode_address,
+    encode_address,
+)
 from replog.metastores.memory import MemoryMetastore
 from replog.nursery import open_service_nursery
 from replog.transports.memory import MemoryTransport
@@ -96,12 +104,12 @@ def test_an_announcement_says_the_ways_and_whether_it_takes_entries() -> None:
         BookieAddress((Endpoint("memory", "x"), Endpoint("tcp", "[::1]:3181")), read_only=True),
         BookieAddress(()),
     ):
-        assert decode_address("a", encode_address(address)) == address
+        assert decode_address("bookies/a", encode_address(address)) == address
 
 
 def test_format_1_is_read() -> None:
     value = b'{"format": 1, "scheme": "memory", "address": "bookie-1", "read_only": true}'
-    assert decode_address("a", value) == BookieAddress((Endpoint("memory", "bookie-1"),), read_only=True)
+    assert decode_address("bookies/a", value) == BookieAddress((Endpoint("memory", "bookie-1"),), read_only=True)
 
 
 GARBAGE = [
@@ -117,14 +125,102 @@ GARBAGE = [
     b'{"endpoints": [["tcp"]]}',
     b'{"scheme": "tcp"}',
     b"[" * 100_000,
-    b'{"format": 3, "somewhere": []}',
+    b'{"endpoints": []}',
+    b'{"format": true, "endpoints": []}',
+    b'{"format": 0, "endpoints": []}',
+    b'{"format": 2}',
+    b'{"format": 2, "scheme": "tcp", "address": "x"}',
+    b'{"format": 1, "endpoints": [["tcp", "x"]]}',
+    b'{"format": 2, "endpoints": [["tcp", 3181]]}',
+    b'{"format": 2, "endpoints": ["ab"]}',
+    b'{"format": 2, "endpoints": {"tcp": "x"}}',
+    b'{"format": 2, "endpoints": [], "read_only": 0}',
+    b'{"format": 2, "endpoints": [], "required": "read_only"}',
 ]
 
 
 @pytest.mark.parametrize("value", GARBAGE, ids=[repr(value[:30]) for value in GARBAGE])
 def test_garbage_is_named_as_such(value: bytes) -> None:
     with pytest.raises(MetastoreCorruptError, match="bookies/a"):
-        decode_address("a", value)
+        decode_address("bookies/a", value)
+
+
+@pytest.mark.parametrize(
+    ("value", "fault"),
+    [
+        (b'{"format": 3, "somewhere": []}', "format is 3, and this version of replog reads up to 2"),
+        (b'{"format": 2, "endpoints": [], "required": ["zone", "read_only"]}', r"fields \['zone'\] must be understood"),
+    ],
+)
+def test_what_a_newer_version_wrote_is_refused_as_such(value: bytes, fault: str) -> None:
+    with pytest.raises(MetastoreCorruptError, match=f"bookies/a.*{fault}.*a newer replog wrote it; upgrade"):
+        decode_address("bookies/a", value)
+
+
+def test_what_need_not_be_understood_is_ignored() -> None:
+    value = b'{"format": 2, "endpoints": [["tcp", "x:1"]], "required": ["endpoints"], "zone": "b"}'
+    assert decode_address("bookies/a", value) == BookieAddress((Endpoint("tcp", "x:1"),))
+
+
+def test_below_the_second_key_a_bookie_is_read_only_whatever_it_says() -> None:
+    value = encode_address(BookieAddress((Endpoint("tcp", "x:1"),)))
+    assert decode_address("read-only-bookies/a", value).read_only
+    assert not decode_address("bookies/read-only-bookies/a", value).read_only
+
+
+class Turning(MemoryMetastore):
+    """Bookie `a` turns between two looks, as often as it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[str] = []
+        self.places = [BOOKIES_KEY]  # of `a`, one for each look; the last one stays
+
+    async def announced(self, key: str) -> dict[str, bytes]:
+        await trio.lowlevel.checkpoint()
+        self.asked.append(key)
+        place = self.places.pop(0) if len(self.places) > 1 else self.places[0]
+        return {"a": encode_address(BookieAddress((), place == READ_ONLY_BOOKIES_KEY))} if key == place else {}
+
+
+async def test_both_places_are_looked_at_once(autojump_clock: trio.testing.MockClock) -> None:
+    async with place() as here:
+        here.membership._metastore = metastore = Turning()
+        for _ in range(3):
+            assert await here.membership.usable() == ["a"]
+        assert metastore.asked == [READ_ONLY_BOOKIES_KEY, BOOKIES_KEY] * 3
+        metastore.places = [READ_ONLY_BOOKIES_KEY]
+        assert await here.membership.usable() == []
+        assert here.membership.read_only == ["a"]
+        assert len(metastore.asked) == 8
+
+
+@pytest.mark.parametrize("way", ["becomes writable", "becomes read-only"])
+async def test_who_turns_while_it_is_looked_for_is_found(way: str, autojump_clock: trio.testing.MockClock) -> None:
+    async with place() as here:
+        here.membership._metastore = metastore = Turning()
+        await here.membership.announced()
+        turned = [BOOKIES_KEY, READ_ONLY_BOOKIES_KEY]
+        metastore.places = turned[::-1] if way == "becomes writable" else turned.copy()
+        found = await here.membership.announced()
+        assert found["a"].read_only  # as it is, or was a moment ago
+        metastore.places = turned.copy()
+        with pytest.raises(BookieUnreachableError, match="no way to reach it"):  # nor that it is not announced
+            await here.membership.connect("a")
+
+
+async def test_under_both_keys_it_is_about_to_turn_and_read_only(autojump_clock: trio.testing.MockClock) -> None:
+    async with place() as here, MemoryTransport().listen("", Handler(), bookie_id="a") as address:
+        async with here.announced("a", ("memory", address)), here.announced("b", ("memory", "b")):
+            assert await here.membership.usable() == ["a", "b"]
+            key = announcement_key("a", read_only=True)
+            async with here.metastore.announce(
+                key, encode_address(BookieAddress((Endpoint("memory", address),), True))
+            ):
+                assert await here.membership.usable() == ["b"]
+                assert list(await here.membership.announced()) == ["a", "b"]
+                await here.membership.connect("a")  # its entries can be read
+            assert await here.membership.usable() == ["a", "b"]
 
 
 async def test_one_bookie_that_announces_garbage_leaves_the_others_usable(

@@ -209,7 +209,7 @@ def test_an_announcement_of_format_2() -> None:
     data = (HERE / "bookie-announcement-v2.json").read_bytes()
     address = BookieAddress((Endpoint("memory", "bookie-7"), Endpoint("tcp", "[2001:db8::7]:3181")), read_only=True)
     assert encode_address(address) + b"\n" == data
-    assert decode_address("bookie-7", data) == address
+    assert decode_address("bookies/bookie-7", data) == address
     assert json.loads(data) == {
         "format": 2,
         "endpoints": [["memory", "bookie-7"], ["tcp", "[2001:db8::7]:3181"]],
@@ -219,4 +219,4 @@ def test_an_announcement_of_format_2() -> None:
 
 def test_an_announcement_of_format_1_is_read() -> None:
     data = (HERE / "bookie-announcement-v1.json").read_bytes()
-    assert decode_address("bookie-7", data) == BookieAddress((Endpoint("memory", "bookie-7"),), read_only=True)
+    assert decode_address("bookies/bookie-7", data) == BookieAddress((Endpoint("memory", "bookie-7"),), read_only=True)

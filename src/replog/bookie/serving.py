@@ -12,24 +12,21 @@ import trio
 
 from replog.abc import Authenticator, Damage, Metastore, Storage, Transport
 from replog.bookie.administration import Administration
+from replog.bookie.announcing import Announcer
 from replog.bookie.server import BookieServer
 from replog.bookie.upkeep import Upkeep
 from replog.config import BackendURL, BookieOptions
 from replog.errors import (
     KeyExistsError,
     KeyNotFoundError,
-    MetastoreError,
     MetastoreUncertainError,
     StorageIdentityError,
 )
 from replog.hookspecs import Event, StorageFailed
 from replog.latencies import LatencyHistogram
-from replog.membership import BOOKIES_KEY, BookieAddress, Endpoint, encode_address
+from replog.membership import COOKIES_KEY, Endpoint, check_cookie_value, encode_cookie
 from replog.nursery import open_service_nursery
 from replog.registry import Registry
-
-COOKIES_KEY = "cookies"
-_ANNOUNCE_AGAIN_S = 1.0  # after the metastore failed
 
 
 def storage_url(storage: str, directory: str | os.PathLike[str]) -> BackendURL:
@@ -43,7 +40,7 @@ async def check_cookie(server: BookieServer, metastore: Metastore) -> None:
     them all as garbage. Raises `StorageIdentityError`, `MetastoreError`, `StorageError`."""
     key = f"{COOKIES_KEY}/{server.bookie_id}"
     try:
-        await metastore.get(key)
+        check_cookie_value(key, (await metastore.get(key)).value)
     except KeyNotFoundError:
         if await server.call(server.storage.ledger_ids):
             raise StorageIdentityError(
@@ -52,9 +49,9 @@ async def check_cookie(server: BookieServer, metastore: Metastore) -> None:
                 "together. Nothing was touched",
             ) from None
         try:
-            await metastore.create(key, b'{"format": 1}\n')
+            await metastore.create(key, encode_cookie())
         except (KeyExistsError, MetastoreUncertainError):
-            await metastore.get(key)
+            check_cookie_value(key, (await metastore.get(key)).value)
 
 
 @attrs.frozen
@@ -90,10 +87,10 @@ async def serving(
             endpoints = [await _listen(stack, way, server, authenticator) for way in ways]
             async with open_service_nursery() as nursery:
                 upkeep = Upkeep(server, metastore, observe, nursery)
-                bookie = ServedBookie(server, metastore, upkeep, endpoints, ways)
+                bookie = ServedBookie(server, upkeep, endpoints, ways)
                 server.administer = Administration(bookie, upkeep).perform
                 try:
-                    await nursery.start(bookie.announce)
+                    await nursery.start(Announcer(server, metastore, endpoints).run)
                     upkeep.start()
                     yield bookie
                 finally:
@@ -117,36 +114,15 @@ class ServedBookie:
     def __init__(
         self,
         server: BookieServer,
-        metastore: Metastore,
         upkeep: Upkeep,
         endpoints: Sequence[Endpoint],
         ways: Sequence[Way] = (),
     ) -> None:
         self.server = server
         self.endpoints = tuple(endpoints)
-        self._metastore = metastore
         self._upkeep = upkeep
         self._ways = tuple(ways)
         self._started_at_s = trio.current_time()
-
-    async def announce(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Announces the bookie, and whether it takes new entries (B5), until cancelled. Raises `MetastoreError` if it can't
-        be announced at first; later it is announced again as soon as that works."""
-        key = f"{BOOKIES_KEY}/{self.server.bookie_id}"
-        is_announced = False
-        while True:
-            read_only = self.server.is_read_only
-            try:
-                address = encode_address(BookieAddress(self.endpoints, read_only))
-                async with self._metastore.announce(key, address):
-                    if not is_announced:
-                        task_status.started()
-                    is_announced = True
-                    await self.server.read_only_turned(was=read_only)
-            except MetastoreError:
-                if not is_announced:
-                    raise
-                await trio.sleep(_ANNOUNCE_AGAIN_S)
 
     def ask_for_collection(self) -> None:
         """Collects garbage soon, rather than at the next interval."""

@@ -20,7 +20,7 @@ from replog.errors import (
     MetastoreError,
     ReplogError,
 )
-from replog.membership import BOOKIES_KEY, BookieAddress, Endpoint, decode_address
+from replog.membership import BOOKIES_KEY, READ_ONLY_BOOKIES_KEY, BookieAddress, Endpoint, decode_address
 
 _log = logging.getLogger("replog.client")
 
@@ -64,6 +64,7 @@ class Membership:
         self._unreachable = Quarantine(_CONNECT_AGAIN_S, _CONNECT_AGAIN_MAX_S)
         self.problems: dict[str, ReplogError] = {}  # of bookies that could not be connected to when that was last tried
         self._unreadable: dict[str, bytes] = {}  # announcements that were complained of
+        self._seen: frozenset[str] = frozenset()  # who was announced when that was last looked at
         self._is_closed = False
 
     @property
@@ -87,13 +88,30 @@ class Membership:
 
         One whose announcement can't be read is left out, with a warning: the others can be used all the same."""
         found: dict[str, BookieAddress] = {}
-        for bookie_id, value in sorted((await self._metastore.announced(BOOKIES_KEY)).items()):
+        for bookie_id, (key, value) in sorted((await self._announcements()).items()):
             try:
-                found[bookie_id] = decode_address(bookie_id, value)
+                found[bookie_id] = decode_address(key, value)
             except MetastoreCorruptError as error:
                 if self._unreadable.get(bookie_id) != value:
                     self._unreadable[bookie_id] = value
                     _log.warning("bookie %s is not used: %s", bookie_id, error, extra={"bookie": bookie_id})
+        return found
+
+    async def _announcements(self, wanted: str | None = None) -> dict[str, tuple[str, bytes]]:
+        """Who is announced, with key and value; one that is both writable and read-only is about to turn, and counts as
+        read-only. `wanted` is somebody who is hoped to be among them.
+
+        The two places are read one after the other. Who becomes writable meanwhile is found in either; who becomes read-only
+        could be missed in both, so whoever should be there and isn't is looked for once more."""
+        read_only = await self._metastore.announced(READ_ONLY_BOOKIES_KEY)
+        writable = await self._metastore.announced(BOOKIES_KEY)
+        expected = self._seen if wanted is None else frozenset((wanted,))
+        if not expected <= writable.keys() | read_only.keys():
+            read_only = {**read_only, **await self._metastore.announced(READ_ONLY_BOOKIES_KEY)}
+        self._seen = frozenset(writable) | frozenset(read_only)
+        found = {bookie_id: (f"{BOOKIES_KEY}/{bookie_id}", value) for bookie_id, value in writable.items()}
+        for bookie_id, value in read_only.items():
+            found[bookie_id] = (f"{READ_ONLY_BOOKIES_KEY}/{bookie_id}", value)
         return found
 
     def shun(self, bookie_id: str) -> None:
@@ -197,10 +215,10 @@ class Membership:
             raise BookieUnreachableError(bookie_id, f"it announced {endpoint}: {error}") from error
 
     async def _address(self, bookie_id: str) -> BookieAddress:
-        announced = await self._metastore.announced(BOOKIES_KEY)
+        announced = await self._announcements(bookie_id)
         if bookie_id not in announced:
             raise BookieUnreachableError(bookie_id, "it is not announced in the metastore: it is down, or elsewhere")
-        return decode_address(bookie_id, announced[bookie_id])
+        return decode_address(*announced[bookie_id])
 
     def _transport(self, scheme: str) -> Transport:
         if scheme not in self._transports:

@@ -1,0 +1,137 @@
+"""Announcing a bookie: where it can be reached, and whether it takes new entries (B5). Advice, never safety (M3).
+
+Rules: one that turns is announced under its new key before it leaves the old one, so nobody finds it absent. It is first
+announced when nobody else is under its id: a process that was killed stays announced until its lease or session ends, and
+one that lives serves a copy of the same directory, which must not be (B4).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+import trio
+
+from replog.abc import Metastore
+from replog.bookie.server import BookieServer
+from replog.errors import KeyExistsError, MetastoreCorruptError, MetastoreError, StorageInUseError
+from replog.membership import BookieAddress, Endpoint, announcement_key, decode_address, encode_address
+from replog.nursery import open_service_nursery
+
+_log = logging.getLogger("replog.bookie")
+
+_AGAIN_S = 1.0  # after the metastore failed
+_LOOK_S = 0.5  # for whether the other has gone
+
+
+class _Held:
+    """One announcement, while `scope` is not cancelled and `ended` not set."""
+
+    def __init__(self, read_only: bool) -> None:
+        self.read_only = read_only
+        self.scope = trio.CancelScope()
+        self.ended = trio.Event()
+
+
+class Announcer:
+    """Keeps one bookie announced."""
+
+    def __init__(self, server: BookieServer, metastore: Metastore, endpoints: Sequence[Endpoint]) -> None:
+        self._server = server
+        self._metastore = metastore
+        self._endpoints = tuple(endpoints)
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Announces the bookie until cancelled; started once it is announced.
+
+        Raises `MetastoreError` if it can't be announced at first, `StorageInUseError` if somebody else has its id and does not
+        go within `announce_timeout_s`; later it is announced again as soon as that works."""
+        async with open_service_nursery() as nursery:
+            held = await self._first(nursery)
+            task_status.started()
+            while True:
+                await self._wait_turned_or_lost(held)
+                try:
+                    following = await nursery.start(self._hold, self._server.is_read_only)
+                except MetastoreError:
+                    await trio.sleep(_AGAIN_S)
+                    continue
+                held.scope.cancel()
+                await held.ended.wait()
+                held = following
+
+    async def _first(self, nursery: trio.Nursery) -> _Held:
+        deadline_s = trio.current_time() + self._server.options.announce_timeout_s
+        is_told = False
+        while True:
+            other = await self._other()
+            if other is None:
+                try:
+                    held: _Held = await nursery.start(self._hold, self._server.is_read_only)
+                except KeyExistsError as error:
+                    other = f"by nobody who is seen to live (key {error.key!r} exists all the same)"
+                else:
+                    return held
+            if trio.current_time() >= deadline_s:
+                raise self._in_use(other)
+            if not is_told:
+                text = "bookie %s is announced already, %s: waiting until that is gone, for %g s at most"
+                bookie_id, timeout_s = self._server.bookie_id, self._server.options.announce_timeout_s
+                _log.warning(text, bookie_id, other, timeout_s, extra={"bookie": bookie_id})
+                is_told = True
+            await trio.sleep(min(_LOOK_S, max(0.0, deadline_s - trio.current_time())))
+
+    def _in_use(self, other: str) -> StorageInUseError:
+        return StorageInUseError(
+            f"bookie {self._server.bookie_id} is announced, {other}, and that did not end in "
+            f"{self._server.options.announce_timeout_s:g} s",
+            "Another process serves a copy of this directory: end it, and keep only the copy that was served last. Nothing "
+            "was touched",
+        )
+
+    async def _other(self) -> str | None:
+        """Where somebody is announced under this id; None if nobody is."""
+        for read_only in (True, False):
+            key = announcement_key(self._server.bookie_id, read_only=read_only)
+            parent, _, word = key.rpartition("/")
+            value = (await self._metastore.announced(parent)).get(word)
+            if value is not None:
+                return _place(key, value)
+        return None
+
+    async def _wait_turned_or_lost(self, held: _Held) -> None:
+        async with trio.open_nursery() as nursery:
+
+            async def wait_lost() -> None:
+                await held.ended.wait()
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(wait_lost)
+            await self._server.read_only_turned(was=held.read_only)
+            nursery.cancel_scope.cancel()
+
+    async def _hold(self, read_only: bool, task_status: trio.TaskStatus[_Held]) -> None:
+        """Announces it until the scope of what it starts with is cancelled, or the metastore fails. Raises `MetastoreError` if
+        that could not be begun."""
+        held = _Held(read_only)
+        key = announcement_key(self._server.bookie_id, read_only=read_only)
+        is_begun = False
+        try:
+            with held.scope:
+                async with self._metastore.announce(key, encode_address(BookieAddress(self._endpoints, read_only))):
+                    is_begun = True
+                    task_status.started(held)
+                    await trio.sleep_forever()
+        except MetastoreError:
+            if not is_begun:
+                raise
+        finally:
+            held.ended.set()
+
+
+def _place(key: str, value: bytes) -> str:
+    try:
+        endpoints = decode_address(key, value).endpoints
+    except MetastoreCorruptError as error:
+        return f"by something else ({error})"
+    return f"at {', '.join(map(str, endpoints))}" if endpoints else f"without a way to it (key {key!r})"

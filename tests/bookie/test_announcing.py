@@ -1,0 +1,259 @@
+"""How a bookie is announced: it turns without being absent, waits for its predecessor to vanish, and comes back (B4, B5)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+import trio.testing
+
+from replog.abc import Metastore
+from replog.config import BookieOptions
+from replog.errors import MetastoreCorruptError, MetastoreError, StorageInUseError
+from replog.membership import (
+    BOOKIES_KEY,
+    COOKIES_KEY,
+    READ_ONLY_BOOKIES_KEY,
+    BookieAddress,
+    Endpoint,
+    announcement_key,
+    decode_address,
+    encode_address,
+)
+from replog.metastores.memory import MemoryMetastore
+from replog.testing import FaultyMetastore
+from tests.kit import Bookie, Cluster, cluster, until
+
+OTHER = encode_address(BookieAddress((Endpoint("tcp", "10.0.0.7:3181"),)))
+WAITS = "is announced already"
+
+
+class Watched(FaultyMetastore):
+    """Writes down who comes and goes, and fails as often as it is told to."""
+
+    def __init__(self, inner: Metastore) -> None:
+        super().__init__(inner)
+        self.steps: list[str] = []
+        self.failures = 0  # of `announce`, still to come
+        self.lost = trio.Event()  # then what is announced fails
+
+    @asynccontextmanager
+    async def announce(self, key: str, value: bytes) -> AsyncIterator[None]:
+        place = key.partition("/")[0]
+        if self.failures:
+            self.failures -= 1
+            self.steps.append(f"fails {place}")
+            raise MetastoreError("failed on purpose")
+        try:
+            async with super().announce(key, value), trio.open_nursery() as nursery:
+                self.steps.append(f"enters {place}")
+                nursery.start_soon(self._lose, nursery.cancel_scope)
+                try:
+                    yield
+                finally:
+                    nursery.cancel_scope.cancel()
+        finally:
+            self.steps.append(f"leaves {place}")
+        if self.lost.is_set():
+            self.lost = trio.Event()
+            raise MetastoreError("lost on purpose")
+
+    async def _lose(self, scope: trio.CancelScope) -> None:
+        await self.lost.wait()
+        scope.cancel()
+
+
+@asynccontextmanager
+async def watched() -> AsyncIterator[tuple[Cluster, Watched, Bookie]]:
+    async with cluster(0) as world:
+        metastore = world.metastore = Watched(world.metastore.inner)
+        yield world, metastore, await world.add_bookie()
+
+
+async def fill(bookie: Bookie, is_full: bool) -> None:
+    """Has the bookie see that its disk is full, or has space again."""
+    bookie.storage.free_bytes = lambda: 0 if is_full else 1 << 40  # type: ignore[method-assign]
+    await bookie.server._look()
+    assert bookie.server.is_read_only is is_full
+
+
+async def wait_written(metastore: Watched, count: int) -> list[str]:
+    await until(lambda: len(metastore.steps) >= count)
+    return metastore.steps
+
+
+# -- turning --------------------------------------------------------------------------------------------------------
+
+
+async def test_who_turns_is_announced_anew_before_it_leaves(autojump_clock: trio.testing.MockClock) -> None:
+    async with watched() as (_, metastore, bookie):
+        await fill(bookie, True)
+        steps = await wait_written(metastore, 3)
+        assert steps == ["enters bookies", "enters read-only-bookies", "leaves bookies"]
+        await fill(bookie, False)
+        steps = await wait_written(metastore, 5)
+        assert steps[3:] == ["enters bookies", "leaves read-only-bookies"]
+        assert list(await metastore.announced(BOOKIES_KEY)) == [bookie.bookie_id]
+        assert await metastore.announced(READ_ONLY_BOOKIES_KEY) == {}
+        await bookie.kill()
+        assert steps[5:] == ["leaves bookies"]
+
+
+async def test_who_turns_back_meanwhile_ends_where_it_should(autojump_clock: trio.testing.MockClock) -> None:
+    async with watched() as (_, metastore, bookie):
+        metastore.delay_s = 1.0
+        for is_full in (True, False, True, False, True, False):
+            await fill(bookie, is_full)
+            await trio.sleep(0.4)
+        await trio.sleep(10)
+        assert list(await metastore.announced(BOOKIES_KEY)) == [bookie.bookie_id]
+        assert await metastore.announced(READ_ONLY_BOOKIES_KEY) == {}
+
+
+async def test_who_cannot_be_announced_anew_stays_where_it_was_and_tries_again(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with watched() as (_, metastore, bookie):
+        metastore.failures = 3
+        await fill(bookie, True)
+        await trio.sleep(2.5)
+        assert metastore.steps == ["enters bookies", *["fails read-only-bookies"] * 3]
+        assert list(await metastore.announced(BOOKIES_KEY)) == [bookie.bookie_id]
+        await trio.sleep(1)
+        assert metastore.steps[4:] == ["enters read-only-bookies", "leaves bookies"]
+
+
+async def test_an_announcement_that_is_lost_is_made_again(autojump_clock: trio.testing.MockClock) -> None:
+    async with watched() as (_, metastore, bookie):
+        metastore.failures = 1
+        metastore.lost.set()
+        await trio.sleep(2)
+        assert metastore.steps == ["enters bookies", "leaves bookies", "fails bookies", "enters bookies"]
+        assert list(await metastore.announced(BOOKIES_KEY)) == [bookie.bookie_id]
+
+
+async def test_a_metastore_that_fails_at_the_start_ends_the_start(autojump_clock: trio.testing.MockClock) -> None:
+    async with watched() as (_, metastore, bookie):
+        await bookie.kill()
+        metastore.failures = 1
+        with pytest.raises(MetastoreError, match="on purpose"):
+            await bookie.start()
+
+
+# -- starting after somebody else -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+async def test_a_restarted_bookie_waits_until_its_killed_predecessor_has_vanished(
+    read_only: bool, autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its session, or lease, lives on for a while."""
+    caplog.set_level(logging.WARNING)
+    async with cluster(1) as world:
+        (bookie,) = world.bookies
+        await bookie.kill()
+        began_s = trio.current_time()
+
+        async def predecessor(task_status: trio.TaskStatus[None]) -> None:
+            async with world.metastore.announce(announcement_key(bookie.bookie_id, read_only=read_only), OTHER):
+                task_status.started()
+                await trio.sleep(10)
+
+        await world.nursery.start(predecessor)
+        await bookie.start()
+        assert 10 <= trio.current_time() - began_s < 11
+        value = (await world.metastore.announced(BOOKIES_KEY))[bookie.bookie_id]
+        assert decode_address(BOOKIES_KEY, value).endpoints[0].scheme == "memory"
+        assert await world.metastore.announced(READ_ONLY_BOOKIES_KEY) == {}
+    (record,) = [each for each in caplog.records if WAITS in each.getMessage()]
+    assert "tcp:10.0.0.7:3181" in record.getMessage()
+
+
+async def test_a_key_that_nobody_announces_is_named(autojump_clock: trio.testing.MockClock) -> None:
+    async with cluster(1) as world:
+        (bookie,) = world.bookies
+        await bookie.kill()
+        key = announcement_key(bookie.bookie_id, read_only=False)
+        world.metastore = FaultyMetastore(Leased())
+        await world.metastore.create(f"{COOKIES_KEY}/{bookie.bookie_id}", b'{"format": 1}')
+        await world.metastore.create(key, b"what somebody put there")
+        with pytest.raises(StorageInUseError, match=f"nobody who is seen to live.*{key}"):
+            await bookie.start()
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+async def test_two_processes_with_copies_of_one_directory_are_told_from_each_other(
+    read_only: bool, autojump_clock: trio.testing.MockClock
+) -> None:
+    options = BookieOptions(storage="memory", announce_timeout_s=20.0)
+    async with cluster(1, options) as world:
+        (bookie,) = world.bookies
+        await bookie.kill()
+        key = announcement_key(bookie.bookie_id, read_only=read_only)
+        async with world.metastore.announce(key, OTHER):
+            began_s = trio.current_time()
+            with pytest.raises(StorageInUseError, match=r"tcp:10\.0\.0\.7:3181.*20 s.*copy of this directory"):
+                await bookie.start()
+            assert 20 <= trio.current_time() - began_s < 21
+            parent, _, word = key.partition("/")
+            assert await world.metastore.announced(parent) == {word: OTHER}
+        await bookie.start()
+
+
+async def test_a_start_that_waits_can_be_cancelled(autojump_clock: trio.testing.MockClock) -> None:
+    async with cluster(1) as world:
+        (bookie,) = world.bookies
+        await bookie.kill()
+        async with world.metastore.announce(announcement_key(bookie.bookie_id, read_only=False), OTHER):
+            with trio.move_on_after(5) as scope:
+                await bookie.start()
+            assert scope.cancelled_caught
+        await bookie.start()
+
+
+class Leased(MemoryMetastore):
+    """One that knows nothing of who is alive: what the seam brings must do."""
+
+    announce = Metastore.announce
+    announced = Metastore.announced
+
+
+async def test_with_leases_a_dead_predecessor_is_gone_after_the_lease(autojump_clock: trio.testing.MockClock) -> None:
+    async with cluster(0) as world:
+        world.metastore = FaultyMetastore(Leased())
+        key = announcement_key("bookie-00", read_only=False)
+        async with world.metastore.announce(key, OTHER):
+            left_behind = (await world.metastore.get(key)).value
+        await world.metastore.create(key, left_behind)
+        began_s = trio.current_time()
+        await world.add_bookie()
+        assert Leased.lease_s <= trio.current_time() - began_s < 1.5 * Leased.lease_s
+
+
+# -- cookies --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (b'{"format": 2}', "format is 2, and this version of replog reads up to 1.*upgrade"),
+        (b'{"format": 1, "required": ["cluster"]}', "'cluster'.*upgrade"),
+        (b"yes", "no JSON"),
+        (b"{}", "format is None"),
+    ],
+)
+async def test_a_cookie_that_is_not_understood_keeps_the_bookie_from_serving(
+    value: bytes, words: str, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with cluster(1) as world:
+        (bookie,) = world.bookies
+        await bookie.kill()
+        key = f"{COOKIES_KEY}/{bookie.bookie_id}"
+        found = await world.metastore.get(key)
+        await world.metastore.put(key, value, found.version)
+        with pytest.raises(MetastoreCorruptError, match=f"(?s){key}.*{words}"):
+            await bookie.start()
+        assert (await world.metastore.get(key)).value == value
