@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from replog.abc import Metastore
 from replog.errors import ConfigError, MetastoreCorruptError, MetastoreError
 from replog.metadata import (
     LEDGER_ID_MAX,
@@ -19,11 +20,12 @@ from replog.metadata import (
     decode_log,
     encode_ledger,
     encode_log,
+    ledger_id_pages,
     ledger_key_path,
+    ledgers_by_leaf,
     list_ledger_ids,
     list_log_names,
     log_key_path,
-    next_ledger_ids,
     parse_ledger_key,
     parse_log_key,
 )
@@ -189,16 +191,44 @@ async def test_ledgers_are_listed_in_ascending_order() -> None:
     assert await list_ledger_ids(MemoryMetastore()) == []
 
 
+async def pages(metastore: Metastore, after: int = -1) -> list[list[int]]:
+    return [page async for page in ledger_id_pages(metastore, after)]
+
+
 async def test_a_page_is_a_directory_and_begins_after_any_id() -> None:
     metastore = await create_ledgers(IDS)
-    assert await next_ledger_ids(metastore) == [0, 1, 9_999]
-    for after in range(-1, 3):
-        assert (await next_ledger_ids(metastore, after))[0] == min(each for each in IDS if each > after)
-    for after in IDS[:-1]:
-        assert (await next_ledger_ids(metastore, after))[0] == IDS[IDS.index(after) + 1]
-        assert (await next_ledger_ids(metastore, after - 1))[0] == after
-    assert await next_ledger_ids(metastore, LEDGER_ID_MAX) == []
-    assert await next_ledger_ids(metastore, 10**10) == [10**10 + 1]
+    assert (await pages(metastore))[0] == [0, 1, 9_999]
+    for each in IDS:
+        for after in (each - 1, each, each + 1):
+            found = [ledger_id for page in await pages(metastore, after) for ledger_id in page]
+            assert found == [later for later in IDS if later > after]
+    assert await pages(metastore, 10**10) == [[10**10 + 1], [10**15], [LEDGER_ID_MAX]]
+
+
+async def test_a_listing_asks_once_for_each_key_that_has_something_below() -> None:
+    ids = [*range(0, 40_000, 100), 123_456_789, 10**12]
+    metastore = FaultyMetastore(await create_ledgers(ids))
+    assert await list_ledger_ids(metastore) == ids
+    # The leaves, what stands above them up to both roots, and nothing twice.
+    asked = [call.key for call in metastore.calls]
+    assert len(asked) == len(set(asked)) == len(ledger_leaves(ids)) + (1 + 2) + (1 + 3)
+    metastore.calls.clear()
+    assert await pages(metastore, 30_050) == [list(range(30_100, 40_000, 100)), [123_456_789], [10**12]]
+    assert [call.key for call in metastore.calls[:3]] == ["ledgers", "ledgers/00", "ledgers/00/0003"]
+
+
+def ledger_leaves(ids: list[int]) -> set[str]:
+    return {ledger_key_path(each).rpartition("/")[0] for each in ids}
+
+
+def test_ids_are_grouped_by_the_keys_above_theirs() -> None:
+    grouped = dict(ledgers_by_leaf(IDS))
+    assert list(grouped) == sorted(ledger_leaves(IDS), key=lambda leaf: ("long" in leaf, leaf))
+    for leaf, below in grouped.items():
+        for word, ledger_id in below.items():
+            assert ledger_key_path(ledger_id) == f"{leaf}/{word}"
+    assert [each for below in grouped.values() for each in below.values()] == IDS
+    assert list(ledgers_by_leaf([])) == []
 
 
 async def test_a_listing_that_fails_or_finds_strangers_proves_nothing() -> None:

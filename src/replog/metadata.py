@@ -25,7 +25,7 @@ from replog.protocol.digest import DigestType
 from replog.protocol.model import LedgerMetadata, LedgerState, LogMetadata
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 
     from replog.abc import Metastore
 
@@ -42,6 +42,8 @@ Record = TypeVar("Record", LedgerMetadata, LogMetadata)
 # -- keys ---------------------------------------------------------------------------------------------------------
 
 _SHAPES = {LEDGERS_KEY: (2, 4, 4), LONG_LEDGERS_KEY: (3, 4, 4, 4, 4)}  # in ascending order of the ids
+_LEAF_DIGITS = 4  # of the last word, in all shapes
+LEAF_LEDGERS = 10**_LEAF_DIGITS  # at most, right below one key
 _SHORT_END = 10 ** sum(_SHAPES[LEDGERS_KEY])
 
 
@@ -54,6 +56,13 @@ def ledger_key_path(ledger_id: int) -> str:
     digits = str(ledger_id).zfill(sum(shape))
     starts = [sum(shape[:place]) for place in range(len(shape))]
     return "/".join([prefix, *(digits[start : start + width] for start, width in zip(starts, shape, strict=True))])
+
+
+def ledgers_by_leaf(ledger_ids: Iterable[int]) -> Iterator[tuple[str, dict[str, int]]]:
+    """Ids in ascending order: each key right above some of theirs, with these by the last words of their keys."""
+    for _, together in itertools.groupby(ledger_ids, lambda ledger_id: ledger_id // LEAF_LEDGERS):
+        below = {f"{each % LEAF_LEDGERS:0{_LEAF_DIGITS}}": each for each in together}
+        yield ledger_key_path(next(iter(below.values()))).rpartition("/")[0], below
 
 
 def parse_ledger_key(key: str) -> int:
@@ -107,8 +116,8 @@ def _encode_name(name: str) -> str:
 # -- listing ------------------------------------------------------------------------------------------------------
 
 
-async def next_ledger_ids(metastore: Metastore, after: int = -1) -> list[int]:
-    """Existing ids above `after`, ascending, at least one and at most 10 000 of them; [] if there are no more.
+async def ledger_id_pages(metastore: Metastore, after: int = -1) -> AsyncIterator[list[int]]:
+    """Existing ids above `after`, ascending, in lists of at least one and at most `LEAF_LEDGERS`; lists each key once.
 
     A ledger that is created or deleted meanwhile may be in or not. Raises `MetastoreError`: nothing is proven (B6).
     """
@@ -117,39 +126,25 @@ async def next_ledger_ids(metastore: Metastore, after: int = -1) -> list[int]:
         first = max(after + 1, lowest)
         if first > highest:
             continue
-        found = await _ids_below(metastore, prefix, len(shape), first)
-        if found:
-            return found
-    return []
+        floor = ledger_key_path(first)
+        keys = [prefix]  # still to be listed, the lowest ids last
+        while keys:
+            key = keys.pop()
+            below = [f"{key}/{word}" for word in await metastore.children(key)]
+            if key.count("/") < len(shape) - 1:
+                keys += [each for each in reversed(below) if each >= floor[: len(each)]]
+            elif ids := sorted(each for each in map(parse_ledger_key, below) if each >= first):
+                yield ids
 
 
 async def list_ledger_ids(metastore: Metastore) -> list[int]:
-    """All existing ids, ascending: `next_ledger_ids` until the end, for who has the memory."""
-    found: list[int] = []
-    while more := await next_ledger_ids(metastore, found[-1] if found else -1):
-        found += more
-    return found
+    """All existing ids, ascending, for who has the memory."""
+    return [ledger_id async for page in ledger_id_pages(metastore) for ledger_id in page]
 
 
 async def list_log_names(metastore: Metastore) -> list[str]:
     """The names of all logs, sorted."""
     return sorted(parse_log_key(f"{LOGS_KEY}/{word}") for word in await metastore.children(LOGS_KEY))
-
-
-async def _ids_below(metastore: Metastore, key: str, depth: int, first: int) -> list[int]:
-    """The ids in the first leaf below this key that has some from `first` on."""
-    words = await metastore.children(key)
-    if depth == 1:
-        ids = sorted(parse_ledger_key(f"{key}/{word}") for word in words)
-        return [ledger_id for ledger_id in ids if ledger_id >= first]
-    floor = ledger_key_path(first)
-    for word in words:
-        below = f"{key}/{word}"
-        if below >= floor[: len(below)]:
-            found = await _ids_below(metastore, below, depth - 1, first)
-            if found:
-                return found
-    return []
 
 
 # -- records ------------------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 
 import pytest
@@ -10,11 +10,24 @@ import trio
 import trio.testing
 
 import replog
+from replog.bookie import garbage
 from replog.bookie.garbage import collect_garbage
-from replog.errors import MetastoreError
+from replog.errors import KeyNotFoundError, MetastoreError, StorageError, StorageFullError
 from replog.metadata import ledger_key_path
 from replog.testing import Fault
 from tests.kit import ONE, Bookie, Cluster, cluster, read_ledger
+
+
+@pytest.fixture(params=[0, garbage.UNLISTED_MAX], ids=["listed", "looked up"])
+def unlisted_max(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """What is here is listed; or, where it is so little, looked up."""
+    monkeypatch.setattr(garbage, "UNLISTED_MAX", request.param)
+    return int(request.param)
+
+
+@pytest.fixture
+def _always_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(garbage, "UNLISTED_MAX", 0)
 
 
 class Watched:
@@ -59,7 +72,7 @@ def watch(one: Watched) -> None:
 
 
 async def test_first_the_snapshot_then_the_listing_then_each_candidate(
-    autojump_clock: trio.testing.MockClock,
+    unlisted_max: int, autojump_clock: trio.testing.MockClock
 ) -> None:
     async with watched() as one:
         kept, gone = await one.write(), await one.write()
@@ -68,11 +81,13 @@ async def test_first_the_snapshot_then_the_listing_then_each_candidate(
         assert await one.collect() == [gone]
         assert one.asked[0] == "snapshot"
         assert one.asked.count("snapshot") == 1
-        assert one.asked[1:-1] == ["children"] * (len(one.asked) - 2)
-        assert one.asked[-1] == f"get {ledger_key_path(gone)}", "only what the listing lacks is looked up"
+        looked_up = [f"get {ledger_key_path(each)}" for each in (kept, gone)]
+        expected = looked_up if unlisted_max else ["children", looked_up[1]]  # only what the listing lacks
+        assert one.asked[1:] == expected
         assert one.bookie.storage.ledger_ids() == [kept]
 
 
+@pytest.mark.usefixtures("_always_listed")
 async def test_a_ledger_that_is_created_after_the_snapshot_is_not_even_a_candidate(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
@@ -97,6 +112,7 @@ async def test_a_ledger_that_is_created_after_the_snapshot_is_not_even_a_candida
         assert set(one.bookie.storage.ledger_ids()) == {first, created[0]}
 
 
+@pytest.mark.usefixtures("unlisted_max")
 @pytest.mark.parametrize("hidden", [0, 2, 4])
 async def test_a_listing_that_lacks_a_key_for_a_while_costs_no_ledger(
     hidden: int, autojump_clock: trio.testing.MockClock
@@ -118,6 +134,7 @@ async def test_a_listing_that_lacks_a_key_for_a_while_costs_no_ledger(
         assert await read_ledger(one.client, ids[hidden]) == [b"x"]
 
 
+@pytest.mark.usefixtures("_always_listed")
 async def test_a_stale_listing_that_still_shows_a_deleted_ledger_keeps_it_until_the_next_pass(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
@@ -136,6 +153,7 @@ async def test_a_stale_listing_that_still_shows_a_deleted_ledger_keeps_it_until_
         assert await one.collect() == [ledger_id]
 
 
+@pytest.mark.usefixtures("_always_listed")
 async def test_an_error_late_in_the_listing_drops_nothing_of_what_it_found_before(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
@@ -160,6 +178,7 @@ async def test_an_error_late_in_the_listing_drops_nothing_of_what_it_found_befor
         assert await one.collect() == [gone]
 
 
+@pytest.mark.usefixtures("unlisted_max")
 async def test_a_candidate_that_cannot_be_looked_up_is_not_dropped(autojump_clock: trio.testing.MockClock) -> None:
     async with watched() as one:
         ids = [await one.write() for _ in range(2)]
@@ -171,6 +190,7 @@ async def test_a_candidate_that_cannot_be_looked_up_is_not_dropped(autojump_cloc
         assert one.bookie.storage.ledger_ids() == ids
 
 
+@pytest.mark.usefixtures("unlisted_max")
 async def test_a_ledger_that_comes_back_between_the_listing_and_its_lookup_stays(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
@@ -191,3 +211,105 @@ async def test_a_ledger_that_comes_back_between_the_listing_and_its_lookup_stays
         assert await one.collect() == []
         one.world.metastore.get = real  # type: ignore[method-assign]
         assert await read_ledger(one.client, ledger_id) == [b"x"]
+
+
+# -- what a pass costs ----------------------------------------------------------------------------------------------
+
+
+class Many:
+    """A bookie that says it has these ledgers, and a metastore in which some of them are, and many others."""
+
+    def __init__(self, one: Watched, here: list[int]) -> None:
+        self.one = one
+        self.here = here
+        self.dropped: list[int] = []
+        self.under_way = self.most_under_way = 0
+        one.bookie.storage.ledger_ids = lambda: sorted(set(here) - set(self.dropped))  # type: ignore[method-assign]
+        one.bookie.server.drop = self._drop  # type: ignore[method-assign]
+
+    async def exist(self, ledger_ids: Iterable[int]) -> None:
+        for ledger_id in ledger_ids:
+            await self.one.world.metastore.inner.create(ledger_key_path(ledger_id), b"")
+
+    async def _drop(self, ledger_id: int) -> None:
+        self.under_way += 1
+        self.most_under_way = max(self.most_under_way, self.under_way)
+        try:
+            await trio.sleep(0.1)
+        finally:
+            self.under_way -= 1
+        self.dropped.append(ledger_id)
+
+
+@pytest.mark.parametrize("elsewhere", [0, 5_000])
+async def test_a_pass_asks_for_each_leaf_once_however_many_ledgers_there_are(
+    elsewhere: int, autojump_clock: trio.testing.MockClock
+) -> None:
+    here = [*range(0, 40_000, 20), *range(10**11, 10**11 + 10)]
+    async with watched() as one:
+        many = Many(one, here)
+        await many.exist({*here, *range(7, 40_000, 40_000 // elsewhere if elsewhere else 40_000)})
+        watch(one)
+        assert await one.collect() == []
+        assert one.asked == ["snapshot", *["children"] * 5]
+
+
+async def test_a_bookie_with_few_ledgers_reads_only_those(autojump_clock: trio.testing.MockClock) -> None:
+    few = garbage.UNLISTED_MAX
+    here = [*range(0, few), *range(20_000, 20_001 + few), 10**12]
+    async with watched() as one:
+        many = Many(one, here)
+        await many.exist(here)
+        watch(one)
+        assert await one.collect() == []
+        expected = ["children", *(f"get {ledger_key_path(each)}" for each in here if not 20_000 <= each < 30_000)]
+        assert one.asked == ["snapshot", *expected]
+
+
+async def test_garbage_is_dropped_some_at_a_time(autojump_clock: trio.testing.MockClock) -> None:
+    """Side by side, so that commits take several; but not more than that at once."""
+    async with watched() as one:
+        many = Many(one, list(range(100)))
+        await many.exist(range(0, 100, 2))
+        began_s = trio.current_time()
+        assert await one.collect() == list(range(1, 100, 2))
+        assert sorted(many.dropped) == list(range(1, 100, 2))
+        assert many.most_under_way == 8
+        assert trio.current_time() - began_s < 1
+
+
+@pytest.mark.parametrize("error", [MetastoreError("on purpose"), StorageFullError("on purpose")])
+async def test_what_fails_ends_the_pass_and_the_next_one_goes_on(
+    error: Exception, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with watched() as one:
+        many = Many(one, list(range(50)))
+        real, failures = many._drop, [error]
+
+        async def drop(ledger_id: int) -> None:
+            if ledger_id >= 20 and failures:
+                raise failures.pop()
+            await real(ledger_id)
+
+        one.bookie.server.drop = drop  # type: ignore[method-assign]
+        with pytest.raises((MetastoreError, StorageError), match="on purpose"):
+            await one.collect()
+        assert 0 < len(many.dropped) < 50
+        rest = sorted(set(range(50)) - set(many.dropped))
+        assert await one.collect() == rest
+
+
+async def test_a_pass_can_be_cancelled_anywhere(autojump_clock: trio.testing.MockClock) -> None:
+    for after_s in (0.005, 0.015, 0.025, 0.15, 0.35):
+        async with watched() as one:
+            one.world.metastore.delay_s = 0.01
+            many = Many(one, list(range(50)))
+            await many.exist([17])
+            with trio.move_on_after(after_s) as scope:
+                await one.collect()
+            assert scope.cancelled_caught
+            left = set(range(50)) - {17} - set(many.dropped)
+            assert left
+            assert set(await one.collect()) == left
+            with pytest.raises(KeyNotFoundError):
+                await one.world.metastore.get(ledger_key_path(16))

@@ -231,7 +231,7 @@ async def test_the_snapshot_of_what_is_here_comes_before_the_listing(autojump_cl
 
             for _ in range(3):
                 nursery.start_soon(create)
-            for _ in range(40):
+            for _ in range(80):
                 assert await collect_garbage(bookie.server, world.metastore) == []
                 await trio.sleep(0.003)
             nursery.cancel_scope.cancel()
@@ -289,7 +289,7 @@ async def test_a_pass_that_fails_is_made_again(autojump_clock: trio.testing.Mock
             await writer.append(b"x")
         await client.delete_ledger(writer.ledger_id)
         (bookie,) = world.bookies
-        world.metastore._choose = lambda operation, _key: Fault.UNAVAILABLE if operation == "children" else None
+        world.metastore._choose = lambda operation, _key: Fault.UNAVAILABLE if operation == "get" else None
         await trio.sleep(25)
         assert bookie.storage.ledger_ids() == [writer.ledger_id]
         assert bookie.served is not None

@@ -2,41 +2,60 @@
 
 The order is the safety: first a snapshot of what is here, then the list of what exists. A ledger's metadata is written
 before its first entry can arrive, so what is here and not in the later list was deleted. Any error of the listing ends
-the pass, and each candidate is looked up once more before it is dropped.
+the pass before anything is dropped, and each candidate is looked up once more just before it is.
+
+What a pass costs: one listing for each key right above ledgers that are here, however many ledgers there are elsewhere.
+Where only a few are below such a key, the listing, of up to 10 000 others, costs more than looking each of them up.
 """
 
 from __future__ import annotations
 
+import trio
+
 from replog.abc import Metastore
 from replog.bookie.server import BookieServer
-from replog.errors import KeyNotFoundError
-from replog.metadata import ledger_key_path, next_ledger_ids
+from replog.errors import KeyNotFoundError, MetastoreError, StorageError
+from replog.metadata import ledger_key_path, ledgers_by_leaf
+
+UNLISTED_MAX = 8  # below one key: so many are looked up instead of listed
+_LOOKUPS = 8  # at a time
 
 
 async def collect_garbage(bookie: BookieServer, metastore: Metastore) -> list[int]:
-    """One pass. Returns the ledgers that were dropped. Raises `MetastoreError` or `StorageError`: then nothing that
+    """One pass. Returns the ledgers that were dropped, ascending. Raises `MetastoreError` or `StorageError`: then nothing that
     exists was dropped. If cancelled, some of the garbage may be left."""
     here = await bookie.call(bookie.storage.ledger_ids)
-    dropped = []
-    for ledger_id in await _missing(here, metastore):
-        if await _is_absent(ledger_id, metastore):
-            await bookie.drop(ledger_id)
-            dropped.append(ledger_id)
-    return dropped
+    candidates = iter(await _candidates(here, metastore))
+    dropped: list[int] = []
+    errors: list[MetastoreError | StorageError] = []
+    async with trio.open_nursery() as nursery:
+
+        async def drop_the_absent() -> None:
+            try:
+                for ledger_id in candidates:
+                    if await _is_absent(ledger_id, metastore):
+                        await bookie.drop(ledger_id)
+                        dropped.append(ledger_id)
+            except (MetastoreError, StorageError) as error:
+                errors.append(error)
+                nursery.cancel_scope.cancel()
+
+        for _ in range(_LOOKUPS):
+            nursery.start_soon(drop_the_absent)
+    for error in errors:
+        raise error
+    return sorted(dropped)
 
 
-async def _missing(here: list[int], metastore: Metastore) -> list[int]:
-    """Those of these ids (ascending) that the metastore does not list, read a range at a time."""
-    missing: list[int] = []
-    listed: list[int] = []
-    for ledger_id in here:
-        while not listed or listed[-1] < ledger_id:
-            listed = await next_ledger_ids(metastore, listed[-1] if listed else ledger_id - 1)
-            if not listed:
-                return missing + [each for each in here if each >= ledger_id]
-        if ledger_id not in listed:
-            missing.append(ledger_id)
-    return missing
+async def _candidates(here: list[int], metastore: Metastore) -> list[int]:
+    """Those of these ids (ascending) that the metastore does not list, or was not asked to list."""
+    found: list[int] = []
+    for leaf, below in ledgers_by_leaf(here):
+        if len(below) > UNLISTED_MAX:
+            for word in await metastore.children(leaf):
+                below.pop(word, None)
+        found += below.values()
+    return found
 
 
 async def _is_absent(ledger_id: int, metastore: Metastore) -> bool:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import os
 import signal
 import sys
@@ -294,9 +295,8 @@ async def concurrently(
     function: Callable[[Item], Awaitable[Result]], items: Iterable[Item]
 ) -> AsyncIterator[tuple[Item, Result]]:
     """Each item and what the function gives for it, in their order; some are asked for at once."""
-    waiting = list(items)
-    while waiting:
-        group, waiting = waiting[:_AT_ONCE], waiting[_AT_ONCE:]
+    waiting = iter(items)
+    while group := list(itertools.islice(waiting, _AT_ONCE)):
         for item, result in zip(group, await _all_of(function, group), strict=True):
             yield item, result
 

@@ -152,8 +152,8 @@ SHELL_MUTANTS = (
             Patch(
                 upkeep,
                 "collect_garbage",
-                "in await _missing(here, metastore):\n        if await _is_absent(ledger_id, metastore):",
-                "in here:\n        if ledger_id not in listed:",
+                "in candidates:\n                    if await _is_absent(ledger_id, metastore):",
+                "in here:\n                    if ledger_id not in listed and ledger_id not in dropped:",
             ),
         ),
         5,
