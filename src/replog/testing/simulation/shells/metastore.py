@@ -85,6 +85,11 @@ class MetastoreServer:
         await self.inner.create(key, value)
         self._owners[key] = process
 
+    async def announced(self, key: str) -> dict[str, bytes]:
+        """What sessions hold right below this key, by its last word."""
+        found = await self.inner.values(key)
+        return {word: each.value for word, each in found.items() if f"{key}/{word}" in self._owners}
+
     async def remove(self, process: str, key: str) -> None:
         """Removes a key, if this process's session holds it."""
         if self._owners.get(key) == process:
@@ -123,7 +128,7 @@ class SimulatedMetastore(Metastore):
 
     async def announced(self, key: str) -> dict[str, bytes]:
         """As `Metastore.announced`: one call, as of stores that can read several keys at once."""
-        return await self._call(f"announced {key}", key, lambda: self._server.inner.announced(key))
+        return await self._call(f"announced {key}", key, lambda: self._server.announced(key))
 
     # -- calls ----------------------------------------
 
