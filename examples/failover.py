@@ -1,0 +1,185 @@
+"""Accounts that outlive their bank: several processes compete to lead it, and when the one that does dies, the next takes over.
+
+python examples/failover.py METASTORE serve NAME    one of them. Commands are lines of standard input, for the one that leads:
+                                                    ID deposit ACCOUNT AMOUNT   or   ID transfer FROM TO AMOUNT
+python examples/failover.py METASTORE follow        shows all that is done, as it is done
+
+METASTORE is where the bookies are announced, as `replog cluster` prints it: lmdb:DIRECTORY, zookeeper://HOST,HOST,HOST/PATH
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable
+
+import trio
+
+import replog
+
+LOG = "bank"
+AGAIN_S = 0.5
+PASSES = (  # while bookies or the metastore are away, or others win
+    replog.AddTimeoutError,
+    replog.EntryUnreadableError,
+    replog.MetastoreError,
+    replog.NotEnoughBookiesError,
+    replog.RecoveryUndecidedError,
+    replog.TakeoverFailedError,
+)
+
+
+class Bank:
+    """What the log makes of it: leader, stand-bys and followers all apply its records in their order, so all have the same."""
+
+    def __init__(self, client: replog.Client, told: Callable[[replog.Position, str, str], None]) -> None:
+        self.position = self.led_from = replog.Position(0, 0)  # what was applied; where the leader of now began
+        self.leader = "nobody"
+        self.balances: Counter[str] = Counter()
+        self.answers: dict[str, str] = {}  # by the id of a command: one that is sent twice is done once
+        self.changed = trio.Event()
+        self._client, self._told = client, told
+
+    async def follow(self) -> None:
+        """Applies what is in the log, and what comes. After an error it goes on where it stood: no gap, nothing twice."""
+        while True:
+            try:
+                after = self.position if self.position.segment else None
+                async with self._client.read_log(LOG, after=after, follow=True) as reader:
+                    async for record in reader:
+                        self.apply(record.position, record.data.decode())
+            except PASSES as error:
+                print(f"reading again, since {error}", file=sys.stderr)
+                await trio.sleep(AGAIN_S)
+
+    def apply(self, position: replog.Position, command: str) -> None:
+        """Applies the next record. One that was applied is passed over: a leader does not wait until it can read its own."""
+        if position <= self.position:
+            return
+        identity, *words = command.split()
+        if identity == "lead":
+            self.led_from, self.leader = position, words[0]
+        elif identity not in self.answers:
+            self.answers[identity] = self._execute(words)
+        self.position = position
+        self._told(position, command, self.answers.get(identity, "ok"))
+        self.tell()
+
+    def _execute(self, command: list[str]) -> str:
+        match command:
+            case ["deposit", account, amount]:
+                self.balances[account] += int(amount)
+                return f"ok, {account} has {self.balances[account]}"
+            case ["transfer", source, target, amount] if self.balances[source] >= int(amount):
+                self.balances[source] -= int(amount)
+                self.balances[target] += int(amount)
+                return f"ok, {source} has {self.balances[source]}"
+        return "refused"
+
+    def tell(self) -> None:
+        self.changed.set()
+        self.changed = trio.Event()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            await self.changed.wait()
+
+
+class Candidate:
+    """Leads when it is its turn, and always keeps a bank, so that it can begin at once."""
+
+    def __init__(self, client: replog.Client, name: str) -> None:
+        self.name = name
+        self.bank = Bank(client, self._answer)
+        self._client = client
+        self._log: replog.LogWriter | None = None  # while it leads, as far as it knows
+        self._asked: dict[replog.Position, str] = {}  # commands that are in the log there, or nowhere
+
+    async def compete(self) -> None:
+        while True:
+            try:
+                async with self._client.lead_log(LOG) as log:  # waits for its turn, and fences whoever led before
+                    await self._lead(log)
+            except replog.FencedError as error:
+                print(f"{self.name} was deposed, {len(error.positions)} in doubt", flush=True)
+            except PASSES as error:
+                print(f"{self.name} tries again, since {error}", file=sys.stderr)
+                await trio.sleep(AGAIN_S)
+
+    async def _lead(self, log: replog.LogWriter) -> None:
+        here = await log.append(f"lead {self.name}".encode())
+        await self.bank.until(lambda: self.bank.position >= here)  # now it knows all that was ever confirmed
+        print(f"{self.name} leads from {here}", flush=True)
+        self._log = log
+        try:
+            while self.bank.led_from == here:  # else another one leads: leaving says so, as an append would
+                changed = self.bank.changed
+                await log.flush()
+                for position, command in list(self._asked.items()):
+                    if position <= (log.last_add_confirmed or here):
+                        self.bank.apply(position, command)
+                await changed.wait()
+        finally:
+            self._log = None
+
+    async def ask(self, command: str) -> None:
+        """Has a command done, and answers as soon as it is known whether it was."""
+        words = command.split()
+        if len(words) < 4 or not words[-1].isdecimal():
+            print(f"what is {command!r}? ID deposit ACCOUNT AMOUNT, or: ID transfer FROM TO AMOUNT", flush=True)
+        elif self._log is None:
+            print(f"{words[0]} not done, ask {self.bank.leader}", flush=True)
+        else:
+            try:
+                self._asked[await self._log.push(command.encode())] = command
+            except (replog.ReplogError, trio.ClosedResourceError) as error:  # then nothing was pushed
+                print(f"{words[0]} not done, since {error}", flush=True)
+            self.bank.tell()
+
+    def _answer(self, applied: replog.Position, _command: str, answer: str) -> None:
+        """What was asked for and stands before this without having been applied is nowhere: the next leader has decided that."""
+        while self._asked and (position := next(iter(self._asked))) <= applied:
+            identity = self._asked.pop(position).split()[0]
+            print(
+                identity,
+                f"{position} {answer}" if position == applied else "not done, its leader was deposed",
+                flush=True,
+            )
+
+    async def serve(self) -> None:
+        """Competes until standard input ends, and all that was asked for is answered."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.bank.follow)
+            nursery.start_soon(self.compete)
+            rest = b""
+            while data := await trio.to_thread.run_sync(os.read, 0, 1 << 16, abandon_on_cancel=True):
+                *lines, rest = (rest + data).split(b"\n")
+                for line in lines:
+                    await self.ask(line.decode(errors="replace"))
+            await self.bank.until(lambda: not self._asked)
+            nursery.cancel_scope.cancel()
+
+
+def show(position: replog.Position, command: str, answer: str) -> None:
+    print(f"{position} {command}: {answer}", flush=True)
+
+
+async def main(metastore: str, words: list[str]) -> None:
+    async with replog.connect(metastore) as client:
+        match words:
+            case ["serve", name]:
+                await Candidate(client, name).serve()
+            case ["follow"]:
+                await Bank(client, show).follow()
+            case _:
+                sys.exit(__doc__)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 3:
+        sys.exit(__doc__)
+    try:
+        trio.run(main, sys.argv[1], sys.argv[2:])
+    except* KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,303 @@
+"""`examples/failover.py` as real processes, asked for commands without a pause, and what they answered as a history."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import attrs
+import trio
+
+import replog
+from replog.nursery import open_service_nursery
+from replog.protocol.model import Position
+from replog.testing import judge
+from replog.testing.history import Event
+from tests.failures.options import STORAGE
+from tests.failures.processes import Process, Starter, starting, until
+
+ROOT = Path(__file__).parent.parent.parent
+LOG = "bank"
+WINDOW = 4  # commands that are asked for at once
+WITHIN_S = 40.0  # on a busy machine; nothing here waits that long otherwise
+PAUSE_S = 0.01
+
+
+@attrs.define
+class Command:
+    """What was asked of a process, when, and what came of it; `position` if it was done."""
+
+    text: str
+    term: str  # under whom it was asked
+    asked_s: float
+    answered_s: float = float("inf")
+    position: Position | None = None
+    refusal: str = ""
+
+    def events(self, number: int) -> list[Event]:
+        """What a judge is told of it."""
+        found = [Event(self.asked_s, self.term, "invoked", number, self.text)]
+        if self.position is not None:
+            found.append(Event(self.answered_s, self.term, "confirmed", number, position=self.position))
+        elif self.refusal:
+            found.append(Event(self.answered_s, self.term, "not written", number, detail=self.refusal))
+        return found
+
+
+@attrs.define
+class Term:
+    """One leadership, as its process told of it."""
+
+    actor: str
+    segment: int
+    began_s: float
+    deposed_s: float = float("inf")
+
+
+class Competitor:
+    """A process that competes. While it believes that it leads, it is asked for commands."""
+
+    def __init__(self, name: str, process: trio.Process, errors: Path, numbers: itertools.count[int]) -> None:
+        self.name = name
+        self.terms: list[Term] = []
+        self.commands: dict[str, Command] = {}  # by id
+        self.is_asked = True  # whether it is asked for commands while it believes that it leads
+        self._process = process
+        self._errors = errors
+        self._numbers = numbers
+        self._asking = trio.Lock()
+
+    @property
+    def believes(self) -> bool:
+        """Whether it has said that it leads, and not yet that it does not."""
+        return bool(self.terms) and self.terms[-1].deposed_s == float("inf") and self._process.poll() is None
+
+    def confirmed(self, since_s: float = 0.0) -> int:
+        """How many commands are done that were asked of it since then."""
+        return sum(each.position is not None and each.asked_s >= since_s for each in self.commands.values())
+
+    async def run(self) -> None:
+        """Listens and asks, until it ends."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._ask)
+            rest = b""
+            assert self._process.stdout is not None
+            async for data in self._process.stdout:
+                *lines, rest = (rest + data).split(b"\n")
+                for line in lines:
+                    self._hear(line.decode().split())
+            nursery.cancel_scope.cancel()
+
+    def _hear(self, words: list[str]) -> None:
+        now_s = time.monotonic()
+        match words:
+            case [self.name, "leads", "from", position]:
+                segment = Position.parse(position).segment
+                self.terms.append(Term(f"{self.name} from {segment}", segment, now_s))
+            case [self.name, "was", "deposed,", *_]:
+                self.terms[-1].deposed_s = now_s
+            case [identity, "not", "done,", *why]:
+                command = self.commands[identity]
+                command.answered_s, command.refusal = now_s, " ".join(why)
+            case [identity, position, "ok,", *_]:
+                command = self.commands[identity]
+                command.answered_s, command.position = now_s, Position.parse(position)
+            case _:
+                raise AssertionError(f"{self.name} said {words}: {self.errors()}")
+
+    async def _ask(self) -> None:
+        while True:
+            waiting = sum(each.answered_s == float("inf") for each in self.commands.values())
+            if self.believes and self.is_asked and waiting < WINDOW:
+                await self.ask()
+            await trio.sleep(PAUSE_S)
+
+    async def ask(self) -> Command:
+        """Asks for one more."""
+        async with self._asking:
+            identity = str(next(self._numbers))
+            text = f"{identity} deposit account-{int(identity) % 5} 1"
+            command = self.commands[identity] = Command(text, self.terms[-1].actor, time.monotonic())
+            assert self._process.stdin is not None
+            with trio.CancelScope(shield=True):  # a command is asked for as a whole
+                try:
+                    await self._process.stdin.send_all(f"{text}\n".encode())
+                except trio.BrokenResourceError:  # it was killed a moment ago
+                    command.answered_s, command.refusal = time.monotonic(), "nobody has read it"
+            return command
+
+    async def says_deposed(self) -> None:
+        """Waits until it knows that it does not lead, and has answered all that it was asked for."""
+
+        def is_deposed() -> bool:
+            return not self.believes and all(each.answered_s < float("inf") for each in self.commands.values())
+
+        await until(is_deposed, WITHIN_S, f"{self.name} knows that it was deposed: {self.errors()}")
+
+    def errors(self) -> str:
+        """What it wrote to standard error."""
+        return self._errors.read_text()[-3000:]
+
+    async def kill(self) -> None:
+        """SIGKILL, and waits for its death."""
+        if self._process.poll() is None:
+            self._process.kill()
+        with trio.CancelScope(shield=True):
+            await self._process.wait()
+
+    def freeze(self) -> None:
+        """SIGSTOP."""
+        self.is_asked = False
+        os.kill(self._process.pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """SIGCONT."""
+        os.kill(self._process.pid, signal.SIGCONT)
+        self.is_asked = True
+
+    async def leave(self) -> None:
+        """Ends its standard input, and waits until it has ended in peace."""
+        if self._process.poll() is None:
+            assert self._process.stdin is not None
+            async with self._asking:
+                await self._process.stdin.aclose()
+            with trio.move_on_after(WITHIN_S):
+                assert await self._process.wait() == 0, self.errors()
+                return
+            raise AssertionError(f"{self.name} did not end: {self.errors()}")
+
+
+class Bank:
+    """Three bookies, two followers, and who competes."""
+
+    def __init__(self, directory: Path, starter: Starter, nursery: trio.Nursery, metastore: str) -> None:
+        self.competitors: list[Competitor] = []
+        self.followers: list[Process] = []
+        self._directory = directory
+        self._starter = starter
+        self._nursery = nursery
+        self._metastore = metastore
+        self._numbers = itertools.count(1)
+
+    async def add_bookie(self, number: int) -> None:
+        """One more bookie that serves."""
+        directory = str(self._directory / f"bookie-{number}")
+        command = ["replog.cli", "bookie", "--log-format", "json", "--metastore", self._metastore]
+        command += ["--data", directory, "--storage", STORAGE, "--listen", "127.0.0.1:0"]
+        process = await self._starter.run(f"bookie-{number}", command)
+        await process.says("listen", WITHIN_S)
+
+    async def add_follower(self, name: str) -> None:
+        """One more that follows from the beginning. It says nothing until there is something to say."""
+        self.followers.append(await self._starter.run(name, ["examples.failover", self._metastore, "follow"]))
+
+    async def add_competitor(self, name: str, metastore: str = "") -> Competitor:
+        """One more that competes; `metastore` if it has another way there."""
+        errors = self._directory / f"{name}.stderr"
+        command = [sys.executable, str(ROOT / "examples" / "failover.py"), metastore or self._metastore, "serve", name]
+        with errors.open("wb") as file:
+            process = await trio.lowlevel.open_process(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=file
+            )
+        self.competitors.append(Competitor(name, process, errors, self._numbers))
+        self._nursery.start_soon(self.competitors[-1].run)
+        return self.competitors[-1]
+
+    async def next_leader(self, since_s: float) -> Competitor:
+        """Who has taken over since then."""
+
+        def found() -> Competitor | None:
+            return next((each for each in self.competitors if each.terms and each.terms[-1].began_s >= since_s), None)
+
+        await until(lambda: found() is not None, WITHIN_S, f"another one leads: {self._said()}")
+        leader = found()
+        assert leader is not None
+        return leader
+
+    async def confirms(self, leader: Competitor, commands: int) -> None:
+        """Waits until the leader has done so many commands that are asked for from now on."""
+        since_s = time.monotonic()
+        what = f"{leader.name} does {commands} commands"
+        await until(lambda: leader.confirmed(since_s) >= commands, WITHIN_S, what)
+
+    def _said(self) -> str:
+        return "; ".join(f"{each.name}: {each.errors()}" for each in self.competitors)
+
+    # -- judging ------------------------------------------------------------------------------------------------------
+
+    async def judged(self) -> None:
+        """Ends all that compete, and compares what they said, what followers saw, and what the log has."""
+        for competitor in self.competitors:
+            competitor.is_asked = False
+        for competitor in self.competitors:
+            await competitor.leave()
+        async with replog.connect(self._metastore) as client:
+            with trio.fail_after(WITHIN_S):
+                async with client.write_log(LOG):
+                    pass
+                async with client.read_log(LOG) as reader:
+                    records = [(record.position, record.data.decode()) async for record in reader]
+        final = [(position, text) for position, text in records if not text.startswith("lead ")]
+        seen = [await self._followed(follower, records) for follower in self.followers]
+        assert seen[0] == seen[1], "two followers made different states of one log"
+        findings = judge(sorted(self._events(), key=lambda event: event.at_s), final)
+        assert findings == [], "\n".join(map(str, findings))
+        self._check_balances(final, seen[0])
+
+    async def _followed(self, follower: Process, records: Sequence[tuple[Position, str]]) -> list[str]:
+        """What a follower showed: each record once, in its place, with the state that it made."""
+        output = self._directory / f"{follower.name}.output"
+        last = f"{records[-1][0]} "
+
+        def shown() -> list[str]:
+            return [line for line in output.read_text().splitlines() if re.match(r"\d+:\d+ ", line)]
+
+        await until(lambda: any(line.startswith(last) for line in shown()), WITHIN_S, f"{follower.name} shows {last}")
+        assert [line.rpartition(": ")[0] for line in shown()] == [f"{position} {text}" for position, text in records]
+        return shown()
+
+    def _check_balances(self, final: Sequence[tuple[Position, str]], shown: Sequence[str]) -> None:
+        """Every command deposits 1: so an account has what the log has of it, and what each answer said is so."""
+        balances: dict[str, int] = {}
+        answers = {Position.parse(line.split()[0]): line.rpartition(": ")[2] for line in shown}
+        for position, text in final:
+            account = text.split()[2]
+            balances[account] = balances.get(account, 0) + 1
+            assert answers[position] == f"ok, {account} has {balances[account]}"
+
+    def _events(self) -> list[Event]:
+        events = []
+        for competitor in self.competitors:
+            for term in competitor.terms:
+                events.append(Event(term.began_s, term.actor, "served", segment=term.segment))
+                if term.deposed_s < float("inf"):
+                    events.append(Event(term.deposed_s, term.actor, "fenced"))
+                commands = [each for each in competitor.commands.values() if each.term == term.actor]
+                for number, command in enumerate(commands, 1):
+                    events += command.events(number)
+        return events
+
+
+@asynccontextmanager
+async def bank(directory: Path, metastore: str) -> AsyncIterator[Bank]:
+    """Bookies and followers that run; nobody competes yet. Nothing outlives it."""
+    async with starting(directory) as starter, open_service_nursery() as nursery:
+        made = Bank(directory, starter, nursery, metastore)
+        try:
+            async with trio.open_nursery() as beginning:
+                for number in range(3):
+                    beginning.start_soon(made.add_bookie, number)
+                for name in ("follower-1", "follower-2"):
+                    beginning.start_soon(made.add_follower, name)
+            yield made
+        finally:
+            for competitor in made.competitors:
+                await competitor.kill()
