@@ -236,9 +236,12 @@ class Cluster:
 
 
 @asynccontextmanager
-async def cluster(directory: Path, *, proxies: bool = False, hosts: Sequence[Host] = ()) -> AsyncIterator[Cluster]:
-    """A cluster of five running bookies, behind proxies if wished, or each on a host of its own. Nothing outlives it."""
-    metastore = f"lmdb:{directory / 'metadata'}?lease_s=2.0"
+async def cluster(
+    directory: Path, *, proxies: bool = False, hosts: Sequence[Host] = (), metastore: str = ""
+) -> AsyncIterator[Cluster]:
+    """A cluster of five running bookies, behind proxies if wished, or each on a host of its own. Nothing outlives it. Its
+    metastore is in the directory, or at the URL."""
+    metastore = metastore or f"lmdb:{directory / 'metadata'}?lease_s=2.0"
     async with AsyncExitStack() as stack:
         starter = await stack.enter_async_context(starting(directory))
         client = await stack.enter_async_context(replog.connect(metastore, options=CLIENT))
