@@ -12,6 +12,7 @@ from typing import TypeVar
 import trio
 
 from replog.abc import Metastore
+from replog.client.ids import LedgerIds
 from replog.errors import (
     KeyExistsError,
     KeyNotFoundError,
@@ -28,7 +29,6 @@ from replog.protocol.model import LedgerMetadata
 from replog.protocol.recovery import LedgerRecovery
 from replog.protocol.writing import LedgerWriting
 
-NEXT_LEDGER_ID_KEY = "next-ledger-id"
 _FIRST_PAUSE_S = 0.01
 _LONGEST_PAUSE_S = 1.0
 
@@ -41,6 +41,7 @@ class Records:
     def __init__(self, metastore: Metastore, timeout_s: float) -> None:
         self.metastore = metastore
         self.timeout_s = timeout_s
+        self._ids = LedgerIds(self)
 
     async def persist(self, what: str, call: Callable[[], Awaitable[Result]]) -> Result:
         """Calls again while the store fails without effect. Raises `MetastoreError` at the deadline, and at once
@@ -74,31 +75,14 @@ class Records:
         return decode_ledger(key, found.value), found.version
 
     async def new_id(self) -> int:
-        """A ledger id that nobody else has (M2): ids grow, and those given out and not used are lost."""
-        deadline = trio.current_time() + self.timeout_s
-        while True:
-            try:
-                return await self.persist("taking a ledger id", self._take_id)
-            except (VersionConflictError, KeyExistsError):
-                continue  # somebody else was faster
-            except MetastoreUncertainError as error:  # an id may be lost: the next one does as well
-                await self.pause(deadline, error)
+        """A ledger id that nobody else has (M2). Ids need not grow, and those not used are lost."""
+        return await self._ids.new()
 
     async def pause(self, deadline: float, error: MetastoreError) -> None:
         """Waits a little before a change is tried again whose answer was lost. Raises the error after the deadline."""
         if trio.current_time() >= deadline:
             raise error
         await trio.sleep(_FIRST_PAUSE_S)
-
-    async def _take_id(self) -> int:
-        try:
-            found = await self.metastore.get(NEXT_LEDGER_ID_KEY)
-        except KeyNotFoundError:
-            await self.metastore.create(NEXT_LEDGER_ID_KEY, b"2")
-            return 1
-        taken = int(found.value)
-        await self.metastore.put(NEXT_LEDGER_ID_KEY, b"%d" % (taken + 1), found.version)
-        return taken
 
     async def create(self, metadata: LedgerMetadata) -> int:
         """Writes a new ledger's record; returns its version. `metadata.token` resolves a lost answer (M1)."""

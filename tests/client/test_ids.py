@@ -1,0 +1,105 @@
+"""Ledger ids: nobody has one twice (M2), and clients that take them at the same time soon get out of each other's way."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+import trio.testing
+
+from replog.client.ids import NEXT_LEDGER_ID_KEY, TAKEN_MAX
+from replog.client.records import Records
+from replog.errors import MetastoreCorruptError, MetastoreError
+from replog.metastores.memory import MemoryMetastore
+from replog.testing import Fault, FaultyMetastore
+
+
+def puts(metastore: FaultyMetastore) -> int:
+    return sum(call.operation == "put" for call in metastore.calls)
+
+
+async def take(records: Records, count: int, into: list[int]) -> None:
+    for _ in range(count):
+        into.append(await records.new_id())
+
+
+async def test_who_is_alone_takes_one_id_at_a_time(autojump_clock: trio.testing.MockClock) -> None:
+    metastore = FaultyMetastore(MemoryMetastore())
+    ids: list[int] = []
+    await take(Records(metastore, 5.0), 10, ids)
+    assert ids == list(range(1, 11))
+    assert (await metastore.get(NEXT_LEDGER_ID_KEY)).value == b"11"
+
+
+async def test_the_tasks_of_a_client_don_t_meet(autojump_clock: trio.testing.MockClock) -> None:
+    metastore = FaultyMetastore(MemoryMetastore(), delay_s=0.01)
+    records, ids = Records(metastore, 60.0), list[int]()
+    async with trio.open_nursery() as nursery:
+        for _ in range(20):
+            nursery.start_soon(take, records, 5, ids)
+    assert sorted(ids) == list(range(1, 101))
+    assert puts(metastore) == 99  # and one create: nobody was too late
+
+
+async def test_clients_that_meet_take_several_at_once(autojump_clock: trio.testing.MockClock) -> None:
+    """Eight clients: with one id at a time, the last one to get its id waits for seven others each time."""
+    metastore = FaultyMetastore(MemoryMetastore(), delay_s=0.01)
+    ids: list[int] = []
+    clients = [Records(metastore, 60.0) for _ in range(8)]
+    began_s = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        for records in clients:
+            nursery.start_soon(take, records, 50, ids)
+    assert len(set(ids)) == 400
+    assert puts(metastore) < 400 / 4
+    assert trio.current_time() - began_s < 50 * 0.02  # as fast as each would be alone
+    # Alone again, one soon takes no more than it needs.
+    last = clients[0]
+    before = int((await metastore.get(NEXT_LEDGER_ID_KEY)).value)
+    more: list[int] = []
+    await take(last, 3 * TAKEN_MAX, more)
+    assert len(set(ids) | set(more)) == 400 + 3 * TAKEN_MAX
+    taken = int((await metastore.get(NEXT_LEDGER_ID_KEY)).value) - before
+    assert taken <= 3 * TAKEN_MAX
+
+
+@pytest.mark.parametrize("value", [b"", b"-3", b"1.5", b'{"format": 2}', b"\xff"])
+async def test_a_counter_that_is_none_is_named(value: bytes, autojump_clock: trio.testing.MockClock) -> None:
+    metastore = MemoryMetastore()
+    await metastore.create(NEXT_LEDGER_ID_KEY, value)
+    with pytest.raises(MetastoreCorruptError, match=NEXT_LEDGER_ID_KEY):
+        await Records(metastore, 5.0).new_id()
+    assert (await metastore.get(NEXT_LEDGER_ID_KEY)).value == value
+
+
+async def test_who_is_always_too_late_is_told(autojump_clock: trio.testing.MockClock) -> None:
+    """Also who waits for the task that tries."""
+    metastore = FaultyMetastore(MemoryMetastore(), delay_s=0.01)
+    records, ids = Records(metastore, 5.0), list[int]()
+    await take(records, 1, ids)
+    metastore._choose = lambda operation, _key: Fault.CONFLICT if operation == "put" else None
+    ends: list[float] = []
+
+    async def fail() -> None:
+        with pytest.raises(MetastoreError, match="taking a ledger id: others"):
+            await records.new_id()
+        ends.append(trio.current_time())
+
+    began_s = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        for _ in range(3):
+            nursery.start_soon(fail)
+    assert len(ends) == 3
+    assert max(ends) - began_s < 11
+    metastore._choose = None
+    await take(records, 3, ids)
+    assert len(set(ids)) == 4
+
+
+async def test_who_is_cancelled_leaves_nothing_behind_that_stops_others(autojump_clock: trio.testing.MockClock) -> None:
+    metastore = FaultyMetastore(MemoryMetastore(), delay_s=1.0)
+    records, ids = Records(metastore, 60.0), list[int]()
+    for after_s in (0.5, 1.5, 2.5):
+        with trio.move_on_after(after_s):
+            await take(records, 100, ids)
+    await take(records, 5, ids)
+    assert len(set(ids)) == len(ids) >= 5
