@@ -40,11 +40,11 @@ _BUILTINS = (
     ("tls-authentication", "replog.authentication.tls", ""),
     ("memory-metastore", "replog.metastores.memory", ""),
     ("lmdb-metastore", "replog.metastores.lmdb", ""),
+    ("zookeeper-metastore", "replog.metastores.zookeeper", "zookeeper"),
 )
 
 # Schemes that no loaded plugin may serve, and what brings them.
 _ELSEWHERE = {
-    ("metastore", "zookeeper"): "replog[zookeeper]",
     ("metastore", "etcd"): "replog-etcd",
     ("metastore", "sqlite"): "replog-sqlite",
 }

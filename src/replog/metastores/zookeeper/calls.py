@@ -1,0 +1,161 @@
+"""One call of the metastore: a deadline, and what is known of what it did.
+
+Rules: a read whose answer was lost is asked again until the deadline; a change never is. A change that was given to kazoo and
+not answered is uncertain (M1), whatever happens to it in kazoo's queue. No exception of kazoo leaves here bare, but those
+that answer a request, for the one who asked to tell what they mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import attrs
+import trio
+from kazoo.exceptions import (
+    AuthFailedError,
+    ConnectionLoss,
+    InvalidACLError,
+    KazooException,
+    NoAuthError,
+    NoChildrenForEphemeralsError,
+    OperationTimeoutError,
+    QuotaExceededError,
+    RequestTimeoutError,
+    SessionClosedRequireSaslError,
+    SessionExpiredError,
+    SessionMovedError,
+    SystemZookeeperError,
+    ThrottledOpError,
+)
+
+from replog.errors import MetastoreError, MetastoreUncertainError
+from replog.metastores.zookeeper.driver import Result
+from replog.metastores.zookeeper.session import Request, Session
+
+Answer = TypeVar("Answer")
+
+# Nobody can say what became of the request. ConnectionClosedError is a SessionExpiredError.
+_LOST = (
+    ConnectionLoss,
+    SessionExpiredError,
+    SessionMovedError,
+    OperationTimeoutError,
+    RequestTimeoutError,
+    SystemZookeeperError,
+)
+_PAUSE_S = 0.05
+
+
+@attrs.frozen
+class Failure:
+    """What a request was answered with that did not succeed."""
+
+    error: KazooException
+
+
+class Call:
+    """What one call of the metastore asks and changes. `what` names it, for people."""
+
+    def __init__(self, session: Session, what: str) -> None:
+        self.session = session
+        self.what = what
+        self._is_in_doubt = False
+
+    async def ask(self, *requests: Request) -> list[Any]:
+        """Reads, in one go: the answers, or a `Failure` for each that has none. Asks until they are answered."""
+        while True:
+            results = await self.session.exchange(requests, _nothing)
+            if not any(map(_is_lost, results)):
+                return [self._outcome(result) for result in results]
+            if self.session.is_connected:  # the server is there, and would not answer just now
+                await trio.sleep(_PAUSE_S)
+
+    async def change(self, request: Request) -> Any:
+        """Changes something: the answer, or a `Failure`. Raises `MetastoreUncertainError` if it was lost."""
+        return (await self.change_all(request))[-1]
+
+    async def change_all(self, *requests: Request) -> list[Any]:
+        """Changes, in one go, in this order. If one fails, those behind it are done all the same."""
+        results = await self.session.exchange(requests, self._submitted)
+        if any(map(_is_lost, results)):
+            raise self._uncertain("the connection to ZooKeeper was lost before the answer came")
+        self._is_in_doubt = False
+        return [self._outcome(result) for result in results]
+
+    def forget_doubt(self) -> None:
+        """What was in doubt has been found out."""
+        self._is_in_doubt = False
+
+    def out_of_time(self, timeout_s: float) -> MetastoreError:
+        """The error for a call that took too long."""
+        if self._is_in_doubt:
+            return self._uncertain(f"no answer within {timeout_s:g} s")
+        problem = "ZooKeeper did not answer" if self.session.is_connected else f"not connected: {self.session.problem}"
+        return MetastoreError(
+            f"{self.session.place}: {self.what}: gave up after {timeout_s:g} s, {problem}. Nothing was written; try again"
+        )
+
+    def refused(self, failure: Failure) -> MetastoreError:
+        """The error for an answer that nobody could expect. Nothing was written."""
+        where = f"{self.session.place}: {self.what}"
+        error = failure.error
+        if isinstance(error, NoAuthError):
+            text = "ZooKeeper does not allow it: look at the nodes' ACLs, and at sasl_user, digest_user and acl here"
+        elif isinstance(error, InvalidACLError):
+            text = "ZooKeeper refused the ACL: acl=creator and acl=readable need credentials that it knows"
+        elif isinstance(error, SessionClosedRequireSaslError):
+            text = "ZooKeeper serves only who authenticates: sasl_user and sasl_password_file are needed"
+        elif isinstance(error, NoChildrenForEphemeralsError):
+            text = "nothing can stand below what is announced"
+        elif isinstance(error, QuotaExceededError):
+            text = "a quota that was set in ZooKeeper is used up"
+        elif isinstance(error, ThrottledOpError):
+            text = "ZooKeeper has too much to do; try again"
+        else:
+            text = f"ZooKeeper answered with {type(error).__name__}"
+        refusal = MetastoreError(f"{where}: {text}. Nothing was written")
+        refusal.__cause__ = error
+        return refusal
+
+    def _submitted(self) -> None:
+        self._is_in_doubt = True
+
+    def _uncertain(self, problem: str) -> MetastoreUncertainError:
+        return MetastoreUncertainError(
+            f"{self.session.place}: {self.what}: {problem}. It may have happened or not; read back before you go on"
+        )
+
+    def _outcome(self, result: Result) -> Any:
+        try:
+            return result.get(block=False)
+        except AuthFailedError as error:  # of the connection: kazoo sent nothing of this
+            raise MetastoreError(
+                f"{self.session.place}: {self.what}: {self.session.problem}. Nothing was written"
+            ) from error
+        except KazooException as error:
+            return Failure(error)
+
+
+async def within(session: Session, timeout_s: float, what: str, work: Callable[[Call], Awaitable[Answer]]) -> Answer:
+    """Does something with a deadline. Raises `MetastoreError`, `MetastoreUncertainError`, and what the work raises."""
+    call = Call(session, what)
+    with trio.move_on_after(timeout_s):
+        return await work(call)
+    raise call.out_of_time(timeout_s)
+
+
+def _is_lost(result: Result) -> bool:
+    if not result.ready():
+        return True
+    try:
+        result.get(block=False)
+    except _LOST:
+        return True
+    except KazooException:
+        return False
+    return False
+
+
+def _nothing() -> None:
+    pass

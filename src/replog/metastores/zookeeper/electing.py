@@ -1,0 +1,146 @@
+"""Elections: ephemeral nodes with ascending numbers below a key; whoever has the lowest leads (M3: advice).
+
+Rules: each candidate watches the one before it alone, so that an end wakes one. Each has a token in its name: a node whose
+creation was not answered is found by that, and no second one stands in the queue. Who loses its session queues again.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import trio
+from kazoo.exceptions import NoNodeError
+
+from replog.errors import MetastoreError, MetastoreUncertainError
+from replog.metastores.zookeeper import requests
+from replog.metastores.zookeeper.announcing import PAUSE_S, Store, take_back
+from replog.metastores.zookeeper.calls import Call
+from replog.metastores.zookeeper.nodes import failed, good, make_placeholders, remove_placeholders
+from replog.metastores.zookeeper.paths import Paths, encode_value
+from replog.metastores.zookeeper.session import Session
+from replog.metastores.zookeeper.watches import Watches
+from replog.nursery import open_service_nursery
+
+_log = logging.getLogger("replog.metastores.zookeeper")
+
+_PREFIX = "candidate-"
+_DIGITS = 10
+
+
+class Candidacy:
+    """One candidate. `session_id`: of the session in which it queued last."""
+
+    def __init__(
+        self, store: Store, session: Session, paths: Paths, watches: Watches, key: str, candidate: bytes
+    ) -> None:
+        self._store = store
+        self._session = session
+        self._paths = paths
+        self._watches = watches
+        self._what = f"election {key!r}"
+        self._path = paths.node(key)
+        self._data = encode_value(candidate)
+        self._prefix = f"{_PREFIX}{secrets.token_hex(8)}-"
+        self._session_id = 0
+        self._may_exist = False
+
+    @asynccontextmanager
+    async def held(self) -> AsyncIterator[None]:
+        """Elected while this is open."""
+        try:
+            await self._lead()
+            async with open_service_nursery() as nursery:
+                nursery.start_soon(self._keep)
+                yield
+        finally:
+            if self._may_exist:
+                await take_back(self._store, self._what, self._remove)
+
+    async def _lead(self) -> None:
+        problem = ""
+        while True:
+            try:
+                predecessor = await self._store.run(self._what, self._look)
+                if predecessor is None:
+                    return
+                await self._wait_gone(f"{self._path}/{predecessor}")
+            except MetastoreError as error:
+                if str(error) != problem:
+                    problem = str(error)
+                    _log.warning("%s; still waiting to be elected", problem)
+                await trio.sleep(PAUSE_S)
+
+    async def _look(self, call: Call) -> str | None:
+        """Queues, if need be. The candidate before this one, or None if this one leads."""
+        while True:
+            queue = await self._queue(call)
+            mine = [place for place, name in enumerate(queue) if name.startswith(self._prefix)]
+            if mine:
+                return queue[mine[0] - 1] if mine[0] else None
+            await self._join(call)
+
+    async def _queue(self, call: Call) -> list[str]:
+        """The candidates, in order."""
+        _, names = await call.ask(requests.sync(self._path), requests.children(self._path))
+        if failed(names, NoNodeError):
+            return []
+        return sorted((name for name in good(call, names) if name.startswith(_PREFIX)), key=_number)
+
+    async def _join(self, call: Call) -> None:
+        await self._session.connected()
+        self._session_id, self._may_exist = self._session.session_id, True
+        wanted = requests.create(f"{self._path}/{self._prefix}", self._data, ephemeral=True, sequence=True)
+        try:
+            made = await call.change(wanted)
+            if failed(made, NoNodeError):
+                await make_placeholders(call, self._paths, f"{self._path}/{self._prefix}")
+            else:
+                good(call, made)
+        except MetastoreUncertainError:
+            call.forget_doubt()  # the queue tells
+
+    async def _wait_gone(self, path: str) -> None:
+        with self._watches.waiting(path) as waiting:
+            waiting.rearm()
+            watched = requests.exists(path, self._session.watcher)
+
+            async def is_there(call: Call) -> bool:
+                return good(call, (await call.ask(watched))[-1]) is not None
+
+            if await self._store.run(self._what, is_there):
+                await waiting.woken()
+
+    async def _keep(self) -> None:
+        """Queues again in each session that follows: at the end, as anybody who comes."""
+        while True:
+            try:
+                await self._session.wait_another(self._session_id)
+                self._session_id = self._session.session_id
+                predecessor = await self._store.run(self._what, self._look)
+                if predecessor is not None:
+                    _log.warning(
+                        "%s: %s was lost with its session; somebody else leads", self._session.place, self._what
+                    )
+            except trio.ClosedResourceError:
+                return
+            except MetastoreError as error:
+                _log.warning("%s; %s: not a candidate now", error, self._what)
+                await trio.sleep(PAUSE_S)
+                self._session_id = 0
+
+    async def _remove(self, call: Call) -> None:
+        for name in await self._queue(call):
+            if name.startswith(self._prefix):
+                path = f"{self._path}/{name}"
+                removed = await call.change(requests.delete(path, -1))
+                if not failed(removed, NoNodeError):
+                    good(call, removed)
+        await remove_placeholders(call, self._paths, f"{self._path}/{self._prefix}")
+
+
+def _number(name: str) -> tuple[int, str]:
+    digits = name[-_DIGITS:]
+    return (int(digits) if digits.isdigit() else -1, name)

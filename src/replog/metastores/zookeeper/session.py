@@ -1,0 +1,247 @@
+"""One session with ZooKeeper, for one trio run: whether there is a connection, and sending requests over it.
+
+Rules: nothing is given to kazoo unless it is connected, since it would queue without bound, and what its queue loses stays
+unanswered. What is on the way is bounded in bytes, and in calls, because kazoo's wake-up pipe takes some 270 and then blocks
+who calls: the trio thread. A client that kazoo gave up (wrong credentials, a failure of its own) is replaced when somebody
+needs it, but not again and again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+import attrs
+import trio
+
+from replog.errors import MetastoreError
+from replog.metastores.zookeeper.budget import Budget
+from replog.metastores.zookeeper.driver import Client, Driver, Event, Result
+from replog.metastores.zookeeper.options import Place, ZooKeeperOptions
+
+_log = logging.getLogger("replog.metastores.zookeeper")
+
+CALLS_MAX = 128
+_BEGIN_AGAIN_S = 5.0  # after the server refused the credentials
+
+
+@attrs.frozen
+class Request:
+    """One request: how to give it to kazoo, and about how many bytes it has."""
+
+    submit: Callable[[Client], Result]
+    size_bytes: int = 0
+
+
+class Session:
+    """`session_id` is 0 while there is none. It is begun at the first call."""
+
+    def __init__(
+        self,
+        place: Place,
+        options: ZooKeeperOptions,
+        on_watch: Callable[[str | None], None],
+        is_watched: Callable[[str], bool],
+    ) -> None:
+        self.place = place
+        self.session_id = 0
+        self.sessions_lost = 0
+        self._options = options
+        self._on_watch = on_watch
+        self._is_watched = is_watched
+        self._driver: Driver | None = None
+        self._token: trio.lowlevel.TrioToken | None = None
+        self._beginning = trio.Lock()
+        self._is_up = False
+        self._is_doubted = False
+        self._refusal = ""
+        self._ended_s: float | None = None
+        self._changed = trio.Event()
+        self._budget = self._new_budget()
+        self._is_closed = False
+
+    # -- requests -------------------------------------------------------------------------------------------------
+
+    async def exchange(self, requests: Sequence[Request], submitted: Callable[[], None]) -> list[Result]:
+        """Sends requests in one go, once there is a connection and room, and returns when the last one is answered: they
+        are in order. `submitted` is called when they go to kazoo: before that, nothing was sent. Never times out.
+
+        A result that is not ready then is lost, as those are that have ConnectionLoss or SessionExpiredError.
+        """
+        size_bytes = sum(request.size_bytes for request in requests)
+        while True:
+            driver = await self.connected()
+            budget = self._budget
+            if not await budget.acquire(len(requests), size_bytes):
+                continue
+            if budget.is_closed or not driver.is_connected:
+                budget.release(len(requests), size_bytes)
+                continue
+            break
+        submitted()
+        results = [request.submit(driver.client) for request in requests]
+        answered = trio.Event()
+
+        def done() -> None:
+            budget.release(len(requests), size_bytes)
+            answered.set()
+
+        results[-1].rawlink(lambda _result: self._tell(done))
+        await answered.wait()
+        return results
+
+    @property
+    def watcher(self) -> Callable[[object], object]:
+        """What to give kazoo as the watcher of a request."""
+        return self._watched
+
+    def forget_watch(self, path: str) -> None:
+        """Nobody waits for this node any more."""
+        if self._driver is not None and not self._is_closed:
+            self._driver.forget_watch(path)
+
+    # -- states ---------------------------------------------------------------------------------------------------
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether something could be sent now."""
+        return self._is_up and self._driver is not None and self._driver.is_connected
+
+    @property
+    def problem(self) -> str:
+        """What is known of why there is no connection."""
+        found = self._refusal or (self._driver.problem if self._driver is not None else "")
+        return found or "no server answers"
+
+    async def connected(self) -> Driver:
+        """Waits for a connection. Raises `MetastoreError` if the server refuses the credentials,
+        `trio.ClosedResourceError`, `ConfigError`."""
+        await trio.lowlevel.checkpoint()
+        while True:
+            self.check_open()
+            if self._driver is None or self._ended_s is not None:
+                self._check_refusal()
+                await self._begin()
+            elif self._is_up and self._driver.is_connected:
+                return self._driver
+            else:
+                await self._changed.wait()
+
+    async def wait_another(self, session_id: int) -> None:
+        """Waits until there is a session that is not this one. While this one is in doubt, says so, once."""
+        while not self.is_connected or self.session_id in (0, session_id):
+            self.check_open()
+            with trio.move_on_after(self._doubt_after_s()):
+                await self._changed.wait()
+                continue
+            self._doubt()
+
+    async def wait_change(self) -> None:
+        """Waits until the connection comes or goes."""
+        await self._changed.wait()
+
+    def check_open(self) -> None:
+        """Raises `trio.ClosedResourceError` if it was closed."""
+        if self._is_closed:
+            raise trio.ClosedResourceError("this metastore was closed")
+
+    async def aclose(self) -> None:
+        """Ends the session and kazoo's thread. What was on the way ends as if the connection were lost. Idempotent."""
+        self._is_closed = True
+        self._notify()
+        with trio.CancelScope(shield=True):
+            async with self._beginning:
+                driver, self._driver = self._driver, None
+                if driver is not None:
+                    await trio.to_thread.run_sync(driver.close)
+        await trio.lowlevel.checkpoint_if_cancelled()
+
+    def _doubt_after_s(self) -> float:
+        """How long this session may still be believed in: two thirds of its timeout, since the server was last heard."""
+        if self._is_doubted or self._is_up or self._driver is None or not self.session_id:
+            return float("inf")
+        return max(0.0, self._driver.negotiated_timeout_s * 2 / 3 - self._driver.silence_s)
+
+    def _doubt(self) -> None:
+        if not self._is_doubted and not self._is_up:
+            self._is_doubted = True
+            self.sessions_lost += 1
+            text = "%s: nothing heard for most of the session timeout: what is announced counts as gone (%s)"
+            _log.warning(text, self.place, self.problem)
+
+    # -- what kazoo tells -----------------------------------------------------------------------------------------
+
+    def _tell(self, happened: Callable[[], object]) -> None:
+        """In kazoo's thread: hands it to the trio thread."""
+        assert self._token is not None
+        with suppress(trio.RunFinishedError):  # nobody is there any more
+            self._token.run_sync_soon(happened)
+
+    def _watched(self, event: object) -> None:
+        path: str | None = getattr(event, "path", None)
+        self._tell(lambda: self._on_watch(path or None))
+
+    def _happened(self, driver: Driver, event: Event, session_id: int) -> None:
+        self._tell(lambda: self._take_note(driver, event, session_id))
+
+    def _take_note(self, driver: Driver, event: Event, session_id: int) -> None:
+        if driver is not self._driver:
+            return  # one that was replaced
+        if event is Event.CONNECTED:
+            self._is_up = True
+            if self.session_id not in (0, session_id) and not self._is_doubted:
+                self.sessions_lost += 1
+            self.session_id = session_id
+            self._is_doubted = False
+        elif event is Event.ENDED:
+            self._ended_s = trio.current_time()
+            self._disconnected()
+        else:
+            if event is Event.REFUSED:
+                self._refusal = (
+                    "ZooKeeper refused the credentials, or closed the connection while they were checked: "
+                    "look at sasl_user and sasl_password_file"
+                )
+            self._disconnected()
+        self._notify()
+
+    def _disconnected(self) -> None:
+        self._is_up = False
+        self._budget.close()
+        self._budget = self._new_budget()
+        self._on_watch(None)
+
+    def _notify(self) -> None:
+        self._changed.set()
+        self._changed = trio.Event()
+        if self._is_closed:
+            self._budget.close()
+            self._on_watch(None)
+
+    def _new_budget(self) -> Budget:
+        return Budget(CALLS_MAX, self._options.in_flight_bytes_max)
+
+    # -- beginning ------------------------------------------------------------------------------------------------
+
+    def _check_refusal(self) -> None:
+        if self._refusal and self._ended_s is not None and trio.current_time() < self._ended_s + _BEGIN_AGAIN_S:
+            raise MetastoreError(f"{self.place}: {self._refusal}. Nothing was sent")
+
+    async def _begin(self) -> None:
+        """Makes a client and has it connect, or does so again after the one before it ended."""
+        async with self._beginning:
+            self.check_open()
+            if self._driver is not None:
+                if self._ended_s is None:
+                    return  # somebody else did it
+                await trio.to_thread.run_sync(self._driver.close)
+                self._driver = None
+            self._token = trio.lowlevel.current_trio_token()
+            driver = await trio.to_thread.run_sync(self._make_driver)
+            self.check_open()
+            self._driver, self._refusal, self._ended_s = driver, "", None
+            driver.start()
+
+    def _make_driver(self) -> Driver:
+        return Driver(self.place, self._options, self._happened, self._is_watched)
