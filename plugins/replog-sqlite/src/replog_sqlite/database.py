@@ -82,6 +82,11 @@ class Database:
     # -- in the thread --------------------------------------------------------------------------------------------
 
     def _transact(self, begin: str, work: Callable[..., Answer], *arguments: object) -> Answer:
+        if any(process != os.getpid() for process in list(_open.values())):
+            raise MetastoreError(
+                f"metastore {self._path}: this process is a fork of one that has an SQLite metastore open, and its locks do "
+                "not hold here; nothing was done. Fork before that one is opened, or start a new process instead"
+            )
         is_committing = False
         try:
             connection = self._connection or self._connect()
@@ -108,11 +113,6 @@ class Database:
         return MetastoreError(f"{problem}; nothing was written. {_REMEDIES.get(code, 'Try again')}")
 
     def _connect(self) -> sqlite3.Connection:
-        if any(process != os.getpid() for process in list(_open.values())):
-            raise MetastoreError(
-                f"metastore {self._path}: this process is a fork of one that has an SQLite metastore open, and its locks do "
-                "not hold here; nothing was done. Fork before that one is opened, or start a new process instead"
-            )
         busy_s = self._timeout_s / 2  # so that a lock that somebody holds is told from a disk that hangs
         connection = sqlite3.connect(self._path, timeout=busy_s, isolation_level=None, check_same_thread=False)
         self._connection, _open[connection] = connection, os.getpid()
