@@ -351,29 +351,55 @@ class Metastore(ABC):
     @asynccontextmanager
     async def announce(self, key: str, value: bytes) -> AsyncIterator[None]:
         """Keeps the key in existence while the context is open and this process lives; it vanishes soon after, or, if the
-        process dies, when `announced` or `announce` notice. Raises `KeyExistsError` if somebody else announces it.
+        process dies, when `announced` or `announce` notice. Raises `KeyExistsError` if somebody else announces it, or it is
+        there anyhow; `MetastoreError`. What `get` tells of it is the store's own: ask `announced`.
 
         Made of `put`, a few times per `lease_s`: override it where the store itself knows who is alive."""
         async with self._leases.announce(key, value):
             yield
 
     async def announced(self, key: str) -> dict[str, bytes]:
-        """What is announced right below this key, by its last word."""
+        """What is announced right below this key by those who live, by its last word: no other keys."""
         return await self._leases.announced(key)
 
     @asynccontextmanager
     async def elect(self, key: str, candidate: bytes) -> AsyncIterator[None]:
         """Waits until nobody else is elected there, and is while the context is open and this process lives. `candidate` says
-        who it is, to whoever looks. Nothing tells that an election was lost: safe is only what a fence guards."""
+        who it is, to people. Raises `MetastoreError` if the store can't be reached at first; waits on if that happens
+        later. Nothing tells that an election was lost: safe is only what a fence guards (M3). The key is used for nothing
+        else; what stands at it or below it is the store's own."""
         async with AsyncExitStack() as stack:
-            while True:
-                try:
-                    await stack.enter_async_context(self.announce(key, candidate))
-                    break
-                except KeyExistsError:
-                    with trio.move_on_after(self.lease_s / 4), suppress(KeyNotFoundError):
-                        await self.wait_changed(key, (await self.get(key)).version)
+            is_first = True
+            while not await self._try_to_be_elected(stack, key, candidate, is_first):
+                is_first = False
+                with trio.move_on_after(self.lease_s / 4):
+                    version = await self._version_or_none(key)
+                    if version is None:
+                        await trio.sleep(_POLL_S)
+                    else:
+                        await self.wait_changed(key, version)
             yield
+
+    async def _try_to_be_elected(self, stack: AsyncExitStack, key: str, candidate: bytes, is_first: bool) -> bool:
+        try:
+            await stack.enter_async_context(self.announce(key, candidate))
+        except KeyExistsError:
+            return False
+        except MetastoreCorruptError:
+            raise
+        except MetastoreError:
+            if is_first:
+                raise
+            return False
+        return True
+
+    async def _version_or_none(self, key: str) -> int | None:
+        try:
+            return await self._version(key)
+        except MetastoreCorruptError:
+            raise
+        except MetastoreError:
+            return None
 
     @property
     def _leases(self) -> Leases:

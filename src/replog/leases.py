@@ -1,12 +1,22 @@
 """Leases for stores that have none: whoever announces a key puts its value again and again, which changes its version.
 
-Rules: no two clocks are compared. Whoever looks takes a key for gone when its version has stayed the same for the lease
-by *their own* clock, since *they* first saw it; so one who just came takes longer to notice, and nobody is declared gone
-who was merely never looked at. All of this is advice (M3): a holder that was asleep is taken for gone though it lives.
+Rules: no two clocks are compared. Whoever looks takes an announcement for gone when its version has stayed the same for the
+lease by *their own* clock, since *they* first saw it; so one who just came takes longer to notice, and nobody is declared
+gone who was merely never looked at. What is stored begins with a token of that one announcement: by it a holder knows its
+own after a lost answer (M1), and an observer one announcement from the next, should versions begin anew in between.
+Who is gone is replaced, not deleted first, so that versions go on and a beat of the old holder that arrives late conflicts.
+
+What holds, and what does not: while every beat is answered within three eighths of a lease, nobody is taken for gone, and
+one key has one holder. A holder that was asleep or cut off for longer is taken for gone though it lives; until it beats
+again, two believe that they hold the key. It learns it then, and waits to have the key again, but whoever it
+works for is not told. And where versions begin anew with each creation, a beat that was on its way while others came and
+left may meet the version it expects, and take the key from who holds it. So all of this is advice, never safety (M3).
 """
 
 from __future__ import annotations
 
+import secrets
+from collections import OrderedDict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Protocol
@@ -26,6 +36,13 @@ from replog.nursery import open_service_nursery
 
 _BEATS_PER_LEASE = 4
 _FAREWELL_S = 2.0
+_ATTEMPTS = 4  # to claim a key that others change at the same time
+_SEEN_MAX = (
+    10_000  # announcements remembered; of more, those not looked at for longest take longer to be taken for gone
+)
+
+_MARK = b"replog lease 1 "
+_TOKEN_BYTES = 16  # as text
 
 
 class _Store(Protocol):
@@ -39,9 +56,41 @@ class _Store(Protocol):
 
 
 @attrs.frozen
+class _Stored:
+    """What stands in the store while a key is announced: a mark and a token, a line feed, the value."""
+
+    token: bytes
+    value: bytes
+
+    def encode(self) -> bytes:
+        return b"%b%b\n%b" % (_MARK, self.token, self.value)
+
+    @staticmethod
+    def decode(stored: bytes) -> _Stored | None:
+        """None if nobody announced this: somebody put it there."""
+        end = len(_MARK) + _TOKEN_BYTES
+        if not stored.startswith(_MARK) or stored[end : end + 1] != b"\n":
+            return None
+        return _Stored(stored[len(_MARK) : end], stored[end + 1 :])
+
+
+@attrs.frozen
 class _Seen:
+    """What an observer saw of a key, and since when."""
+
+    token: bytes
     version: int
     since_s: float
+
+
+@attrs.define
+class _Held:
+    """A key that is announced. `version` is None when it is not known what stands there now."""
+
+    key: str
+    stored: _Stored
+    version: int | None = None
+    beaten_at_s: float = -float("inf")
 
 
 class Leases:
@@ -50,89 +99,125 @@ class Leases:
     def __init__(self, store: _Store, lease_s: float) -> None:
         self._store = store
         self._lease_s = lease_s
-        self._seen: dict[str, _Seen] = {}
+        self._seen: OrderedDict[str, _Seen] = OrderedDict()  # those looked at lately last
 
     @asynccontextmanager
     async def announce(self, key: str, value: bytes) -> AsyncIterator[None]:
-        """Keeps the key while the context is open. Raises `KeyExistsError` while somebody seems to be alive who has it,
-        `MetastoreError`: then it is not announced, or nobody keeps it and it is gone after the lease."""
-        with trio.CancelScope(shield=True):  # it has its deadline; who knows that it succeeded takes it back below
-            held = _Held(key, value, await self._claim(key, value))
+        """Keeps the key while the context is open. Raises `KeyExistsError` while somebody seems to be alive who has it, or if
+        it is a plain key; `MetastoreError`: then it is not announced, or nobody keeps it and it is gone after the lease.
+
+        A cancellation waits for the store's answers, and takes back what was announced."""
+        await trio.lowlevel.checkpoint_if_cancelled()
+        held = _Held(key, _Stored(secrets.token_hex(_TOKEN_BYTES // 2).encode(), value))
+        with trio.CancelScope(shield=True):  # every call has its deadline; who knows its outcome takes it back below
+            try:
+                await self._claim(held)
+            except MetastoreUncertainError:
+                await self._give_up(held)
+                raise
         try:
             async with open_service_nursery() as nursery:
                 nursery.start_soon(self._beat, held)
                 yield
-        finally:  # the last beat has ended: the version is the last one
+        finally:  # no beat is under way any more
             await self._give_up(held)
 
     async def announced(self, key: str) -> dict[str, bytes]:
         """What is announced right below the key by those who are not known to be gone."""
-        found = await self._store.values(key)
         prefix = f"{key}/"
-        for known in [each for each in self._seen if each.startswith(prefix) and each[len(prefix) :] not in found]:
-            del self._seen[known]
-        return {word: each.value for word, each in found.items() if not self._is_gone(f"{prefix}{word}", each.version)}
+        found = {
+            word: (each, stored)
+            for word, each in (await self._store.values(key)).items()
+            if (stored := _Stored.decode(each.value)) is not None
+        }
+        for known in [each for each in self._seen if each.startswith(prefix)]:
+            word = known[len(prefix) :]
+            if "/" not in word and word not in found:
+                del self._seen[known]
+        return {
+            word: stored.value
+            for word, (each, stored) in found.items()
+            if not self._is_gone(f"{prefix}{word}", each.version, stored)
+        }
 
-    def _is_gone(self, key: str, version: int) -> bool:
+    def _is_gone(self, key: str, version: int, stored: _Stored) -> bool:
         now_s = trio.current_time()
-        seen = self._seen.get(key)
-        if seen is None or seen.version != version:
-            self._seen[key] = _Seen(version, now_s)
-            return False
+        seen = self._seen.pop(key, None)
+        if seen is None or (seen.token, seen.version) != (stored.token, version):
+            seen = _Seen(stored.token, version, now_s)
+        self._seen[key] = seen
+        while len(self._seen) > _SEEN_MAX:
+            self._seen.popitem(last=False)
         return now_s - seen.since_s >= self._lease_s
 
-    async def _claim(self, key: str, value: bytes) -> int:
-        try:
-            return await self._store.create(key, value)
-        except KeyExistsError:
-            if not await self._remove_the_dead(key):
+    async def _claim(self, held: _Held) -> None:
+        """Makes the key this holder's, if it is free, or its holder is gone, or it is its own already: an answer that was
+        lost is resolved by looking again. Raises `KeyExistsError`, `MetastoreError`."""
+        uncertain: MetastoreUncertainError | None = None
+        for _ in range(_ATTEMPTS):
+            try:
+                held.version = await self._try_to_claim(held)
+            except (KeyNotFoundError, VersionConflictError):
+                continue  # it changed since it was looked at
+            except MetastoreUncertainError as error:
+                uncertain = error
+            except KeyExistsError:
                 raise
-        return await self._store.create(key, value)
+            except MetastoreError as error:
+                if uncertain is not None:
+                    raise uncertain from error
+                raise
+            else:
+                held.beaten_at_s = trio.current_time()
+                self._seen.pop(held.key, None)
+                return
+        raise uncertain or KeyExistsError(held.key, "others claim it all the time: nothing was written; try again")
 
-    async def _remove_the_dead(self, key: str) -> bool:
+    async def _try_to_claim(self, held: _Held) -> int:
         try:
-            found = await self._store.get(key)
-            if not self._is_gone(key, found.version):
-                return False
-            await self._store.delete(key, found.version)
+            found = await self._store.get(held.key)
         except KeyNotFoundError:
-            pass
-        except VersionConflictError:
-            return False  # it lives after all
-        return True
+            try:
+                return await self._store.create(held.key, held.stored.encode())
+            except KeyExistsError as error:  # just now: by whom, the next look tells
+                raise KeyNotFoundError(held.key, "it was not there") from error
+        stored = _Stored.decode(found.value)
+        if stored is None:
+            raise KeyExistsError(held.key, "it has a value that nobody announces: nothing was written")
+        if stored.token != held.stored.token and not self._is_gone(held.key, found.version, stored):
+            raise KeyExistsError(held.key, "somebody else announces it: nothing was written")
+        return await self._store.put(held.key, held.stored.encode(), found.version)
 
     async def _beat(self, held: _Held) -> None:
-        while held.version is not None:
+        while True:
             await trio.sleep(self._lease_s / _BEATS_PER_LEASE)
-            with trio.CancelScope(shield=True):  # cut short, nobody would know the version that is to be deleted
+            with trio.CancelScope(shield=True):  # cut short, nobody would know what is to be deleted
                 await self._beat_once(held)
 
     async def _beat_once(self, held: _Held) -> None:
-        assert held.version is not None
-        try:
-            held.version = await self._store.put(held.key, held.value, held.version)
-        except KeyNotFoundError:  # it was taken for gone
-            with suppress(MetastoreError):
-                held.version = await self._store.create(held.key, held.value)
-        except (VersionConflictError, MetastoreUncertainError):
-            with suppress(MetastoreError):
-                found = await self._store.get(held.key)
-                held.version = found.version if found.value == held.value else None  # None: somebody else's now
-        except MetastoreError:
-            return  # it beats again soon
+        """Puts the value again; if it is not known to be there any more, looks first, and claims it anew if it is free."""
+        if trio.current_time() - held.beaten_at_s >= self._lease_s:
+            held.version = None  # others had time to replace it, leave, and have versions begin anew
+        with suppress(MetastoreError):  # it beats again soon
+            if held.version is not None:
+                expected, held.version = held.version, None
+                with suppress(KeyNotFoundError, VersionConflictError, MetastoreUncertainError):
+                    held.version = await self._store.put(held.key, held.stored.encode(), expected)
+                    held.beaten_at_s = trio.current_time()
+                    return
+            await self._claim(held)
 
     async def _give_up(self, held: _Held) -> None:
-        if held.version is None:
-            return
         farewell = trio.CancelScope(shield=True, deadline=trio.current_time() + _FAREWELL_S)
         with farewell, suppress(MetastoreError):  # whatever stays is gone after the lease
-            await self._store.delete(held.key, held.version)
-
-
-@attrs.define
-class _Held:
-    """A key that is announced; `version` None when somebody else has it."""
-
-    key: str
-    value: bytes
-    version: int | None
+            for _ in range(_ATTEMPTS):
+                if held.version is None:
+                    found = await self._store.get(held.key)
+                    stored = _Stored.decode(found.value)
+                    if stored is None or stored.token != held.stored.token:
+                        return
+                    held.version = found.version
+                expected, held.version = held.version, None
+                with suppress(VersionConflictError, MetastoreUncertainError):
+                    await self._store.delete(held.key, expected)
+                    return
