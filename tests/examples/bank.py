@@ -19,7 +19,7 @@ import trio
 import replog
 from replog.nursery import open_service_nursery
 from replog.protocol.model import Position
-from replog.testing import judge
+from replog.testing import TcpProxy, judge
 from replog.testing.history import Event
 from tests.failures.options import STORAGE
 from tests.failures.processes import Process, Starter, starting, until
@@ -65,8 +65,11 @@ class Term:
 class Competitor:
     """A process that competes. While it believes that it leads, it is asked for commands."""
 
-    def __init__(self, name: str, process: trio.Process, errors: Path, numbers: itertools.count[int]) -> None:
+    def __init__(
+        self, name: str, process: trio.Process, errors: Path, numbers: itertools.count[int], proxy: TcpProxy | None
+    ) -> None:
         self.name = name
+        self.proxy = proxy  # before its metastore
         self.terms: list[Term] = []
         self.commands: dict[str, Command] = {}  # by id
         self.is_asked = True  # whether it is asked for commands while it believes that it leads
@@ -74,6 +77,7 @@ class Competitor:
         self._errors = errors
         self._numbers = numbers
         self._asking = trio.Lock()
+        self._echoes = 0
 
     @property
     def believes(self) -> bool:
@@ -110,6 +114,8 @@ class Competitor:
             case [identity, position, "ok,", *_]:
                 command = self.commands[identity]
                 command.answered_s, command.position = now_s, Position.parse(position)
+            case ["what", "is", *_]:
+                self._echoes += 1
             case _:
                 raise AssertionError(f"{self.name} said {words}: {self.errors()}")
 
@@ -134,13 +140,27 @@ class Competitor:
                     command.answered_s, command.refusal = time.monotonic(), "nobody has read it"
             return command
 
-    async def says_deposed(self) -> None:
-        """Waits until it knows that it does not lead, and has answered all that it was asked for."""
+    async def has_sent(self) -> None:
+        """Waits until what was asked before is on its way to the bookies: two more questions were read and answered since."""
+        for _ in range(2):
+            echoes = self._echoes
+            assert self._process.stdin is not None
+            async with self._asking:
+                await self._process.stdin.send_all(b"?\n")
+            await until(lambda known=echoes: self._echoes > known, WITHIN_S, f"{self.name} answers")  # type: ignore[misc]
 
-        def is_deposed() -> bool:
-            return not self.believes and all(each.answered_s < float("inf") for each in self.commands.values())
+    async def has_answered(self) -> None:
+        """Waits until it has answered all that it was asked for."""
 
-        await until(is_deposed, WITHIN_S, f"{self.name} knows that it was deposed: {self.errors()}")
+        def is_answered() -> bool:
+            return all(each.answered_s < float("inf") for each in self.commands.values())
+
+        await until(is_answered, WITHIN_S, f"{self.name} answers: {self.errors()}")
+
+    async def has_lost_the_lead(self, since_s: float) -> None:
+        """Waits until it has said since then that it was deposed."""
+        what = f"{self.name} knows that it was deposed: {self.errors()}"
+        await until(lambda: any(since_s < each.deposed_s < float("inf") for each in self.terms), WITHIN_S, what)
 
     def errors(self) -> str:
         """What it wrote to standard error."""
@@ -180,6 +200,7 @@ class Bank:
 
     def __init__(self, directory: Path, starter: Starter, nursery: trio.Nursery, metastore: str) -> None:
         self.competitors: list[Competitor] = []
+        self.bookies: list[Process] = []
         self.followers: list[Process] = []
         self._directory = directory
         self._starter = starter
@@ -194,39 +215,42 @@ class Bank:
         command += ["--data", directory, "--storage", STORAGE, "--listen", "127.0.0.1:0"]
         process = await self._starter.run(f"bookie-{number}", command)
         await process.says("listen", WITHIN_S)
+        self.bookies.append(process)
 
     async def add_follower(self, name: str) -> None:
         """One more that follows from the beginning. It says nothing until there is something to say."""
         self.followers.append(await self._starter.run(name, ["examples.failover", self._metastore, "follow"]))
 
-    async def add_competitor(self, name: str, metastore: str = "") -> Competitor:
-        """One more that competes; `metastore` if it has another way there."""
+    async def add_competitor(self, name: str, metastore: str = "", proxy: TcpProxy | None = None) -> Competitor:
+        """One more that competes; `metastore` if it has a way of its own there, through a proxy."""
         errors = self._directory / f"{name}.stderr"
         command = [sys.executable, str(ROOT / "examples" / "failover.py"), metastore or self._metastore, "serve", name]
         with errors.open("wb") as file:
             process = await trio.lowlevel.open_process(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=file
             )
-        self.competitors.append(Competitor(name, process, errors, self._numbers))
+        self.competitors.append(Competitor(name, process, errors, self._numbers, proxy))
         self._nursery.start_soon(self.competitors[-1].run)
         return self.competitors[-1]
 
-    async def next_leader(self, since_s: float) -> Competitor:
-        """Who has taken over since then."""
+    async def leader(self, since_s: float = 0.0) -> Competitor:
+        """Who leads now, once somebody does who has taken over since then. Whoever was elected last, whatever others believe."""
 
-        def found() -> Competitor | None:
-            return next((each for each in self.competitors if each.terms and each.terms[-1].began_s >= since_s), None)
+        def last() -> Competitor | None:
+            led = [each for each in self.competitors if each.terms]
+            found = max(led, key=lambda each: each.terms[-1].segment, default=None)
+            return found if found is not None and found.believes and found.terms[-1].began_s >= since_s else None
 
-        await until(lambda: found() is not None, WITHIN_S, f"another one leads: {self._said()}")
-        leader = found()
+        await until(lambda: last() is not None, WITHIN_S, f"somebody leads: {self._said()}")
+        leader = last()
         assert leader is not None
         return leader
 
-    async def confirms(self, leader: Competitor, commands: int) -> None:
-        """Waits until the leader has done so many commands that are asked for from now on."""
+    async def confirms(self, commands: int = 20) -> None:
+        """Waits until so many commands are done that are asked for from now on, by whoever leads."""
         since_s = time.monotonic()
-        what = f"{leader.name} does {commands} commands"
-        await until(lambda: leader.confirmed(since_s) >= commands, WITHIN_S, what)
+        what = f"{commands} commands are done"
+        await until(lambda: sum(each.confirmed(since_s) for each in self.competitors) >= commands, WITHIN_S, what)
 
     def _said(self) -> str:
         return "; ".join(f"{each.name}: {each.errors()}" for each in self.competitors)

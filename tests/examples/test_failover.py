@@ -3,50 +3,98 @@
 from __future__ import annotations
 
 import time
+from contextlib import AsyncExitStack
 from pathlib import Path
 
-from tests.examples.bank import Bank, Competitor, bank
+import pytest
 
-COMMANDS = 40  # under each leader
-LATE = 5  # asked of a deposed leader before it wakes
+from replog.testing import serve_proxy
+from tests.examples.bank import Bank, Command, Competitor, bank
+from tests.servers.zookeeper import ZooKeeper, url
 
-
-async def three(found: Bank) -> Competitor:
-    """Three competitors, of which this one leads."""
-    began_s = time.monotonic()
-    for name in "abc":
-        await found.add_competitor(name)
-    return await found.next_leader(began_s)
+NAMES = "abc"
+AT_ONCE = 5
+LEASE_S = 2.0  # of sessions too
 
 
-async def kill(found: Bank, leader: Competitor) -> Competitor:
-    """The leader dies in the middle of its work; returns who has taken over."""
-    await found.confirms(leader, COMMANDS)
+async def kill(found: Bank) -> None:
+    """The leader dies in the middle of its work, and another one takes over."""
+    await found.confirms()
     killed_s = time.monotonic()
-    await leader.kill()
-    successor = await found.next_leader(killed_s)
-    await found.confirms(successor, COMMANDS)
-    return successor
+    await (await found.leader()).kill()
+    await found.leader(killed_s)
+    await found.confirms()
 
 
-async def freeze(found: Bank, leader: Competitor) -> Competitor:
-    """The leader is stopped, deposed, and wakes: it does nothing more, says so, and competes again."""
+async def freeze(found: Bank) -> None:
+    """The leader is stopped, deposed, and wakes: what it had sent is done, nothing that it sends then; and it says so."""
+    leader = await found.leader()
+    in_doubt = await send_unanswered(found, leader)
     frozen_s = time.monotonic()
     leader.freeze()
-    successor = await found.next_leader(frozen_s)
-    await found.confirms(successor, COMMANDS)
-    late = [await leader.ask() for _ in range(LATE)]
+    for bookie in found.bookies:
+        bookie.wake()
+    await found.leader(frozen_s)
+    await found.confirms()
+    late = [await leader.ask() for _ in range(AT_ONCE)]
     leader.thaw()
-    await leader.says_deposed()
-    await found.confirms(successor, COMMANDS)
+    await leader.has_lost_the_lead(frozen_s)
+    await leader.has_answered()
+    await found.confirms()
+    assert in_doubt[0].position is not None, "a bookie had it, so the takeover found it"
     assert all(each.refusal for each in late)
-    return successor
+
+
+async def send_unanswered(found: Bank, leader: Competitor) -> list[Command]:
+    """Commands that the leader has sent to bookies that do not answer for now."""
+    leader.is_asked = False
+    await leader.has_answered()
+    for bookie in found.bookies:
+        bookie.stop()
+    sent = [await leader.ask() for _ in range(AT_ONCE)]
+    await leader.has_sent()
+    return sent
+
+
+async def cut_off(found: Bank) -> None:
+    """The leader does not reach the metastore, but all bookies: it goes on until another one is elected, which fences it; and
+    when it reaches the metastore again, it knows the fate of all that it was asked for."""
+    leader = await found.leader()
+    cut_s = time.monotonic()
+    assert leader.proxy is not None
+    leader.proxy.cut()
+    await found.confirms()
+    successor = await found.leader(cut_s)
+    assert leader.confirmed(cut_s) > 0
+    assert successor is not leader
+    await leader.has_lost_the_lead(cut_s)
+    await found.confirms()
+    leader.proxy.mend()
+    await leader.has_answered()
 
 
 async def test_the_next_takes_over_from_a_leader_that_is_killed_or_frozen(tmp_path: Path) -> None:
-    async with bank(tmp_path, f"lmdb:{tmp_path / 'metadata'}?lease_s=1.0") as found:
-        leader = await three(found)
-        leader = await kill(found, leader)
-        leader = await freeze(found, leader)
-        await kill(found, leader)  # who was frozen is the only one left
+    async with bank(tmp_path, f"lmdb:{tmp_path / 'metadata'}?lease_s={LEASE_S}") as found:
+        for name in NAMES:
+            await found.add_competitor(name)
+        await kill(found)
+        await freeze(found)
+        await kill(found)  # who was frozen is the only one left
+        await found.judged()
+
+
+@pytest.mark.needs_zookeeper
+async def test_a_leader_that_zookeeper_has_lost_is_fenced_though_it_reaches_every_bookie(
+    tmp_path: Path, zookeeper: ZooKeeper, zookeeper_chroot: str
+) -> None:
+    metastore = zookeeper.url(zookeeper_chroot, session_timeout_s=LEASE_S)
+    async with AsyncExitStack() as stack:
+        found = await stack.enter_async_context(bank(tmp_path, metastore))
+        for name in NAMES:
+            proxy = await stack.enter_async_context(serve_proxy(zookeeper.address))
+            way = url(proxy.address, zookeeper_chroot, session_timeout_s=LEASE_S)
+            await found.add_competitor(name, way, proxy)
+        await cut_off(found)
+        await freeze(found)
+        await kill(found)  # who was cut off, or was frozen, is one of those left
         await found.judged()
