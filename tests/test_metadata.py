@@ -14,25 +14,30 @@ from hypothesis import strategies as st
 
 from replog.abc import Metastore
 from replog.errors import ConfigError, MetastoreCorruptError, MetastoreError
+from replog.keys import check_key
 from replog.metadata import (
     LEDGER_ID_MAX,
     decode_ledger,
     decode_log,
+    decode_log_page,
     encode_ledger,
     encode_log,
+    encode_log_page,
     ledger_id_pages,
     ledger_key_path,
     ledgers_by_leaf,
     list_ledger_ids,
     list_log_names,
+    list_log_pages,
     log_key_path,
+    log_page_key_path,
     parse_ledger_key,
     parse_log_key,
+    parse_log_page_key,
 )
-from replog.keys import check_key
 from replog.metastores.memory import MemoryMetastore
 from replog.protocol.digest import DigestType
-from replog.protocol.model import Fragment, LedgerMetadata, LedgerState, LogMetadata, Segment
+from replog.protocol.model import Fragment, LedgerMetadata, LedgerState, LogMetadata, LogPage, Segment
 from replog.protocol.quorum import Quorum
 from replog.testing import Fault, FaultyMetastore
 
@@ -54,12 +59,18 @@ LEDGER = LedgerMetadata(
 OPEN = LedgerMetadata(7, Quorum(), DigestType.CRC32C, "", (Fragment(0, ("a", "b", "c")),))
 LOG = LogMetadata(
     name="orders/\N{SNOWMAN}",
-    segments=(Segment(3, 12_345, 1_763_600_000_000), Segment(5, 7, 1_763_600_000_001)),
+    segments=(Segment(4, 12_345, 1_763_600_000_000), Segment(5, 7, 1_763_600_000_001)),
+    first_segment_number=3,
     next_segment_number=6,
+    page_segments=2,
     token="another",
     created_at_ms=1_763_500_000_000,
+    deletions=1,
     custom={"owner": "me"},
 )
+EARLY_LOG = attrs.evolve(LOG, first_segment_number=4, page_segments=100, deletions=0)
+DELETED_LOG = LOG.deleted(1_763_700_000_000)
+PAGE = LogPage(LOG.name, 1, (Segment(2, 3, 1_763_500_000_000), Segment(3, 900, 1_763_500_000_001)))
 
 ledger_ids = st.integers(0, LEDGER_ID_MAX) | st.integers(0, 20_000) | st.integers(10**10 - 5, 10**10 + 5)
 
@@ -247,16 +258,47 @@ async def test_a_listing_that_fails_or_finds_strangers_proves_nothing() -> None:
 async def test_logs_are_listed_by_name() -> None:
     metastore = MemoryMetastore()
     for name in ("b/c", "a", "..", "Z"):
-        await metastore.create(log_key_path(name), b"")
-    assert await list_log_names(metastore) == ["..", "Z", "a", "b/c"]
+        await metastore.create(log_key_path(name), encode_log(attrs.evolve(LOG, name=name)))
+        await metastore.create(log_page_key_path(name, 1), encode_log_page(attrs.evolve(PAGE, log_name=name)))
+    await metastore.create(log_key_path("deleted"), encode_log(attrs.evolve(DELETED_LOG, name="deleted")))
+    await metastore.create(log_key_path("damaged"), b"{")
+    assert await list_log_names(metastore) == ["..", "Z", "a", "b/c", "damaged"]
+
+
+async def test_pages_of_a_log_are_listed_by_number_and_a_stranger_among_them_is_named() -> None:
+    metastore = MemoryMetastore()
+    assert await list_log_pages(metastore, "a/pages/1") == []
+    for number in (10, 9, 0, 123):
+        await metastore.create(log_page_key_path("a/pages/1", number), b"")
+    assert await list_log_pages(metastore, "a/pages/1") == [0, 9, 10, 123]
+    await metastore.create(log_page_key_path("b", 1), b"")
+    await metastore.create("logs/b/pages/01", b"")
+    with pytest.raises(MetastoreCorruptError, match="'logs/b/pages/01'"):
+        await list_log_pages(metastore, "b")
+
+
+@given(st.text(min_size=1, max_size=20), st.integers(0, 10**18))
+def test_a_page_has_a_key_that_reads_back(name: str, number: int) -> None:
+    with suppress(ConfigError):
+        key = log_page_key_path(name, number)
+        check_key(key)
+        assert parse_log_page_key(key) == (name, number)
+
+
+@pytest.mark.parametrize("key", ["logs/a", "logs/a/pages/", "logs/a/pages/-1", "logs/a/pages/1/2", "logs//pages/1"])
+def test_what_is_no_page_has_no_key_of_one(key: str) -> None:
+    with pytest.raises(MetastoreCorruptError):
+        parse_log_page_key(key)
 
 
 # -- records ------------------------------------------------------------------------------------------------------
 
-GOLDEN: dict[str, tuple[Any, Any, LedgerMetadata | LogMetadata, str]] = {
-    "ledger-closed": (encode_ledger, decode_ledger, LEDGER, ledger_key_path(LEDGER.ledger_id)),
-    "ledger-open": (encode_ledger, decode_ledger, OPEN, ledger_key_path(OPEN.ledger_id)),
-    "log": (encode_log, decode_log, LOG, log_key_path(LOG.name)),
+GOLDEN: dict[str, tuple[Any, Any, LedgerMetadata | LogMetadata | LogPage, str]] = {
+    "ledger-closed-v1": (encode_ledger, decode_ledger, LEDGER, ledger_key_path(LEDGER.ledger_id)),
+    "ledger-open-v1": (encode_ledger, decode_ledger, OPEN, ledger_key_path(OPEN.ledger_id)),
+    "log-v2": (encode_log, decode_log, LOG, log_key_path(LOG.name)),
+    "log-deleted-v2": (encode_log, decode_log, DELETED_LOG, log_key_path(LOG.name)),
+    "log-page-v1": (encode_log_page, decode_log_page, PAGE, log_page_key_path(LOG.name, 1)),
 }
 
 
@@ -264,19 +306,44 @@ GOLDEN: dict[str, tuple[Any, Any, LedgerMetadata | LogMetadata, str]] = {
 def test_the_format_is_what_it_was(name: str) -> None:
     """If this fails, the format has changed: give it another number, and read the old one too."""
     encode, decode, record, key = GOLDEN[name]
-    golden = (FORMATS / f"metadata-{name}-v1.json").read_bytes()
+    golden = (FORMATS / f"metadata-{name}.json").read_bytes()
     assert encode(record) == golden
     assert decode(key, golden) == record
+    assert golden.startswith(b'{"format":%d,' % int(name[-1]))
+
+
+def test_a_log_of_format_1_is_read() -> None:
+    """All its segments stand in the record; the next change of the log makes it one of format 2."""
+    golden = (FORMATS / "metadata-log-v1.json").read_bytes()
     assert golden.startswith(b'{"format":1,')
+    assert decode_log(log_key_path(LOG.name), golden) == EARLY_LOG
+
+
+@pytest.mark.parametrize(
+    ("fields", "fault"),
+    [
+        ({"segments": [{"number": 3, "ledger_id": 1}, {"number": 5, "ledger_id": 2}]}, r"\[3, 5\] are not the last"),
+        ({"segments": [{"ledger_id": 1}]}, "None"),
+        ({"segments": [[5, 1, 0]]}, "first_segment_number"),
+        ({"segments": []}, "there are none"),
+        ({"segments": None}, "missing"),
+        ({"next_segment_number": None}, "None is no int"),
+    ],
+)
+def test_a_log_of_format_1_that_cannot_be_is_refused(fields: dict[str, Any], fault: str) -> None:
+    golden = (FORMATS / "metadata-log-v1.json").read_bytes()
+    with pytest.raises(MetastoreCorruptError, match=fault):
+        decode_log(log_key_path(LOG.name), changed(golden, **fields))
 
 
 def test_every_field_of_a_record_is_written() -> None:
-    for record, encode in ((LEDGER, encode_ledger), (LOG, encode_log)):
-        written = json.loads(encode(record))  # type: ignore[arg-type]
-        assert set(written) == {"format", *(field.name for field in attrs.fields(type(record)))}
-        for field in attrs.fields(type(record)):
+    for records, encode in (((LEDGER,), encode_ledger), ((LOG, DELETED_LOG), encode_log), ((PAGE,), encode_log_page)):
+        written = json.loads(encode(records[0]))  # type: ignore[arg-type]
+        fields = attrs.fields(type(records[0]))
+        assert set(written) == {"format", *(field.name for field in fields)}
+        for field in fields:
             if field.default is not attrs.NOTHING and not isinstance(field.default, attrs.Factory):  # type: ignore[arg-type]
-                assert getattr(record, field.name) != field.default, (
+                assert any(getattr(record, field.name) != field.default for record in records), (
                     f"{field.name}: the golden file should tell it apart"
                 )
 
@@ -329,10 +396,15 @@ def test_a_field_that_is_not_known_is_ignored_unless_it_is_required() -> None:
         decode_ledger(key, changed(newer, required=["term", "colour"]))
 
 
-@pytest.mark.parametrize("version", [2, 99])
-def test_a_newer_format_is_refused_by_key_and_version(version: int) -> None:
-    with pytest.raises(MetastoreCorruptError, match=f"'logs/a': its format is {version}.*reads up to 1.*upgrade"):
-        decode_log("logs/a", b'{"format":%d,"anything":[]}' % version)
+@pytest.mark.parametrize(
+    ("decode", "key", "known"),
+    [(decode_ledger, "ledgers/00/0000/0007", 1), (decode_log, "logs/a", 2), (decode_log_page, "logs/a/pages/0", 1)],
+)
+def test_a_newer_format_is_refused_by_key_and_version(decode: Any, key: str, known: int) -> None:
+    for version in (known + 1, 99):
+        refused = f"'{key}': its format is {version}.*reads up to {known}.*upgrade"
+        with pytest.raises(MetastoreCorruptError, match=refused):
+            decode(key, b'{"format":%d,"anything":[]}' % version)
 
 
 @pytest.mark.parametrize(
@@ -373,16 +445,48 @@ def test_a_record_that_cannot_be_is_refused_with_key_and_fault(fields: dict[str,
     ("fields", "fault"),
     [
         ({"name": "other"}, "name is 'other'"),
-        ({"next_segment_number": 5}, r"the numbers \[3, 5\] don't rise from 1 to below 5"),
-        ({"segments": [{"number": 3, "ledger_id": 1}, {"number": 3, "ledger_id": 2}]}, r"\[3, 3\] don't rise"),
-        ({"segments": [{"number": 0, "ledger_id": 1}]}, r"\[0\] don't rise"),
+        ({"next_segment_number": 5}, r"the numbers \[4, 5\] are not the last of 3 to 4"),
+        ({"next_segment_number": 7}, r"the numbers \[4, 5\] are not the last of 3 to 6"),
+        ({"first_segment_number": 5}, r"the numbers \[4, 5\] are not the last of 5 to 5"),
+        ({"first_segment_number": 0}, "of 0 to 5"),
+        ({"segments": [[4, 1, 0], [4, 2, 0], [5, 3, 0]]}, r"\[4, 4, 5\] are not"),
+        ({"segments": [[3, 1, 0], [5, 2, 0]]}, r"\[3, 5\] are not"),
+        ({"segments": [[5, 2, 0]]}, "those before 5 can't stand in pages of 2"),
+        ({"segments": []}, "there are none, and the log is not deleted"),
+        ({"page_segments": 1}, "page_segments is 1, and must be at least 2"),
+        ({"deleted_at_ms": 1}, "deleted_at_ms is 1, of a log with 3 segments"),
         ({"segments": "abc"}, "segments"),
+        ({"segments": [[4, 1], [5, 2, 0]]}, r"\[4, 1\] is no segment"),
+        ({"segments": [[4, True, 0], [5, 2, 0]]}, "is no segment"),
+        ({"segments": [{"number": 4, "ledger_id": 1}]}, "is no segment"),
     ],
 )
 def test_a_log_that_cannot_be_is_refused(fields: dict[str, Any], fault: str) -> None:
     """L3: segment numbers are never reused, so they rise."""
     with pytest.raises(MetastoreCorruptError, match=fault):
         decode_log(log_key_path(LOG.name), changed(encode_log(LOG), **fields))
+
+
+@pytest.mark.parametrize("name", ["segments", "first_segment_number", "next_segment_number", "page_segments"])
+def test_what_a_log_cannot_be_without_is_never_guessed(name: str) -> None:
+    fields = {key: value for key, value in json.loads(encode_log(LOG)).items() if key != name}
+    with pytest.raises(MetastoreCorruptError, match=f"{name}.*missing"):
+        decode_log(log_key_path(LOG.name), json.dumps(fields).encode())
+
+
+@pytest.mark.parametrize(
+    ("fields", "fault"),
+    [
+        ({"log_name": "other"}, "it is page 1 of 'other'"),
+        ({"number": 2}, "it is page 2 of"),
+        ({"segments": []}, r"the numbers \[\] don't rise by one"),
+        ({"segments": [[2, 1, 0], [4, 2, 0]]}, r"the numbers \[2, 4\] don't rise by one"),
+        ({"segments": [[2, 1]]}, "is no segment"),
+    ],
+)
+def test_a_page_that_cannot_be_is_refused(fields: dict[str, Any], fault: str) -> None:
+    with pytest.raises(MetastoreCorruptError, match=fault):
+        decode_log_page(log_page_key_path(LOG.name, 1), changed(encode_log_page(PAGE), **fields))
 
 
 JSON = st.recursive(
@@ -394,9 +498,17 @@ JSON = st.recursive(
 
 @given(st.binary(max_size=50) | JSON.map(lambda value: json.dumps(value).encode()))
 def test_any_bytes_give_a_record_or_a_named_error(value: bytes) -> None:
-    for decode, key in ((decode_ledger, "ledgers/00/0000/0007"), (decode_log, "logs/a")):
+    decoders: list[tuple[Any, str]] = [(decode_ledger, "ledgers/00/0000/0007"), (decode_log, "logs/a")]
+    for decode, key in (*decoders, (decode_log_page, "logs/a/pages/0")):
         with pytest.raises(MetastoreCorruptError, match=key):
             decode(key, value)
+
+
+@given(st.sampled_from([field.name for field in attrs.fields(LogMetadata)]), JSON, st.booleans())
+def test_any_value_in_any_field_of_a_log_gives_a_record_or_a_named_error(name: str, value: object, early: bool) -> None:
+    record = (FORMATS / "metadata-log-v1.json").read_bytes() if early else encode_log(LOG)
+    with suppress(MetastoreCorruptError):
+        decode_log(log_key_path(LOG.name), changed(record, **{name: value}))
 
 
 @given(st.sampled_from([field.name for field in attrs.fields(LedgerMetadata)]), JSON)

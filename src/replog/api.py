@@ -29,7 +29,7 @@ from replog.log.writer import LogWriter
 from replog.metadata import log_key_path
 from replog.nursery import open_service_nursery
 from replog.protocol.digest import DigestType
-from replog.protocol.model import LedgerMetadata, LogMetadata, Position
+from replog.protocol.model import LedgerMetadata, LogMetadata, Position, Segment
 from replog.protocol.quorum import Quorum
 from replog.registry import Registry
 
@@ -168,7 +168,7 @@ class Client:
         async with reader:
             yield reader
 
-    async def trim_log(self, name: str, *, before: Position | str) -> Position | None:
+    async def trim_log(self, name: str, *, before: Position | str) -> Position:
         """Drops the ledgers of a log that lie wholly before the position (L3); returns where the log begins now.
 
         The last ledger always stays: `roll` first, to be able to drop it. Raises `LogNotFoundError`, `PositionError`. If it
@@ -176,7 +176,11 @@ class Client:
         return await catalog.trim(name, _position(before), self._ledgers, self._logs)
 
     async def delete_log(self, name: str, *, password: bytes = b"") -> None:
-        """Fences a log's writer, and deletes the log and its ledgers. Raises `LogNotFoundError`. Deleting again is harmless."""
+        """Fences a log's writer, and deletes the log and its ledgers. Deleting again is harmless.
+
+        A log that is written under this name afterwards is another one; it goes on with the segment numbers of this one, so
+        that no position ever means two records. Raises `LogNotFoundError`; `RecoveryUndecidedError` or
+        `NotEnoughBookiesError` if its writer can't be fenced (retry: when bookies are back)."""
         await catalog.delete(name, self._ledgers, self._logs, password)
 
     async def logs(self) -> list[str]:
@@ -184,9 +188,19 @@ class Client:
         return await catalog.names(self._ledgers)
 
     async def log_metadata(self, name: str) -> LogMetadata:
-        """A log's record as it is now: which ledgers it is made of. Raises `LogNotFoundError`."""
+        """A log's record as it is now: its numbers, and its last segments, at least the last two. Raises `LogNotFoundError`.
+
+        One read, however long the log is; `log_segments` has all segments."""
         metadata, _ = await self._logs.get(name)
         return metadata
+
+    async def log_segments(self, name: str, *, first: int = 1, end: int | None = None) -> list[Segment]:
+        """The segments of a log, in order: which ledgers it is made of; those numbered from `first` to before `end`, if given.
+        Numbers that were trimmed away, or are not there yet, are left out.
+
+        One read, and one more for each hundred or so that are asked for and aren't among the last. Raises
+        `LogNotFoundError`, `MetastoreError`."""
+        return await self._logs.segments(name, first, end)
 
     # -- looking ----------------------------------------------------------------------------------------------------
 

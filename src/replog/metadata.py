@@ -1,12 +1,13 @@
-"""How ledgers and logs stand in the metastore: their keys, and their records as JSON (format 1).
+"""How ledgers and logs stand in the metastore: their keys, and their records as JSON.
 
 Keys (M2): `ledgers/NN/NNNN/NNNN` for ids of up to 10 digits, `long-ledgers/NNN/NNNN/NNNN/NNNN/NNNN` for longer ones, so
-that no key has more than 10 000 children and no two ids share a key; `logs/NAME` with the name percent-encoded.
+that no key has more than 10 000 children and no two ids share a key; `logs/NAME` with the name percent-encoded, and
+below it `logs/NAME/pages/NUMBER`.
 
-Records begin with `"format": 1`. A reader refuses a higher format, and any name in the list `"required"` that it does
-not know; other fields that it does not know it ignores, and *drops* when it writes the record again. So whoever adds a
-field that must survive lists it as required, or raises the format. Records are read strictly: no number from a text,
-no missing field; what does not fit is `MetastoreCorruptError`, never a guess.
+Records begin with `"format"`: 1 of ledgers and logs' pages, 2 of logs. A reader refuses a higher format, and any name in
+the list `"required"` that it does not know; other fields that it does not know it ignores, and *drops* when it writes the
+record again. So whoever adds a field that must survive lists it as required, or raises the format. Records are read
+strictly: no number from a text, no missing field; what does not fit is `MetastoreCorruptError`, never a guess.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ import cattrs
 
 from replog.errors import ConfigError, MetastoreCorruptError
 from replog.protocol.digest import DigestType
-from replog.protocol.model import LedgerMetadata, LedgerState, LogMetadata
+from replog.protocol.model import LedgerMetadata, LedgerState, LogMetadata, LogPage, Segment
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 
     from replog.abc import Metastore
 
-FORMAT = 1
+FORMATS: dict[type, int] = {LedgerMetadata: 1, LogMetadata: 2, LogPage: 1}
 LEDGER_ID_MAX = (1 << 63) - 1
 LEDGERS_KEY = "ledgers"
 LONG_LEDGERS_KEY = "long-ledgers"
@@ -37,7 +38,11 @@ LOGS_KEY = "logs"
 LOG_NAME_CHARACTERS_MAX = 200
 LOG_WORD_BYTES_MAX = 400  # of the encoded name, so that every metastore can take the key
 
-Record = TypeVar("Record", LedgerMetadata, LogMetadata)
+Record = TypeVar("Record", LedgerMetadata, LogMetadata, LogPage)
+
+_PAGES_WORD = "pages"
+_LOG_FIELDS = ("segments", "first_segment_number", "next_segment_number", "page_segments")  # never by default
+_FORMAT_1_PAGE_SEGMENTS = 100  # never another: whoever changes such a log first decides, and all must agree
 
 # -- keys ---------------------------------------------------------------------------------------------------------
 
@@ -92,6 +97,24 @@ def parse_log_key(key: str) -> str:
     raise MetastoreCorruptError(f"key {key!r} stands among the logs, and is no log's: move it out of the way")
 
 
+def log_pages_key_path(name: str) -> str:
+    """The key below which a log's pages stand. Raises `ConfigError`."""
+    return f"{log_key_path(name)}/{_PAGES_WORD}"
+
+
+def log_page_key_path(name: str, page_number: int) -> str:
+    """The key of a page of a log. Raises `ConfigError`."""
+    return f"{log_pages_key_path(name)}/{page_number}"
+
+
+def parse_log_page_key(key: str) -> tuple[str, int]:
+    """The log's name and the number of the page with this key. Raises `MetastoreCorruptError` if it is no page's key."""
+    log_key, _, word = key.rpartition(f"/{_PAGES_WORD}/")
+    if re.fullmatch(r"0|[1-9]\d{0,18}", word, re.ASCII):
+        return parse_log_key(log_key), int(word)
+    raise MetastoreCorruptError(f"key {key!r} stands among a log's pages, and is none: move it out of the way")
+
+
 def _name_problem(name: object) -> str | None:
     if not isinstance(name, str):
         return "it is no text"
@@ -143,8 +166,26 @@ async def list_ledger_ids(metastore: Metastore) -> list[int]:
 
 
 async def list_log_names(metastore: Metastore) -> list[str]:
-    """The names of all logs, sorted."""
-    return sorted(parse_log_key(f"{LOGS_KEY}/{word}") for word in await metastore.children(LOGS_KEY))
+    """The names of all logs, sorted; without those that were deleted. A log whose record is damaged is among them."""
+    names = []
+    for word, found in (await metastore.values(LOGS_KEY)).items():
+        key = f"{LOGS_KEY}/{word}"
+        if not _is_deleted(key, found.value):
+            names.append(parse_log_key(key))
+    return sorted(names)
+
+
+def _is_deleted(key: str, value: bytes) -> bool:
+    try:
+        return decode_log(key, value).is_deleted
+    except MetastoreCorruptError:
+        return False  # whoever reads that log is told
+
+
+async def list_log_pages(metastore: Metastore, name: str) -> list[int]:
+    """The numbers of the pages that a log has, ascending; also such as nothing refers to any more."""
+    key = log_pages_key_path(name)
+    return sorted(parse_log_page_key(f"{key}/{word}")[1] for word in await metastore.children(key))
 
 
 # -- records ------------------------------------------------------------------------------------------------------
@@ -166,20 +207,48 @@ def decode_ledger(key: str, value: bytes) -> LedgerMetadata:
 
 
 def encode_log(metadata: LogMetadata) -> bytes:
-    """The record of a log."""
+    """The record of a log: its head."""
     return _encode(metadata)
 
 
 def decode_log(key: str, value: bytes) -> LogMetadata:
-    """Reads the record of the log with this key. Raises `MetastoreCorruptError`, naming the key and every fault."""
+    """Reads the record of the log with this key, of format 1 too. Raises `MetastoreCorruptError`, naming the key and every
+    fault."""
     metadata = _decode(key, value, LogMetadata)
-    numbers = [segment.number for segment in metadata.segments]
     faults = [f"name is {metadata.name!r}"] if metadata.name != parse_log_key(key) else []
-    if not _ascends([0, *numbers, metadata.next_segment_number]):
-        faults.append(f"segments: the numbers {numbers} don't rise from 1 to below {metadata.next_segment_number} (L3)")
+    faults += metadata.faults()
     if faults:
         raise _corrupt(key, faults)
     return metadata
+
+
+def encode_log_page(page: LogPage) -> bytes:
+    """The record of a page."""
+    return _encode(page)
+
+
+def decode_log_page(key: str, value: bytes) -> LogPage:
+    """Reads the page of a log with this key. Raises `MetastoreCorruptError`, naming the key and every fault."""
+    page = _decode(key, value, LogPage)
+    numbers = [segment.number for segment in page.segments]
+    faults = [f"it is page {page.number} of {page.log_name!r}"]
+    faults = faults if (page.log_name, page.number) != parse_log_page_key(key) else []
+    if not numbers or numbers != list(range(numbers[0], numbers[0] + len(numbers))):
+        faults.append(f"segments: the numbers {numbers} don't rise by one (L3)")
+    if faults:
+        raise _corrupt(key, faults)
+    return page
+
+
+def _later_log(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a log's record of format 1, where all segments stood in the record itself, as format 2 has them."""
+    segments = fields.get("segments")
+    if not isinstance(segments, list) or not all(isinstance(each, dict) for each in segments):
+        return dict(fields)  # what is wrong is told when it is structured
+    compact = [[each.get("number"), each.get("ledger_id"), each.get("created_at_ms", 0)] for each in segments]
+    first = compact[0][0] if compact else fields.get("next_segment_number")
+    added = {"first_segment_number": first, "page_segments": _FORMAT_1_PAGE_SEGMENTS, "segments": compact}
+    return {"next_segment_number": 1, **fields, **added}
 
 
 def _ledger_faults(metadata: LedgerMetadata) -> list[str]:
@@ -204,8 +273,10 @@ def _ascends(numbers: list[int]) -> bool:
     return all(lower < higher for lower, higher in itertools.pairwise(numbers))
 
 
-def _encode(record: LedgerMetadata | LogMetadata) -> bytes:
-    fields = {"format": FORMAT, **_converter.unstructure(record)}
+def _encode(record: LedgerMetadata | LogMetadata | LogPage) -> bytes:
+    fields = {"format": FORMATS[type(record)], **_converter.unstructure(record)}
+    if "segments" in fields:
+        fields["segments"] = fields.pop("segments")  # last: people see the rest first
     return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode(errors="surrogatepass") + b"\n"
 
 
@@ -219,6 +290,12 @@ def _decode(key: str, value: bytes, record_type: type[Record]) -> Record:
     if not isinstance(fields, dict):
         raise _corrupt(key, ["no JSON object"])
     _check_format(key, fields, record_type)
+    if record_type is LogMetadata:
+        if fields["format"] == 1:
+            fields = _later_log(fields)
+        missing = [name for name in _LOG_FIELDS if name not in fields]
+        if missing:
+            raise _corrupt(key, [f"required fields {missing} missing"])
     try:
         return _converter.structure(fields, record_type)
     except cattrs.BaseValidationError as error:
@@ -229,9 +306,9 @@ def _check_format(key: str, fields: Mapping[str, object], record_type: type) -> 
     version = fields.get("format")
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
         raise _corrupt(key, [f"no record of replog: its format is {version!r}"])
-    if version > FORMAT:
+    if version > FORMATS[record_type]:
         raise MetastoreCorruptError(
-            f"key {key!r}: its format is {version}, and this version of replog reads up to {FORMAT}: "
+            f"key {key!r}: its format is {version}, and this version of replog reads up to {FORMATS[record_type]}: "
             "a newer replog wrote it; upgrade this one. Nothing was changed"
         )
     required = fields.get("required", [])
@@ -268,9 +345,17 @@ def _make_converter() -> cattrs.Converter:
     converter = cattrs.Converter(unstruct_collection_overrides={tuple: list})
     for simple in (int, str):
         converter.register_structure_hook(simple, _strictly(simple))
+    converter.register_structure_hook(Segment, _structure_segment)
+    converter.register_unstructure_hook(Segment, attrs.astuple)
     converter.register_structure_hook(DigestType, lambda value, _type: _member(DigestType, value))
     converter.register_unstructure_hook(DigestType, lambda digest_type: digest_type.name.lower())
     return converter
+
+
+def _structure_segment(value: Any, _type: type) -> Segment:
+    if not isinstance(value, list) or len(value) != 3 or any(type(each) is not int for each in value):
+        raise TypeError(f"{value!r} is no segment: one is three numbers: its own, its ledger's, and its time in ms")
+    return Segment(*value)
 
 
 def _member(digest_types: type[DigestType], name: object) -> DigestType:

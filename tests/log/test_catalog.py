@@ -86,7 +86,7 @@ async def test_the_answer_of_a_deletion_may_be_lost(fault: Fault, autojump_clock
             await log.append(b"0")
             await log.roll()
             await log.append(b"1")
-        world.metastore.fail_next("delete", fault, under=log_key_path("log"))
+        world.metastore.fail_next("put", fault, under=log_key_path("log"))
         world.metastore.fail_next("delete", fault, under="ledgers/")
         await client.delete_log("log")
         assert world.metastore.planned() == 0

@@ -45,7 +45,7 @@ from replog.protocol.messages import (
     Status,
     WriteLastAddConfirmedRequest,
 )
-from replog.protocol.model import RECOVERY_TERM, WRITER_TERM, Fragment, LedgerMetadata, LogMetadata
+from replog.protocol.model import RECOVERY_TERM, WRITER_TERM, Fragment, LedgerMetadata, LogMetadata, Segment
 from replog.protocol.quorum import Quorum
 from replog.protocol.reading import LedgerReading
 from replog.protocol.recovery import LedgerRecovery
@@ -70,6 +70,7 @@ class Cluster:
         self.created: dict[int, LedgerMetadata] = {}  # as their creators know them
         self.records: dict[int, tuple[LedgerMetadata, int]] = {}
         self.logs: dict[str, tuple[LogMetadata, int]] = {}
+        self.log_pages: dict[int, tuple[Segment, ...]] = {}  # of the one log
         self.ledger_ids = itertools.count(1)  # of ledgers that logs create: never reused
 
     def __getitem__(self, bookie_id: str) -> Bookie:

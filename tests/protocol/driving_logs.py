@@ -1,4 +1,4 @@
-"""Drives the machines of logs: taking over, rolling, trimming, over a `Cluster`'s ledgers."""
+"""Drives the machines of logs: taking over, rolling, trimming, deleting, over a `Cluster`'s ledgers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from replog.errors import ReplogError
 from replog.protocol.chaining import (
     CreateLedger,
     DeleteLedger,
+    DropSegments,
     LogChanged,
+    LogDeleting,
     LogFailed,
     LogRolling,
     LogTakeover,
@@ -17,12 +19,13 @@ from replog.protocol.chaining import (
     ReadLog,
     RecoverLedger,
     WriteLog,
+    WritePage,
 )
-from replog.protocol.model import LogMetadata
+from replog.protocol.model import PAGE_SEGMENTS, LogMetadata
 from tests.protocol.driving import Cluster, Tell
 
 NAME = "orders"
-LogMachine = LogTakeover | LogRolling | LogTrimming
+LogMachine = LogTakeover | LogRolling | LogTrimming | LogDeleting
 
 
 class LogActor:
@@ -105,9 +108,35 @@ class LogActor:
             ledger_id = next(cluster.ledger_ids)
             cluster.create_ledger(ledger_id)
             return lambda: machine.ledger_created(ledger_id)
+        if isinstance(effect, WritePage):
+            return self._write_page(effect)
+        if isinstance(effect, DropSegments):
+            return self._drop(effect)
         assert isinstance(effect, DeleteLedger)
-        cluster.records.pop(effect.ledger_id, None)
+        page = () if effect.page_number is None else cluster.log_pages.get(effect.page_number, ())
+        if all(segment.ledger_id != effect.ledger_id for segment in page):
+            cluster.records.pop(effect.ledger_id, None)
         return lambda: None
+
+    def _write_page(self, effect: WritePage) -> Tell:
+        machine, pages = self.machine, self.cluster.log_pages
+        page = pages.setdefault(effect.page.number, effect.page.segments)
+        if set(effect.page.segments) <= set(page):
+            return lambda: machine.page_written(effect.page.number)
+        assert self.cluster.logs[effect.page.log_name][1] != effect.head_version, (
+            "the record's page is not the record's"
+        )
+        return machine.log_conflict
+
+    def _drop(self, effect: DropSegments) -> Tell:
+        machine, cluster = self.machine, self.cluster
+        emptied = [each for each in cluster.log_pages if (each + 1) * effect.page_segments <= effect.end]
+        named = {segment for page in cluster.log_pages.values() for segment in page if effect.first <= segment.number}
+        named |= {*effect.known, *(segment for each in emptied for segment in cluster.log_pages.pop(each))}
+        dropped = sorted((each for each in named if each.number < effect.end), key=lambda each: each.number)
+        for segment in dropped:
+            cluster.records.pop(segment.ledger_id, None)
+        return lambda: machine.segments_dropped(tuple(segment.ledger_id for segment in dropped))
 
     def _recover(self, ledger_id: int) -> Tell:
         if ledger_id not in self.cluster.records:
@@ -130,8 +159,8 @@ def cas(cluster: Cluster, metadata: LogMetadata, expected: int | None) -> int | 
     return new
 
 
-def takeover(cluster: Cluster, nonce: str = "t1") -> LogActor:
-    return LogActor(cluster, LogTakeover(NAME, nonce, now_ms=5))
+def takeover(cluster: Cluster, nonce: str = "t1", page_segments: int = PAGE_SEGMENTS) -> LogActor:
+    return LogActor(cluster, LogTakeover(NAME, nonce, 5, page_segments))
 
 
 def rolling(cluster: Cluster, nonce: str = "r1") -> LogActor:
@@ -144,6 +173,15 @@ def trimming(cluster: Cluster, before_segment: int, nonce: str = "x1") -> LogAct
     return LogActor(cluster, LogTrimming(NAME, before_segment, nonce))
 
 
+def deleting(cluster: Cluster, nonce: str = "d1") -> LogActor:
+    return LogActor(cluster, LogDeleting(NAME, nonce, now_ms=7))
+
+
 def segments(cluster: Cluster) -> list[tuple[int, int]]:
-    """(segment number, ledger id) of the log."""
-    return [(segment.number, segment.ledger_id) for segment in cluster.logs[NAME][0].segments]
+    """(segment number, ledger id) of the log, from its pages and its head."""
+    head = cluster.logs[NAME][0]
+    paged = [segment for _, page in sorted(cluster.log_pages.items()) for segment in page]
+    first, listed = head.first_segment_number, head.first_listed_number
+    found = [*(each for each in paged if first <= each.number < listed), *head.segments]
+    assert [each.number for each in found] == list(range(first, head.next_segment_number)), "the log has a hole"
+    return [(segment.number, segment.ledger_id) for segment in found]

@@ -1,4 +1,4 @@
-"""Leaders that depose, roll and trim at once, in random schedules. Single rules: test_spec_logs.py."""
+"""Leaders that depose, roll, trim and delete at once, in random schedules. Single rules: test_spec_logs.py."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import random
 
 import pytest
 
-from replog.errors import FencedError, ReplogError
+from replog.errors import FencedError, LogNotFoundError, ReplogError
 from replog.protocol.chaining import LogRolling, WriteLog
 from replog.protocol.effects import SendAdd
 from replog.protocol.model import LedgerState
 from tests.protocol.driving import Cluster, Writer
-from tests.protocol.driving_logs import NAME, LogActor, rolling, segments, takeover, trimming
+from tests.protocol.driving_logs import NAME, LogActor, deleting, rolling, segments, takeover, trimming
 
 
 class Leader:
@@ -20,7 +20,7 @@ class Leader:
     def __init__(self, name: str, cluster: Cluster) -> None:
         self.name = name
         self.cluster = cluster
-        self.change: LogActor | None = takeover(cluster, name)
+        self.change: LogActor | None = takeover(cluster, name, 2)
         self.writers: list[Writer] = []  # the previous ledger's, until it is closed, and the current one's
         self.appended = 0
         self.confirmed: list[bytes] = []
@@ -132,48 +132,64 @@ def test_random_leaders(chunk: int) -> None:
     assert rolled > 0
 
 
-@pytest.mark.parametrize("seed", range(30))
-def test_random_trims_between_takeovers_and_rolls(seed: int) -> None:
-    """L3: whatever comes between, no ledger is deleted that is named, none is left that is not, numbers only grow."""
+def begun(cluster: Cluster, number: int, dice: random.Random) -> LogActor:
+    log = cluster.logs[NAME][0]
+    kind = dice.randrange(7)
+    if kind < 2 or log.is_deleted:
+        return takeover(cluster, f"t{number}", 2)
+    if kind < 5:
+        return rolling(cluster, f"r{number}")
+    if kind == 5:
+        return trimming(cluster, dice.randint(1, log.next_segment_number), f"x{number}")
+    return deleting(cluster, f"d{number}")
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_random_trims_and_deletions_between_takeovers_and_rolls(seed: int) -> None:
+    """L3: whatever comes between, no ledger is deleted that is named, none is left that is not, numbers only grow.
+
+    Pages hold two segments, and somebody is killed now and then: what that leaves behind is no ledger of the log."""
     dice = random.Random(seed)
     cluster = Cluster()
-    takeover(cluster, "first").run()
+    takeover(cluster, "first", 2).run()
     actors: list[LogActor] = []
-    highest = 1
-    for number in range(40):
-        idle = [actor for actor in actors if not actor.waiting]
-        if len(actors) - len(idle) < 3:
-            last = cluster.logs[NAME][0].segments[-1].number
-            kind = dice.randrange(3)
-            if kind == 0:
-                actors.append(takeover(cluster, f"t{number}"))
-            elif kind == 1:
-                actors.append(rolling(cluster, f"r{number}"))
-            else:
-                actors.append(trimming(cluster, dice.randint(1, last + 1), f"x{number}"))
+    killed = 0
+    numbers = {1: 1}  # which ledger a number ever meant
+    for number in range(120):
+        if sum(bool(actor.waiting) for actor in actors) < 3:
+            actors.append(begun(cluster, number, dice))
         actor = dice.choice(actors)
         if actor.waiting:
             if actor.find(WriteLog) and dice.random() < 0.3:
                 actor.write_loses_answer()
+            elif dice.random() < 0.02:
+                actors.remove(actor)
+                killed += 1
             else:
                 actor.deliver(type(actor.waiting[0]))
-        assert all(ledger_id in cluster.records for _, ledger_id in segments(cluster))
-        assert segments(cluster)[-1][0] >= highest
-        highest = segments(cluster)[-1][0]
+        for segment_number, ledger_id in segments(cluster):
+            assert ledger_id in cluster.records
+            assert numbers.setdefault(segment_number, ledger_id) == ledger_id  # L4
     for actor in actors:
         actor.run()
-        assert actor.changed is not None or isinstance(actor.error, FencedError)
-    assert {ledger_id for _, ledger_id in segments(cluster)} == set(cluster.records)
+        assert actor.changed is not None or isinstance(actor.error, FencedError | LogNotFoundError)
+    named = {ledger_id for _, ledger_id in segments(cluster)}
+    assert named <= set(cluster.records)
+    assert killed or named == set(cluster.records)
 
 
 def test_what_comes_after_the_end_changes_nothing() -> None:
     """A machine that is done, or was abandoned, leaves no effects."""
     cluster = Cluster()
     actor = takeover(cluster).run()
-    failed = takeover(cluster, "t2")
-    failed.machine.abandon(FencedError(1, "given up"))
-    failed.collect()
-    assert isinstance(failed.error, FencedError)
+    failed, trimmed, deleted = takeover(cluster, "t2"), trimming(cluster, 1).run(), deleting(cluster)
+    for given_up in (failed, deleted):
+        given_up.machine.abandon(FencedError(1, "given up"))
+        given_up.collect()
+        assert isinstance(given_up.error, FencedError)
+    for machine in (trimmed.machine, deleted.machine):
+        machine.segments_dropped((1,))
+        assert machine.take_effects() == []
     for machine in (actor.machine, failed.machine):
         machine.ledger_created(9)
         machine.ledger_recovered(1)
@@ -181,6 +197,7 @@ def test_what_comes_after_the_end_changes_nothing() -> None:
         machine.log_conflict()
         machine.log_uncertain()
         machine.log_written(9)
+        machine.page_written(0)
         machine.log_read(*cluster.logs[NAME])
         machine.abandon(FencedError(1, "again"))
         assert machine.take_effects() == []

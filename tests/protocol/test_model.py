@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from replog.errors import PositionError
 from replog.protocol.digest import DigestType
-from replog.protocol.model import Fragment, LedgerMetadata, LedgerState, LogMetadata, Position
+from replog.protocol.model import Fragment, LedgerMetadata, LedgerState, LogMetadata, Position, Segment
 from replog.protocol.quorum import Quorum
 
 
@@ -48,23 +48,52 @@ def test_closing_drops_fragments_without_entries_but_never_the_first(last_entry_
     assert (closed.state, closed.last_entry_id) == (LedgerState.CLOSED, last_entry_id)
 
 
-@given(st.lists(st.integers(0, 12), max_size=12))
-def test_segment_numbers_grow_whatever_is_trimmed(trims: list[int]) -> None:
-    """L3: add, trim, add, trim ...: numbers are never reused, and the last segment always stays."""
-    log = LogMetadata("log")
-    seen: set[int] = set()
-    for ledger_id, before in enumerate(trims):
-        log = log.with_ledger(ledger_id, 0)
-        assert log.segments[-1].number not in seen
-        assert log.segments[-1].number == max(seen, default=0) + 1
-        seen.add(log.segments[-1].number)
-        trimmed = log.trimmed_before(before)
-        assert trimmed.segments[-1] == log.segments[-1]
-        assert all(each.number >= before for each in trimmed.segments[:-1])
-        assert [each for each in log.segments if each.number >= before or each == log.segments[-1]] == list(
-            trimmed.segments
-        )
-        log = trimmed
+@given(st.integers(2, 5), st.lists(st.tuples(st.integers(1, 13), st.none() | st.integers(0, 60)), max_size=30))
+def test_segment_numbers_grow_whatever_is_trimmed(size: int, changes: list[tuple[int, int | None]]) -> None:
+    """L3: add, trim, add ...: numbers are never reused, the last segment always stays, and each stands in the head or in
+    its page, which is written once."""
+    log, pages = LogMetadata("log", page_segments=size), dict[int, tuple[Segment, ...]]()
+    truth: list[Segment] = []
+    for count, before in changes:
+        left, log = log.split()
+        assert not pages.keys() & {page.number for page in left}
+        pages |= {page.number: page.segments for page in left}
+        assert len(log.segments) < 2 * size
+        assert len(log.segments) >= min(size, len(truth))
+        assert log.segments[-2:] == tuple(truth[-2:])
+        log = log.with_ledgers(range(count), 0)
+        truth += log.segments[-count:]
+        if before is not None:
+            log = log.trimmed_before(before)
+            truth = [each for each in truth if each.number >= before] or truth[-1:]
+        assert log.faults() == []
+        assert log.segment_count == len(truth)
+        assert all(log.listed(each.number) == each or each in pages[log.page_of(each.number)] for each in truth)
+        assert log.segments == tuple(each for each in truth if each.number >= log.first_listed_number)
+        assert [each.number for each in truth] == list(range(log.first_segment_number, log.next_segment_number))
+    assert log.listed(log.next_segment_number) is log.listed(log.first_listed_number - 1) is None
+
+
+def test_a_long_list_leaves_several_pages_at_once() -> None:
+    """What a record of format 1 becomes: full pages, and the rest, of which the last two are a takeover's to recover."""
+    log = LogMetadata("log").with_ledgers(range(1234), 0).trimmed_before(250)
+    pages, head = log.split()
+    assert [(page.number, page.segments[0].number, len(page.segments)) for page in pages] == [
+        (2, 250, 50),
+        *((number, 100 * number, 100) for number in range(3, 11)),
+    ]
+    assert (head.first_segment_number, head.segments[0].number, len(head.segments)) == (250, 1100, 135)
+    assert head.faults() == []
+    assert head.split() == ((), head)
+
+
+def test_a_deleted_log_keeps_its_numbers() -> None:
+    log = LogMetadata("log").with_ledgers(range(7), 1)
+    deleted = log.deleted(0)
+    assert (deleted.is_deleted, deleted.segments, deleted.segment_count, deleted.deletions) == (True, (), 0, 1)
+    assert deleted.faults() == []
+    assert deleted.with_ledger(9, 2).segments == (Segment(8, 9, 2),)
+    assert not log.is_deleted
 
 
 @given(st.text(max_size=12) | st.from_regex(r"\d{1,25}:\d{1,25}", fullmatch=True))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from replog.errors import FencedError, LedgerNotFoundError, LogNotFoundError, PositionError, RecoveryUndecidedError
-from replog.protocol.chaining import CreateLedger, DeleteLedger, ReadLog, RecoverLedger, WriteLog
+from replog.protocol.chaining import CreateLedger, DeleteLedger, DropSegments, ReadLog, RecoverLedger, WriteLog
 from replog.protocol.effects import SendAdd
 from replog.protocol.model import LedgerState, LogMetadata, Position
 from tests.protocol.driving import Cluster, Writer
@@ -236,10 +236,11 @@ def test_l3_the_list_changes_first_and_the_ledgers_are_deleted_after() -> None:
     trim = trimming(cluster, before_segment=3)
     trim.run_until(WriteLog)
     trim.write_loses_answer()
-    assert not trim.find(DeleteLedger)
+    assert not trim.find(DropSegments)
     trim.deliver(ReadLog)
-    assert [effect.ledger_id for effect in trim.find(DeleteLedger)] == [1, 2]
+    assert [(effect.first, effect.end) for effect in trim.find(DropSegments)] == [(1, 3)]
     trim.run()
+    assert trim.machine.dropped == (1, 2)
     assert segments(cluster) == [(3, 3)]
     assert set(cluster.records) == {3}
 

@@ -13,7 +13,7 @@ from replog.blocking.readers import LedgerReader, LogReader
 from replog.blocking.writers import LedgerWriter, LogWriter
 from replog.config import BookieOptions, ClientOptions
 from replog.protocol.digest import DigestType
-from replog.protocol.model import LedgerMetadata, LogMetadata, Position
+from replog.protocol.model import LedgerMetadata, LogMetadata, Position, Segment
 from replog.protocol.quorum import Quorum
 from replog.registry import Registry
 
@@ -131,7 +131,7 @@ class Client:
         with self._portal.opened(lambda: context(name, after=after, follow=follow, password=password)) as reader:
             yield LogReader(self._portal, reader, timeout_s)
 
-    def trim_log(self, name: str, *, before: Position | str) -> Position | None:
+    def trim_log(self, name: str, *, before: Position | str) -> Position:
         """Drops the ledgers of a log that lie wholly before the position (L3); returns where the log begins now. The last
         ledger always stays: `roll` first, to be able to drop it. Raises `LogNotFoundError`, `PositionError`."""
         return self._portal.call(self._client.trim_log, name, before=before)
@@ -145,8 +145,14 @@ class Client:
         return self._portal.call(self._client.logs)
 
     def log_metadata(self, name: str) -> LogMetadata:
-        """A log's record as it is now: which ledgers it is made of. Raises `LogNotFoundError`."""
+        """A log's record as it is now: its numbers, and its last segments, at least the last two. Raises
+        `LogNotFoundError`."""
         return self._portal.call(self._client.log_metadata, name)
+
+    def log_segments(self, name: str, *, first: int = 1, end: int | None = None) -> list[Segment]:
+        """The segments of a log, in order: which ledgers it is made of; those numbered from `first` to before `end`, if given.
+        Numbers that were trimmed away, or are not there yet, are left out. Raises `LogNotFoundError`, `MetastoreError`."""
+        return self._portal.call(self._client.log_segments, name, first=first, end=end)
 
     # -- looking ----------------------------------------------------------------------------------------------------
 

@@ -13,11 +13,11 @@ import trio
 from replog.client.entries import Batches, EntryBatch
 from replog.client.ledgers import Ledgers
 from replog.client.reader import LedgerScan
-from replog.errors import EntryNotFoundError, LedgerNotFoundError, LogNotFoundError, PositionError, TrimmedError
+from replog.errors import EntryNotFoundError, LedgerNotFoundError, PositionError, TrimmedError
 from replog.log.records import LogRecords
 from replog.metadata import ledger_key_path, log_key_path
 from replog.nursery import open_service_nursery
-from replog.protocol.model import LedgerState, LogMetadata, Position, Segment
+from replog.protocol.model import LedgerState, LogMetadata, LogPage, Position, Segment
 
 # How long a ledger that isn't the last may still be open, before a reader that doesn't follow ends there.
 _CLOSING_S = 5.0
@@ -106,6 +106,7 @@ class LogReader(trio.abc.ReceiveChannel[Record]):
         self._follow = follow
         self._metadata: LogMetadata | None = None
         self._version = -1
+        self._page: LogPage | None = None  # the last one that was read
         self._segment: Segment | None = None
         self._scan: LedgerScan | None = None
         self._iterator: Iterator[Record] = iter(())
@@ -115,25 +116,21 @@ class LogReader(trio.abc.ReceiveChannel[Record]):
 
     async def start(self) -> None:
         """Finds where to begin. Raises `LogNotFoundError`, `TrimmedError`, `PositionError`, `MetastoreError`."""
-        if self._follow:
-            await self._wait_for_log()
-        metadata = await self._reread()
+        metadata = await (self._wait_for_log() if self._follow else self._reread())
         if self._position is None:
             return
         if not 1 <= self._position.segment < metadata.next_segment_number:
             problem = f"{self._position} is no position of log {self.name!r}: its last segment is "
             raise PositionError(f"{problem}{metadata.next_segment_number - 1}")
-        if metadata.segments and self._position.segment < metadata.segments[0].number:
-            raise self._trimmed(self._position)
-        await self._open(next(each for each in metadata.segments if each.number >= self._position.segment))
+        await self._open(await self._find(metadata, self._position.segment, self._position))
 
-    async def _wait_for_log(self) -> None:
+    async def _wait_for_log(self) -> LogMetadata:
         while True:
-            try:
-                await self._records.get(self.name)
-                return
-            except LogNotFoundError:
-                await self._ledgers.records.metastore.wait_changed(log_key_path(self.name), None)
+            metadata, version = await self._records.head(self.name)
+            if metadata is not None and version is not None and not metadata.is_deleted:
+                self._metadata, self._version = metadata, version
+                return metadata
+            await self._ledgers.records.metastore.wait_changed(log_key_path(self.name), version)
 
     # -- reading --------------------------------------------------------------------------------------------------
 
@@ -211,7 +208,7 @@ class LogReader(trio.abc.ReceiveChannel[Record]):
             await self._wait_for_news(scan)
             return True
         log = await self._reread()
-        if segment == log.segments[-1] or self._waited_for_closing:
+        if segment.number == log.next_segment_number - 1 or self._waited_for_closing:
             if self._asked_again:
                 return False  # else a busy writer would keep this reader for ever
             self._asked_again = True
@@ -262,17 +259,35 @@ class LogReader(trio.abc.ReceiveChannel[Record]):
     async def _open_next(self) -> bool:
         """Opens the ledger after the last one read. False if there is none, and it doesn't follow."""
         while True:
-            metadata, version = await self._reread(), self._version
-            done = self._segment.number if self._segment is not None else -1
-            following = [segment for segment in metadata.segments if segment.number > done]
-            if following:
-                if self._segment is not None and following[0].number != done + 1:
-                    raise self._trimmed(Position(done + 1, 0))
-                await self._open(following[0])
+            metadata = self._metadata
+            done = self._segment.number if self._segment is not None else None
+            if metadata is None or done is None or done + 1 >= metadata.next_segment_number:
+                metadata = await self._reread()
+            wanted = metadata.first_segment_number if done is None else done + 1
+            if wanted < metadata.next_segment_number:
+                await self._open(await self._find(metadata, wanted, Position(wanted, 0)))
                 return True
             if not self._follow:
                 return False
-            await self._ledgers.records.metastore.wait_changed(log_key_path(self.name), version)
+            await self._ledgers.records.metastore.wait_changed(log_key_path(self.name), self._version)
+
+    async def _find(self, metadata: LogMetadata, number: int, position: Position) -> Segment:
+        """The segment with this number, which is below the next one: from the head, or from its page, of which one is kept.
+        Raises `TrimmedError` for `position`."""
+        while number >= metadata.first_segment_number:
+            found = metadata.listed(number)
+            if found is not None:
+                return found
+            page_number = metadata.page_of(number)
+            if self._page is None or self._page.number != page_number:
+                self._page = await self._records.page(self.name, page_number)
+            for segment in () if self._page is None else self._page.segments:
+                if segment.number == number:
+                    return segment
+            self._page = None
+            await self._records.after_missing(metadata, number)
+            metadata = await self._reread()
+        raise self._trimmed(position)
 
     async def _open(self, segment: Segment) -> None:
         first = 0
@@ -294,18 +309,25 @@ class LogReader(trio.abc.ReceiveChannel[Record]):
     async def _explain_missing(self, segment: Segment) -> None:
         """Raises `TrimmedError` if the segment's ledger is gone because the log was trimmed."""
         metadata = await self._reread()
-        if segment not in metadata.segments:
+        if segment.number < metadata.first_segment_number:
             raise self._trimmed(Position(segment.number, 0))
 
-    def _trimmed(self, position: Position) -> TrimmedError:
-        assert self._metadata is not None
-        available = Position(self._metadata.segments[0].number, 0) if self._metadata.segments else None
+    def _trimmed(self, position: Position, log: LogMetadata | None = None) -> TrimmedError:
+        log = log or self._metadata
+        assert log is not None
+        available = Position(log.first_segment_number, 0)
         problem = f"{position} was trimmed away; the log begins at {available}: read from there (without `after`)"
         return TrimmedError(self.name, problem, available)
 
     async def _reread(self) -> LogMetadata:
-        self._metadata, self._version = await self._records.get(self.name)
-        return self._metadata
+        """The log's record as it is now. Raises `LogNotFoundError` if the log was deleted; `TrimmedError` if it was, and
+        somebody has begun it anew: what is read is never the one log and then the other."""
+        log, version = await self._records.get(self.name)
+        if self._metadata is not None and log.deletions != self._metadata.deletions:
+            done = self._metadata.first_segment_number if self._segment is None else self._segment.number
+            raise self._trimmed(Position(done, 0), log)
+        self._metadata, self._version = log, version
+        return log
 
     # -- ending -----------------------------------------------------------------------------------------------------
 

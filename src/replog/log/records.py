@@ -6,22 +6,34 @@ from collections.abc import Awaitable, Callable
 
 import trio
 
+from replog.abc import Versioned
 from replog.client.ledgers import Ledgers
 from replog.errors import (
     KeyExistsError,
     KeyNotFoundError,
     LedgerNotFoundError,
     LogNotFoundError,
+    MetastoreCorruptError,
     MetastoreError,
     MetastoreUncertainError,
     ReplogError,
     VersionConflictError,
 )
-from replog.metadata import decode_log, encode_log, log_key_path
+from replog.metadata import (
+    decode_log,
+    decode_log_page,
+    encode_log,
+    encode_log_page,
+    list_log_pages,
+    log_key_path,
+    log_page_key_path,
+)
 from replog.protocol.chaining import (
     CreateLedger,
     DeleteLedger,
+    DropSegments,
     LogChanged,
+    LogDeleting,
     LogEffect,
     LogFailed,
     LogRolling,
@@ -30,36 +42,90 @@ from replog.protocol.chaining import (
     ReadLog,
     RecoverLedger,
     WriteLog,
+    WritePage,
 )
-from replog.protocol.model import LogMetadata
+from replog.protocol.model import PAGE_SEGMENTS, LogMetadata, LogPage, Segment
 
-LogMachine = LogTakeover | LogRolling | LogTrimming
+LogMachine = LogTakeover | LogRolling | LogTrimming | LogDeleting
 
 
 class LogRecords:
     """The logs' part of a metastore."""
 
-    def __init__(self, ledgers: Ledgers) -> None:
+    def __init__(self, ledgers: Ledgers, page_segments: int = PAGE_SEGMENTS) -> None:
+        self.page_segments = page_segments  # of logs that are made
         self._ledgers = ledgers
         self._records = ledgers.records
 
     async def get(self, name: str) -> tuple[LogMetadata, int]:
-        """A log's record and its version. Raises `LogNotFoundError`, `MetastoreError`, `ConfigError` for a bad name."""
-        key = log_key_path(name)
-        try:
-            found = await self._records.persist(f"reading log {name!r}", lambda: self._records.metastore.get(key))
-        except KeyNotFoundError as error:
-            raise LogNotFoundError(name, "there is no such log: open it for writing once, to create it") from error
-        except MetastoreUncertainError as error:  # nothing was changed by a read
-            raise MetastoreError(f"reading log {name!r}: {error}") from error
-        return decode_log(key, found.value), found.version
+        """A log's record and its version. Raises `LogNotFoundError`, also for a log that was deleted, `MetastoreError`,
+        `ConfigError` for a bad name."""
+        metadata, version = await self.head(name)
+        if metadata is None:
+            raise LogNotFoundError(name, "there is no such log: open it for writing once, to create it")
+        if metadata.is_deleted:
+            raise LogNotFoundError(name, "it was deleted: open it for writing, to begin it anew")
+        assert version is not None
+        return metadata, version
 
-    async def delete(self, name: str, expected: int) -> None:
-        """Deletes a log's record if it has this version. Raises as the metastore does."""
-        key = log_key_path(name)
-        await self._records.persist(
-            f"deleting log {name!r}", lambda: self._records.metastore.delete(key, expected=expected)
-        )
+    async def head(self, name: str) -> tuple[LogMetadata | None, int | None]:
+        """What stands for the log, also what a deleted one left behind, and its version; None if there is nothing."""
+        found = await self._read(f"log {name!r}", log_key_path(name))
+        return (None, None) if found is None else (decode_log(log_key_path(name), found.value), found.version)
+
+    async def page(self, name: str, page_number: int) -> LogPage | None:
+        """A page of a log; None if it was not written, or is gone because all its segments were trimmed.
+        Raises `MetastoreError`."""
+        key = log_page_key_path(name, page_number)
+        found = await self._read(f"page {page_number} of log {name!r}", key)
+        return None if found is None else decode_log_page(key, found.value)
+
+    async def _read(self, what: str, key: str) -> Versioned | None:
+        try:
+            return await self._records.persist(f"reading {what}", lambda: self._records.metastore.get(key))
+        except KeyNotFoundError:
+            return None
+        except MetastoreUncertainError as error:  # nothing was changed by a read
+            raise MetastoreError(f"reading {what}: {error}") from error
+
+    async def page_numbers(self, name: str) -> list[int]:
+        """The numbers of the pages that a log has, ascending; also such as nothing refers to any more."""
+        what = f"listing the pages of log {name!r}"
+        try:
+            return await self._records.persist(what, lambda: list_log_pages(self._records.metastore, name))
+        except MetastoreUncertainError as error:
+            raise MetastoreError(f"{what}: {error}") from error
+
+    async def segments(self, name: str, first: int = 1, end: int | None = None) -> list[Segment]:
+        """The segments of a log that are numbered from `first` to before `end`, in order; those that are trimmed meanwhile
+        may be in or not. One read, and one for each page. Raises as `get`; `MetastoreCorruptError` if a page is missing."""
+        head, _ = await self.get(name)
+        found: list[Segment] = []
+        while True:
+            start = max(head.first_segment_number, first, found[-1].number + 1 if found else 0)
+            stop = head.next_segment_number if end is None else min(end, head.next_segment_number)
+            if start >= min(stop, head.first_listed_number):
+                return [*found, *(each for each in head.segments if start <= each.number < stop)]
+            page = await self.page(name, head.page_of(start))
+            more = [] if page is None else [each for each in page.segments if start <= each.number < stop]
+            if more[:1] and more[0].number == start:
+                found += more
+                continue
+            head = await self.after_missing(head, start)
+            if start < head.first_segment_number:
+                found = []  # else there would be a gap
+
+    async def after_missing(self, head: LogMetadata, segment_number: int) -> LogMetadata:
+        """The record as it is now, after a segment was not found in its page: then it must have been trimmed meanwhile.
+        Raises `MetastoreCorruptError` if it was not."""
+        now, _ = await self.get(head.name)
+        if now.deletions == head.deletions and segment_number >= now.first_segment_number:
+            key = log_page_key_path(head.name, head.page_of(segment_number))
+            problem = f"segment {segment_number} of log {head.name!r} stands nowhere: not in the log's record, nor in its page"
+            raise MetastoreCorruptError(f"{problem}, key {key!r}; restore that from a backup of the metastore")
+        return now
+
+    # -- changing -----------------------------------------------------------------------------------------------------
 
     async def drive(
         self, machine: LogMachine, create_ledger: Callable[[], Awaitable[int]], password: bytes
@@ -90,14 +156,13 @@ class LogRecords:
         doubts: list[float],
     ) -> None:
         if isinstance(effect, ReadLog):
-            try:
-                machine.log_read(*await self.get(effect.name))
-            except LogNotFoundError:
-                machine.log_read(None, None)
+            machine.log_read(*await self.head(effect.name))
+        elif isinstance(effect, WritePage):
+            await self._write_page(effect, machine)
         elif isinstance(effect, WriteLog):
             await self._write(effect, machine, doubts)
         elif isinstance(effect, RecoverLedger):
-            assert isinstance(machine, LogTakeover)
+            assert isinstance(machine, LogTakeover | LogDeleting)
             try:
                 await self._ledgers.recover(effect.ledger_id, password)
             except LedgerNotFoundError:
@@ -105,10 +170,13 @@ class LogRecords:
             else:
                 machine.ledger_recovered(effect.ledger_id)
         elif isinstance(effect, CreateLedger):
-            assert not isinstance(machine, LogTrimming)
+            assert isinstance(machine, LogTakeover | LogRolling)
             machine.ledger_created(await create_ledger())
         elif isinstance(effect, DeleteLedger):
-            await self._ledgers.delete(effect.ledger_id)
+            await self._give_back(effect)
+        elif isinstance(effect, DropSegments):
+            assert isinstance(machine, LogTrimming | LogDeleting)
+            machine.segments_dropped(await self._drop(effect))
 
     async def _write(self, effect: WriteLog, machine: LogMachine, doubts: list[float]) -> None:
         key, value = log_key_path(effect.metadata.name), encode_log(effect.metadata)
@@ -126,3 +194,71 @@ class LogRecords:
             machine.log_uncertain()
         else:
             machine.log_written(version)
+
+    async def _write_page(self, effect: WritePage, machine: LogMachine) -> None:
+        """Creates a page. One that exists has the same segments: numbers are never reused, and only what a record named is
+        written to pages. It may lack some that were trimmed; then the record is not what the machine knows any more."""
+        name, number, wanted = effect.page.log_name, effect.page.number, effect.page.segments
+        key, value = log_page_key_path(name, number), encode_log_page(effect.page)
+        deadline = trio.current_time() + self._records.timeout_s
+        while True:
+            try:
+                await self._records.persist(f"creating {key}", lambda: self._records.metastore.create(key, value))
+                break
+            except MetastoreUncertainError as error:
+                await self._records.pause(deadline, error)  # else again: that it exists now is as good
+            except KeyExistsError:
+                found = await self.page(name, number)
+                if found is not None and set(wanted) <= set(found.segments):
+                    break
+                _, version = await self.head(name)
+                if found is None or version != effect.head_version:
+                    machine.log_conflict()
+                    return
+                raise MetastoreCorruptError(
+                    f"key {key!r}: the page does not name the segments {wanted[0].number} to {wanted[-1].number} as the "
+                    f"record of log {name!r} does, which was not changed; restore the page from a backup of the metastore"
+                ) from None
+        machine.page_written(number)
+
+    async def _give_back(self, effect: DeleteLedger) -> None:
+        if effect.page_number is not None:
+            page = await self.page(effect.log_name, effect.page_number)
+            if page is not None and any(segment.ledger_id == effect.ledger_id for segment in page.segments):
+                return  # it did not lose: the log names it
+        await self._ledgers.delete(effect.ledger_id)
+
+    async def _drop(self, effect: DropSegments) -> tuple[int, ...]:
+        """Returns the ledgers that were deleted, in the order of their segments; some may have been deleted before."""
+        name, size = effect.log_name, effect.page_segments
+        emptied: list[int] = []
+        if effect.first // size < effect.end // size or effect.first == effect.end:
+            emptied = [number for number in await self.page_numbers(name) if (number + 1) * size <= effect.end]
+        known = {segment.number: segment.ledger_id for segment in effect.known}
+        start = max(effect.first, effect.end - effect.end % size)  # of those in a page that stays, or was never written
+        if any(number not in known for number in range(start, effect.end)):
+            page = await self.page(name, effect.end // size)
+            found = () if page is None else page.segments
+            known.update((each.number, each.ledger_id) for each in found if start <= each.number < effect.end)
+        for ledger_id in known.values():
+            await self._ledgers.delete(ledger_id)
+        for number in emptied:
+            page = await self.page(name, number)
+            found = () if page is None else page.segments
+            for segment in found:  # all of them: an earlier trim may have failed to delete some
+                if segment.number not in known:
+                    await self._ledgers.delete(segment.ledger_id)
+                    known[segment.number] = segment.ledger_id
+            await self._delete_page(name, number)
+        return tuple(known[segment_number] for segment_number in sorted(known))
+
+    async def _delete_page(self, name: str, page_number: int) -> None:
+        key = log_page_key_path(name, page_number)
+        deadline = trio.current_time() + self._records.timeout_s
+        while True:
+            try:
+                return await self._records.persist(f"deleting {key}", lambda: self._records.metastore.delete(key))
+            except KeyNotFoundError:
+                return None
+            except MetastoreUncertainError as error:
+                await self._records.pause(deadline, error)  # else again: deleting twice is deleting once

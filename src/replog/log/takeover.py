@@ -43,7 +43,7 @@ async def take_over(
         created.append(await create_writer())
         return created[-1].ledger_id
 
-    machine = LogTakeover(name, ledgers.chance.token(), ledgers.chance.time_ms())
+    machine = LogTakeover(name, ledgers.chance.token(), ledgers.chance.time_ms(), records.page_segments)
     machine.start()
     writer: LedgerWriter | None = None
     try:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import attrs
@@ -19,6 +19,8 @@ from replog.protocol.quorum import Quorum
 
 NO_ENTRY = -1  # the last entry of an empty ledger, and the last add confirmed before the first (R8)
 WRITER_TERM = 1  # of the client that created a bounded ledger (T2)
+PAGE_SEGMENTS = 100  # of a new log; one that exists keeps what its record says
+PAGE_SEGMENTS_MIN = 2  # so that the head names the last two ledgers whatever leaves it: a takeover recovers those (L1)
 RECOVERY_TERM = 2  # of everybody who recovers it: concurrent recoveries don't fence each other (T2)
 
 
@@ -85,7 +87,7 @@ class LedgerMetadata:
 
 @attrs.frozen
 class Segment:
-    """A ledger's place in a log. Numbers grow and are never reused (L3); ledger ids need not grow."""
+    """A ledger's place in a log. Numbers grow by one and are never reused (L3); ledger ids need not grow."""
 
     number: int
     ledger_id: int
@@ -93,25 +95,122 @@ class Segment:
 
 
 @attrs.frozen
+class LogPage:
+    """The segments of a log that are numbered from `number * page_segments` to before `(number + 1) * page_segments`.
+
+    Never changed once it is written. Segments that were trimmed before that may be missing; those that the log's record
+    counts as its own never are."""
+
+    log_name: str
+    number: int
+    segments: tuple[Segment, ...]
+
+
+@attrs.frozen
 class LogMetadata:
-    """One log: the list of its ledgers. `token` as in `LedgerMetadata`."""
+    """One log: its *head*. It names the last segments; those before them stand in pages. `token` as in `LedgerMetadata`.
+
+    The log's segments are all numbers from `first_segment_number` to before `next_segment_number`. One that is below the
+    first in `segments` stands in the page `page_of(number)`. The last two always stand here, if there are two. A log that
+    was deleted has no segments, and keeps its numbers: the next one of that name goes on with them, so that no position
+    ever means another record (L4)."""
 
     name: str
     segments: tuple[Segment, ...] = ()
+    first_segment_number: int = 1
     next_segment_number: int = 1
+    page_segments: int = PAGE_SEGMENTS
     token: str = ""
     created_at_ms: int = 0
+    deleted_at_ms: int = 0
+    deletions: int = 0
     custom: Mapping[str, str] = attrs.field(factory=dict)
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether this is what a deleted log leaves behind."""
+        return self.deleted_at_ms != 0
+
+    @property
+    def segment_count(self) -> int:
+        """How many segments the log has, in pages and here."""
+        return self.next_segment_number - self.first_segment_number
+
+    @property
+    def first_listed_number(self) -> int:
+        """The lowest segment number that stands here; all below it stand in pages."""
+        return self.segments[0].number if self.segments else self.next_segment_number
+
+    def page_of(self, segment_number: int) -> int:
+        """The page where this segment belongs once it has left the head."""
+        return segment_number // self.page_segments
+
+    def listed(self, segment_number: int) -> Segment | None:
+        """The segment with this number, if it stands here."""
+        place = segment_number - self.first_listed_number
+        return self.segments[place] if 0 <= place < len(self.segments) else None
 
     def with_ledger(self, ledger_id: int, created_at_ms: int) -> LogMetadata:
         """The same with this ledger as its last segment."""
-        segment = Segment(self.next_segment_number, ledger_id, created_at_ms)
-        return attrs.evolve(self, segments=(*self.segments, segment), next_segment_number=self.next_segment_number + 1)
+        return self.with_ledgers([ledger_id], created_at_ms)
+
+    def with_ledgers(self, ledger_ids: Sequence[int], created_at_ms: int) -> LogMetadata:
+        """The same with these ledgers as its last segments, in this order. All stand in the head until the next change."""
+        first = self.next_segment_number
+        added = tuple(Segment(number, ledger_id, created_at_ms) for number, ledger_id in enumerate(ledger_ids, first))
+        return attrs.evolve(self, segments=(*self.segments, *added), next_segment_number=first + len(added))
+
+    def split(self) -> tuple[tuple[LogPage, ...], LogMetadata]:
+        """The pages that are complete and may leave the head, and the head without them: it keeps `page_segments` segments
+        or more, and less than twice as many.
+
+        Only of a record that is true: a page is written before the CAS that leaves it out, and never changed. What it
+        names must be the log's whatever becomes of that CAS; so nothing is added or trimmed before the split."""
+        size = self.page_segments
+        numbers = range(self.page_of(self.first_listed_number), self.next_segment_number // size - 1)
+        pages = tuple(
+            LogPage(self.name, number, tuple(each for each in self.segments if each.number // size == number))
+            for number in numbers
+        )
+        kept = tuple(each for each in self.segments if each.number // size not in numbers)
+        return pages, attrs.evolve(self, segments=kept)
 
     def trimmed_before(self, segment_number: int) -> LogMetadata:
         """The same without the segments below this number. The last segment always stays."""
-        kept = tuple(segment for segment in self.segments[:-1] if segment.number >= segment_number)
-        return attrs.evolve(self, segments=(*kept, *self.segments[-1:]))
+        first = max(self.first_segment_number, min(segment_number, self.next_segment_number - 1))
+        kept = tuple(segment for segment in self.segments if segment.number >= first)
+        return attrs.evolve(self, segments=kept, first_segment_number=first)
+
+    def deleted(self, now_ms: int) -> LogMetadata:
+        """What stays of the log once it is deleted."""
+        return attrs.evolve(
+            self,
+            segments=(),
+            first_segment_number=self.next_segment_number,
+            deleted_at_ms=max(1, now_ms),
+            deletions=self.deletions + 1,
+        )
+
+    def faults(self) -> list[str]:
+        """What is impossible in it though every field is of its type."""
+        first, end, size = self.first_segment_number, self.next_segment_number, self.page_segments
+        if size < PAGE_SEGMENTS_MIN:
+            return [f"page_segments is {size}, and must be at least {PAGE_SEGMENTS_MIN}"]
+        numbers, listed = [segment.number for segment in self.segments], self.first_listed_number
+        faults = []
+        if not 1 <= first <= listed <= end or numbers != list(range(listed, end)):
+            faults.append(f"segments: the numbers {_shown(numbers)} are not the last of {first} to {end - 1} (L3)")
+        elif listed > first and listed % size:
+            faults.append(f"segments: those before {listed} can't stand in pages of {size}")
+        if self.is_deleted and (first != end or self.deletions < 1):
+            faults.append(f"deleted_at_ms is {self.deleted_at_ms}, of a log with {end - first} segments")
+        if not self.is_deleted and not numbers:
+            faults.append("segments: there are none, and the log is not deleted")
+        return faults
+
+
+def _shown(numbers: list[int]) -> str:
+    return str(numbers) if len(numbers) < 10 else f"[{numbers[0]}, ... {numbers[-1]}] ({len(numbers)})"
 
 
 _POSITION = re.compile(r"(\d{1,19}):(\d{1,19})", re.ASCII)

@@ -58,9 +58,8 @@ async def _list(connection: Connection, long: bool, for_programs: bool) -> None:
             if for_programs:
                 print_json_line("log", _head(metadata))
             else:
-                begins = metadata.segments[0].number if metadata.segments else None
-                where = None if begins is None else str(Position(begins, 0))
-                listing.add([name, len(metadata.segments), where, time_for_people(metadata.created_at_ms)])
+                begins_at = str(Position(metadata.first_segment_number, 0))
+                listing.add([name, metadata.segment_count, begins_at, time_for_people(metadata.created_at_ms)])
 
 
 async def _metadata(client: Client, name: str) -> LogMetadata | None:
@@ -71,12 +70,11 @@ async def _metadata(client: Client, name: str) -> LogMetadata | None:
 
 
 def _head(metadata: LogMetadata) -> dict[str, object]:
-    segments = metadata.segments
     return {
         "log": metadata.name,
         "created_at": time_of(metadata.created_at_ms),
-        "segment_count": len(segments),
-        "begins_at": str(Position(segments[0].number, 0)) if segments else None,
+        "segment_count": metadata.segment_count,
+        "begins_at": str(Position(metadata.first_segment_number, 0)),
         "next_segment": metadata.next_segment_number,
     }
 
@@ -102,6 +100,7 @@ async def _show(connection: Connection, name: str, sizes: bool, for_programs: bo
     password = connection.password()
     async with client_from(connection) as client:
         metadata = await client.log_metadata(name)
+        segments = await client.log_segments(name, end=metadata.next_segment_number)
 
         async def facts(segment: Segment) -> LedgerFacts | None:
             try:
@@ -109,7 +108,7 @@ async def _show(connection: Connection, name: str, sizes: bool, for_programs: bo
             except LedgerNotFoundError:
                 return None  # trimmed meanwhile, or deleted alone
 
-        found = [pair async for pair in concurrently(facts, metadata.segments)]
+        found = [pair async for pair in concurrently(facts, segments)]
     if for_programs:
         print_json({**_head(metadata), "segments": [_segment_as_json(*pair) for pair in found]})
     else:
@@ -191,20 +190,17 @@ def trim(
     position = Position.parse(before)
     dropped, begins_at = run(_trim, connection, name, position)
     if for_programs:
-        print_json(
-            {"log": name, "dropped_segments": dropped, "begins_at": None if begins_at is None else str(begins_at)}
-        )
+        print_json({"log": name, "dropped_segments": dropped, "begins_at": str(begins_at)})
     else:
         count = "1 segment" if dropped == 1 else f"{dropped or 'no'} segments"
         emit(f"log {name}: {count} dropped; it begins at {begins_at}\n")
 
 
-async def _trim(connection: Connection, name: str, before: Position) -> tuple[int, Position | None]:
+async def _trim(connection: Connection, name: str, before: Position) -> tuple[int, Position]:
     async with client_from(connection) as client:
         metadata = await client.log_metadata(name)
         begins_at = await client.trim_log(name, before=before)
-    first = metadata.next_segment_number if begins_at is None else begins_at.segment
-    return sum(segment.number < first for segment in metadata.segments), begins_at
+    return max(0, begins_at.segment - metadata.first_segment_number), begins_at
 
 
 @takes_connection

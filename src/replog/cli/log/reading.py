@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Annotated
 
 import trio
@@ -17,7 +18,7 @@ from replog.cli.streams import wait_output_closed, write_output
 from replog.errors import LedgerNotFoundError, LogNotFoundError, ReplogError
 from replog.log.reader import LogReader, RecordBatch
 from replog.nursery import open_service_nursery
-from replog.protocol.model import Position
+from replog.protocol.model import Position, Segment
 
 _GATHERED_BYTES = 256 << 10  # batches that are here already are written at once, up to so much
 
@@ -112,14 +113,18 @@ async def tail_start(client: Client, name: str, count: int, password: bytes) -> 
     """After which position a log has so many entries, as far as is known; None if it has no more from its beginning.
 
     Asks for the ends of as many ledgers as that takes, and reads no entry."""
-    for segment in reversed((await client.log_metadata(name)).segments):
-        try:
-            last = await last_entry_of(client, segment.ledger_id, password)
-        except LedgerNotFoundError:
-            return None  # trimmed meanwhile: it begins after this one
-        if count <= last + 1:
-            return Position(segment.number, last - count)  # -1: before the first entry
-        count -= last + 1
+    segments: Sequence[Segment] = (await client.log_metadata(name)).segments
+    while segments:
+        for segment in reversed(segments):
+            try:
+                last = await last_entry_of(client, segment.ledger_id, password)
+            except LedgerNotFoundError:
+                return None  # trimmed meanwhile: it begins after this one
+            if count <= last + 1:
+                return Position(segment.number, last - count)  # -1: before the first entry
+            count -= last + 1
+        end = segments[0].number
+        segments = await client.log_segments(name, first=end - len(segments), end=end) if end > 1 else ()
     return None
 
 

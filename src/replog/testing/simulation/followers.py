@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
-from replog.protocol.model import LogMetadata
+from replog.protocol.model import LogMetadata, LogPage, Segment
 from replog.testing.simulation.clients import Client
 from replog.testing.simulation.leaders import LOG_NAME
-from replog.testing.simulation.metastore import Outcome
+from replog.testing.simulation.metastore import Outcome, page_key
 from replog.testing.simulation.readers import ReaderShell
 
 _POLL = 120
@@ -32,14 +33,33 @@ class LogFollower:
     def _listed(self, outcome: Outcome, record: Any, version: int) -> None:
         if self.is_stopped:
             return
-        following = []
+        wanted = self.number + 1
         if outcome is Outcome.DONE:
             assert isinstance(record, LogMetadata)
-            following = [segment for segment in record.segments if segment.number > self.number]
-        if not following:
+            wanted = max(wanted, record.first_segment_number)
+        if outcome is not Outcome.DONE or wanted >= record.next_segment_number:
             self.client.after(_POLL, self.start)
             return
-        segment = following[0]
+        segment = record.listed(wanted)
+        if segment is not None:
+            self._read(segment)
+        else:
+            key = page_key(record.page_of(wanted))
+            self.client.metastore.get(self.client, key, partial(self._page_read, wanted))
+
+    def _page_read(self, wanted: int, outcome: Outcome, record: Any, version: int) -> None:
+        """Without the page, or without the segment in it, the log was trimmed: look again."""
+        if self.is_stopped:
+            return
+        found = record.segments if isinstance(record, LogPage) else ()
+        segment = next((each for each in found if each.number == wanted), None)
+        if segment is None:
+            self.client.after(_POLL, self.start)
+            return
+        self.world.count("follower read a page of the log")
+        self._read(segment)
+
+    def _read(self, segment: Segment) -> None:
         if self.number:
             self.world.count("follower crossed to the next ledger")
         self._oracle.follower_crosses(self.client.name, self.number, segment.number)

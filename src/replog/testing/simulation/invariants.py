@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from replog.protocol.batch import Batch
 from replog.protocol.messages import AddRequest, FenceRequest, RecoveryReadRequest, Response, Status
-from replog.protocol.model import Fragment, LedgerMetadata, LedgerState, LogMetadata
+from replog.protocol.model import Fragment, LedgerMetadata, LedgerState, LogMetadata, LogPage, Segment
 from replog.testing.simulation.world import World
 
 if TYPE_CHECKING:
@@ -74,6 +74,8 @@ class Oracle:
         self.ledgers: dict[int, LedgerTruth] = {}
         self.bookies: Mapping[str, SimulatedBookie] = {}
         self.log: LogMetadata | None = None
+        self.pages: dict[int, LogPage] = {}  # of the log
+        self.list: tuple[Segment, ...] = ()  # all that the log has, in pages and in its head
         self.segments: dict[int, int] = {}  # of all times: segment number by ledger id
         self.highest_position = (-1, -1)
         self.served = (-1, "")  # the highest segment that a takeover served, and its leader
@@ -179,6 +181,9 @@ class Oracle:
             assert old is None or isinstance(old, LogMetadata)
             self._log_changed(old, new)
             return
+        if isinstance(new, LogPage):
+            self._page_written(new)
+            return
         assert isinstance(new, LedgerMetadata)
         truth = self.ledgers.get(new.ledger_id)
         self._check_fragments(new)
@@ -266,7 +271,7 @@ class Oracle:
         """A ledger's record was deleted: no log may name it (L3)."""
         truth = self.ledgers[ledger_id]
         truth.deleted = True
-        if self.log is not None and any(segment.ledger_id == ledger_id for segment in self.log.segments):
+        if any(segment.ledger_id == ledger_id for segment in self.list):
             self.fail("L3", f"ledger {ledger_id} was deleted, and the log still names it")
         if ledger_id not in self.segments and truth.confirmed >= 0:
             self.fail("I2", f"ledger {ledger_id} has confirmed entries, and was deleted without having been in the log")
@@ -365,23 +370,60 @@ class Oracle:
     # -- the log -----------------------------------------------------------------------------------------------------
 
     def _log_changed(self, old: LogMetadata | None, new: LogMetadata) -> None:
-        self.log = new
-        numbers = [segment.number for segment in new.segments]
-        if numbers != sorted(set(numbers)) or (numbers and new.next_segment_number <= numbers[-1]):
-            self.fail("L3", f"segments {numbers}, next {new.next_segment_number}")
+        if new.faults():
+            self.fail("L3", f"the log's record: {'; '.join(new.faults())}")
+        before, self.log = self.list, new
+        self.list = after = tuple(
+            filter(None, map(self._named, range(new.first_segment_number, new.next_segment_number)))
+        )
+        if len(after) != new.segment_count:
+            listed = [segment.number for segment in after]
+            self.fail(
+                "L3", f"the log has {new.first_segment_number} to {new.next_segment_number - 1}, only {listed} stand"
+            )
         if old is not None:
-            kept = [segment for segment in old.segments if segment in new.segments]
-            added = [segment for segment in new.segments if segment not in old.segments]
-            if [*kept, *added] != list(new.segments) or kept != list(old.segments[len(old.segments) - len(kept) :]):
-                self.fail("L3", f"the log's list went from {old.segments} to {new.segments}")
+            kept = [segment for segment in before if segment in after]
+            added = [segment for segment in after if segment not in before]
+            if [*kept, *added] != list(after) or kept != list(before[len(before) - len(kept) :]):
+                self.fail("L3", f"the log's list went from {before} to {after}")
             if any(segment.number < old.next_segment_number for segment in added) or len(added) > 1:
                 self.fail("L3", f"segments {added} were added, the next number was {old.next_segment_number}")
-        for segment in new.segments:
+            if old.is_deleted and added:
+                self.world.count("log begun anew")
+        for segment in after:
             self.segments.setdefault(segment.ledger_id, segment.number)
-        for segment in new.segments[:-2]:
+        for segment in after[:-2]:
             state = self.ledgers[segment.ledger_id].record.state
             if state is not LedgerState.CLOSED:
                 self.fail("I11", f"segment {segment.number} is {state.value}, and is not one of the last two")
+
+    def _named(self, number: int) -> Segment | None:
+        """What a reader finds under this number: in the head, else in the page."""
+        assert self.log is not None
+        listed = self.log.listed(number)
+        if listed is not None:
+            return listed
+        page = self.pages.get(self.log.page_of(number))
+        return next((each for each in page.segments if each.number == number), None) if page is not None else None
+
+    def _page_written(self, page: LogPage) -> None:
+        if page.number in self.pages:
+            self.fail("L3", f"page {page.number} was written twice")
+        if any(self.segments.get(segment.ledger_id) != segment.number for segment in page.segments):
+            self.fail("L3", f"page {page.number} names {page.segments}, and the log never did")
+        self.pages[page.number] = page
+
+    def page_deleted(self, page: LogPage) -> None:
+        """A page was deleted: the log needs none of it (L3)."""
+        del self.pages[page.number]
+        assert self.log is not None
+        if any(self._named(segment.number) is None for segment in self.list):
+            self.fail("L3", f"page {page.number} was deleted, and the log needs it")
+
+    def page_lacks(self, expected: int, version: int) -> None:
+        """A page exists without some of what somebody wanted to write there: then the log was trimmed meanwhile."""
+        if expected == version:
+            self.fail("L3", "a page does not hold what the log's record says")
 
     def took_over(self, ledger_id: int, owner: str) -> None:
         """A takeover serves: it will append to this ledger. All before it is closed (L1)."""
@@ -398,9 +440,9 @@ class Oracle:
     def follower_crosses(self, reader: str, before: int, after: int) -> None:
         """A follower goes on in another segment: it read all before it that is not trimmed (L6, O3)."""
         assert self.log is not None
-        if any(before < segment.number < after for segment in self.log.segments):
+        if any(before < segment.number < after for segment in self.list):
             self.fail("L6", f"{reader} went from segment {before} to {after}, and there is another between")
-        if any(segment.number == before for segment in self.log.segments):
+        if any(segment.number == before for segment in self.list):
             ledger_id, read = self._progress[reader]
             if read != self.ledgers[ledger_id].last_entry_id:
                 self.fail("L6", f"{reader} left segment {before} at entry {read}")

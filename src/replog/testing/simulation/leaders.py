@@ -1,4 +1,4 @@
-"""The shells of a simulated log: a leader that takes over, appends, rolls and is deposed, and whoever trims.
+"""The shells of a simulated log: a leader that takes over, appends, rolls and is deposed, and whoever trims or deletes.
 
 The boundary at a roll: records for the new ledger wait until everything in the previous one is confirmed, and a next
 roll waits until that one is closed. Otherwise a crash could keep a later record and drop an earlier one (O4), or leave
@@ -14,7 +14,9 @@ from replog.errors import FencedError, LedgerNotFoundError, ReplogError, Takeove
 from replog.protocol.chaining import (
     CreateLedger,
     DeleteLedger,
+    DropSegments,
     LogChanged,
+    LogDeleting,
     LogEffect,
     LogFailed,
     LogRolling,
@@ -23,10 +25,12 @@ from replog.protocol.chaining import (
     ReadLog,
     RecoverLedger,
     WriteLog,
+    WritePage,
 )
 from replog.protocol.model import LedgerMetadata, LogMetadata
 from replog.testing.simulation.clients import Client, RecoveryShell, WriterShell, new_ledger
-from replog.testing.simulation.metastore import Outcome
+from replog.testing.simulation.dropping import Dropping
+from replog.testing.simulation.metastore import Outcome, page_key
 
 if TYPE_CHECKING:
     from replog.testing.simulation.log_cluster import LogCluster
@@ -34,7 +38,8 @@ if TYPE_CHECKING:
 LOG_NAME = "log"
 _RETRY = 150
 _RECOVERY_ATTEMPTS = 4
-LogMachine = LogTakeover | LogRolling | LogTrimming
+_PAGE_SEGMENTS = 2  # so that few rolls do what thousands do in life
+LogMachine = LogTakeover | LogRolling | LogTrimming | LogDeleting
 
 
 class LogShell:
@@ -59,6 +64,8 @@ class LogShell:
         metastore = self.client.metastore
         if isinstance(effect, ReadLog):
             metastore.get(self.client, LOG_NAME, partial(self._log_read, machine))
+        elif isinstance(effect, WritePage):
+            self._write_page(machine, effect)
         elif isinstance(effect, WriteLog):
             self.write_log(machine, effect)
         elif isinstance(effect, RecoverLedger):
@@ -66,7 +73,10 @@ class LogShell:
         elif isinstance(effect, CreateLedger):
             self._create(machine)
         elif isinstance(effect, DeleteLedger):
-            self._delete(effect.ledger_id)
+            self._give_back(effect)
+        elif isinstance(effect, DropSegments):
+            assert isinstance(machine, LogTrimming | LogDeleting)
+            Dropping(self.client, effect, partial(self._dropped, machine)).go_on()
         elif isinstance(effect, LogChanged):
             self.changed(machine, effect)
         else:
@@ -76,6 +86,45 @@ class LogShell:
         """Sends the CAS."""
         written = partial(self._log_written, machine)
         self.client.metastore.cas(self.client, LOG_NAME, effect.expected, effect.metadata, written)
+
+    def _write_page(self, machine: LogMachine, effect: WritePage) -> None:
+        key = page_key(effect.page.number)
+        self.client.metastore.cas(self.client, key, None, effect.page, partial(self._page_written, machine, effect))
+
+    def _page_written(
+        self, machine: LogMachine, effect: WritePage, outcome: Outcome, record: Any, version: int
+    ) -> None:
+        if outcome is Outcome.UNCERTAIN:
+            self.client.after(_RETRY, self._write_page, machine, effect)
+        elif outcome is Outcome.CONFLICT:
+            self.world.count("page of a log existed")
+            self._compare_page(machine, effect)
+        else:
+            self.world.count("page of a log written")
+            machine.page_written(effect.page.number)
+            self.pump(machine)
+
+    def _compare_page(self, machine: LogMachine, effect: WritePage) -> None:
+        key = page_key(effect.page.number)
+        self.client.metastore.get(self.client, key, partial(self._page_compared, machine, effect))
+
+    def _page_compared(
+        self, machine: LogMachine, effect: WritePage, outcome: Outcome, record: Any, version: int
+    ) -> None:
+        if outcome is Outcome.UNCERTAIN:
+            self.client.after(_RETRY, self._compare_page, machine, effect)
+            return
+        if outcome is Outcome.DONE and set(effect.page.segments) <= set(record.segments):
+            machine.page_written(effect.page.number)
+        else:  # the oracle sees to it that this is so only if the record has changed
+            self.world.count("page of a log was trimmed meanwhile")
+            self.cluster.oracle.page_lacks(effect.head_version, self.client.metastore.records[LOG_NAME][1])
+            machine.log_conflict()
+        self.pump(machine)
+
+    def _dropped(self, machine: LogTrimming | LogDeleting, ledger_ids: tuple[int, ...]) -> None:
+        machine.segments_dropped(ledger_ids)
+        self.pump(machine)
 
     def _log_read(self, machine: LogMachine, outcome: Outcome, record: Any, version: int) -> None:
         if outcome is Outcome.UNCERTAIN:
@@ -99,13 +148,14 @@ class LogShell:
         self.pump(machine)
 
     def _recover(self, machine: LogMachine, ledger_id: int) -> None:
-        assert isinstance(machine, LogTakeover)
+        assert isinstance(machine, LogTakeover | LogDeleting)
 
         def done(metadata: LedgerMetadata | None) -> None:
             if metadata is not None:
                 machine.ledger_recovered(ledger_id)
             elif shell.is_missing:
-                self.world.count("takeover met a ledger that was trimmed")
+                if isinstance(machine, LogTakeover):
+                    self.world.count("takeover met a ledger that was trimmed")
                 machine.ledger_missing(ledger_id)
             else:
                 machine.abandon(shell.error or TakeoverFailedError(LOG_NAME, "simulated"))
@@ -135,6 +185,20 @@ class LogShell:
         else:
             self.client.after(_RETRY, self._create, machine)  # what may have been created is garbage for ever
 
+    def _give_back(self, effect: DeleteLedger) -> None:
+        if effect.page_number is None:
+            self._delete(effect.ledger_id)
+            return
+        self.world.count("lost ledger looked up in a page")
+
+        def answered(outcome: Outcome, record: Any, version: int) -> None:
+            if outcome is Outcome.UNCERTAIN:
+                self.client.after(_RETRY, self._give_back, effect)
+            elif outcome is Outcome.MISSING or all(each.ledger_id != effect.ledger_id for each in record.segments):
+                self._delete(effect.ledger_id)
+
+        self.client.metastore.get(self.client, page_key(effect.page_number), answered)
+
     def _delete(self, ledger_id: int) -> None:
         def answered(outcome: Outcome, record: Any, version: int) -> None:
             if outcome is Outcome.UNCERTAIN:
@@ -151,13 +215,13 @@ class LogShell:
         raise NotImplementedError
 
 
-class TrimShell(LogShell):
-    """One trim."""
+class DroppingShell(LogShell):
+    """One trim or deletion."""
 
-    def __init__(self, client: Client, cluster: LogCluster, before_segment: int) -> None:
+    def __init__(self, client: Client, cluster: LogCluster, machine: LogTrimming | LogDeleting) -> None:
         super().__init__(client, cluster)
         self.is_done = False
-        self.machine = LogTrimming(LOG_NAME, before_segment, client.new_nonce())
+        self.machine = machine
 
     def start(self) -> None:
         """Begins."""
@@ -165,11 +229,13 @@ class TrimShell(LogShell):
         self.pump(self.machine)
 
     def changed(self, machine: LogMachine, effect: LogChanged) -> None:
-        """Trimmed."""
+        """Trimmed, or deleted."""
         self.is_done = True
+        if isinstance(machine, LogDeleting):
+            self.world.count("log deleted")
 
     def failed(self, machine: LogMachine, effect: LogFailed) -> None:
-        """There was nothing to trim."""
+        """There was nothing to trim or to delete, or a ledger could not be recovered."""
         self.is_done = True
 
 
@@ -194,7 +260,7 @@ class LeaderShell(LogShell):
 
     def start(self) -> None:
         """Takes over."""
-        machine = LogTakeover(LOG_NAME, self.client.new_nonce(), self.world.now)
+        machine = LogTakeover(LOG_NAME, self.client.new_nonce(), self.world.now, _PAGE_SEGMENTS)
         machine.start()
         self.pump(machine)
 

@@ -1,12 +1,13 @@
-"""A simulated run of a log: leaders, followers, trims, and bookies that collect what was deleted."""
+"""A simulated run of a log: leaders, followers, trims, deletions, and bookies that collect what was deleted."""
 
 from __future__ import annotations
 
+from replog.protocol.chaining import LogDeleting, LogTrimming
 from replog.protocol.model import LedgerState
 from replog.testing.simulation.bookies import SimulatedBookie
 from replog.testing.simulation.cluster import Cluster
 from replog.testing.simulation.followers import LogFollower
-from replog.testing.simulation.leaders import LeaderShell, TrimShell
+from replog.testing.simulation.leaders import LOG_NAME, DroppingShell, LeaderShell
 from replog.testing.simulation.plan import Op, Plan
 
 _COLLECTIONS = 3
@@ -22,7 +23,7 @@ class LogCluster(Cluster):
         self.leaders: dict[str, LeaderShell] = {}  # by session
         self._current: dict[str, LeaderShell] = {}  # by client: its last session
         self._followers: dict[str, LogFollower] = {}
-        self._trims: list[TrimShell] = []
+        self._trims: list[DroppingShell] = []  # and deletions
         self._finale = 0
         self.oracle.on_deleted = self._deleted
 
@@ -66,7 +67,17 @@ class LogCluster(Cluster):
     def op_trim(self, op: Op) -> None:
         """Somebody trims: whole ledgers before the last one that has something confirmed, and as many more stay."""
         number, _ = self.oracle.highest_position
-        shell = TrimShell(self.client(op.node), self, number - int(op.arguments[0]))
+        client = self.client(op.node)
+        machine = LogTrimming(LOG_NAME, number - int(op.arguments[0]), client.new_nonce())
+        self._drop(DroppingShell(client, self, machine))
+
+    def op_delete(self, op: Op) -> None:
+        """Somebody deletes the log. Leaders make it anew."""
+        client = self.client(op.node)
+        machine = LogDeleting(LOG_NAME, client.new_nonce(), self.world.now)
+        self._drop(DroppingShell(client, self, machine))
+
+    def _drop(self, shell: DroppingShell) -> None:
         self._trims.append(shell)
         shell.client.wake(shell.start, ())
 

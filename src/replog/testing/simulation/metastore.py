@@ -12,15 +12,28 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from replog.protocol.model import LedgerMetadata, LogMetadata
+from replog.protocol.model import LedgerMetadata, LogMetadata, LogPage
 from replog.testing.simulation.plan import METASTORE
 from replog.testing.simulation.world import Node, World
 
 if TYPE_CHECKING:
     from replog.testing.simulation.invariants import Oracle
 
-Record = LedgerMetadata | LogMetadata
+Record = LedgerMetadata | LogMetadata | LogPage
 LOG_SUBJECT = 999
+_PAGES_SUBJECT = 998  # for a page, less its number
+_PAGE_PREFIX = "page "
+
+
+def page_key(number: int) -> str:
+    """The key of a page of the log."""
+    return f"{_PAGE_PREFIX}{number}"
+
+
+def _subject(key: int | str) -> int:
+    if isinstance(key, int):
+        return key
+    return _PAGES_SUBJECT - int(key.removeprefix(_PAGE_PREFIX)) if key.startswith(_PAGE_PREFIX) else LOG_SUBJECT
 
 
 class Outcome(enum.Enum):
@@ -45,14 +58,14 @@ class _Call:
 
 
 class SimulatedMetastore(Node):
-    """The one metastore. Ledgers stand under their ids, the log under its name."""
+    """The one metastore. Ledgers stand under their ids, the log under its name, and its pages. Versions begin anew when a
+    key is deleted and created again, as in ZooKeeper."""
 
     def __init__(self, world: World, oracle: Oracle) -> None:
         super().__init__(world, METASTORE)
         self.records: dict[int | str, tuple[Record, int]] = {}
         self._oracle = oracle
         self._next_ledger_id = 1
-        self._next_version = 1  # versions never repeat, not even over a deletion
 
     # -- what clients call -------------------------------------------------------------------------------------------
 
@@ -68,12 +81,16 @@ class SimulatedMetastore(Node):
         """Creates a ledger's record under a new id: DONE with the record as it stands."""
         self._call(client, "create", LOG_SUBJECT, answer, self._create, record)
 
-    def delete(self, client: Node, ledger_id: int, answer: Answer) -> None:
-        """Deletes a ledger's record."""
-        self._call(client, "delete", ledger_id, answer, self._delete, ledger_id)
+    def delete(self, client: Node, key: int | str, answer: Answer) -> None:
+        """Deletes the record of a ledger or a page."""
+        self._call(client, "delete", key, answer, self._delete, key)
+
+    def list_pages(self, client: Node, answer: Answer) -> None:
+        """Which pages there are: DONE with their numbers."""
+        self._call(client, "get", page_key(0), answer, self._list_pages)
 
     def _call(self, client: Node, kind: str, key: int | str, answer: Answer, action: Any, *arguments: Any) -> None:
-        subject = key if isinstance(key, int) else LOG_SUBJECT
+        subject = _subject(key)
         call = _Call(client, kind, subject, answer)
         self.world.transmit(client, self, kind, subject, self._apply, call, action, arguments)
         client.after(self.world.rates.timeout, self._time_out, call)
@@ -117,8 +134,7 @@ class SimulatedMetastore(Node):
 
     def _put(self, key: int | str, record: Record) -> tuple[Outcome, Record, int]:
         old = self.records.get(key)
-        version = self._next_version if old is None else old[1] + 1
-        self._next_version = max(self._next_version, version) + 1
+        version = 1 if old is None else old[1] + 1
         self.records[key] = record, version
         self._oracle.record_changed(key, old[0] if old is not None else None, record)
         return Outcome.DONE, record, version
@@ -127,18 +143,30 @@ class SimulatedMetastore(Node):
         ledger_id, self._next_ledger_id = self._next_ledger_id, self._next_ledger_id + 1
         return self._put(ledger_id, attrs.evolve(record, ledger_id=ledger_id))
 
-    def _delete(self, ledger_id: int) -> tuple[Outcome, Record | None, int]:
-        found = self.records.pop(ledger_id, None)
+    def _delete(self, key: int | str) -> tuple[Outcome, Record | None, int]:
+        found = self.records.pop(key, None)
         if found is None:
             return Outcome.MISSING, None, 0
-        self._oracle.ledger_deleted(ledger_id)
+        if isinstance(key, int):
+            self._oracle.ledger_deleted(key)
+        else:
+            assert isinstance(found[0], LogPage), "a log's record is never deleted"
+            self._oracle.page_deleted(found[0])
         return Outcome.DONE, None, 0
 
+    def _list_pages(self) -> tuple[Outcome, list[int], int]:
+        return Outcome.DONE, sorted(each.number for each, _ in self.records.values() if isinstance(each, LogPage)), 0
 
-def describe(record: Record) -> str:
+
+def describe(record: Record | list[int]) -> str:
     """A record in one line."""
-    if isinstance(record, LogMetadata):
-        return "log [" + " ".join(f"{each.number}:{each.ledger_id}" for each in record.segments) + "]"
+    if isinstance(record, list):
+        return f"pages {record}"
+    if isinstance(record, LogMetadata | LogPage):
+        segments = "[" + " ".join(f"{each.number}:{each.ledger_id}" for each in record.segments) + "]"
+        if isinstance(record, LogPage):
+            return f"page {record.number} {segments}"
+        return f"log {segments}" if record.segments else f"log deleted before {record.next_segment_number}"
     fragments = " ".join(f"{each.first_entry_id}:{','.join(each.ensemble)}" for each in record.fragments)
     last = "" if record.last_entry_id is None else f" last {record.last_entry_id}"
     return f"ledger {record.ledger_id} {record.state.value}{last} [{fragments}]"

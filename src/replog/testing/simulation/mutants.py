@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from replog.errors import LocalProtocolError
 from replog.protocol.bookie import LedgerOnBookie
-from replog.protocol.chaining import LogTakeover, LogTrimming
 from replog.protocol.change import Change
 from replog.protocol.machine import LedgerMachine
 from replog.protocol.quorum import Quorum
@@ -18,7 +17,7 @@ from replog.protocol.reading import LedgerReading
 from replog.protocol.recovery import LedgerRecovery
 from replog.protocol.writing import LedgerWriting
 from replog.testing.simulation.bookies import SimulatedBookie
-from replog.testing.simulation.leaders import LeaderShell
+from replog.testing.simulation.log_mutants import LOG_MUTANTS
 from replog.testing.simulation.mutation import Mutant, Patch
 
 MUTANTS = (
@@ -345,77 +344,7 @@ MUTANTS = (
         20,
         overlook=frozenset({"B1"}),
     ),
-    Mutant(
-        "only-last-fenced",
-        "L1",
-        "C19: taking over fences only the last ledger",
-        (Patch(LogTakeover, "_start_over", "-RECOVERED_AT_TAKEOVER:", "-1:"),),
-        100,
-        scenario="log",
-        conversation="last-two-fenced-not",
-    ),
-    Mutant(
-        "serving-before-cas",
-        "L1",
-        "a leader serves before the CAS that names its ledger",
-        (
-            Patch(
-                LogTakeover,
-                "ledger_created",
-                "self._propose(metadata.with_ledger(ledger_id, self._now_ms))",
-                "self._propose(metadata.with_ledger(ledger_id, self._now_ms))\n    self.is_done = True\n"
-                "    self._effects.append(LogChanged(self._change.proposed, (self._change.version or 0) + 1, ledger_id))",
-            ),
-        ),
-        40,
-        overlook=frozenset({"L1"}),
-        scenario="log",
-    ),
-    Mutant(
-        "trim-deletes-first",
-        "L3",
-        "ledgers are deleted before the list is cut",
-        (
-            Patch(
-                LogTrimming,
-                "_start_over",
-                "self._propose(trimmed)",
-                "self._effects += [DeleteLedger(each) for each in self._dropped]\n        self._propose(trimmed)",
-            ),
-        ),
-        120,
-        scenario="log",
-    ),
-    Mutant(
-        "drop-forgets-fence",
-        "L5",
-        "a bookie that drops a deleted ledger forgets its fence",
-        (
-            Patch(LedgerOnBookie, "drop", "self.fence_term = DELETED_TERM", "self.fence_term = 0"),
-            Patch(SimulatedBookie, "tombstone", "disk.fence_term, disk.deleted = DELETED_TERM, True", "pass"),
-        ),
-        700,
-        overlook=frozenset({"R3", "O10"}),
-        scenario="log",
-        strategy="calm",
-        conversation="late-add-after-trim-not",
-    ),
-    Mutant(
-        "roll-does-not-wait",
-        "L2",
-        "records for the new ledger are sent while the previous one has unconfirmed ones",
-        (
-            Patch(
-                LeaderShell,
-                "holds_back",
-                "return bool(self._held) or bool(self._previous.machine.unconfirmed)",
-                "return False",
-            ),
-        ),
-        150,
-        scenario="log",
-        strategy="lossy",
-    ),
+    *LOG_MUTANTS,
     Mutant(
         "reads-past-end",
         "R7",

@@ -163,7 +163,10 @@ def _log_ops(chance: random.Random, strategy: str, bookies: int, horizon: int) -
         ops.append(Op(chance.randrange(horizon), "follow", f"f{number}"))
     if chance.random() < 0.3:
         ops.append(Op(chance.randrange(horizon), chance.choice(("kill", "abandon")), chance.choice(leaders)))
-    return ops + _troubles(chance, strategy, bookies, [*leaders, *leaders, "f1", "m"], horizon)
+    ops += _troubles(chance, strategy, bookies, [*leaders, *leaders, "f1", "m"], horizon)
+    for number in range(1, chance.choice((1, 1, 1, 2, 3))):
+        ops.append(Op(chance.randrange(horizon), "delete", f"x{number}"))
+    return ops
 
 
 _SCENARIOS: dict[str, Callable[[random.Random, str, int, int], list[Op]]] = {"ledger": _ledger_ops, "log": _log_ops}

@@ -236,8 +236,7 @@ class _Calm:
         """Which ledgers there are, and what bookies keep of others."""
         known = {oracle.ledger_id for oracle in self._workload.ledgers}
         for name in await client.logs():
-            metadata, _ = await client._logs.get(name)
-            known.update(segment.ledger_id for segment in metadata.segments)
+            known.update(segment.ledger_id for segment in await client.log_segments(name))
         for ledger_id in await client.ledgers():
             if ledger_id not in known:
                 await self._judge_leak(client, ledger_id)
