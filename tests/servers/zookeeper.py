@@ -20,6 +20,14 @@ TICK_MS = 500  # sessions last from 2 to 20 ticks
 _ATTEMPTS = 5  # to find ports that nobody takes meanwhile
 _ASKING_S = 2.0
 _JARS = ("zookeeper-[0-9]*", "zookeeper-jute-*", "slf4j-api-*", "metrics-core-*", "snappy-java-*")
+_LOGGING = """
+appender.out.type=Console
+appender.out.name=out
+appender.out.layout.type=PatternLayout
+appender.out.layout.pattern=%d %p %c{{1}} %m %throwable{{short.message}}%n
+rootLogger.level={level}
+rootLogger.appenderRef.out.ref=out
+"""
 _LOGGING_JARS = ("log4j-api-*", "log4j-core-*", "log4j-slf4j2-impl-*")
 # TLS and SASL need Netty also where connections are not served by it.
 _NETTY_JARS = tuple(
@@ -165,7 +173,9 @@ class ZooKeeper:
                 yield from ("enforce.auth.enabled=true", "enforce.auth.schemes=sasl")
 
     def _flags(self) -> Iterator[str]:
-        yield from (f"-Dlog4j2.level={self.settings.log_level}", "-Djava.awt.headless=true")
+        logging = self._directory / "log4j2.properties"
+        logging.write_text(_LOGGING.format(level=self.settings.log_level))
+        yield from (f"-Dlog4j2.configurationFile={logging}", "-Djava.awt.headless=true")
         if not self.settings.is_synced:
             yield "-Dzookeeper.forceSync=no"
         if self.settings.users:

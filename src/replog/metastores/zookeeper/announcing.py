@@ -89,7 +89,7 @@ class Announcement:
 
     async def _adopt(self, call: Call) -> bool:
         """What to do about a node that exists. True if it is ours; False if it is gone. Raises `KeyExistsError`."""
-        _, found = await call.ask(requests.sync(self._path), requests.get(self._path))
+        _, found = await call.ask(requests.barrier(self._path), requests.get(self._path))
         if failed(found, NoNodeError):
             return False
         data, stat = good(call, found)

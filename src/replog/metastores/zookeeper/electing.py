@@ -84,7 +84,7 @@ class Candidacy:
 
     async def _queue(self, call: Call) -> list[str]:
         """The candidates, in order."""
-        _, names = await call.ask(requests.sync(self._path), requests.children(self._path))
+        _, names = await call.ask(requests.barrier(self._path), requests.children(self._path))
         if failed(names, NoNodeError):
             return []
         return sorted((name for name in good(call, names) if name.startswith(_PREFIX)), key=_number)

@@ -27,7 +27,7 @@ async def check_layout(call: Call, paths: Paths, wanted: str) -> None:
     Raises `ConfigError` if it is another one, `MetastoreCorruptError` if it can't be told, `MetastoreError`."""
     path = paths.layout_path
     while True:
-        _, found = await call.ask(requests.sync(path), requests.get(path))
+        _, found = await call.ask(requests.barrier(path), requests.get(path))
         if not failed(found, NoNodeError):
             data, _ = good(call, found)
             layout = _decode(f"{call.session.place}: the node {path}", data)

@@ -1,8 +1,8 @@
 """A metastore in ZooKeeper: `zookeeper://h1,h2,h3/chroot`. Keys are nodes, versions are ZooKeeper's own.
 
-Rules: reads are linearizable, by a `sync` that is sent in one go with them, and cost one round trip. `sync` is answered by
-the leader without asking a quorum, so a leader that was deposed without knowing it yet may answer; a change it is not: those
-go through a quorum, always. Whoever needs more certainty than a read gives changes something by CAS.
+Rules: reads are linearizable, by a barrier that is sent in one go with them: a transaction that changes nothing, and goes
+through a quorum as changes do. ZooKeeper's own `sync` is not enough: a leader answers it before it has applied what it has
+committed (one read of a few hundred was stale), and by itself, so that one that was deposed in its sleep answers it, too.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ class ZooKeeperMetastore(Metastore):
     async def _words(self, call: Call, listings: Sequence[Listing]) -> list[str]:
         words: set[str] = set()
         for listing in listings:
-            _, names = await call.ask(requests.sync(listing.path), requests.children(listing.path))
+            _, names = await call.ask(requests.barrier(listing.path), requests.children(listing.path))
             if not failed(names, NoNodeError):
                 words |= listing.words(good(call, names))
         return sorted(words)
@@ -236,7 +236,7 @@ class ZooKeeperMetastore(Metastore):
             self._mine.discard(key)
 
     async def announced(self, key: str) -> dict[str, bytes]:
-        """What is announced right below this key. Watches keep what is known of it: the usual call costs one `sync`."""
+        """What is announced right below this key. Watches keep what is known of it: the usual call costs one barrier."""
         check_key(key)
         return await self.run(f"key {key!r}", lambda call: self._seen.announced(call, key))
 

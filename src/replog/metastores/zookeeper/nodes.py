@@ -88,7 +88,7 @@ async def look_at(call: Call, wanted: list[str]) -> list[Stat | None]:
 
 async def read(call: Call, path: str) -> tuple[bytes, Stat] | None:
     """Data and Stat of a node, after every change that was answered before; None if there is no such key."""
-    _, found = await call.ask(requests.sync(path), requests.get(path))
+    _, found = await call.ask(requests.barrier(path), requests.get(path))
     if failed(found, NoNodeError):
         return None
     data, stat = good(call, found)
@@ -100,7 +100,7 @@ async def read_all(call: Call, directory: str, wanted: list[str]) -> list[tuple[
     found: list[tuple[bytes, Stat] | None] = []
     for start in range(0, len(wanted), _WINDOW):
         window = wanted[start : start + _WINDOW]
-        _, *answers = await call.ask(requests.sync(directory), *map(requests.get, window))
+        _, *answers = await call.ask(requests.barrier(directory), *map(requests.get, window))
         for answer in answers:
             data, stat = (b"", None) if failed(answer, NoNodeError) else good(call, answer)
             found.append((data, stat) if data and stat is not None else None)

@@ -11,9 +11,16 @@ _HEADER_BYTES = 128  # with an ACL
 REQUEST_BYTES_MAX = 1_040_000  # ZooKeeper drops the connection of who sends 1 048 576, as it is configured at first
 
 
-def sync(path: str) -> Request:
-    """The server catches up with its leader: what is asked behind this sees every change answered before."""
-    return Request(lambda client: client.sync_async(path), len(path))
+def barrier(path: str) -> Request:
+    """What is asked behind this sees every change that was answered before. It asks whether there is this node in a transaction,
+    which goes through a quorum, whatever the answer is."""
+
+    def submit(client: Client) -> Result:
+        transaction = client.transaction()
+        transaction.check(path, -1)
+        return transaction.commit_async()
+
+    return Request(submit, len(path))
 
 
 def get(path: str, watcher: Watcher | None = None) -> Request:

@@ -1,6 +1,6 @@
 """What is announced, as it was seen last, and kept current by watches.
 
-Rules: an answer is given only after a `sync`: ZooKeeper tells of changes in the order in which they happened, so whatever was
+Rules: an answer is given only after a barrier: ZooKeeper tells of changes in the order in which they happened, so whatever was
 announced before the question has fired its watch by then. What is known is bounded, and nothing of it outlives a connection.
 """
 
@@ -37,7 +37,7 @@ class Seen:
         self._directories[key] = directory  # at the end: it was asked for last
         while len(self._directories) > _KEYS_MAX:
             self._directories.pop(next(iter(self._directories))).forget()
-        good(call, (await call.ask(requests.sync(directory.path)))[-1])
+        good(call, (await call.ask(requests.barrier(directory.path)))[-1])
         async with directory.reading:
             if not directory.is_known:
                 await directory.read(call)
