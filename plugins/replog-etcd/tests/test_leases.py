@@ -1,0 +1,285 @@
+"""Who is alive, and who leads: leases that end with their process, and a queue in which who came first is next."""
+
+import contextlib
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import trio
+from etcd_servers import StartStore, Store
+
+from replog.errors import KeyExistsError, KeyNotFoundError
+from replog.testing import serve_proxy
+from replog_etcd.errors import EtcdRefusedError, EtcdUnreachableError
+from replog_etcd.metastore import EtcdMetastore
+from replog_etcd.records import Message
+from replog_etcd.refusals import NOT_FOUND
+
+SOON_S = 30.0
+
+CHILD = """
+import sys, trio
+from replog_etcd.metastore import EtcdMetastore
+from replog_etcd.options import EtcdOptions, Target
+
+async def main():
+    metastore = EtcdMetastore(Target.parse(sys.argv[1]), EtcdOptions(lease_s=2))
+    async with getattr(metastore, sys.argv[2])(sys.argv[3], b"child"):
+        print("there", flush=True)
+        await trio.sleep_forever()
+
+trio.run(main)
+"""
+
+
+@contextlib.contextmanager
+def child_that(verb: str, store: Store, key: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that announces a key, or is elected."""
+    target = store.url().removeprefix("etcd://")
+    child = subprocess.Popen([sys.executable, "-c", CHILD, target, verb, key], stdout=subprocess.PIPE)
+    try:
+        assert child.stdout.readline() == b"there\n"
+        yield child
+    finally:
+        child.kill()
+        child.wait()
+        child.stdout.close()
+
+
+async def until_announced(metastore: EtcdMetastore, key: str, expected: dict[str, bytes]) -> None:
+    with trio.fail_after(SOON_S):
+        while (found := await metastore.announced(key)) != expected:
+            await metastore.wait_children_changed(key, sorted(found))
+
+
+async def end_leases(metastore: EtcdMetastore) -> None:
+    """As etcd does when nobody renewed them."""
+    answer = await metastore._gateway.call("/v3/lease/leases", {}, what="leases")
+    for each in answer.get("leases", ()):
+        with contextlib.suppress(EtcdRefusedError):
+            await metastore._gateway.call("/v3/lease/revoke", {"ID": each["ID"]}, what="ending a lease")
+
+
+async def test_what_a_process_announced_vanishes_after_its_death_and_not_before(store: Store) -> None:
+    async with store.client() as metastore:
+        with child_that("announce", store, "bookies/one") as child:
+            assert await metastore.announced("bookies") == {"one": b"child"}
+            with pytest.raises(KeyExistsError):
+                async with metastore.announce("bookies/one", b"another"):
+                    pass
+            with trio.move_on_after(2.5):  # longer than the lease
+                await metastore.wait_children_changed("bookies", ["one"])
+            assert await metastore.announced("bookies") == {"one": b"child"}
+            child.send_signal(signal.SIGKILL)
+            await until_announced(metastore, "bookies", {})
+        async with metastore.announce("bookies/one", b"another"):
+            pass
+
+
+async def test_only_what_is_under_a_lease_is_announced(store: Store) -> None:
+    async with store.client() as metastore:
+        await metastore.create("bookies/stone", b"")
+        async with metastore.announce("bookies/one", b"here"):
+            assert await metastore.announced("bookies") == {"one": b"here"}
+
+
+async def test_a_lease_that_was_lost_is_made_anew(start_store: StartStore) -> None:
+    store = start_store()
+    async with store.client(lease_s=2) as metastore, store.client() as other:
+        async with metastore.announce("bookies/one", b"here"):
+            await end_leases(other)
+            await until_announced(other, "bookies", {"one": b"here"})
+        assert await other.announced("bookies") == {}
+
+
+async def test_a_key_that_was_taken_away_is_made_anew(store: Store) -> None:
+    async with store.client(lease_s=1) as metastore, store.client() as other:
+        async with metastore.announce("bookies/one", b"here"):
+            await other.delete("bookies/one")
+            await until_announced(other, "bookies", {"one": b"here"})
+
+
+async def test_a_key_that_somebody_else_took_stays_theirs(start_store: StartStore) -> None:
+    store = start_store()
+    async with store.client(lease_s=1) as metastore, store.client() as other:
+        async with metastore.announce("bookies/one", b"first"):
+            await other.delete("bookies/one")
+            async with other.announce("bookies/one", b"second"):
+                await trio.sleep(1.0)  # some renewals
+                assert await other.announced("bookies") == {"one": b"second"}
+            await until_announced(other, "bookies", {"one": b"first"})  # whose context is still open
+        assert await other.announced("bookies") == {}
+
+
+async def test_etcd_takes_no_put_under_a_lease_that_is_gone(store: Store) -> None:
+    """On this rests that a cancelled announcement can't come true later."""
+    async with store.client() as metastore:
+        put = {"success": [metastore._layout.put("a", b"", 12345)]}
+        with pytest.raises(EtcdRefusedError) as raised:
+            await metastore._gateway.call("/v3/kv/txn", put, what="a late put", is_change=True)
+        assert raised.value.code == NOT_FOUND
+
+
+async def test_an_announcement_whose_answer_was_lost_is_found(store: Store) -> None:
+    async with serve_proxy(store.servers[0].address) as proxy:
+        async with store.client(proxy.address, request_timeout_s=0.5) as metastore, store.client() as other:
+            await metastore.children("bookies")  # so that there is a connection
+            call = metastore._gateway.call
+
+            async def lose_one_answer(path: str, message: Message, **options: Any) -> Any:
+                if path != "/v3/kv/txn":
+                    return await call(path, message, **options)
+                metastore._gateway.call = call
+                proxy.to_client.swallow()
+                try:
+                    return await call(path, message, **options)
+                finally:
+                    assert await other.children("bookies") == ["one"]
+                    proxy.mend()
+
+            metastore._gateway.call = lose_one_answer
+            async with metastore.announce("bookies/one", b"here"):
+                assert await other.announced("bookies") == {"one": b"here"}
+            assert await other.announced("bookies") == {}
+
+
+async def test_leaving_takes_a_short_while_though_nobody_answers(store: Store) -> None:
+    async with serve_proxy(store.servers[0].address) as proxy, store.client(proxy.address) as metastore:
+        with trio.fail_after(4.0):  # a farewell of 2 s
+            async with metastore.announce("bookies/one", b"here"):
+                proxy.swallow()
+        proxy.mend()
+
+
+async def test_an_error_in_the_body_leaves_alone_and_the_announcement_ends(store: Store) -> None:
+    async with store.client() as metastore:
+        for error in (ZeroDivisionError("mine"), ExceptionGroup("mine", [ValueError()]), KeyboardInterrupt()):
+            with pytest.raises(type(error)) as raised:
+                async with metastore.announce("bookies/one", b""):
+                    raise error
+            assert raised.value is error
+        assert await metastore.announced("bookies") == {}
+
+
+async def test_closing_the_client_ends_what_it_announces_with_an_error(store: Store) -> None:
+    async with store.client(lease_s=1) as metastore:
+        with pytest.raises(trio.ClosedResourceError):
+            async with metastore.announce("bookies/one", b""):
+                await metastore.aclose()
+                await trio.sleep(SOON_S)
+
+
+async def test_a_body_with_a_nursery_is_cancelled_from_outside(store: Store) -> None:
+    async with store.client() as metastore:
+        with trio.move_on_after(0.1) as scope:
+            async with metastore.announce("bookies/one", b""):
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(trio.sleep_forever)
+        assert scope.cancelled_caught
+        assert await metastore.announced("bookies") == {}
+
+
+# -- elections ----------------------------------------------------------------------------------------------------
+
+
+async def test_who_came_first_is_elected_first(store: Store) -> None:
+    led: list[int] = []
+    everybody_waits = trio.Event()
+    async with store.client() as metastore:
+
+        async def run(number: int) -> None:
+            async with metastore.elect("elections/log", b"%d" % number):
+                await everybody_waits.wait()
+                led.append(number)
+                assert (await metastore.get("elections/log")).value == b"%d" % number
+                assert await metastore.announced("elections") == {"log": b"%d" % number}
+
+        with trio.fail_after(SOON_S):
+            async with trio.open_nursery() as nursery:
+                for number in range(5):
+                    nursery.start_soon(run, number)
+                    while len(await metastore.announced("elections/log")) <= number:  # noqa: ASYNC110
+                        await trio.sleep(0.001)
+                everybody_waits.set()
+        assert led == list(range(5))
+        assert await metastore.children("elections") == []
+
+
+async def test_one_leads_at_a_time(store: Store) -> None:
+    leading = most = terms = 0
+    async with store.client() as one, store.client() as other:
+
+        async def run(metastore: EtcdMetastore) -> None:
+            nonlocal leading, most, terms
+            for _ in range(3):
+                async with metastore.elect("elections/log", b""):
+                    leading += 1
+                    terms += 1
+                    most = max(most, leading)
+                    await trio.sleep(0.002)
+                    leading -= 1
+
+        with trio.fail_after(SOON_S):
+            async with trio.open_nursery() as nursery:
+                for number in range(6):
+                    nursery.start_soon(run, one if number % 2 else other)
+        assert (most, terms) == (1, 18)
+
+
+async def test_a_candidate_that_gives_up_leaves_the_queue(store: Store) -> None:
+    async with store.client() as metastore:
+        async with metastore.elect("elections/log", b"first"):
+            for _ in range(3):
+                with trio.move_on_after(0.1):
+                    async with metastore.elect("elections/log", b"impatient"):
+                        raise AssertionError("two lead")
+            assert len(await metastore.announced("elections/log")) == 1
+        with trio.fail_after(SOON_S):
+            async with metastore.elect("elections/log", b"next"):
+                pass
+
+
+async def test_a_leader_that_is_killed_is_followed(store: Store) -> None:
+    async with store.client() as metastore:
+        with child_that("elect", store, "elections/log") as leader:
+            assert (await metastore.get("elections/log")).value == b"child"
+            with trio.move_on_after(0.5):
+                async with metastore.elect("elections/log", b"me"):
+                    raise AssertionError("two lead")
+            leader.send_signal(signal.SIGKILL)
+            with trio.fail_after(SOON_S):
+                async with metastore.elect("elections/log", b"me"):
+                    assert (await metastore.get("elections/log")).value == b"me"
+
+
+async def test_a_candidate_that_lost_its_place_is_still_elected(start_store: StartStore) -> None:
+    store = start_store()
+    async with store.client(lease_s=2) as metastore, store.client() as other:
+        async with other.elect("elections/log", b"leader"):
+            with trio.fail_after(SOON_S):
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(be_elected, metastore, nursery)
+                    while len(await other.announced("elections/log")) < 2:  # noqa: ASYNC110
+                        await trio.sleep(0.01)
+                    for word, each in (await other.values("elections/log")).items():
+                        if each.value == b"candidate":
+                            await other.delete(f"elections/log/{word}")
+                    await trio.sleep(0.2)
+                    await end_leases(other)
+        with pytest.raises(KeyNotFoundError):
+            await other.get("elections/log")
+
+
+async def be_elected(metastore: EtcdMetastore, nursery: trio.Nursery) -> None:
+    async with metastore.elect("elections/log", b"candidate"):
+        nursery.cancel_scope.cancel()
+
+
+async def test_an_election_where_nobody_answers_fails_by_name(store: Store) -> None:
+    async with store.client("127.0.0.1:1") as metastore:
+        with pytest.raises(EtcdUnreachableError, match="refused"):
+            async with metastore.elect("elections/log", b""):
+                pass
