@@ -20,9 +20,10 @@ from benchmarks.against import own_floor, yardstick
 from benchmarks.cases import ALONE, CASES, COMPARISONS, GROUPS, ONCE, QUIET_RAW_P50_US
 from benchmarks.figures import medians
 from benchmarks.loads import MIB, Place
+from benchmarks.metastore import stores as metastores
 from benchmarks.remote.place import RemotePlaces
 from benchmarks.setting import QUICK, Comparison, NotMeasured, Round, Scale, Setting
-from benchmarks.storage.stores import missing
+from benchmarks.storage import stores as storages
 
 _ATTEMPTS_PER_ROUND = 3  # at a case whose rounds are discarded when the machine is not quiet
 
@@ -140,7 +141,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--quick",
         action="store_true",
-        help="write little in the cases storage-...: to see that they work, not how well",
+        help="write little in the cases storage-... and metastore-...: to see that they work, not how well",
     )
     parser.add_argument("--json", action="store_true", help="print all rounds as JSON")
     options = parser.parse_args(arguments)
@@ -180,7 +181,7 @@ def main(arguments: Sequence[str] | None = None, *, spare_files: int = 12, scale
 def _print(results: Results, against: str) -> None:
     console = Console(width=None if sys.stdout.isatty() else _WIDTH)
     console.print(table(results, against))
-    for name, reason in missing().items():
+    for name, reason in {**storages.missing(), **metastores.missing()}.items():
         console.print(f"not there: {name}: {reason}")
     for case, reason in results.failed.items():
         console.print(f"{case} failed: {reason}")

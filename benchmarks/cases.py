@@ -9,6 +9,7 @@ from functools import partial
 
 from benchmarks import loads, memory, raw
 from benchmarks.figures import Figures, percentiles
+from benchmarks.metastore import cases as metastore
 from benchmarks.remote import cases as remote
 from benchmarks.setting import Comparison, Round, Setting
 from benchmarks.storage import cases as storage
@@ -103,10 +104,13 @@ CASES: dict[str, Callable[[Setting], Round]] = {
     "memory": memory_use,
     **storage.CASES,
     **remote.CASES,
+    **metastore.CASES,
 }
-ONCE = {"memory", *storage.ONCE}  # long, and not noisy, or in rounds of their own
-ALONE = {"memory", *storage.CASES, *remote.CASES}  # they have directories of their own, and need no bookies
-GROUPS = {"storage": list(storage.CASES), "remote": list(remote.CASES)}  # cases to ask for by one name
+ONCE = {"memory", *storage.ONCE, *metastore.CASES}  # long, and not noisy, or in rounds of their own
+# They have directories of their own, and need no bookies.
+ALONE = {"memory", *storage.CASES, *remote.CASES, *metastore.CASES}
+# Cases to ask for by one name.
+GROUPS = {"storage": list(storage.CASES), "remote": list(remote.CASES), "metastore": list(metastore.CASES)}
 
 
 def _rate(case: str, title: str, measured: str, against: str, goal: float | None) -> Comparison:
@@ -155,4 +159,5 @@ COMPARISONS = (
     Comparison("memory", "  its growth", "3", "3", "growth_mib", "limit_mib", "MiB", 1.0, at_least=False),
     *storage.COMPARISONS,
     *remote.COMPARISONS,
+    *metastore.COMPARISONS,
 )

@@ -20,7 +20,7 @@ Round = Mapping[str, Figures]  # by what was measured
 
 @attrs.frozen
 class Scale:
-    """How much the cases of the storages write."""
+    """How much the cases of the storages write, and those of the metastores create."""
 
     write_bytes: int = 4 * GIB  # through each storage, for its rate
     ledgers: int = 1000  # written in turn
@@ -33,6 +33,9 @@ class Scale:
     latency_bytes: int = 10 * GIB  # compacted while the latency is
     quiet_s: float = 10.0  # of latency without compaction
     file_bytes: int = 64 * MIB  # of a journal file: the default of the storage
+    metastore_ledgers: tuple[int, ...] = (1_000, 10_000, 100_000)  # in a metastore, ascending
+    metastore_segments: tuple[int, ...] = (10, 1_000, 10_000)  # of a log there, ascending
+    metastore_times: int = 30  # that each thing is done there
 
 
 QUICK = Scale(
@@ -46,6 +49,8 @@ QUICK = Scale(
     scattered_bytes=128 * MIB,
     latency_bytes=128 * MIB,
     quiet_s=1.0,
+    metastore_ledgers=(100, 1_000),
+    metastore_segments=(10, 1_000),
 )
 
 

@@ -1,0 +1,1 @@
+"""What metadata costs as there is more of it: thousands of ledgers, and logs of thousands of ledgers."""

@@ -1,0 +1,69 @@
+"""Fills a metastore with records of ledgers and logs that nobody wrote: empty and closed, so no bookie is asked about them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import trio
+
+from replog.abc import Metastore
+from replog.client.ids import NEXT_LEDGER_ID_KEY
+from replog.errors import KeyNotFoundError
+from replog.metadata import encode_ledger, encode_log, encode_log_page, ledger_key_path, log_key_path, log_page_key_path
+from replog.protocol.digest import DigestType, ledger_key, ledger_key_check
+from replog.protocol.model import Fragment, LedgerMetadata, LedgerState, LogMetadata
+from replog.protocol.quorum import Quorum
+
+_AT_ONCE = 200
+_TOKEN = "0123456789abcdef"
+_CREATED_AT_MS = 1_700_000_000_000
+
+
+def ledger_record(ledger_id: int, log: str = "") -> bytes:
+    """As its writer leaves it, on three bookies, with nothing written."""
+    return encode_ledger(
+        LedgerMetadata(
+            ledger_id,
+            Quorum(3, 3, 2),
+            DigestType.CRC32C,
+            ledger_key_check(ledger_key(ledger_id, b"")),
+            (Fragment(0, tuple(f"{number:032x}" for number in range(3))),),
+            LedgerState.CLOSED,
+            last_entry_id=-1,
+            token=_TOKEN,
+            created_at_ms=_CREATED_AT_MS,
+            custom={"log": log} if log else {},
+        )
+    )
+
+
+async def create_all(metastore: Metastore, records: Iterable[tuple[str, bytes]]) -> None:
+    """Creates these keys, many at a time."""
+    remaining = iter(records)
+
+    async def create() -> None:
+        for key, value in remaining:
+            await metastore.create(key, value)
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(_AT_ONCE):
+            nursery.start_soon(create)
+
+
+async def create_ledgers(metastore: Metastore, ledger_ids: range, log: str = "") -> None:
+    """Creates these ledgers, and has clients go on with the id after them."""
+    await create_all(metastore, ((ledger_key_path(each), ledger_record(each, log)) for each in ledger_ids))
+    following = b"%d" % ledger_ids.stop
+    try:
+        found = await metastore.get(NEXT_LEDGER_ID_KEY)
+    except KeyNotFoundError:
+        await metastore.create(NEXT_LEDGER_ID_KEY, following)
+    else:
+        await metastore.put(NEXT_LEDGER_ID_KEY, following, found.version)
+
+
+async def create_log(metastore: Metastore, name: str, ledger_ids: range) -> None:
+    """Creates a log of these ledgers, which exist."""
+    pages, head = LogMetadata(name, created_at_ms=_CREATED_AT_MS).with_ledgers(ledger_ids, _CREATED_AT_MS).split()
+    await create_all(metastore, ((log_page_key_path(name, page.number), encode_log_page(page)) for page in pages))
+    await metastore.create(log_key_path(name), encode_log(head))
