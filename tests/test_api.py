@@ -148,7 +148,7 @@ async def test_the_storage_may_not_be_named_twice(tmp_path: Path) -> None:
             pass
 
 
-@pytest.mark.parametrize("metastore", ["nothing:x", "lmdb:x?option=1", "", "zookeeper://a,b/c"])
+@pytest.mark.parametrize("metastore", ["nothing:x", "lmdb:x?option=1", "", "zookeeper://a,b/c?option=1"])
 async def test_what_is_wrong_with_a_metastore_is_said(metastore: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError):
         async with replog.connect(metastore):

@@ -225,7 +225,9 @@ def test_what_a_plugin_opens_is_checked() -> None:
     plugged = registry(
         mine=offering(Backend("wrong", lambda rest, options: RandomPlacement()), Backend("late", lambda *_: later()))
     )
-    with pytest.raises(PluginConflictError, match="'mine': its metastore 'wrong' opened a RandomPlacement"):
+    with pytest.raises(
+        PluginConflictError, match="'mine' of given by the program: its metastore 'wrong' opened a RandomPlacement"
+    ):
         plugged.open_metastore("wrong:")
     with pytest.raises(PluginConflictError, match="opened a coroutine, which is no Metastore"):
         plugged.open_metastore("late:")
@@ -271,7 +273,7 @@ def test_an_installed_plugin_that_is_broken_is_named_and_can_be_disabled(
 ) -> None:
     install(tmp_path, "installed_broken", "import nothing_of_that_name")
     monkeypatch.syspath_prepend(tmp_path)
-    broken = "plugin 'installed_broken' of replog-installed_broken 1.5 cannot be imported.*nothing_of_that_name"
+    broken = "plugin 'installed_broken' of replog-installed_broken 1.5: it cannot be imported.*nothing_of_that_name"
     with pytest.raises(PluginConflictError, match=broken) as raised:
         Registry(environment={})
     assert "REPLOG_PLUGINS_DISABLED=installed_broken" in str(raised.value)
