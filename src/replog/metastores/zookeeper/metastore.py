@@ -28,6 +28,7 @@ from replog.metastores.zookeeper.announcing import Announcement
 from replog.metastores.zookeeper.calls import Call, within
 from replog.metastores.zookeeper.electing import Candidacy
 from replog.metastores.zookeeper.layout import check_layout
+from replog.metastores.zookeeper.leftovers import Leftovers
 from replog.metastores.zookeeper.nodes import (
     conflict,
     create_node,
@@ -71,7 +72,7 @@ class ZooKeeperMetastore(Metastore):
         self._is_layout_checked = False
         self._seen = Seen(self._paths, self._watches, self._session)
         self._mine: set[str] = set()
-        self._leftovers: list[Callable[[Call], Awaitable[None]]] = []
+        self._leftovers = Leftovers(self._session, self.run)
 
     # -- the map --------------------------------------------------------------------------------------------------
 
@@ -257,6 +258,7 @@ class ZooKeeperMetastore(Metastore):
         if os.getpid() != self._pid:
             await trio.lowlevel.checkpoint()
             return
+        self._leftovers.close()
         await self._session.aclose()
 
     async def run(self, what: str, work: Callable[[Call], Awaitable[Answer]], timeout_s: float | None = None) -> Answer:
@@ -272,8 +274,8 @@ class ZooKeeperMetastore(Metastore):
         return await within(self._session, timeout_s, what, opened)
 
     def leave_over(self, removal: Callable[[Call], Awaitable[None]]) -> None:
-        """Something could not be removed while there was no connection: it is when there is one, before the next call."""
-        self._leftovers.append(removal)
+        """Something could not be removed while there was no connection: it is as soon as there is one."""
+        self._leftovers.add(removal)
 
     async def _open(self, call: Call) -> None:
         self._session.check_open()
@@ -282,16 +284,7 @@ class ZooKeeperMetastore(Metastore):
                 if not self._is_layout_checked:
                     await check_layout(call, self._paths, self._options.layout)
                     self._is_layout_checked = True
-        while self._leftovers:
-            removal = self._leftovers.pop()
-            try:
-                await removal(call)
-            except BaseException as error:
-                self._leftovers.append(removal)
-                if not isinstance(error, MetastoreError):
-                    raise
-                call.forget_doubt()  # it is not this that was called for
-                return
+        await self._leftovers.clear(call)
 
     async def _tidy(self, path: str) -> None:
         """Removes placeholders above what was deleted. They do no harm: whoever cannot, lets them be."""
