@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import attrs
@@ -19,7 +19,7 @@ import trio
 import replog
 from replog.nursery import open_service_nursery
 from replog.protocol.model import Position
-from replog.testing import TcpProxy, judge
+from replog.testing import TcpProxy, judge, serve_proxy
 from replog.testing.history import Event
 from tests.failures.options import STORAGE
 from tests.failures.processes import Process, Starter, starting, until
@@ -198,14 +198,24 @@ class Competitor:
 class Bank:
     """Three bookies, two followers, and who competes."""
 
-    def __init__(self, directory: Path, starter: Starter, nursery: trio.Nursery, metastore: str) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        starter: Starter,
+        nursery: trio.Nursery,
+        proxies: AsyncExitStack,
+        metastore: str,
+        server: str | None,
+    ) -> None:
         self.competitors: list[Competitor] = []
         self.bookies: list[Process] = []
         self.followers: list[Process] = []
         self._directory = directory
         self._starter = starter
         self._nursery = nursery
+        self._proxies = proxies
         self._metastore = metastore
+        self._server = server
         self._numbers = itertools.count(1)
 
     async def add_bookie(self, number: int) -> None:
@@ -221,10 +231,14 @@ class Bank:
         """One more that follows from the beginning. It says nothing until there is something to say."""
         self.followers.append(await self._starter.run(name, ["examples.failover", self._metastore, "follow"]))
 
-    async def add_competitor(self, name: str, metastore: str = "", proxy: TcpProxy | None = None) -> Competitor:
-        """One more that competes; `metastore` if it has a way of its own there, through a proxy."""
+    async def add_competitor(self, name: str) -> Competitor:
+        """One more that competes, behind a proxy of its own if there are any."""
+        proxy, metastore = None, self._metastore
+        if self._server is not None:
+            proxy = await self._proxies.enter_async_context(serve_proxy(self._server))
+            metastore = self._metastore.replace(self._server, proxy.address)
         errors = self._directory / f"{name}.stderr"
-        command = [sys.executable, str(ROOT / "examples" / "failover.py"), metastore or self._metastore, "serve", name]
+        command = [sys.executable, str(ROOT / "examples" / "failover.py"), metastore, "serve", name]
         with errors.open("wb") as file:
             process = await trio.lowlevel.open_process(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=file
@@ -311,10 +325,11 @@ class Bank:
 
 
 @asynccontextmanager
-async def bank(directory: Path, metastore: str) -> AsyncIterator[Bank]:
-    """Bookies and followers that run; nobody competes yet. Nothing outlives it."""
-    async with starting(directory) as starter, open_service_nursery() as nursery:
-        made = Bank(directory, starter, nursery, metastore)
+async def bank(directory: Path, metastore: str, server: str | None = None) -> AsyncIterator[Bank]:
+    """Bookies and followers that run; nobody competes yet. Nothing outlives it. If `server` is given, "HOST:PORT" in the
+    metastore's URL, who competes reaches it through a proxy."""
+    async with starting(directory) as starter, open_service_nursery() as nursery, AsyncExitStack() as proxies:
+        made = Bank(directory, starter, nursery, proxies, metastore, server)
         try:
             async with trio.open_nursery() as beginning:
                 for number in range(3):

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
+import os
+import random
 import time
-from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 
-from replog.testing import serve_proxy
 from tests.examples.bank import Bank, Command, Competitor, bank
-from tests.servers.zookeeper import ZooKeeper, url
+from tests.servers.zookeeper import ZooKeeper
+
+pytestmark = pytest.mark.slow
 
 NAMES = "abc"
 AT_ONCE = 5
 LEASE_S = 2.0  # of sessions too
+LENGTH_S = float(os.environ.get("REPLOG_FAILURES_S", "10"))
+SEED = int(os.environ.get("REPLOG_FAILURES_SEED", "1"))
 
 
 async def kill(found: Bank) -> None:
@@ -88,13 +93,37 @@ async def test_a_leader_that_zookeeper_has_lost_is_fenced_though_it_reaches_ever
     tmp_path: Path, zookeeper: ZooKeeper, zookeeper_chroot: str
 ) -> None:
     metastore = zookeeper.url(zookeeper_chroot, session_timeout_s=LEASE_S)
-    async with AsyncExitStack() as stack:
-        found = await stack.enter_async_context(bank(tmp_path, metastore))
+    async with bank(tmp_path, metastore, zookeeper.address) as found:
         for name in NAMES:
-            proxy = await stack.enter_async_context(serve_proxy(zookeeper.address))
-            way = url(proxy.address, zookeeper_chroot, session_timeout_s=LEASE_S)
-            await found.add_competitor(name, way, proxy)
+            await found.add_competitor(name)
         await cut_off(found)
         await freeze(found)
         await kill(found)  # who was cut off, or was frozen, is one of those left
+        await found.judged()
+
+
+@pytest.mark.needs_zookeeper
+@pytest.mark.crash
+async def test_leaders_and_zookeeper_fail_at_random(tmp_path: Path, own_zookeeper: ZooKeeper) -> None:
+    """`REPLOG_FAILURES_S=600 make crash ARGS='-k zookeeper_fail_at_random'`."""
+    chance = random.Random(SEED)
+    names = (f"candidate-{number}" for number in itertools.count(1))
+    ends_s = time.monotonic() + LENGTH_S
+    metastore = own_zookeeper.url("/bank", session_timeout_s=LEASE_S)
+    async with bank(tmp_path, metastore, own_zookeeper.address) as found:
+        for _ in NAMES:
+            await found.add_competitor(next(names))
+        while time.monotonic() < ends_s:
+            match chance.choice(["cut off", "freeze", "kill", "restart"]):
+                case "cut off":
+                    await cut_off(found)
+                case "freeze":
+                    await freeze(found)
+                case "kill":
+                    await kill(found)
+                    await found.add_competitor(next(names))
+                case "restart":
+                    await found.confirms()
+                    await own_zookeeper.restart()
+                    await found.confirms()
         await found.judged()
