@@ -135,6 +135,37 @@ async def test_an_announcement_that_is_lost_is_made_again(autojump_clock: trio.t
         assert list(await metastore.announced(BOOKIES_KEY)) == [bookie.bookie_id]
 
 
+async def test_an_announcement_that_somebody_deleted_is_made_again(autojump_clock: trio.testing.MockClock) -> None:
+    async with watched() as (_, metastore, bookie):
+        key = announcement_key(bookie.bookie_id, read_only=False)
+        for _turn in range(2):
+            await metastore.delete(key)
+            assert await metastore.announced(BOOKIES_KEY) == {}
+            await trio.sleep(40)
+            assert list(await metastore.announced(BOOKIES_KEY)) == [bookie.bookie_id]
+        assert metastore.steps == ["enters bookies", *["leaves bookies", "enters bookies"] * 2]
+        await trio.sleep(100)
+        assert len(metastore.steps) == 5
+
+
+async def test_who_misses_its_announcement_while_the_metastore_fails_stays_where_it_is(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with watched() as (_, metastore, _bookie):
+        real, failing = metastore.announced, [True]
+
+        async def announced(key: str) -> dict[str, bytes]:
+            if failing[0]:
+                raise MetastoreError("failed on purpose")
+            return await real(key)
+
+        metastore.announced = announced  # type: ignore[method-assign]
+        await trio.sleep(100)
+        failing[0] = False
+        await trio.sleep(100)
+        assert metastore.steps == ["enters bookies"]
+
+
 async def test_a_metastore_that_fails_at_the_start_ends_the_start(autojump_clock: trio.testing.MockClock) -> None:
     async with watched() as (_, metastore, bookie):
         await bookie.kill()

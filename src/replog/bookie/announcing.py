@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 
 import trio
 
@@ -22,6 +23,7 @@ _log = logging.getLogger("replog.bookie")
 
 _AGAIN_S = 1.0  # after the metastore failed
 _LOOK_S = 0.5  # for whether the other has gone
+_CHECK_S = 15.0  # for whether it is still announced: somebody may have deleted the key
 
 
 class _Held:
@@ -51,13 +53,16 @@ class Announcer:
             task_status.started()
             while True:
                 await self._wait_turned_or_lost(held)
+                if (
+                    held.read_only is self._server.is_read_only
+                ):  # it is lost: what keeps it would be in the way of the next
+                    await _end(held)
                 try:
                     following = await nursery.start(self._hold, self._server.is_read_only)
                 except MetastoreError:
                     await trio.sleep(_AGAIN_S)
                     continue
-                held.scope.cancel()
-                await held.ended.wait()
+                await _end(held)
                 held = following
 
     async def _first(self, nursery: trio.Nursery) -> _Held:
@@ -106,9 +111,23 @@ class Announcer:
                 await held.ended.wait()
                 nursery.cancel_scope.cancel()
 
+            async def wait_missing() -> None:
+                await self._wait_missing(held)
+                nursery.cancel_scope.cancel()
+
             nursery.start_soon(wait_lost)
+            nursery.start_soon(wait_missing)
             await self._server.read_only_turned(was=held.read_only)
             nursery.cancel_scope.cancel()
+
+    async def _wait_missing(self, held: _Held) -> None:
+        """Returns when the bookie was missing twice: once may be a session that follows another one."""
+        parent, _, word = announcement_key(self._server.bookie_id, read_only=held.read_only).rpartition("/")
+        times_missing = 0
+        while times_missing < 2:
+            await trio.sleep(_CHECK_S)
+            with suppress(MetastoreError):  # then it is looked at again
+                times_missing = 0 if word in await self._metastore.announced(parent) else times_missing + 1
 
     async def _hold(self, read_only: bool, task_status: trio.TaskStatus[_Held]) -> None:
         """Announces it until the scope of what it starts with is cancelled, or the metastore fails. Raises `MetastoreError` if
@@ -127,6 +146,11 @@ class Announcer:
                 raise
         finally:
             held.ended.set()
+
+
+async def _end(held: _Held) -> None:
+    held.scope.cancel()
+    await held.ended.wait()
 
 
 def _place(key: str, value: bytes) -> str:
