@@ -1,0 +1,91 @@
+"""What a URL of ZooKeeper may say."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+
+from replog.config import BackendURL
+from replog.errors import ConfigError
+from replog.metastores.zookeeper.driver import Driver
+from replog.metastores.zookeeper.options import Place, ZooKeeperOptions, parse_place
+from replog.registry import Registry
+
+
+@pytest.mark.parametrize(
+    ("rest", "place"),
+    [
+        ("zk1", Place((("zk1", 2181),))),
+        ("zk1:2182,zk2/prod", Place((("zk1", 2182), ("zk2", 2181)), "/prod")),
+        ("zk1/", Place((("zk1", 2181),))),
+        ("[::1]:2183,[fe80::1]/a/b/", Place((("::1", 2183), ("fe80::1", 2181)), "/a/b")),
+    ],
+)
+def test_places(rest: str, place: Place) -> None:
+    assert parse_place(rest) == place
+    url = BackendURL.parse(f"zookeeper://{rest}")
+    assert parse_place(url.rest) == place
+    assert parse_place(BackendURL.parse(str(url)).rest) == place
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        *("", "/a", "zk1,", "zk1:0", "zk1:70000", "zk1:x", "::1", "user:hunter2@zk1", "zk1/..", "zk1/a/."),
+        *("zk1/zookeeper/a", "zk1/\N{GREEK SMALL LETTER ALPHA}", f"zk1/{'a' * 500}", "zk 1"),
+    ],
+)
+def test_no_places(rest: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        parse_place(rest)
+    assert "hunter2" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        *("session_timeout_s=0", "request_timeout_s=nan", "connect_timeout_s=-1", "layout=deep", "acl=closed"),
+        *("tls=no&tls_ca_file=x", "tls_key_file=x", "sasl_user=x", "sasl_password_file=x", "digest_user=x"),
+        *("acl=creator", "digest_user=a:b&digest_password_file=x", "in_flight_bytes_max=1000", "sasl_password=hunter2"),
+    ],
+)
+def test_no_options(options: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        Registry().open_metastore(f"zookeeper://zk1/a?{options}")
+    assert "hunter2" not in str(raised.value)
+
+
+def test_the_flat_layout_is_deprecated() -> None:
+    with pytest.warns(DeprecationWarning, match="layout=flat is deprecated"):
+        Registry().open_metastore("zookeeper://zk1/a?layout=flat")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Registry().open_metastore("zookeeper://zk1/a")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ZooKeeperOptions(sasl_user="a", sasl_password_file="none"),
+        ZooKeeperOptions(digest_user="a", digest_password_file="empty"),
+        ZooKeeperOptions(tls_ca_file="none"),
+        ZooKeeperOptions(tls_certificate_file="empty"),
+    ],
+)
+def test_files_that_are_no_good_are_named(
+    options: ZooKeeperOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("empty").write_bytes(b"\n")
+    with pytest.raises(ConfigError, match=r"none|empty"):
+        Driver(parse_place("zk1"), options, lambda *_: None, lambda _: False)
+
+
+def test_kazoo_is_imported_by_who_opens_one() -> None:
+    script = "import sys; from replog.registry import Registry; r = Registry(); assert 'kazoo' not in sys.modules; "
+    script += "r.open_metastore('zookeeper://zk1/a'); assert 'kazoo' in sys.modules"
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
