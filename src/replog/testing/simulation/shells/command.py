@@ -33,6 +33,9 @@ MUST_HAPPEN = (
     "metastore: request lost",
     "metastore: unavailable",
     "one-way partition",
+    "page of a log: create",
+    "page of a log: delete",
+    "page of a log: get",
     "partition",
     "process cancelled",
     "process killed",
@@ -43,6 +46,7 @@ MUST_HAPPEN = (
     "record followed",
     "request lost",
     "session lost",
+    "short-lived record read",
     "sync failed",
 )
 _LINES_BEFORE = 60  # of the trace, shown before a violation

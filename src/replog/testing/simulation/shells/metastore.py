@@ -185,6 +185,8 @@ class SimulatedMetastore(Metastore):
         except MetastoreError as error:
             self._world.tell(METASTORE, f"{self._process} {what}: {type(error).__name__}")
             raise
+        if "/pages/" in key:
+            self._world.count(f"page of a log: {what.partition(' ')[0]}")
         answer = answers[0]
         said = (
             answer.version

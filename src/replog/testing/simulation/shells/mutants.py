@@ -16,6 +16,7 @@ from replog.errors import LocalProtocolError
 from replog.log import catalog
 from replog.log.reader import LogReader
 from replog.log.records import LogRecords
+from replog.protocol.model import LogMetadata
 from replog.testing.simulation.mutation import Mutant, Patch
 
 SHELL_MUTANTS = (
@@ -176,8 +177,36 @@ SHELL_MUTANTS = (
         "reader-skips-segments",
         "L6",
         "a reader that is several ledgers behind goes on with the last one",
-        (Patch(LogReader, "_open_next", "await self._open(following[0])", "await self._open(following[-1])"),),
+        (Patch(LogReader, "_open_next", "else done + 1", "else metadata.next_segment_number - 1"),),
         3,
+    ),
+    Mutant(
+        "page-not-written",
+        "L3",
+        "the log's record leaves segments out, and nobody writes their page",
+        (
+            Patch(
+                LogRecords,
+                "_write_page",
+                'await self._records.persist(f"creating {key}", lambda: self._records.metastore.create(key, value))',
+                "pass",
+            ),
+        ),
+        5,
+    ),
+    Mutant(
+        "deleting-forgets-numbers",
+        "L4",
+        "what a deleted log leaves behind begins with segment 1 again",
+        (
+            Patch(
+                LogMetadata,
+                "deleted",
+                "first_segment_number=self.next_segment_number,",
+                "first_segment_number=1,\n        next_segment_number=1,",
+            ),
+        ),
+        5,
     ),
     Mutant(
         "reader-leaves-early",

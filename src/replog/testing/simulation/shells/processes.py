@@ -22,6 +22,8 @@ from replog.testing.simulation.shells.metastore import MetastoreServer, Simulate
 from replog.testing.simulation.shells.network import SCHEME, Network, SimulatedTransport
 from replog.testing.simulation.shells.world import World
 
+_PAGE_SEGMENTS = 2  # of logs: so that few rolls do what thousands do in life
+
 
 class _ProcessRegistry(Registry):
     """The registry of one process: with its transport, and an observer that tells the trace.
@@ -143,6 +145,7 @@ class Clients:
         use_chance(world.chance_of(process))
         try:
             async with connect(metastore, options=self._options, quorum=self.quorum, registry=registry) as client:
+                client._logs.page_segments = _PAGE_SEGMENTS
                 yield client, process
         finally:
             self.alive.remove(process)

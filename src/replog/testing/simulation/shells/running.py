@@ -156,6 +156,7 @@ async def _storm(world: World, weather: Weather, workload: Workload) -> None:
             ("looker", workload.read_ledgers, 1),
             ("brief", workload.write_short_lived, 1),
             ("deleter", workload.delete_short_lived, 1),
+            ("brief reader", workload.read_short_lived, 1),
         ):
             for _ in range(count):
                 nursery.start_soon(workload.play, role, act)

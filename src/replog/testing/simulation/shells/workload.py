@@ -42,6 +42,7 @@ class Workload:
         self.is_stopping = False
         self.unclean: dict[str, None] = {}  # processes that may have left a ledger behind
         self.trims_failed = False
+        self._short_lived: dict[Position, bytes] = {}  # what is known to stand in logs of that name, of all times
         self._clients = clients
         self._tasks = 0
         self._parts = 0
@@ -291,10 +292,37 @@ class Workload:
         """Writes to a log that others delete."""
         async with client.write_log(SHORT_LIVED_LOG, custom={"process": process}) as log:
             for number in range(20):
-                await log.append(b"short-lived#%d" % number)
-                if number % 7 == 6:
+                data = b"%s#%d" % (process.encode(), number)
+                self._stands(await log.append(data), data)
+                if number % 3 == 2:
                     await log.roll()
                 await trio.sleep(0.05)
+
+    def _stands(self, position: Position, data: bytes) -> None:
+        """No position ever means two records, not even in two logs of one name (L4)."""
+        if self._short_lived.setdefault(position, data) != data:
+            self.world.violated(
+                "L4", f"{position} of a deleted log is {data!r}, and was {self._short_lived[position]!r}"
+            )
+
+    async def read_short_lived(self, client: Client, process: str) -> None:
+        """Follows it, until it is deleted: then what comes is told to be of another log, or there is none."""
+        after: Position | None = None
+        try:
+            with trio.move_on_after(2):
+                async with client.read_log(SHORT_LIVED_LOG, follow=True) as reader:
+                    async for record in reader:
+                        if after is not None and record.position <= after:
+                            self.world.violated("L6", f"{record.position} of the short-lived log came after {after}")
+                        after = record.position
+                        self._stands(record.position, record.data)
+                        self.world.count("short-lived record read")
+        except TrimmedError as error:
+            self.world.count("short-lived log begun anew under a reader")
+            begins_at = error.first_available
+            if after is not None and isinstance(begins_at, Position) and begins_at <= after:
+                self.world.violated("L4", f"a log begins anew at {begins_at}, and {after} was read before")
+            raise
 
     async def delete_short_lived(self, client: Client, process: str) -> None:
         """Deletes it."""
