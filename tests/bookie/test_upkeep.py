@@ -168,7 +168,7 @@ async def test_neither_a_metastore_that_is_away_nor_a_full_disk_ends_the_attempt
 async def test_a_pass_that_fails_does_not_keep_from_compacting(autojump_clock: trio.testing.MockClock) -> None:
     async with small(30_000) as one:
         await one.write(1_000)
-        one.world.metastore._choose = lambda operation, _key: Fault.UNAVAILABLE if operation == "children" else None
+        one.world.metastore._choose = lambda operation, _key: Fault.UNAVAILABLE if operation == "get" else None
         one.storage.left_bytes = 5_000
         await trio.sleep(5)
         assert one.count("garbage_collection_failures") == 1
@@ -212,20 +212,22 @@ async def test_garbage_is_collected_on_demand_and_counted(autojump_clock: trio.t
 
 async def test_ledgers_that_a_failing_pass_dropped_are_counted(autojump_clock: trio.testing.MockClock) -> None:
     async with small(None) as one:
-        ids = [await one.write(10) for _ in range(3)]
+        ids = [await one.write(10) for _ in range(30)]
         for ledger_id in ids:
             await one.world.metastore.delete(replog.metadata.ledger_key_path(ledger_id))
         asked: list[str] = []
 
         def choose(operation: str, key: str) -> Fault | None:
             asked.extend([key] if operation == "get" else [])
-            return Fault.UNAVAILABLE if operation == "get" and len(asked) == 2 else None
+            return Fault.UNAVAILABLE if operation == "get" and len(asked) == 20 else None
 
         one.world.metastore._choose = choose
         with pytest.raises(MetastoreError):
             await one.served.collect_garbage()
-        assert one.storage.ledger_ids() == ids[1:]
-        assert one.count("ledgers_collected") == 1
+        await trio.sleep(1)  # drops that were under way happen all the same
+        left = one.storage.ledger_ids()
+        assert 30 - 20 < len(left) < 30
+        assert one.count("ledgers_collected") == 30 - len(left)
         assert one.count("garbage_collection_failures") == 1
 
 
