@@ -10,6 +10,7 @@ import trio.testing
 
 import replog
 from replog.backends import memory
+from replog.bookie import garbage
 from replog.bookie.garbage import collect_garbage
 from replog.bookie.serving import Way, open_storage, serving, storage_url
 from replog.config import BackendURL, BookieOptions, ClientOptions
@@ -243,8 +244,9 @@ async def test_the_snapshot_of_what_is_here_comes_before_the_listing(autojump_cl
 @pytest.mark.parametrize("operation", ["children", "get"])
 @pytest.mark.parametrize("which", range(4))
 async def test_an_error_of_the_metastore_drops_nothing_that_exists(
-    operation: str, which: int, autojump_clock: trio.testing.MockClock
+    operation: str, which: int, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(garbage, "UNLISTED_MAX", 0)
     async with cluster(1) as world, world.client(quorum=ONE) as client:
         ids = []
         for _ in range(3):
@@ -267,7 +269,10 @@ async def test_an_error_of_the_metastore_drops_nothing_that_exists(
         assert set(ids[1:]) <= set(bookie.storage.ledger_ids())
 
 
-async def test_a_listing_that_lies_is_checked_candidate_by_candidate(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_listing_that_lies_is_checked_candidate_by_candidate(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(garbage, "UNLISTED_MAX", 0)
     async with cluster(1) as world, world.client(quorum=ONE) as client:
         async with client.create_ledger() as writer:
             await writer.append(b"x")

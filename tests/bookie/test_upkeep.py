@@ -154,7 +154,7 @@ async def test_neither_a_metastore_that_is_away_nor_a_full_disk_ends_the_attempt
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with small(PLENTY) as one:
-        one.world.metastore._choose = lambda operation, _key: Fault.UNAVAILABLE if operation == "children" else None
+        one.world.metastore._choose = lambda operation, _key: Fault.UNAVAILABLE if operation == "get" else None
         one.storage.compact_error = StorageFullError("no room to work", "make some")
         one.storage.left_bytes = 5_000
         await trio.sleep(65)
