@@ -1,17 +1,14 @@
-"""Who is alive, and who leads: leases that end with their process, and a queue in which who came first is next."""
+"""Who is alive, and who leads: leases, and a queue in which who came first is next. What becomes of processes that die or
+stop, the exam asks (`test_metastore`)."""
 
 import contextlib
-import signal
-import subprocess
-import sys
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import trio
 from etcd_servers import StartStore, Store
 
-from replog.errors import KeyExistsError, KeyNotFoundError
+from replog.errors import KeyNotFoundError
 from replog.testing import serve_proxy
 from replog_etcd.errors import EtcdRefusedError, EtcdUnreachableError
 from replog_etcd.metastore import EtcdMetastore
@@ -19,34 +16,6 @@ from replog_etcd.records import Message
 from replog_etcd.refusals import NOT_FOUND
 
 SOON_S = 30.0
-
-CHILD = """
-import sys, trio
-from replog_etcd.metastore import EtcdMetastore
-from replog_etcd.options import EtcdOptions, Target
-
-async def main():
-    metastore = EtcdMetastore(Target.parse(sys.argv[1]), EtcdOptions(lease_s=2))
-    async with getattr(metastore, sys.argv[2])(sys.argv[3], b"child"):
-        print("there", flush=True)
-        await trio.sleep_forever()
-
-trio.run(main)
-"""
-
-
-@contextlib.contextmanager
-def child_that(verb: str, store: Store, key: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that announces a key, or is elected."""
-    target = store.url().removeprefix("etcd://")
-    child = subprocess.Popen([sys.executable, "-c", CHILD, target, verb, key], stdout=subprocess.PIPE)
-    try:
-        assert child.stdout.readline() == b"there\n"
-        yield child
-    finally:
-        child.kill()
-        child.wait()
-        child.stdout.close()
 
 
 async def until_announced(metastore: EtcdMetastore, key: str, expected: dict[str, bytes]) -> None:
@@ -61,22 +30,6 @@ async def end_leases(metastore: EtcdMetastore) -> None:
     for each in answer.get("leases", ()):
         with contextlib.suppress(EtcdRefusedError):
             await metastore._gateway.call("/v3/lease/revoke", {"ID": each["ID"]}, what="ending a lease")
-
-
-async def test_what_a_process_announced_vanishes_after_its_death_and_not_before(store: Store) -> None:
-    async with store.client() as metastore:
-        with child_that("announce", store, "bookies/one") as child:
-            assert await metastore.announced("bookies") == {"one": b"child"}
-            with pytest.raises(KeyExistsError):
-                async with metastore.announce("bookies/one", b"another"):
-                    pass
-            with trio.move_on_after(2.5):  # longer than the lease
-                await metastore.wait_children_changed("bookies", ["one"])
-            assert await metastore.announced("bookies") == {"one": b"child"}
-            child.send_signal(signal.SIGKILL)
-            await until_announced(metastore, "bookies", {})
-        async with metastore.announce("bookies/one", b"another"):
-            pass
 
 
 async def test_only_what_is_under_a_lease_is_announced(store: Store) -> None:
@@ -240,19 +193,6 @@ async def test_a_candidate_that_gives_up_leaves_the_queue(store: Store) -> None:
         with trio.fail_after(SOON_S):
             async with metastore.elect("elections/log", b"next"):
                 pass
-
-
-async def test_a_leader_that_is_killed_is_followed(store: Store) -> None:
-    async with store.client() as metastore:
-        with child_that("elect", store, "elections/log") as leader:
-            assert (await metastore.get("elections/log")).value == b"child"
-            with trio.move_on_after(0.5):
-                async with metastore.elect("elections/log", b"me"):
-                    raise AssertionError("two lead")
-            leader.send_signal(signal.SIGKILL)
-            with trio.fail_after(SOON_S):
-                async with metastore.elect("elections/log", b"me"):
-                    assert (await metastore.get("elections/log")).value == b"me"
 
 
 async def test_a_candidate_that_lost_its_place_is_still_elected(start_store: StartStore) -> None:

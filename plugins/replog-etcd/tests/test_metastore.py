@@ -16,12 +16,17 @@ from replog.errors import (
     MetastoreError,
     VersionConflictError,
 )
-from replog.testing import check_metastore
+from replog.testing import check_metastore, check_metastore_leases
 from replog_etcd.errors import EtcdRefusedError
 
 
 async def test_it_passes_the_exam(store: Store) -> None:
     await check_metastore(store.client)
+
+
+@pytest.mark.slow
+async def test_it_passes_the_exam_of_leases(store: Store) -> None:
+    await check_metastore_leases(f"{store.url()}?lease_s=2", lease_s=2.0)
 
 
 async def test_how_keys_and_values_stand_in_etcd(store: Store) -> None:

@@ -27,6 +27,7 @@ def test_a_url_names_servers_and_a_prefix() -> None:
         ("", "'' is no server"),
         ("/prefix", "'' is no server"),
         ("one,,two", "'' is no server"),
+        ("h\N{LATIN SMALL LETTER O WITH DIAERESIS}st", "is no server"),
         ("one:0", "'one:0' is no server"),
         ("one:70000", "'one:70000' is no server"),
         ("one:port", "'one:port' is no server"),

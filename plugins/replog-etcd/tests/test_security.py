@@ -11,7 +11,6 @@ from etcd_servers import StartStore, Store
 
 from replog.errors import ConfigError
 from replog.registry import Registry
-from replog.testing import check_metastore
 from replog_etcd.errors import EtcdRefusedError, EtcdUnreachableError
 from replog_etcd.metastore import EtcdMetastore
 
@@ -74,6 +73,11 @@ async def test_tls_with_certificates_on_both_sides(start_store: StartStore, file
         async with metastore.announce("bookies/one", b"here"), metastore.elect("elections/log", b"here"):
             assert await metastore.announced("bookies") == {"one": b"here"}
             await wait_for_each_other(metastore)
+        (idle,) = metastore._gateway._connections._idle.values()
+        connection = idle[-1]
+        for _ in range(3):
+            assert await metastore.children("nothing") == []
+        assert idle[-1] is connection  # no new handshake for each call
         version = await metastore.create("large", os.urandom(900_000))
         await metastore.put("large", bytes(900_000), version)
         assert (await metastore.get("large")).value == bytes(900_000)
@@ -93,22 +97,6 @@ async def wait_for_each_other(metastore: EtcdMetastore) -> None:
             nursery.start_soon(metastore.wait_changed, "answer", None)
             await metastore.create("question", b"")
             await metastore.create("answer/below", b"")
-
-
-@pytest.mark.slow
-async def test_the_exam_with_tls(start_store: StartStore, files: Files) -> None:
-    certificate, key = files.server
-    store = start_store(1, "--cert-file", certificate, "--key-file", key, scheme="https")
-    await check_metastore(lambda: store.client(tls_ca_file=files.authority))
-
-
-@pytest.mark.slow
-async def test_the_exam_with_a_user(start_store: StartStore, tmp_path: Path) -> None:
-    store = start_store(1, "--auth-token-ttl", "1", "--bcrypt-cost", "4")
-    (tmp_path / "password").write_text("replog's\n")
-    async with store.client() as metastore:
-        await enable_authentication(metastore)
-    await check_metastore(lambda: store.client(user="replog", password_file=str(tmp_path / "password")))
 
 
 async def check_refusals(store: Store, files: Files, ours: dict[str, str]) -> None:

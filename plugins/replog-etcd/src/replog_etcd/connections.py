@@ -154,7 +154,7 @@ class Connections:
         with trio.move_on_after(timeout_s):
             try:
                 stream = await trio.open_tcp_stream(endpoint.host, endpoint.port)
-            except OSError as error:
+            except (OSError, UnicodeError) as error:  # UnicodeError: of a name that can be none
                 raise NotSentError(f"it can't be connected to: {reason(error)}") from error
             try:
                 _keep_alive(stream)

@@ -34,6 +34,7 @@ from replog_etcd.tokens import Tokens
 Message = Mapping[str, Any]
 
 _ROUND_PAUSE_S = 0.1
+_SHOWN_BYTES = 80
 _WITH_LEADER: Headers = (
     ("Grpc-Metadata-hasleader", "true"),
 )  # a server that is cut off from the others ends the stream
@@ -47,13 +48,10 @@ class _Call:
     body: bytes
     what: str  # for people
     is_change: bool
+    timeout_s: float  # for all attempts
     is_sent: bool = False  # whole, and its fate is not known
     asked: Endpoint | None = None
     failures: list[str] = attrs.Factory(list)  # of this round
-
-    @classmethod
-    def of(cls, path: str, message: Message, what: str, *, is_change: bool = False) -> _Call:
-        return cls(path, json.dumps(message).encode(), what, is_change)
 
 
 class Gateway:
@@ -71,12 +69,15 @@ class Gateway:
 
     # -- asking ---------------------------------------------------------------------------------------------------
 
-    async def call(self, path: str, message: Message, *, what: str, is_change: bool = False) -> dict[str, Any]:
-        """The answer to this request. `what` it is about, for people. Raises `EtcdUnreachableError`, `EtcdRefusedError`,
-        `MetastoreUncertainError` only for a change, `EtcdAnswerTooLargeError` only for a read, `trio.ClosedResourceError`."""
-        call = _Call.of(path, message, what, is_change=is_change)
-        timeout_s = self._options.request_timeout_s
-        with self.in_use(), trio.move_on_after(timeout_s):
+    async def call(
+        self, path: str, message: Message, *, what: str, is_change: bool = False, timeout_s: float = math.inf
+    ) -> dict[str, Any]:
+        """The answer to this request. `what` it is about, for people; `timeout_s` if `request_timeout_s` is too much.
+
+        Raises `EtcdUnreachableError`, `EtcdRefusedError`, `MetastoreUncertainError` only for a change,
+        `EtcdAnswerTooLargeError` only for a read, `trio.ClosedResourceError`."""
+        call = self._new_call(path, message, what, is_change, timeout_s)
+        with self.in_use(), trio.move_on_after(call.timeout_s):
             async with self._connections.slot():
                 while True:
                     answer = await self._ask_everybody(call)
@@ -86,7 +87,13 @@ class Gateway:
         if call.asked is not None:
             self._leave(call.asked)
         problems = "".join(f"; {each}" for each in call.failures)
-        raise self._failure(call, f"no answer within {timeout_s:.3g} s{problems}")
+        raise self._failure(call, f"no answer within {call.timeout_s:.3g} s{problems}")
+
+    def _new_call(
+        self, path: str, message: Message, what: str, is_change: bool = False, timeout_s: float = math.inf
+    ) -> _Call:
+        timeout_s = min(timeout_s, self._options.request_timeout_s)
+        return _Call(path, json.dumps(message).encode(), what, is_change, timeout_s)
 
     async def _ask_everybody(self, call: _Call) -> dict[str, Any] | None:
         """The answer, or None if nobody has one and asking again may help."""
@@ -132,7 +139,7 @@ class Gateway:
     async def _ask_once(self, endpoint: Endpoint, call: _Call, token: str) -> dict[str, Any]:
         """Raises `Refusal`, `NotSentError`, `AnswerLostError`, `EtcdAnswerTooLargeError`."""
         call.asked = endpoint
-        share_s = self._options.request_timeout_s / len(self.target.endpoints)
+        share_s = call.timeout_s / len(self.target.endpoints)
         connection = await self._connections.connect(endpoint, share_s)
         try:
             with trio.fail_after(math.inf if call.is_change else share_s):
@@ -152,11 +159,11 @@ class Gateway:
             connection.close()
             raise
         self._connections.give_back(connection)
-        return _parse(status, body)
+        return _parse_answer(status, body)
 
     async def _authenticate(self, message: Message) -> str:
         """A new token. Raises `EtcdUnreachableError`, `EtcdRefusedError`."""
-        call = _Call.of("/v3/auth/authenticate", message, "signing in")
+        call = self._new_call("/v3/auth/authenticate", message, "signing in")
         for endpoint in self._in_order():
             try:
                 return str((await self._ask_once(endpoint, call, ""))["token"])
@@ -183,7 +190,7 @@ class Gateway:
     async def stream(self, path: str, message: Message, *, what: str) -> AsyncIterator[Answers]:
         """Messages that come for as long as they do, on a connection of its own. Raises `EtcdUnreachableError`,
         `EtcdRefusedError`."""
-        call = _Call.of(path, message, what)
+        call = self._new_call(path, message, what)
         endpoint = self._in_order()[0]
         try:
             with trio.fail_after(self._options.request_timeout_s):
@@ -282,12 +289,12 @@ class Answers:
         line = bytes(self._buffer[:end])
         del self._buffer[: end + 1]
         self._searched_bytes = 0
-        message = _parse(HTTPStatus.OK, line)
+        message = _parse(line)
         if "error" in message:
             raise _refusal_in_stream(message["error"])
         result = message.get("result", {})
         if not isinstance(result, dict):
-            raise AnswerLostError(f"no message of a stream: {line[:80]!r}")
+            raise AnswerLostError(f"no message of a stream: {line[:_SHOWN_BYTES]!r}")
         return result
 
 
@@ -298,16 +305,25 @@ def _refusal_in_stream(error: object) -> Exception:
         return AnswerLostError(f"the stream ended: {error!r}"[:200])
 
 
-def _parse(status: int, body: bytes) -> dict[str, Any]:
-    """Raises `Refusal`, `AnswerLostError`."""
+def _parse_answer(status: int, body: bytes) -> dict[str, Any]:
+    """Raises `Refusal`; `AnswerLostError` if it is nothing that etcd says: from `{}` alone one would learn that no key exists."""
     if status != HTTPStatus.OK:
         raise read_refusal(status, body)
+    answer = _parse(body)
+    header = answer.get("header", {}) if "result" not in answer else {"revision": "0"}  # of a stream with one message
+    if not isinstance(header, dict) or not str(header.get("revision", "")).isdecimal():
+        raise AnswerLostError(f"the answer is not etcd's: {body[:_SHOWN_BYTES]!r}")
+    return answer
+
+
+def _parse(body: bytes) -> dict[str, Any]:
+    """Raises `AnswerLostError`."""
     try:
         answer = json.loads(body)
     except ValueError as error:
-        raise AnswerLostError(f"the answer is no JSON: {body[:80]!r}") from error
+        raise AnswerLostError(f"the answer is no JSON: {body[:_SHOWN_BYTES]!r}") from error
     if not isinstance(answer, dict):
-        raise AnswerLostError(f"the answer is no JSON object: {body[:80]!r}")
+        raise AnswerLostError(f"the answer is no JSON object: {body[:_SHOWN_BYTES]!r}")
     return answer
 
 

@@ -23,6 +23,7 @@ from replog_etcd.records import Layout, Record
 from replog_etcd.refusals import NOT_FOUND
 
 _RENEWALS_PER_LEASE = 3
+_RETRIES_PER_LEASE = 20
 _FAREWELL_S = 2.0
 
 
@@ -72,7 +73,13 @@ class Leases:
             "success": [self._layout.put(key, value, held.lease_id)],
             "failure": [self._layout.look(key)],
         }
-        answer = await self._gateway.call("/v3/kv/txn", message, what=f"announcing key {key!r}", is_change=True)
+        answer = await self._gateway.call(
+            "/v3/kv/txn",
+            message,
+            what=f"announcing key {key!r}",
+            is_change=True,
+            timeout_s=self._lease_s / _RENEWALS_PER_LEASE,
+        )
         if answer.get("succeeded"):
             return None
         found = self._layout.looked(answer)
@@ -88,17 +95,21 @@ class Leases:
 
     async def _renew(self, held: Held) -> None:
         """Until cancelled. Whatever was lost, the lease or a key, is made anew; whoever has the key meanwhile keeps it."""
+        pause_s = self._lease_s / _RENEWALS_PER_LEASE
         while True:
-            await trio.sleep(self._lease_s / _RENEWALS_PER_LEASE)
+            await trio.sleep(pause_s)
             try:
                 await self._renew_once(held)
-            except ReplogError:
-                continue  # soon again; etcd deletes the keys if that goes on
+                pause_s = self._lease_s / _RENEWALS_PER_LEASE
+            except ReplogError:  # soon again; etcd deletes the keys if that goes on
+                pause_s = self._lease_s / _RETRIES_PER_LEASE
 
     async def _renew_once(self, held: Held) -> None:
         message = {"ID": str(held.lease_id)}
-        answer = await self._gateway.call("/v3/lease/keepalive", message, what="renewing a lease")
-        if int(answer.get("result", {}).get("TTL", 0)) <= 0:
+        answer = await self._gateway.call(
+            "/v3/lease/keepalive", message, what="renewing a lease", timeout_s=self._lease_s / _RENEWALS_PER_LEASE
+        )
+        if answer.get("result", {}).get("TTL", "0") == "0":  # it is over
             held.lease_id = _new_lease_id()  # before it is granted: then it is revoked at the end in any case
             await self._grant(held)
         for key, value in held.values.items():

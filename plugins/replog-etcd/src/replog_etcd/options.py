@@ -14,7 +14,7 @@ from replog.errors import ConfigError, LocalProtocolError
 DEFAULT_PORT = 2379
 PREFIX_BYTES_MAX = 200  # with a key and etcd's own bytes this stays far below what a request may have
 
-_HOST = re.compile(r"(?:\[([0-9A-Fa-f:.%]+)\]|([^\s:/\[\]@]+))(?::([0-9]{1,5}))?")
+_HOST = re.compile(r"(?:\[([0-9A-Fa-f:.%]+)\]|([A-Za-z0-9._-]+))(?::([0-9]{1,5}))?")
 
 
 def _above_zero(_instance: object, field: attrs.Attribute[Any], value: Any) -> None:

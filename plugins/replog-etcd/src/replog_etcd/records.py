@@ -41,18 +41,20 @@ class Layout:
 
     def record(self, found: Mapping[str, Any]) -> Record:
         """What etcd says of a key below the prefix. Raises `MetastoreCorruptError`."""
-        raw = base64.b64decode(found["key"])
+        raw = b""
         try:
-            key = raw.decode()
+            raw = base64.b64decode(found["key"])
+            return Record(
+                raw.decode().removeprefix(self._prefix),
+                base64.b64decode(found.get("value", "")),
+                int(found["mod_revision"]),
+                int(found.get("create_revision", 0)),  # of a deletion there is none
+                int(found.get("lease", 0)),
+            )
         except UnicodeDecodeError as error:
             raise MetastoreCorruptError(f"etcd's key {raw!r} is no key of replog's: it is no UTF-8") from error
-        return Record(
-            key.removeprefix(self._prefix),
-            base64.b64decode(found.get("value", "")),
-            int(found["mod_revision"]),
-            int(found["create_revision"]),
-            int(found.get("lease", 0)),
-        )
+        except (KeyError, TypeError, ValueError) as error:
+            raise MetastoreCorruptError(f"what etcd says of a key has not the form that is known: {found!r}") from error
 
     # -- requests -------------------------------------------------------------------------------------------------
 
@@ -83,7 +85,10 @@ class Layout:
 
     def looked(self, answer: Mapping[str, Any]) -> Record | None:
         """What `look` found, in the answer to a transaction."""
-        found = answer["responses"][0]["response_range"].get("kvs", [])
+        try:
+            found = answer["responses"][0]["response_range"].get("kvs", [])
+        except (KeyError, IndexError, TypeError, AttributeError) as error:
+            raise MetastoreCorruptError(f"etcd's answer has not the form that is known: {answer!r}") from error
         return self.record(found[0]) if found else None
 
 

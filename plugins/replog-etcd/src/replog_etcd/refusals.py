@@ -10,9 +10,10 @@ import json
 from http import HTTPStatus
 from typing import Any
 
-_UNKNOWN, _DEADLINE, _EXHAUSTED, _INTERNAL, _UNAVAILABLE, _UNAUTHENTICATED = 2, 4, 8, 13, 14, 16
+_UNKNOWN, _EXHAUSTED, _UNAUTHENTICATED = 2, 8, 16
 NOT_FOUND = 5  # of a lease
-_DOUBTFUL = {_UNKNOWN, _DEADLINE, _INTERNAL, _UNAVAILABLE}
+# Wrong arguments, not found, exists, no permission, no space, not in this state, out of range, not there, not signed in.
+_DEFINITE = {3, NOT_FOUND, 6, 7, _EXHAUSTED, 9, 11, 12, _UNAUTHENTICATED}
 _SHOWN_BYTES = 300
 
 _REMEDIES = {
@@ -35,13 +36,13 @@ class Refusal(Exception):
     def __init__(self, code: int, words: str) -> None:
         super().__init__(next((f"{words} ({remedy})" for part, remedy in _REMEDIES.items() if part in words), words))
         self.code = code
-        self.is_definite = code not in _DOUBTFUL
+        self.is_definite = code in _DEFINITE or code < 0
         self.may_pass = not self.is_definite or (code == _EXHAUSTED and "too many requests" in words)
         self.is_about_token = code == _UNAUTHENTICATED or "revision of auth store is old" in words
 
 
 def read_refusal(status: int, body: bytes) -> Refusal:
-    """Of an answer that has not the status 200."""
+    """Of an answer that has not the status 200. One that is not etcd's has a code below 0 if it is definite."""
     try:
         answer = json.loads(body)
         return refusal_in(answer)

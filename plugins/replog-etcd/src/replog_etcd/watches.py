@@ -95,11 +95,7 @@ class Watches:
                         problem = answer.get("cancel_reason", "the server ends it")
                         raise EtcdUnreachableError(f"{self._gateway.target}: watching {what}: {problem}")
                     for event in answer.get("events", ()):
-                        if concerns(event.get("type") == "DELETE", self._record(event["kv"])):
+                        if concerns(event.get("type") == "DELETE", self._layout.record(event["kv"])):
                             return
         finally:
             self._slots.release()
-
-    def _record(self, found: Mapping[str, Any]) -> Record:
-        """Of an event. A deletion tells of the key and its last revision only."""
-        return self._layout.record({"create_revision": "0", **found})
