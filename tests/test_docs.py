@@ -73,3 +73,26 @@ def test_code_on_a_page_runs(script: str, tmp_path: Path) -> None:
         capture_output=True,
     )
     assert done.returncode == 0, done.stderr
+
+
+def part_of(page: str) -> dict[str, str]:
+    """What the page shows of each file below `plugins/`, in its order."""
+    shown: dict[str, list[str]] = {}
+    for name, part in re.findall(r"^<!-- part of (\S+) -->\n+```\w+\n(.*?)^```", page, re.MULTILINE | re.DOTALL):
+        shown.setdefault(name, []).append(part)
+    return {name: "\n".join(parts) for name, parts in shown.items()}
+
+
+def without_empty_lines(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line.strip()]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["src/replog_sqlite/__init__.py", "src/replog_sqlite/database.py", "pyproject.toml", "tests/test_exam.py"],
+)
+def test_the_tutorial_shows_the_plugin_as_it_is_and_all_of_it(name: str) -> None:
+    """Empty lines apart, of which there are fewer between the parts."""
+    path = f"replog-sqlite/{name}"
+    shown = part_of((ROOT / "docs" / "plugins.md").read_text(encoding="utf-8"))[path]
+    assert without_empty_lines(shown) == without_empty_lines((ROOT / "plugins" / path).read_text(encoding="utf-8"))
