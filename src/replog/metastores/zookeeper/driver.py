@@ -118,7 +118,9 @@ class Driver:
         secrets = _read_files(options)
         self._on_event = on_event
         self._is_watched = is_watched
-        self._unwatched: deque[str] = deque()
+        self._unwatched: deque[tuple[str, int]] = deque()  # paths, and how many requests had been submitted by then
+        self.submitted = 0
+        self.answered = 0
         self._handler = _Handler(options.connect_timeout_s, secrets.context, self._forget, self._ended)
         self._kazoo: Any = KazooClient(
             hosts=[f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in place.servers],
@@ -162,8 +164,14 @@ class Driver:
 
     def forget_watch(self, path: str) -> None:
         """Nobody waits for this node any more. kazoo has no word for it: it keeps a watcher until it fires. So its thread
-        removes it, when it next wakes up, unless somebody waits again by then: nothing else may touch these maps."""
-        self._unwatched.append(path)
+        removes it, since nothing else may touch these maps: once all that was submitted is answered, for one of these
+        requests may set it yet, and unless somebody waits again by then."""
+        self._unwatched.append((path, self.submitted))
+
+    def forget_requests(self) -> None:
+        """The connection is gone, and with it all watches and what was submitted."""
+        self._unwatched.clear()
+        self.answered = self.submitted
 
     def watched_paths(self) -> set[str]:
         """Where kazoo has watchers now."""
@@ -198,8 +206,8 @@ class Driver:
         self._on_event(self, Event.ENDED, 0)
 
     def _forget(self) -> None:
-        while self._unwatched:
-            path = self._unwatched.popleft()
+        while self._unwatched and self._unwatched[0][1] <= self.answered:
+            path, _ = self._unwatched.popleft()
             if not self._is_watched(path):  # who waits from now on is registered later, and by this thread
                 self._kazoo._data_watchers.pop(path, None)
                 self._kazoo._child_watchers.pop(path, None)

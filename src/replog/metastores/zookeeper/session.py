@@ -80,11 +80,14 @@ class Session:
                 continue
             break
         submitted()
+        driver.submitted += len(requests)
         results = [request.submit(driver.client) for request in requests]
         answered = trio.Event()
 
         def done() -> None:
             budget.release(len(requests), size_bytes)
+            if not budget.is_closed:
+                driver.answered += len(requests)
             answered.set()
 
         results[-1].rawlink(lambda _result: self._tell(done))
@@ -208,6 +211,8 @@ class Session:
 
     def _disconnected(self) -> None:
         self._is_up = False
+        if self._driver is not None:
+            self._driver.forget_requests()
         self._budget.close()
         self._budget = self._new_budget()
         self._on_watch(None)

@@ -1,0 +1,350 @@
+"""What becomes of a call when the network, the server, the program or a credential fails."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+import trio
+
+from replog.errors import (
+    KeyNotFoundError,
+    MetastoreError,
+    MetastoreUncertainError,
+)
+from replog.metastores.zookeeper.metastore import ZooKeeperMetastore
+from replog.metastores.zookeeper.options import ZooKeeperOptions, parse_place
+from replog.testing import TcpProxy, serve_proxy
+from tests.failures.processes import until
+from tests.metastores.zookeeper.opening import opened
+from tests.servers.zookeeper import ZooKeeper, url
+
+pytestmark = pytest.mark.needs_zookeeper
+
+DEADLINE_S = 60.0
+
+
+@pytest.fixture
+async def proxy(zookeeper: ZooKeeper) -> AsyncIterator[TcpProxy]:
+    async with serve_proxy(zookeeper.address) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+async def store(proxy: TcpProxy, zookeeper_chroot: str) -> AsyncIterator[ZooKeeperMetastore]:
+    """Through the proxy, connected."""
+    options = ZooKeeperOptions(session_timeout_s=4, request_timeout_s=5)
+    store = ZooKeeperMetastore(parse_place(f"{proxy.address}{zookeeper_chroot}"), options)
+    try:
+        await store.create("ready", b"")
+        yield store
+    finally:
+        await store.aclose()
+
+
+async def lose_answer(store: ZooKeeperMetastore, proxy: TcpProxy, change: Awaitable[object]) -> None:
+    """The change reaches the server, its answer is lost, and then the connection."""
+    await store.get("ready")  # it is connected
+    proxy.to_client.swallow()
+    before = proxy.to_bookie.forwarded_bytes
+
+    async def make() -> None:
+        with pytest.raises(MetastoreUncertainError, match="read back"):
+            await change
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(make)
+        await until(lambda: proxy.to_bookie.forwarded_bytes > before, DEADLINE_S, "it is sent")
+        await trio.sleep(0.05)
+        proxy.reset()
+    proxy.mend()
+
+
+async def test_a_change_whose_answer_is_lost_is_uncertain_and_is_not_made_again(
+    store: ZooKeeperMetastore, proxy: TcpProxy, zookeeper_url: str
+) -> None:
+    async with opened(zookeeper_url) as other:
+        with trio.fail_after(DEADLINE_S):
+            await lose_answer(store, proxy, store.create("a", b"1"))
+            first = await other.get("a")
+            assert await store.get("a") == first
+            await lose_answer(store, proxy, store.put("a", b"2", first.version))
+            second = await other.get("a")
+            assert (second.value, second.version) == (b"2", first.version + 1)
+            await lose_answer(store, proxy, store.delete("a", second.version))
+            with pytest.raises(KeyNotFoundError):
+                await other.get("a")
+
+
+async def test_a_read_whose_answer_is_lost_is_asked_again(store: ZooKeeperMetastore, proxy: TcpProxy) -> None:
+    version = await store.create("a/b", b"1")
+    reads: list[Callable[[], Awaitable[object]]] = [
+        lambda: store.get("a/b"),
+        lambda: store.children("a"),
+        lambda: store.values("a"),
+        lambda: store.announced("a"),
+    ]
+    for read in reads:
+        proxy.to_client.swallow()
+        answers: list[object] = []
+
+        async def ask(read: Callable[[], Awaitable[object]] = read, answers: list[object] = answers) -> None:
+            answers.append(await read())
+
+        with trio.fail_after(DEADLINE_S):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(ask)
+                await trio.sleep(0.02)
+                proxy.reset()
+                proxy.mend()
+        assert len(answers) == 1
+    assert (await store.get("a/b")).version == version
+
+
+async def test_what_waits_for_a_connection_was_not_sent(
+    proxy: TcpProxy, zookeeper_url: str, zookeeper_chroot: str
+) -> None:
+    options = ZooKeeperOptions(session_timeout_s=4, request_timeout_s=0.3)
+    store = ZooKeeperMetastore(parse_place(f"{proxy.address}{zookeeper_chroot}"), options)
+    try:
+        await store.create("a", b"")
+        proxy.cut()
+        await until(lambda: not store._session.is_connected, DEADLINE_S, "it is known that there is no connection")
+        for call in (lambda: store.put("a", b"lost", 0), lambda: store.get("a"), lambda: store.create("b", b"")):
+            with pytest.raises(MetastoreError, match=r"not connected: .*refused|not connected: .*reset") as raised:
+                await call()
+            assert not isinstance(raised.value, MetastoreUncertainError)
+        with trio.move_on_after(0.05) as scope:
+            await store.create("c", b"")
+        assert scope.cancelled_caught
+        proxy.mend()
+        async with opened(zookeeper_url) as other:
+            await until(lambda: store._session.is_connected, DEADLINE_S, "connected again")
+            assert (await store.get("a")).value == b""
+            assert await other.children("a") == []
+            for key in ("b", "c"):
+                with pytest.raises(KeyNotFoundError):
+                    await other.get(key)
+    finally:
+        await store.aclose()
+
+
+async def test_no_answer_in_time_is_uncertain_for_changes_alone(own_zookeeper: ZooKeeper) -> None:
+    options = ZooKeeperOptions(request_timeout_s=0.5)
+    store = ZooKeeperMetastore(parse_place(f"{own_zookeeper.address}/a"), options)
+    try:
+        version = await store.create("a", b"")
+        own_zookeeper.freeze()
+        with pytest.raises(MetastoreUncertainError, match=r"key 'a': no answer within 0\.5 s"):
+            await store.put("a", b"x", version)
+        with pytest.raises(MetastoreError, match="ZooKeeper did not answer") as raised:
+            await store.get("a")
+        assert not isinstance(raised.value, MetastoreUncertainError)
+        own_zookeeper.thaw()
+        with trio.fail_after(DEADLINE_S):
+            assert (await store.get("a")).value == b"x"
+    finally:
+        own_zookeeper.thaw()
+        await store.aclose()
+
+
+async def test_waits_last_while_the_server_is_away(
+    store: ZooKeeperMetastore, proxy: TcpProxy, zookeeper_url: str
+) -> None:
+    version = await store.create("a/b", b"")
+    woken: list[str] = []
+
+    async def wait_value() -> None:
+        while (await store.get("a/b")).version == version:
+            await store.wait_changed("a/b", version)
+        woken.append("value")
+
+    async def wait_children() -> None:
+        while await store.children("a") == ["b"]:
+            await store.wait_children_changed("a", ["b"])
+        woken.append("children")
+
+    async with opened(zookeeper_url) as other, trio.open_nursery() as nursery:
+        nursery.start_soon(wait_value)
+        nursery.start_soon(wait_children)
+        await trio.testing.wait_all_tasks_blocked(0.1)
+        proxy.cut()
+        await until(lambda: not store._session.is_connected, DEADLINE_S, "it is known that there is no connection")
+        await other.put("a/b", b"x", version)  # nobody can tell them of this
+        await other.create("a/c", b"")
+        assert woken == []
+        proxy.mend()
+        await until(lambda: len(woken) == 2, DEADLINE_S, "both are woken")
+
+
+# -- the end ------------------------------------------------------------------------------------------------------
+
+
+async def test_closing_ends_waits_and_calls(store: ZooKeeperMetastore) -> None:
+    closed: list[str] = []
+
+    async def wait(name: str, call: Callable[[], Awaitable[object]]) -> None:
+        with pytest.raises(trio.ClosedResourceError):
+            await call()
+        closed.append(name)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait, "changed", lambda: store.wait_changed("none", None))
+        nursery.start_soon(wait, "children", lambda: store.wait_children_changed("none", []))
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        await store.aclose()
+    await store.aclose()
+    for call in (lambda: store.get("a"), lambda: store.create("a", b""), lambda: store.announced("a")):
+        with pytest.raises(trio.ClosedResourceError):
+            await call()
+    assert sorted(closed) == ["changed", "children"]
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+async def test_nothing_is_left_behind(zookeeper_url: str) -> None:
+    async with opened(zookeeper_url) as store:
+        await store.create("a", b"")
+    gc.collect()
+    threads, files = threading.active_count(), descriptors()
+    for _ in range(3):
+        async with opened(zookeeper_url) as store, store.announce("b", b""), store.elect("c", b""):
+            await store.get("a")
+    gc.collect()
+    trio_threads = [each for each in threading.enumerate() if each.name.startswith("Trio")]
+    assert [each for each in threading.enumerate() if each.name == "replog-zookeeper"] == []
+    assert threading.active_count() <= threads + len(trio_threads)
+    assert descriptors() == files
+
+
+@pytest.mark.parametrize("is_frozen", [True, False])
+async def test_closing_takes_seconds_at_most_when_no_server_answers(own_zookeeper: ZooKeeper, is_frozen: bool) -> None:
+    store = ZooKeeperMetastore(parse_place(f"{own_zookeeper.address}/a"), ZooKeeperOptions(session_timeout_s=10))
+    await store.create("a", b"")
+    if is_frozen:
+        own_zookeeper.freeze()
+    else:
+        own_zookeeper.kill()
+    with trio.fail_after(15):  # kazoo alone would take as long as the session, and sometimes for ever
+        await store.aclose()
+    own_zookeeper.thaw()
+    assert [each for each in threading.enumerate() if each.name == "replog-zookeeper"] == []
+
+
+async def test_what_was_never_used_is_closed_at_once() -> None:
+    store = ZooKeeperMetastore(parse_place("127.0.0.1:1/a"), ZooKeeperOptions())
+    await store.aclose()
+    with pytest.raises(trio.ClosedResourceError):
+        await store.get("a")
+
+
+async def test_a_fork_is_told_so(store: ZooKeeperMetastore) -> None:
+    assert "used in its fork" in told_in_a_fork(store)
+    assert (await store.get("ready")).value == b""
+
+
+def told_in_a_fork(store: ZooKeeperMetastore) -> str:
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        told = "nothing"
+        try:
+            store.get("a").send(None)
+        except MetastoreError as error:
+            told = str(error)
+        finally:
+            os.write(writer, told.encode())
+            os._exit(0)
+    os.close(writer)
+    with open(reader, encoding="utf-8") as pipe:
+        told = pipe.read()
+    os.waitpid(child, 0)
+    return told
+
+
+# -- cancelling ---------------------------------------------------------------------------------------------------
+
+
+async def test_a_change_cancelled_at_any_moment_happened_or_not_and_nothing_is_stuck(store: ZooKeeperMetastore) -> None:
+    version = await store.create("a", b"0")
+    for number in range(60):
+        with trio.move_on_after(number * 0.00002):
+            await store.put("a", b"%d" % number, version)
+        found = await store.get("a")
+        assert found.value in (b"%d" % number, b"again")
+        version = await store.put("a", b"again", found.version)
+    await trio.testing.wait_all_tasks_blocked(0.05)
+    assert store._session._budget._calls == 0
+    assert store._session._budget._bytes == 0
+
+
+async def test_waits_that_were_cancelled_leave_no_watchers(store: ZooKeeperMetastore) -> None:
+    for number in range(50):
+        with trio.move_on_after(0.003 if number % 2 else 0.05):
+            await store.wait_changed(f"none/{number}", None)
+        with trio.move_on_after(0.003 if number % 2 else 0.05):
+            await store.wait_children_changed(f"none/{number}", [])
+    with trio.fail_after(DEADLINE_S):
+        for _ in range(3):  # kazoo's thread has something to do, and looks what it may forget
+            await store.get("ready")
+    assert store._watches._wakes == {}
+    assert store._session._driver is not None
+    assert store._session._driver.watched_paths() == set()
+
+
+async def test_a_thousand_calls_at_once_are_all_answered(store: ZooKeeperMetastore) -> None:
+    """kazoo's wake-up pipe would be full after some 270, and would stop this thread."""
+    done: list[int] = []
+
+    async def change(number: int) -> None:
+        await store.create(f"many/{number}", b"x" * 1000)
+        done.append(number)
+
+    with trio.fail_after(DEADLINE_S):
+        async with trio.open_nursery() as nursery:
+            for number in range(1000):
+                nursery.start_soon(change, number)
+    assert len(done) == 1000
+    assert len(await store.children("many")) == 1000
+
+
+# -- credentials --------------------------------------------------------------------------------------------------
+
+
+def credentials(directory: Path, scheme: str, user: str, password: str) -> dict[str, str]:
+    file = directory / f"{scheme}-{user}"
+    file.write_text(f"{password}\n")
+    return {f"{scheme}_user": user, f"{scheme}_password_file": str(file)}
+
+
+async def test_only_the_creator_may_use_what_is_so_made(
+    zookeeper: ZooKeeper, zookeeper_chroot: str, tmp_path: Path
+) -> None:
+    ann = credentials(tmp_path, "digest", "ann", "secret")
+    bob = credentials(tmp_path, "digest", "bob", "guess")
+    async with opened(url(zookeeper.address, zookeeper_chroot, acl="creator", **ann)) as store:
+        await store.create("a/b", b"mine")
+        async with opened(url(zookeeper.address, zookeeper_chroot, **bob)) as other:
+            with pytest.raises(MetastoreError, match="ZooKeeper does not allow it"):
+                await other.get("a/b")
+        async with opened(url(zookeeper.address, zookeeper_chroot, **ann)) as again:
+            assert (await again.get("a/b")).value == b"mine"
+
+
+async def test_everybody_may_read_what_is_so_made(zookeeper: ZooKeeper, zookeeper_chroot: str, tmp_path: Path) -> None:
+    ann = credentials(tmp_path, "digest", "ann", "secret")
+    async with opened(url(zookeeper.address, zookeeper_chroot, acl="readable", **ann)) as store:
+        version = await store.create("a/b", b"mine")
+        async with opened(zookeeper.url(zookeeper_chroot)) as other:
+            assert (await other.get("a/b")).value == b"mine"
+            assert await other.children("a") == ["b"]
+            for change in (lambda: other.put("a/b", b"", version), lambda: other.create("a/c", b"")):
+                with pytest.raises(MetastoreError, match="ZooKeeper does not allow it") as raised:
+                    await change()
+                assert not isinstance(raised.value, MetastoreUncertainError)
