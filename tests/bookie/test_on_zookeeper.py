@@ -1,0 +1,68 @@
+"""Bookie processes that announce themselves in a real ZooKeeper: killed and started again, and copies of one directory."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+import trio
+
+import replog
+from replog.membership import BOOKIES_KEY, decode_address
+from replog.registry import Registry
+from tests.cli.serving.processes import bookie_process, failed
+from tests.servers.zookeeper import ZooKeeper
+
+pytestmark = [pytest.mark.needs_zookeeper, pytest.mark.slow]
+
+
+@pytest.fixture
+def metastore(zookeeper: ZooKeeper, zookeeper_chroot: str) -> str:
+    """The server drops whoever it has not heard of for ten seconds: a process starts in less, also on a busy machine."""
+    return zookeeper.url(zookeeper_chroot, session_timeout_s=10)
+
+
+async def announced(metastore: str) -> dict[str, str]:
+    """By bookies, where they can be reached first."""
+    store = Registry().open_metastore(metastore)
+    try:
+        found = await store.announced(BOOKIES_KEY)
+    finally:
+        await store.aclose()
+    return {each: str(decode_address(f"{BOOKIES_KEY}/{each}", value).endpoints[-1]) for each, value in found.items()}
+
+
+def test_a_bookie_that_was_killed_is_announced_again_when_its_session_has_ended(metastore: str, tmp_path: Path) -> None:
+    with bookie_process(tmp_path, "--metastore", metastore) as first:
+        bookie_id, address = first.bookie_id, first.address
+        assert trio.run(announced, metastore) == {bookie_id: f"tcp:{address}"}
+        first.stop(signal.SIGKILL)
+    with bookie_process(tmp_path, "--metastore", metastore) as second:
+        assert second.bookie_id == bookie_id
+        assert trio.run(announced, metastore) == {bookie_id: f"tcp:{second.address}"}
+        waits = [line for line in second.lines if "is announced already" in line["event"]]
+        assert [f"tcp:{address}" in line["event"] for line in waits] == [True], second.lines
+        assert second.stop() == 0
+    assert trio.run(announced, metastore) == {}
+
+
+def test_a_copy_of_a_directory_that_is_served_is_not(metastore: str, tmp_path: Path) -> None:
+    with bookie_process(tmp_path, "--metastore", metastore) as first:
+        shutil.copytree(tmp_path / "bookie", tmp_path / "copy")
+        arguments = ["--metastore", metastore, "--data", str(tmp_path / "copy"), "--listen", "127.0.0.1:0"]
+        status, words = failed(*arguments, "--set", "bookie.announce_timeout_s=0.7")
+        assert status == 1
+        last = json.loads(words.splitlines()[-1])
+        assert f"tcp:{first.address}" in words
+        assert "copy of this directory" in str(last)
+        assert trio.run(announced, metastore) == {first.bookie_id: f"tcp:{first.address}"}
+        trio.run(write, metastore)
+
+
+async def write(metastore: str) -> None:
+    async with replog.connect(metastore, quorum=replog.Quorum(1, 1, 1)) as client:
+        async with client.write_log("log") as log:
+            await log.append(b"x")
