@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from replog.testing.authenticator_exam import check_authenticator
     from replog.testing.faults import Call, Fault, FaultyMetastore
     from replog.testing.history import Finding, History, judge, read_histories
-    from replog.testing.metastore_exam import check_metastore
+    from replog.testing.metastore_exam import check_metastore, check_metastore_leases
     from replog.testing.proxy import TcpProxy, Weather, serve_proxy
     from replog.testing.storage_exam import check_storage, check_storage_damage
     from replog.testing.transport_exam import check_transport
@@ -22,6 +22,7 @@ __all__ = [
     "check_storage",
     "check_storage_damage",
     "check_metastore",
+    "check_metastore_leases",
     "check_transport",
     "check_authenticator",
     "FaultyMetastore",
@@ -40,6 +41,7 @@ _PLACES = {
     "check_storage": "storage_exam",
     "check_storage_damage": "storage_exam",
     "check_metastore": "metastore_exam",
+    "check_metastore_leases": "metastore_exam",
     "check_transport": "transport_exam",
     "check_authenticator": "authenticator_exam",
     "FaultyMetastore": "faults",

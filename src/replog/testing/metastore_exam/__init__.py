@@ -1,0 +1,35 @@
+"""The exams of metastores: what passes `check_metastore` may hold the metadata of a log; what passes
+`check_metastore_leases` too tells soon who died.
+"""
+
+from __future__ import annotations
+
+import secrets
+
+from replog.testing.metastore_exam import changes, listing, presence, races, waits
+from replog.testing.metastore_exam.bench import Bench, OpenMetastore, no_other_error, until_listed
+from replog.testing.metastore_exam.processes import check_metastore_leases as check_metastore_leases
+from replog.testing.promises import plain_assertions, soon
+
+_CHECKS = changes.CHECKS + races.CHECKS + listing.CHECKS + waits.CHECKS + presence.CHECKS
+
+
+async def check_metastore(open_metastore: OpenMetastore) -> None:
+    """Examines a metastore; raises AssertionError with the first promise of `replog.abc.Metastore` that it breaks.
+
+    `open_metastore()` is a context that gives a client of one and the same store, each time another one; it closes it.
+    The exam uses keys below "exam/" and a random word, and leaves none behind if it is passed. Needs no pytest.
+    Takes some seconds with a store that polls. That the death of a client is noticed, `check_metastore_leases` examines.
+    """
+    with plain_assertions():
+        async with open_metastore() as one, open_metastore() as other:
+            for check in _CHECKS:
+                bench = Bench(one, other, f"exam/{secrets.token_hex(8)}", open_metastore)
+                subject = check.__name__.removeprefix("check_").replace("_", " ")
+                with no_other_error(subject):
+                    await check(bench)
+                    with soon(f"{subject}: what was deleted, or is announced no more, is no child"):
+                        await until_listed(bench.one, bench.root, [], await bench.one.children(bench.root))
+        async with open_metastore() as one:
+            await one.aclose()
+            await one.aclose()  # idempotent

@@ -1,0 +1,23 @@
+"""A process that announces itself, is elected, and says so: `python -m ... URL KEY`. It stays until it is killed."""
+
+from __future__ import annotations
+
+import sys
+
+import trio
+
+from replog.registry import Registry
+from replog.testing.metastore_exam.bench import ELECTED
+
+
+async def run(url: str, root: str) -> None:
+    """Announces `ROOT/live/member`, is elected at `ROOT/leader`, says so and stays."""
+    metastore = Registry().open_metastore(url)
+    async with metastore.announce(f"{root}/live/member", b"member"), metastore.elect(f"{root}/leader", b"member"):
+        sys.stdout.buffer.write(ELECTED)
+        sys.stdout.buffer.flush()
+        await trio.sleep_forever()
+
+
+if __name__ == "__main__":
+    trio.run(run, sys.argv[1], sys.argv[2])
