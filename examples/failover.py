@@ -48,7 +48,7 @@ class Bank:
                 after = self.position if self.position.segment else None
                 async with self._client.read_log(LOG, after=after, follow=True) as reader:
                     async for record in reader:
-                        self.apply(record.position, record.data.decode())
+                        self.apply(record.position, record.data.decode(errors="replace"))
             except PASSES as error:
                 print(f"reading again, since {error}", file=sys.stderr)
                 await trio.sleep(AGAIN_S)
@@ -57,21 +57,24 @@ class Bank:
         """Applies the next record. One that was applied is passed over: a leader does not wait until it can read its own."""
         if position <= self.position:
             return
-        identity, *words = command.split()
-        if identity == "lead":
-            self.led_from, self.leader = position, words[0]
-        elif identity not in self.answers:
-            self.answers[identity] = self._execute(words)
+        answer = "ok"
+        match command.split():
+            case ["lead", name]:
+                self.led_from, self.leader = position, name
+            case [identity, *words]:
+                if identity not in self.answers:
+                    self.answers[identity] = self._execute(words)
+                answer = self.answers[identity]
         self.position = position
-        self._told(position, command, self.answers.get(identity, "ok"))
+        self._told(position, command, answer)
         self.tell()
 
-    def _execute(self, command: list[str]) -> str:
-        match command:
-            case ["deposit", account, amount]:
+    def _execute(self, words: list[str]) -> str:
+        match words:
+            case ["deposit", account, amount] if amount.isdecimal():
                 self.balances[account] += int(amount)
                 return f"ok, {account} has {self.balances[account]}"
-            case ["transfer", source, target, amount] if self.balances[source] >= int(amount):
+            case ["transfer", source, target, amount] if amount.isdecimal() and self.balances[source] >= int(amount):
                 self.balances[source] -= int(amount)
                 self.balances[target] += int(amount)
                 return f"ok, {source} has {self.balances[source]}"
@@ -101,6 +104,7 @@ class Candidate:
             try:
                 async with self._client.lead_log(LOG) as log:  # waits for its turn, and fences whoever led before
                     await self._lead(log)
+                print(f"{self.name} was deposed, nothing in doubt", flush=True)
             except replog.FencedError as error:
                 print(f"{self.name} was deposed, {len(error.positions)} in doubt", flush=True)
             except PASSES as error:
@@ -109,11 +113,13 @@ class Candidate:
 
     async def _lead(self, log: replog.LogWriter) -> None:
         here = await log.append(f"lead {self.name}".encode())
-        await self.bank.until(lambda: self.bank.position >= here)  # now it knows all that was ever confirmed
+        await self.bank.until(
+            lambda: self.bank.position >= here
+        )  # all that was ever confirmed is applied, and answered
         print(f"{self.name} leads from {here}", flush=True)
         self._log = log
         try:
-            while self.bank.led_from == here:  # else another one leads: leaving says so, as an append would
+            while self.bank.led_from == here:  # else another one leads, and this one waits for its turn again
                 changed = self.bank.changed
                 await log.flush()
                 for position, command in list(self._asked.items()):
@@ -165,21 +171,24 @@ def show(position: replog.Position, command: str, answer: str) -> None:
     print(f"{position} {command}: {answer}", flush=True)
 
 
-async def main(metastore: str, words: list[str]) -> None:
+async def serve(metastore: str, name: str) -> None:
     async with replog.connect(metastore) as client:
-        match words:
-            case ["serve", name]:
-                await Candidate(client, name).serve()
-            case ["follow"]:
-                await Bank(client, show).follow()
-            case _:
-                sys.exit(__doc__)
+        await Candidate(client, name).serve()
+
+
+async def follow(metastore: str) -> None:
+    async with replog.connect(metastore) as client:
+        await Bank(client, show).follow()
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 3:
-        sys.exit(__doc__)
     try:
-        trio.run(main, sys.argv[1], sys.argv[2:])
+        match sys.argv[1:]:
+            case [url, "serve", name] if len(name.split()) == 1:
+                trio.run(serve, url, name)
+            case [url, "follow"]:
+                trio.run(follow, url)
+            case _:
+                sys.exit(__doc__)
     except* KeyboardInterrupt:
         sys.exit(130)

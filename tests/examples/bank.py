@@ -24,7 +24,7 @@ from replog.testing.history import Event
 from tests.failures.options import STORAGE
 from tests.failures.processes import Process, Starter, starting, until
 
-ROOT = Path(__file__).parent.parent.parent
+EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "failover.py"
 LOG = "bank"
 WINDOW = 4  # commands that are asked for at once
 WITHIN_S = 40.0  # on a busy machine; nothing here waits that long otherwise
@@ -174,14 +174,13 @@ class Competitor:
             await self._process.wait()
 
     def freeze(self) -> None:
-        """SIGSTOP."""
+        """SIGSTOP. It is not asked for anything any more."""
         self.is_asked = False
         os.kill(self._process.pid, signal.SIGSTOP)
 
     def thaw(self) -> None:
         """SIGCONT."""
         os.kill(self._process.pid, signal.SIGCONT)
-        self.is_asked = True
 
     async def leave(self) -> None:
         """Ends its standard input, and waits until it has ended in peace."""
@@ -238,7 +237,7 @@ class Bank:
             proxy = await self._proxies.enter_async_context(serve_proxy(self._server))
             metastore = self._metastore.replace(self._server, proxy.address)
         errors = self._directory / f"{name}.stderr"
-        command = [sys.executable, str(ROOT / "examples" / "failover.py"), metastore, "serve", name]
+        command = [sys.executable, str(EXAMPLE), metastore, "serve", name]
         with errors.open("wb") as file:
             process = await trio.lowlevel.open_process(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=file

@@ -5,12 +5,18 @@ from __future__ import annotations
 import itertools
 import os
 import random
+import subprocess
+import sys
 import time
+from functools import partial
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
+import trio
 
-from tests.examples.bank import Bank, Command, Competitor, bank
+import replog
+from tests.examples.bank import EXAMPLE, WITHIN_S, Bank, Command, Competitor, bank
 from tests.servers.zookeeper import ZooKeeper
 
 pytestmark = pytest.mark.slow
@@ -45,9 +51,24 @@ async def freeze(found: Bank) -> None:
     leader.thaw()
     await leader.has_lost_the_lead(frozen_s)
     await leader.has_answered()
+    leader.is_asked = True
     await found.confirms()
     assert in_doubt[0].position is not None, "a bookie had it, so the takeover found it"
     assert all(each.refusal for each in late)
+
+
+async def freeze_idle(found: Bank) -> None:
+    """The same while nothing is asked of it: it learns that it was deposed by reading along, and competes again."""
+    leader = await found.leader()
+    leader.is_asked = False
+    await leader.has_answered()
+    frozen_s = time.monotonic()
+    leader.freeze()
+    await found.leader(frozen_s)
+    await found.confirms()
+    leader.thaw()
+    await leader.has_lost_the_lead(frozen_s)
+    leader.is_asked = True
 
 
 async def send_unanswered(found: Bank, leader: Competitor) -> list[Command]:
@@ -84,6 +105,7 @@ async def test_the_next_takes_over_from_a_leader_that_is_killed_or_frozen(tmp_pa
             await found.add_competitor(name)
         await kill(found)
         await freeze(found)
+        await freeze_idle(found)
         await kill(found)  # who was frozen is the only one left
         await found.judged()
 
@@ -114,11 +136,13 @@ async def test_leaders_and_zookeeper_fail_at_random(tmp_path: Path, own_zookeepe
         for _ in NAMES:
             await found.add_competitor(next(names))
         while time.monotonic() < ends_s:
-            match chance.choice(["cut off", "freeze", "kill", "restart"]):
+            match chance.choice(["cut off", "freeze", "freeze idle", "kill", "restart"]):
                 case "cut off":
                     await cut_off(found)
                 case "freeze":
                     await freeze(found)
+                case "freeze idle":
+                    await freeze_idle(found)
                 case "kill":
                     await kill(found)
                     await found.add_competitor(next(names))
@@ -127,3 +151,54 @@ async def test_leaders_and_zookeeper_fail_at_random(tmp_path: Path, own_zookeepe
                     await own_zookeeper.restart()
                     await found.confirms()
         await found.judged()
+
+
+def test_a_wrong_command_line_says_what_there_is() -> None:
+    for words in ([], ["lmdb:nowhere"], ["lmdb:nowhere", "serve"], ["lmdb:nowhere", "serve", "two words"]):
+        done = subprocess.run([sys.executable, str(EXAMPLE), *words], capture_output=True, text=True, timeout=60)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert "METASTORE serve NAME" in done.stderr
+
+
+async def test_a_command_that_is_sent_twice_is_done_once_and_records_of_others_break_nothing(tmp_path: Path) -> None:
+    options = replog.BookieOptions(listen=("tcp:127.0.0.1:0",))
+    metastore = f"lmdb:{tmp_path / 'metadata'}"
+    async with replog.embed(tmp_path, bookies=3, bookie_options=options, metastore=metastore) as client:
+        async with client.write_log("bank") as log:
+            await log.extend([b"", b"\xff", b"x", b"1 deposit a b", b"2 deposit a -5"])
+        said = await say_when_leading(metastore, COMMANDS)
+    assert [line for line in said if "what is" not in line] == ANSWERS
+    assert len(said) == len(ANSWERS) + 1
+
+
+COMMANDS = """\
+3 deposit a 5
+4 transfer a b 2
+3 deposit a 5
+5 transfer a b 4
+lead deposit a 1
+?
+"""
+ANSWERS = [
+    "3 2:1 ok, a has 5",
+    "4 2:2 ok, a has 3",
+    "3 2:3 ok, a has 5",
+    "5 2:4 refused",
+    "lead 2:5 ok, a has 4",
+]
+
+
+async def say_when_leading(metastore: str, commands: str) -> list[str]:
+    """What the example answers to this, as a candidate that ends then in peace."""
+    words = [sys.executable, str(EXAMPLE), metastore, "serve", "teller"]
+    async with trio.open_nursery() as nursery:
+        process = await nursery.start(partial(trio.run_process, words, stdin=PIPE, stdout=PIPE))
+        said = b""
+        with trio.fail_after(WITHIN_S):
+            while b"teller leads from 2:0\n" not in said:
+                said += await process.stdout.receive_some()
+            async with process.stdin:
+                await process.stdin.send_all(commands.encode())
+            async for data in process.stdout:
+                said += data
+    return said.decode().splitlines()[1:]
