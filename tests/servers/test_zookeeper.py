@@ -60,6 +60,7 @@ async def test_a_frozen_server_answers_nobody_until_it_thaws(own_zookeeper: ZooK
     assert own_zookeeper.mode() == "standalone"
 
 
+@pytest.mark.slow
 async def test_an_ensemble_has_another_leader_when_its_own_is_killed_or_frozen(zookeeper_ensemble: Ensemble) -> None:
     first = await zookeeper_ensemble.wait_leader()
     assert len(await zookeeper_ensemble.followers()) == 2

@@ -12,6 +12,7 @@ from replog.testing import TcpProxy
 _CALM_S = 0.4  # at most, between two
 _LASTS_S = 0.15
 _REQUEST_BYTES = 60  # at least so many go through while answers are swallowed
+_ANSWERED_BYTES = 500  # so many must have come through before it storms again: more than a handshake
 
 
 async def lose_answers(proxy: TcpProxy) -> None:
@@ -49,10 +50,14 @@ KINDS: tuple[Callable[[TcpProxy], Awaitable[None]], ...] = (lose_answers, lose_a
 
 
 async def storm(proxy: TcpProxy, seed: int) -> None:
-    """One after the other, at random, until cancelled; then all is well again."""
+    """One after the other, at random, until cancelled; then all is well again. In between something is done: a client that waits
+    ever longer between two attempts would else find itself in the next one for ever."""
     chance = random.Random(seed)
     try:
         while True:
+            before = proxy.to_client.forwarded_bytes
+            while proxy.to_client.forwarded_bytes < before + _ANSWERED_BYTES:  # noqa: ASYNC110
+                await trio.sleep(0.01)
             await trio.sleep(_CALM_S * chance.random())
             await chance.choice(KINDS)(proxy)
     finally:

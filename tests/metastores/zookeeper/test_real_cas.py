@@ -19,7 +19,7 @@ from tests.metastores.zookeeper.changes import Made, judge
 from tests.metastores.zookeeper.storms import storm
 from tests.servers.zookeeper import ZooKeeper, url
 
-pytestmark = pytest.mark.needs_zookeeper
+pytestmark = [pytest.mark.needs_zookeeper, pytest.mark.slow]
 
 PROCESSES = 3
 DEADLINE_S = 240.0  # of a busy machine; a quiet one needs seconds

@@ -17,7 +17,7 @@ from tests.metastores.zookeeper.changes import Changer, judge
 from tests.metastores.zookeeper.opening import all_opened, opened
 from tests.servers.zookeeper import Ensemble, ZooKeeper
 
-pytestmark = pytest.mark.needs_zookeeper
+pytestmark = [pytest.mark.needs_zookeeper, pytest.mark.slow]
 
 DEADLINE_S = 60.0  # for what takes a second or three on a quiet machine
 READS = 400

@@ -115,6 +115,7 @@ async def test_who_waits_in_a_queue_is_not_forgotten_when_its_session_expires(
             nursery.cancel_scope.cancel()
 
 
+@pytest.mark.slow
 async def test_who_leaves_while_the_connection_is_down_is_gone_though_its_session_lives_on(
     zookeeper: ZooKeeper, zookeeper_chroot: str
 ) -> None:
@@ -169,6 +170,7 @@ async def follow(metastore: Metastore, version: int, seen: list[bytes]) -> None:
             seen.append(found.value)
 
 
+@pytest.mark.slow
 async def test_calls_end_in_named_errors_while_no_server_answers(own_zookeeper: ZooKeeper) -> None:
     """Each within its deadline, whether the server hangs, was killed, or comes back; and nothing is said to be absent."""
     address = own_zookeeper.url(request_timeout_s=1)
