@@ -25,6 +25,7 @@ from replog.metadata import (
     encode_log_page,
     ledger_id_pages,
     ledger_key_path,
+    ledger_word,
     ledgers_by_leaf,
     list_ledger_ids,
     list_log_names,
@@ -228,6 +229,26 @@ async def test_a_listing_asks_once_for_each_key_that_has_something_below() -> No
     assert [call.key for call in metastore.calls[:3]] == ["ledgers", "ledgers/00", "ledgers/00/0003"]
 
 
+@pytest.mark.parametrize(
+    "stranger",
+    [
+        "ledgers/00/0000/stranger",
+        "ledgers/00/0000/1",
+        "ledgers/00/0000/00001",
+        "ledgers/00/0000/\N{ARABIC-INDIC DIGIT ONE}000",
+        "ledgers/00/0000/-001",
+        "long-ledgers/922/3372/0368/5477/5808",
+        "long-ledgers/922/3372/0368/5477/9999",
+    ],
+)
+@pytest.mark.parametrize("has_neighbours", [False, True])
+async def test_a_key_that_is_no_ledgers_is_named_wherever_it_stands(stranger: str, has_neighbours: bool) -> None:
+    metastore = await create_ledgers([0, 2, LEDGER_ID_MAX - 1, LEDGER_ID_MAX] if has_neighbours else [])
+    await metastore.create(stranger, b"")
+    with pytest.raises(MetastoreCorruptError, match=stranger):
+        await list_ledger_ids(metastore)
+
+
 def ledger_leaves(ids: list[int]) -> set[str]:
     return {ledger_key_path(each).rpartition("/")[0] for each in ids}
 
@@ -235,10 +256,9 @@ def ledger_leaves(ids: list[int]) -> set[str]:
 def test_ids_are_grouped_by_the_keys_above_theirs() -> None:
     grouped = dict(ledgers_by_leaf(IDS))
     assert list(grouped) == sorted(ledger_leaves(IDS), key=lambda leaf: ("long" in leaf, leaf))
-    for leaf, below in grouped.items():
-        for word, ledger_id in below.items():
-            assert ledger_key_path(ledger_id) == f"{leaf}/{word}"
-    assert [each for below in grouped.values() for each in below.values()] == IDS
+    for leaf, ids in grouped.items():
+        assert [f"{leaf}/{ledger_word(each)}" for each in ids] == [ledger_key_path(each) for each in ids]
+    assert [each for ids in grouped.values() for each in ids] == IDS
     assert list(ledgers_by_leaf([])) == []
 
 

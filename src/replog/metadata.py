@@ -26,7 +26,7 @@ from replog.protocol.digest import DigestType
 from replog.protocol.model import LedgerMetadata, LedgerState, LogMetadata, LogPage, Segment
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 
     from replog.abc import Metastore
 
@@ -63,11 +63,16 @@ def ledger_key_path(ledger_id: int) -> str:
     return "/".join([prefix, *(digits[start : start + width] for start, width in zip(starts, shape, strict=True))])
 
 
-def ledgers_by_leaf(ledger_ids: Iterable[int]) -> Iterator[tuple[str, dict[str, int]]]:
-    """Ids in ascending order: each key right above some of theirs, with these by the last words of their keys."""
+def ledgers_by_leaf(ledger_ids: Iterable[int]) -> Iterator[tuple[str, list[int]]]:
+    """Ids in ascending order: each key right above some of theirs, with these."""
     for _, together in itertools.groupby(ledger_ids, lambda ledger_id: ledger_id // LEAF_LEDGERS):
-        below = {f"{each % LEAF_LEDGERS:0{_LEAF_DIGITS}}": each for each in together}
-        yield ledger_key_path(next(iter(below.values()))).rpartition("/")[0], below
+        found = list(together)
+        yield ledger_key_path(found[0]).rpartition("/")[0], found
+
+
+def ledger_word(ledger_id: int) -> str:
+    """The last word of a ledger's key."""
+    return f"{ledger_id % LEAF_LEDGERS:0{_LEAF_DIGITS}}"
 
 
 def parse_ledger_key(key: str) -> int:
@@ -153,11 +158,27 @@ async def ledger_id_pages(metastore: Metastore, after: int = -1) -> AsyncIterato
         keys = [prefix]  # still to be listed, the lowest ids last
         while keys:
             key = keys.pop()
-            below = [f"{key}/{word}" for word in await metastore.children(key)]
-            if key.count("/") < len(shape) - 1:
-                keys += [each for each in reversed(below) if each >= floor[: len(each)]]
-            elif ids := sorted(each for each in map(parse_ledger_key, below) if each >= first):
-                yield ids
+            words = await metastore.children(key)
+            if key.count("/") == len(shape) - 1:
+                if ids := [each for each in _ids_of_leaf(key, words) if each >= first]:
+                    yield ids
+            else:
+                below = [f"{key}/{word}" for word in reversed(words)]
+                keys += [each for each in below if each >= floor[: len(each)]]
+
+
+def _ids_of_leaf(leaf: str, words: Sequence[str]) -> list[int]:
+    """The ids of these keys, ascending. Raises `MetastoreCorruptError`. There may be ten thousand: only the first key is read
+    as a whole, and what differs in its shape."""
+    found: list[int] = []
+    base = LEDGER_ID_MAX + 1  # of no leaf: it is not known yet
+    for word in words:
+        if len(word) == _LEAF_DIGITS and word.isdecimal() and word.isascii() and base + int(word) <= LEDGER_ID_MAX:
+            found.append(base + int(word))
+        else:
+            found.append(parse_ledger_key(f"{leaf}/{word}"))
+            base = found[-1] - found[-1] % LEAF_LEDGERS
+    return sorted(found)
 
 
 async def list_ledger_ids(metastore: Metastore) -> list[int]:

@@ -15,10 +15,11 @@ import trio
 from replog.abc import Metastore
 from replog.bookie.server import BookieServer
 from replog.errors import KeyNotFoundError, MetastoreError, StorageError
-from replog.metadata import ledger_key_path, ledgers_by_leaf
+from replog.metadata import ledger_key_path, ledger_word, ledgers_by_leaf
 
 UNLISTED_MAX = 8  # below one key: so many are looked up instead of listed
 _LOOKUPS = 8  # at a time
+_COMPARED = 1000  # before others get their turn
 
 
 async def collect_garbage(bookie: BookieServer, metastore: Metastore) -> list[int]:
@@ -50,11 +51,11 @@ async def collect_garbage(bookie: BookieServer, metastore: Metastore) -> list[in
 async def _candidates(here: list[int], metastore: Metastore) -> list[int]:
     """Those of these ids (ascending) that the metastore does not list, or was not asked to list."""
     found: list[int] = []
-    for leaf, below in ledgers_by_leaf(here):
-        if len(below) > UNLISTED_MAX:
-            for word in await metastore.children(leaf):
-                below.pop(word, None)
-        found += below.values()
+    for leaf, ids in ledgers_by_leaf(here):
+        listed = frozenset(await metastore.children(leaf) if len(ids) > UNLISTED_MAX else ())
+        for start in range(0, len(ids), _COMPARED):
+            found += [each for each in ids[start : start + _COMPARED] if ledger_word(each) not in listed]
+            await trio.lowlevel.checkpoint()
     return found
 
 
