@@ -186,6 +186,20 @@ async def test_who_lost_the_log_competes_again(world: World) -> None:
 
 
 @everywhere
+async def test_who_lost_the_log_with_nothing_in_doubt_leaves_without_an_error(world: World) -> None:
+    """R1: the ledger was closed where its writer would have closed it."""
+    async with world.client() as client, world.client() as other:
+        async with client.lead_log("log") as log:
+            await log.append(b"0")
+            async with other.write_log("log") as second:
+                await second.append(b"1")
+        with trio.fail_after(TURN_S):
+            async with client.lead_log("log") as log:
+                await log.append(b"2")
+        assert await read_log(other) == [b"0", b"1", b"2"]
+
+
+@everywhere
 async def test_logs_have_their_own_elections(world: World) -> None:
     names = ("log/a", "log/a/b", "log")
     async with world.client() as client, world.client() as other:
