@@ -112,6 +112,40 @@ async def test_values_are_read_in_one_go_and_only_right_below(tmp_path: Path) ->
         assert await metastore.values("nothing") == {}
 
 
+async def test_children_are_found_among_keys_that_sort_between_them(tmp_path: Path) -> None:
+    """Printable characters sort before "/", after it, and far behind: a word may end with any of them."""
+    words = [
+        "a",
+        "a ",
+        "a!",
+        "a.",
+        "a0",
+        "a00",
+        "a-b",
+        "aa",
+        "b",
+        "\N{GREEK SMALL LETTER ALPHA}",
+        "\U0001f600",
+        "~",
+        "0",
+        "!",
+    ]
+    async with opened(tmp_path / "f") as metastore:
+        for word in words:
+            await metastore.create(f"k/{word}", b"")
+            await metastore.create(f"k/{word}/x/y", b"")
+            await metastore.create(f"k/{word}/z", b"")
+        for key in ("k", "k0", "k-", "j/a", "l/a"):
+            await metastore.create(key, b"")
+        assert await metastore.children("k") == sorted(words)
+        assert sorted(await metastore.values("k")) == sorted(words)
+        for word in words:
+            assert await metastore.children(f"k/{word}") == ["x", "z"]
+            await metastore.delete(f"k/{word}")
+        assert await metastore.children("k") == sorted(words)
+        assert await metastore.values("k") == {}
+
+
 # -- files that are not ours --------------------------------------------------------------------------------------
 
 

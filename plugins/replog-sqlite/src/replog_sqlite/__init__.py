@@ -110,18 +110,23 @@ def _delete(file: sqlite3.Connection, key: str, expected: int | None) -> None:
     file.execute("DELETE FROM entries WHERE key = ?", (key,))
 
 
-_BELOW = "FROM entries WHERE key > ?1 || '/' AND key < ?1 || '0'"  # "0" follows "/"
+_BELOW = "FROM entries WHERE key >= ? AND key < ?"
 
 
 def _children(file: sqlite3.Connection, key: str) -> list[str]:
-    first_words = f"""SELECT DISTINCT substr(rest, 1, instr(rest || '/', '/') - 1) AS word
-        FROM (SELECT substr(key, length(?1) + 2) AS rest {_BELOW}) ORDER BY word"""
-    return [word for (word,) in file.execute(first_words, (key,))]
+    """From word to word, not from key to key: what it costs grows with the children, not with all that is below them."""
+    words, start, end = set(), f"{key}/", f"{key}0"  # "0" follows "/"
+    while (found := file.execute(f"SELECT min(key) {_BELOW}", (start, end)).fetchone()[0]) is not None:
+        word, *deeper = found[len(key) + 1 :].split("/", 1)
+        words.add(word)
+        start = f"{key}/{word}0" if deeper else f"{found} "  # a space is the first of all printable characters
+    return sorted(words)
 
 
 def _values(file: sqlite3.Connection, key: str) -> dict[str, Versioned]:
-    rows = f"SELECT substr(key, length(?1) + 2) AS rest, value, version {_BELOW} AND instr(rest, '/') = 0 ORDER BY rest"
-    return {word: Versioned(value, version) for word, value, version in file.execute(rows, (key,))}
+    rows = file.execute(f"SELECT key, value, version {_BELOW}", (f"{key}/", f"{key}0"))
+    split = ((found[len(key) + 1 :], Versioned(value, version)) for found, value, version in rows)
+    return {word: each for word, each in split if "/" not in word}
 
 
 @hookimpl
