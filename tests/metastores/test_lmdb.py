@@ -95,6 +95,31 @@ async def test_a_change_is_seen_by_another_client_of_this_process_at_once(tmp_pa
                 await changing.create("a/b", b"")
 
 
+async def test_no_change_is_missed_that_is_counted_before_it_can_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """LMDB tells of a commit a moment before readers see it: a list that was read in between is of the time before."""
+    async with opened(tmp_path, poll_s=0.01) as metastore:
+        await metastore.create("a/x", b"")
+        environment = metastore._environment
+        assert environment is not None
+        last_change = environment.last_change
+        early, looks = last_change() + 1, 0
+
+        def tell_early() -> int:
+            nonlocal looks
+            looks += 1
+            return max(last_change(), early)
+
+        monkeypatch.setattr(environment, "last_change", tell_early)
+        with trio.fail_after(10):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(metastore.wait_children_changed, "a", ["x"])
+                while looks < 2:  # noqa: ASYNC110 - until it has looked, has read the list, and has looked again
+                    await trio.sleep(0.001)
+                await metastore.create("a/y", b"")
+
+
 async def test_changes_that_gather_are_committed_together(tmp_path: Path) -> None:
     async with opened(tmp_path) as metastore:
         await metastore.create("first", b"")

@@ -29,7 +29,7 @@ from replog.errors import (
 from replog.hookspecs import Backend, hookimpl
 from replog.lmdb_map import ForkedInUseError
 from replog.metastores.lmdb_environment import Environment, Job, Limits, NeedsGrowthError
-from replog.metastores.lmdb_records import FORMAT, Reading, Writing
+from replog.metastores.lmdb_records import FORMAT, Reading, Words, Writing
 
 Answer = TypeVar("Answer")
 
@@ -94,8 +94,7 @@ class LMDBMetastore(Metastore):
 
     async def children(self, key: str) -> list[str]:
         """The words that follow the key in existing keys, sorted. In a worker thread, since there may be many."""
-        words, _ = await self._list(key)
-        return words
+        return (await self._list(key)).words
 
     async def values(self, key: str) -> dict[str, Versioned]:
         """What stands right below this key, by its last word: all of one moment."""
@@ -112,16 +111,14 @@ class LMDBMetastore(Metastore):
 
     async def wait_children_changed(self, key: str, known: Sequence[str]) -> None:
         """Returns once the children differ from these. Lists again only after a commit, or if one may have died."""
-        seen, fickle = None, True
+        seen: Words | None = None
         while True:
             changed = self._changed
             environment = await self._opened()
-            last_change = environment.last_change()
-            if fickle or last_change != seen:
-                words, fickle = await self._list(key)
-                if words != list(known):
+            if seen is None or seen.is_fickle or seen.last_change != environment.last_change():
+                seen = await self._list(key)
+                if seen.words != list(known):
                     return
-                seen = last_change
             with trio.move_on_after(self._options.poll_s):
                 await changed.wait()
 
@@ -185,7 +182,7 @@ class LMDBMetastore(Metastore):
             except NeedsGrowthError:
                 await self._submit(environment, _adopt_growth, 0, "reading")
 
-    async def _list(self, key: str) -> tuple[list[str], bool]:
+    async def _list(self, key: str) -> Words:
         return await self._read_much(key, lambda reading: reading.children(key))
 
     async def _read_much(self, key: str, question: Callable[[Reading], Answer]) -> Answer:

@@ -41,6 +41,16 @@ class _Record:
         return Versioned(bytes(self.value), self.version)
 
 
+@attrs.frozen
+class Words:
+    """The words below a key at one moment: after the change with the number `last_change`, which LMDB can tell of a little
+    before it can be read. `is_fickle`: one of them may vanish without any commit, because it is announced."""
+
+    words: list[str]
+    is_fickle: bool
+    last_change: int
+
+
 class Reading:
     """Questions to one snapshot. Raises `KeyNotFoundError`, and what LMDB raises."""
 
@@ -67,8 +77,8 @@ class Reading:
         found = self._find(key)
         return None if found is None else found.version
 
-    def children(self, key: str) -> tuple[list[str], bool]:
-        """The words below a key, and whether one of them may vanish without any commit, because it is announced."""
+    def children(self, key: str) -> Words:
+        """The words below a key."""
         prefix = _stored(key) + b"\0"
         words: list[str] = []
         fickle = False
@@ -84,7 +94,7 @@ class Reading:
                     more = cursor.set_range(prefix + word + b"\1")
                 else:
                     more = cursor.next()  # there may be something below it that does exist
-        return words, fickle
+        return Words(words, fickle, self._transaction.id())
 
     def values(self, key: str) -> dict[str, Versioned]:
         """What stands right below a key, by its last word."""
@@ -96,8 +106,7 @@ class Reading:
         return {word: bytes(record.value) for word, record in below.items() if record.seat is not None}
 
     def _right_below(self, key: str) -> dict[str, _Record]:
-        words, _ = self.children(key)
-        records = {word: self._find(f"{key}/{word}") for word in words}
+        records = {word: self._find(f"{key}/{word}") for word in self.children(key).words}
         return {word: record for word, record in records.items() if record is not None}
 
     def _find(self, key: str) -> _Record | None:
