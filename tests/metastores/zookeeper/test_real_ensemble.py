@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.needs_zookeeper, pytest.mark.slow]
 
 DEADLINE_S = 60.0  # for what takes a second or three on a quiet machine
 READS = 400
-CHANGES = 100  # that must be made after each failure
+CHANGES = 50  # that must be made after each failure
 
 
 async def persistently(call: Callable[[], Awaitable[int]]) -> int:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import pytest
 import trio
 
 from replog.abc import Metastore
-from replog.errors import MetastoreError
+from replog.errors import MetastoreError, MetastoreUncertainError
 from replog.testing import serve_proxy
 from tests.failures.processes import until
 from tests.metastores.zookeeper.opening import all_opened, opened
@@ -66,6 +66,23 @@ async def lead(metastore: Metastore, name: str, led: list[str], task_status: tri
         async with metastore.elect("election", name.encode()):
             led.append(name)
             await trio.sleep_forever()
+
+
+async def test_a_session_counts_as_lost_though_no_server_ever_said_so(
+    own_zookeeper: ZooKeeper, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The server hangs: it tells nobody anything, so the client's own timer does; and in the end the session was not lost."""
+    address = own_zookeeper.url(session_timeout_s=4)
+
+    def told() -> int:
+        return sum("counts as gone" in record.message for record in caplog.records)
+
+    async with opened(address) as mine, mine.announce("live/mine", b"here"):
+        own_zookeeper.freeze()
+        await eventually(told, 1)
+        own_zookeeper.thaw()
+        await announces(mine, {"mine": b"here"})
+        assert told() == 1, "once for each time"
 
 
 async def test_another_is_elected_when_the_session_of_the_leader_expired(
@@ -178,15 +195,20 @@ async def test_calls_end_in_named_errors_while_no_server_answers(own_zookeeper: 
         version = await metastore.create("key", b"value")
         for harm, mend in ((own_zookeeper.freeze, own_zookeeper.thaw), (own_zookeeper.kill, None)):
             harm()
-            for call in (metastore.get, metastore.children, metastore.delete):
-                with pytest.raises(MetastoreError, match="key") as caught, trio.fail_after(DEADLINE_S):
-                    await call("other-key")
-                assert type(caught.value).__name__ in ("MetastoreError", "MetastoreUncertainError")
+            async with trio.open_nursery() as nursery:
+                for call in (metastore.get, metastore.children, metastore.values, metastore.delete):
+                    nursery.start_soon(fails, call)
             if mend is None:
                 await own_zookeeper.start()
             else:
                 mend()
             await reads(metastore, version)
+
+
+async def fails(call: Callable[[str], Awaitable[object]]) -> None:
+    with pytest.raises(MetastoreError, match="other-key") as caught, trio.fail_after(DEADLINE_S):
+        await call("other-key")
+    assert type(caught.value) in (MetastoreError, MetastoreUncertainError)
 
 
 async def reads(metastore: Metastore, version: int) -> None:
