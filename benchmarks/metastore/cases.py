@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable
+from functools import partial
 
-from benchmarks.figures import Figures
 from benchmarks.metastore.measuring import measure_ledgers, measure_logs
 from benchmarks.metastore.stores import KINDS, Kind, missing
 from benchmarks.setting import Comparison, Round, Setting
@@ -31,48 +30,40 @@ _OF_LOGS: list[tuple[str, str, str, float | None]] = [
 ]
 
 
-def _each(
-    measure: Callable[[Kind, Path, Sequence[int], int], dict[str, Figures]], setting: Setting, field: str
-) -> Round:
-    """Of all metastores that are there."""
-    found: dict[str, Figures] = {}
-    for kind in KINDS:
-        if kind.name not in missing():
-            sizes = getattr(setting.scale, field)
-            figures = measure(kind, setting.directory, sizes, setting.scale.metastore_times)
-            found.update(figures)
-            found[f"{kind.name} least"] = figures[f"{kind.name} {sizes[0]}"]
-            found[f"{kind.name} most"] = figures[f"{kind.name} {sizes[-1]}"]
+def measure(kind: Kind, setting: Setting) -> Round:
+    """1 000 ledgers, 10 000, and 100 000; then logs of 10 ledgers, 1 000 and 10 000."""
+    if kind.name in missing():
+        return {"not there": {}}
+    scale = setting.scale
+    found = measure_ledgers(kind, setting.directory, scale.metastore_ledgers, scale.metastore_times)
+    found |= measure_logs(kind, setting.directory, scale.metastore_segments, scale.metastore_times)
+    for what, sizes in (("ledgers", scale.metastore_ledgers), ("log", scale.metastore_segments)):
+        found[f"{kind.name} least {what}"] = found[f"{kind.name} {sizes[0]} {what}"]
+        found[f"{kind.name} most {what}"] = found[f"{kind.name} {sizes[-1]} {what}"]
     return found
 
 
-def ledgers(setting: Setting) -> Round:
-    """1 000 ledgers, 10 000, and 100 000."""
-    return _each(measure_ledgers, setting, "metastore_ledgers")
+CASES: dict[str, Callable[[Setting], Round]] = {
+    f"metastore-{kind.name.lower()}": partial(measure, kind) for kind in KINDS
+}
 
 
-def logs(setting: Setting) -> Round:
-    """Logs of 10 ledgers, 1 000 and 10 000."""
-    return _each(measure_logs, setting, "metastore_segments")
-
-
-CASES: dict[str, Callable[[Setting], Round]] = {"metastore-ledgers": ledgers, "metastore-logs": logs}
-
-
-def _comparisons(case: str, kind: Kind, sizes: str, what: list[tuple[str, str, str, float | None]]) -> list[Comparison]:
-    most, least = f"{kind.name} most", f"{kind.name} least"
+def _comparisons(
+    kind: Kind, what: str, sizes: str, figures: list[tuple[str, str, str, float | None]]
+) -> list[Comparison]:
+    case, most, least = f"metastore-{kind.name.lower()}", f"{kind.name} most {what}", f"{kind.name} least {what}"
     return [
         Comparison(case, f"{kind.name}: {title}, {sizes}", most, least, figure, figure, unit, goal, at_least=False)
-        for title, figure, unit, goal in what
+        for title, figure, unit, goal in figures
     ]
 
 
 COMPARISONS = tuple(
     comparison
     for kind in KINDS
-    for case, sizes, what in (
-        ("metastore-ledgers", "most and fewest ledgers", _OF_LEDGERS),
-        ("metastore-logs", "longest and shortest log", _OF_LOGS),
+    for what, sizes, figures in (
+        ("ledgers", "most and fewest ledgers", _OF_LEDGERS),
+        ("log", "longest and shortest log", _OF_LOGS),
     )
-    for comparison in _comparisons(case, kind, sizes, what)
+    for comparison in _comparisons(kind, what, sizes, figures)
 )

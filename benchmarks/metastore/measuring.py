@@ -28,6 +28,7 @@ from replog.registry import Registry
 from replog.testing import FaultyMetastore
 
 FEW = 100  # ledgers of a bookie that has few of them
+_TIMES_MIN, _ENOUGH_S = 5, 3.0  # each thing is done at least so often, and then no longer
 _IDS_TAKEN_MAX = 1_000  # while the ledgers and logs of one size are measured
 _ONE = Quorum(1, 1, 1)
 
@@ -42,8 +43,8 @@ class Place:
 
     async def middle_ms(self, call: Callable[[], Awaitable[object]]) -> float:
         """How long a call takes, in the middle."""
-        durations_s = []
-        for _ in range(self.times):
+        durations_s: list[float] = []
+        while len(durations_s) < self.times and (len(durations_s) < _TIMES_MIN or sum(durations_s) < _ENOUGH_S):
             began_s = clock()
             await call()
             durations_s.append(clock() - began_s)
@@ -80,7 +81,7 @@ async def _measure_ledgers(kind: Kind, url: str, counts: Sequence[int], times: i
             began_s = clock()
             await create_ledgers(here.metastore, added)
             filled_us = (clock() - began_s) / len(added) * 1e6
-            found[f"{kind.name} {count}"] = {"fill_us": filled_us, **await _ledgers_of(here, added)}
+            found[f"{kind.name} {count} ledgers"] = {"fill_us": filled_us, **await _ledgers_of(here, added)}
             total = count
             first = added.stop + _IDS_TAKEN_MAX  # after those that were taken meanwhile
     return found
@@ -133,7 +134,9 @@ async def _collection(here: Place, ledger_ids: Sequence[int], name: str) -> Figu
                     raise NotMeasured("ledgers that exist were taken for garbage")
 
             passed_ms = await here.middle_ms(collect)
-        calls = len(counted.calls) / here.times
+            counted.calls.clear()
+            await collect()
+        calls = float(len(counted.calls))
         return {f"collect_{name}_ms": passed_ms, f"collect_{name}_us_each": passed_ms / len(ledger_ids) * 1e3} | {
             f"collect_{name}_calls": calls
         }
@@ -160,7 +163,7 @@ async def _measure_logs(kind: Kind, url: str, lengths: Sequence[int], times: int
             ledger_ids = range(first, first + length)
             await create_ledgers(here.metastore, ledger_ids, name)
             await create_log(here.metastore, name, ledger_ids)
-            found[f"{kind.name} {length}"] = await _log_of(here, name)
+            found[f"{kind.name} {length} log"] = await _log_of(here, name)
             first = ledger_ids.stop + _IDS_TAKEN_MAX  # after those that were taken meanwhile
     return found
 
