@@ -10,6 +10,7 @@ import trio
 
 from replog.abc import Metastore
 from replog.errors import (
+    KeyExistsError,
     KeyNotFoundError,
     MetastoreError,
     MetastoreUncertainError,
@@ -133,6 +134,41 @@ async def test_calls_take_their_time(autojump_clock: trio.testing.MockClock) -> 
     start = trio.current_time()
     await faulty.create("a", b"")
     await faulty.get("a")
-    async with faulty.announce("b/c", b""):
+    async with faulty.announce("b/c", b""), faulty.elect("leader", b""):
         assert await faulty.announced("b") == {"c": b""}
-    assert trio.current_time() - start == 6.0
+        assert sorted(await faulty.values("b")) == ["c"]
+    assert trio.current_time() - start == 12.0
+
+
+async def test_announcing_and_electing_fail_before_anything_is_there(faulty: FaultyMetastore) -> None:
+    expected = {
+        Fault.CONFLICT: KeyExistsError,
+        Fault.UNAVAILABLE: MetastoreError,
+        Fault.ANSWER_LOST: MetastoreUncertainError,
+        Fault.REQUEST_LOST: MetastoreUncertainError,
+        Fault.ARRIVES_LATE: MetastoreUncertainError,
+    }
+    assert expected.keys() == set(Fault)
+    for operation, begin in (("announce", faulty.announce), ("elect", faulty.elect)):
+        for fault, error in expected.items():
+            faulty.fail_next(operation, fault, under="live/")
+            with pytest.raises(MetastoreError, match=f"'live/a': .*{operation}") as raised:
+                async with begin("live/a", b""):
+                    pass
+            assert type(raised.value) is error
+            assert await faulty.inner.children("live") == []
+    assert faulty.planned() == 0
+
+
+async def test_reads_of_many_keys_fail_too(faulty: FaultyMetastore) -> None:
+    for operation, read in (("values", faulty.values), ("announced", faulty.announced)):
+        faulty.fail_next(operation, Fault.UNAVAILABLE)
+        with pytest.raises(MetastoreError, match=f"'a': {operation} failed on purpose"):
+            await read("a")
+        assert await read("a") == {}
+
+
+async def test_the_lease_is_that_of_the_store() -> None:
+    inner = MemoryMetastore()
+    inner.lease_s = 3.5
+    assert FaultyMetastore(inner).lease_s == 3.5

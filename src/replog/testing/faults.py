@@ -16,7 +16,7 @@ import attrs
 import trio
 
 from replog.abc import Metastore, Versioned
-from replog.errors import MetastoreError, MetastoreUncertainError
+from replog.errors import KeyExistsError, MetastoreError, MetastoreUncertainError
 
 Answer = TypeVar("Answer")
 
@@ -51,13 +51,16 @@ class FaultyMetastore(Metastore):
     """Passes everything on to `inner`, but for what is planned.
 
     `fail_next` plans the fate of a coming call. `choose` is asked about every other one, with the operation ("create",
-    "get", "put", "delete", "children") and the key, and may answer with a fault. `delay_s` is how long each call takes.
+    "get", "put", "delete", "children", "values", "announce", "announced", "elect") and the key, and may answer with a
+    fault. Announcing and electing fail before anything is announced, whatever the fault; waits never fail by themselves.
+    `delay_s` is how long each call takes.
     """
 
     def __init__(
         self, inner: Metastore, choose: Callable[[str, str], Fault | None] | None = None, *, delay_s: float = 0.0
     ) -> None:
         self.inner = inner
+        self.lease_s = inner.lease_s
         self.calls: list[Call] = []
         self.delay_s = delay_s
         self._choose = choose
@@ -107,16 +110,29 @@ class FaultyMetastore(Metastore):
         """As `Metastore.wait_children_changed`; never fails by itself."""
         await self.inner.wait_children_changed(key, known)
 
+    async def values(self, key: str) -> dict[str, Versioned]:
+        """As `Metastore.values`."""
+        await self._read("values", key)
+        return await self.inner.values(key)
+
     @asynccontextmanager
     async def announce(self, key: str, value: bytes) -> AsyncIterator[None]:
-        """As `Metastore.announce`; delayed, but never fails by itself."""
-        await trio.sleep(self.delay_s)
+        """As `Metastore.announce`."""
+        await self._begin("announce", key)
         async with self.inner.announce(key, value):
             yield
 
     async def announced(self, key: str) -> dict[str, bytes]:
-        """As `Metastore.announced`; never fails by itself."""
+        """As `Metastore.announced`."""
+        await self._read("announced", key)
         return await self.inner.announced(key)
+
+    @asynccontextmanager
+    async def elect(self, key: str, candidate: bytes) -> AsyncIterator[None]:
+        """As `Metastore.elect`."""
+        await self._begin("elect", key)
+        async with self.inner.elect(key, candidate):
+            yield
 
     async def aclose(self) -> None:
         """Closes the inner one."""
@@ -137,6 +153,16 @@ class FaultyMetastore(Metastore):
         await trio.sleep(self.delay_s)
         if fault is not None:
             raise MetastoreError(f"key {key!r}: {operation} failed on purpose ({fault.name}); try again")
+
+    async def _begin(self, operation: str, key: str) -> None:
+        fault = self._fate(operation, key)
+        await trio.sleep(self.delay_s)
+        if fault is Fault.CONFLICT:
+            raise KeyExistsError(key, f"{operation} failed on purpose: somebody else was quicker")
+        if fault is Fault.UNAVAILABLE:
+            raise MetastoreError(f"key {key!r}: {operation} failed on purpose; try again")
+        if fault is not None:
+            raise MetastoreUncertainError(f"key {key!r}: the answer to {operation} was lost on purpose; taken back")
 
     async def _change(self, operation: str, key: str, change: Callable[[], Awaitable[Answer]]) -> Answer:
         fault = self._fate(operation, key)
