@@ -11,11 +11,12 @@ import attrs
 import pytest
 import trio
 
-from replog.registry import Registry
+from replog.client.records import Records
 from replog.testing import serve_proxy
 from tests.failures.processes import Process, starting, until
 from tests.metastores.zookeeper.actors import Config, read_made
 from tests.metastores.zookeeper.changes import Made, judge
+from tests.metastores.zookeeper.opening import all_opened, opened
 from tests.metastores.zookeeper.storms import storm
 from tests.servers.zookeeper import ZooKeeper, url
 
@@ -23,6 +24,7 @@ pytestmark = [pytest.mark.needs_zookeeper, pytest.mark.slow]
 
 PROCESSES = 3
 DEADLINE_S = 240.0  # of a busy machine; a quiet one needs seconds
+IDS = 2000
 OPTIONS = {"session_timeout_s": 4}
 
 
@@ -63,12 +65,9 @@ async def run_storm(
 
 
 async def judge_at(address: str, made: list[Made]) -> list[str]:
-    metastore = Registry().open_metastore(address)
-    try:
+    async with opened(address) as metastore:
         with trio.fail_after(60):
             return await judge(metastore, made)
-    finally:
-        await metastore.aclose()
 
 
 async def test_no_change_is_lost_and_none_is_made_twice_though_answers_are_lost(
@@ -88,3 +87,28 @@ async def test_the_same_for_longer(zookeeper: ZooKeeper, zookeeper_chroot: str, 
         zookeeper, zookeeper_chroot, tmp_path, changes=changes, unanswered=max(3, changes // 500), seed=seed
     )
     assert await judge_at(zookeeper.url(zookeeper_chroot), made) == []
+
+
+async def test_no_ledger_id_is_given_out_twice_though_answers_are_lost(
+    zookeeper: ZooKeeper, zookeeper_chroot: str
+) -> None:
+    taken: list[int] = []
+
+    async def take(records: Records) -> None:
+        while len(taken) < IDS:
+            taken.append(await records.new_id())
+
+    async with AsyncExitStack() as stack:
+        proxies = [await stack.enter_async_context(serve_proxy(zookeeper.address)) for _ in range(PROCESSES)]
+        urls = [url(proxy.address, zookeeper_chroot, **OPTIONS) for proxy in proxies]
+        metastores = await stack.enter_async_context(all_opened(*urls))
+        with trio.fail_after(DEADLINE_S):
+            async with trio.open_nursery() as storms:
+                for number, proxy in enumerate(proxies):
+                    storms.start_soon(storm, proxy, number)
+                async with trio.open_nursery() as takers:
+                    for metastore in metastores:
+                        for _ in range(4):
+                            takers.start_soon(take, Records(metastore, DEADLINE_S))
+                storms.cancel_scope.cancel()
+    assert len(set(taken)) == len(taken) >= IDS
