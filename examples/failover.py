@@ -113,9 +113,7 @@ class Candidate:
 
     async def _lead(self, log: replog.LogWriter) -> None:
         here = await log.append(f"lead {self.name}".encode())
-        await self.bank.until(
-            lambda: self.bank.position >= here
-        )  # all that was ever confirmed is applied, and answered
+        await self.bank.until(lambda: self.bank.position >= here)  # all that was ever confirmed is applied
         print(f"{self.name} leads from {here}", flush=True)
         self._log = log
         try:
@@ -147,11 +145,8 @@ class Candidate:
         """What was asked for and stands before this without having been applied is nowhere: the next leader has decided that."""
         while self._asked and (position := next(iter(self._asked))) <= applied:
             identity = self._asked.pop(position).split()[0]
-            print(
-                identity,
-                f"{position} {answer}" if position == applied else "not done, its leader was deposed",
-                flush=True,
-            )
+            known = f"{position} {answer}" if position == applied else "not done, its leader was deposed"
+            print(f"{identity} {known}", flush=True)
 
     async def serve(self) -> None:
         """Competes until standard input ends, and all that was asked for is answered."""
