@@ -200,20 +200,17 @@ async def test_a_slow_holder_that_leaves_does_not_take_its_successor_with_it(aut
             assert await other.announced("live") == {"a": b"next"}
 
 
-async def test_a_late_holder_looks_before_it_beats(
-    one: PlainMetastore, shared: PlainMap, autojump_clock: Clock
-) -> None:
-    """The version that it expects may be another announcement's by now: replaced, left, begun anew."""
+async def test_a_late_holder_looks_before_it_beats(one: PlainMetastore, autojump_clock: Clock) -> None:
+    """A process that was stopped between two beats: the version that it expects may be another announcement's by now."""
     async with one.announce(KEY, b"1"):
-        held = shared.values[KEY]
-        stranger = Versioned(leases._Stored(b"fedcba9876543210", b"2").encode(), held.version)
-        one.going_on = trio.Event()
-        await trio.sleep(LEASE_S * 2)  # the beat that is under way conflicts; those before it were answered
-        shared.values[KEY] = Versioned(stranger.value, held.version + 100)
-        one.going_on.set()
-        await trio.sleep(LEASE_S * 0.9)
-        assert shared.values[KEY].value == stranger.value
-    assert shared.values[KEY].value == stranger.value
+        await trio.sleep(LEASE_S / 8)  # no beat is under way
+        version = one.shared.values[KEY].version
+        stranger = Versioned(leases._Stored(b"fedcba9876543210", b"2").encode(), version)
+        one.shared.values[KEY] = stranger
+        autojump_clock.jump(LEASE_S * 2)
+        await trio.sleep(LEASE_S / 2)
+        assert one.shared.values[KEY] == stranger
+    assert one.shared.values[KEY] == stranger
 
 
 async def test_a_key_that_was_deleted_comes_back(one: PlainMetastore, autojump_clock: Clock) -> None:
@@ -604,11 +601,11 @@ async def test_in_the_calm_two_never_lead(seed: int, autojump_clock: Clock) -> N
     assert contest.shared.values == {}
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(8))
 async def test_nobody_who_was_heard_of_within_the_lease_is_replaced(seed: int, autojump_clock: Clock) -> None:
     """Two may believe that they lead, but who is replaced was not heard of for a lease; and it all ends when it is calm."""
     contest = Contest(seed, is_calm=False)
-    await contest.run(LEASE_S * 100)
+    await contest.run(LEASE_S * 80)
     assert contest.elected > 20
     assert contest.judge.replaced, "a contest in which nobody was ever taken for gone shows little"
 
