@@ -22,9 +22,12 @@ _OF_LEDGERS: list[tuple[str, str, str, float | None]] = [
 ]
 _OF_LOGS: list[tuple[str, str, str, float | None]] = [
     ("take over a log", "take_over_ms", "ms", FLAT),
+    ("calls of the metastore for a takeover", "take_over_calls", "calls", None),
     ("start to read near its end", "read_ms", "ms", FLAT),
     ("roll", "roll_ms", "ms", FLAT),
+    ("calls of the metastore for a roll", "roll_calls", "calls", None),
     ("trim one ledger", "trim_ms", "ms", FLAT),
+    ("calls of the metastore for that trim", "trim_calls", "calls", None),
     ("list logs", "list_ms", "ms", None),
     ("bytes of its record", "head_bytes", "B", None),
 ]

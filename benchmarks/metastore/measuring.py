@@ -17,7 +17,7 @@ from benchmarks.figures import Figures, clock
 from benchmarks.metastore.filling import create_ledgers, create_log
 from benchmarks.metastore.stores import Kind, served
 from benchmarks.setting import NotMeasured
-from replog.abc import Metastore, SetMarks
+from replog.abc import SetMarks
 from replog.backends import memory
 from replog.bookie.garbage import collect_garbage
 from replog.bookie.server import BookieServer
@@ -35,9 +35,9 @@ _ONE = Quorum(1, 1, 1)
 
 @attrs.frozen
 class Place:
-    """A client with a bookie of its own, in memory, and the metastore that both use."""
+    """A client of a bookie in memory, and the metastore that both use."""
 
-    metastore: Metastore
+    metastore: FaultyMetastore  # which counts, and does not fail
     client: replog.Client
     times: int  # that each thing is done
 
@@ -50,6 +50,12 @@ class Place:
             durations_s.append(clock() - began_s)
         return statistics.median(durations_s) * 1e3
 
+    async def calls(self, call: Callable[[], Awaitable[object]]) -> float:
+        """How many calls of the metastore it takes."""
+        self.metastore.calls.clear()
+        await call()
+        return float(len(self.metastore.calls))
+
 
 @asynccontextmanager
 async def place(url: str, times: int) -> AsyncIterator[Place]:
@@ -59,8 +65,10 @@ async def place(url: str, times: int) -> AsyncIterator[Place]:
         stack.push_async_callback(metastore.aclose)
         directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="benchmarks-"))
         options = BookieOptions(storage="memory", garbage_collection_interval_s=1e6)
-        embedded = replog.embed(directory, metastore=metastore, bookie_options=options, quorum=_ONE)
-        yield Place(metastore, await stack.enter_async_context(embedded), times)
+        await stack.enter_async_context(replog.embed(directory, metastore=metastore, bookie_options=options))
+        counted = FaultyMetastore(metastore)  # what the client asks for, not the bookie
+        client = await stack.enter_async_context(replog.connect(counted, quorum=_ONE))
+        yield Place(counted, client, times)
 
 
 # -- ledgers --------------------------------------------------------------------------------------------------------
@@ -123,20 +131,17 @@ async def _ledgers_of(here: Place, some: range) -> Figures:
 async def _collection(here: Place, ledger_ids: Sequence[int], name: str) -> Figures:
     """A pass of a bookie that has these ledgers, none of which was deleted: in milliseconds and calls of the metastore."""
     storage = memory.open_storage(f"benchmark-{name}")
-    counted = FaultyMetastore(here.metastore)
     try:
         storage.commit([SetMarks(each, fence_term=1) for each in ledger_ids])
         server = BookieServer(storage, BookieOptions(storage="memory"), lambda _event: None)
         async with server.running():
 
             async def collect() -> None:
-                if await collect_garbage(server, counted):
+                if await collect_garbage(server, here.metastore):
                     raise NotMeasured("ledgers that exist were taken for garbage")
 
             passed_ms = await here.middle_ms(collect)
-            counted.calls.clear()
-            await collect()
-        calls = float(len(counted.calls))
+            calls = await here.calls(collect)
         return {f"collect_{name}_ms": passed_ms, f"collect_{name}_us_each": passed_ms / len(ledger_ids) * 1e3} | {
             f"collect_{name}_calls": calls
         }
@@ -169,21 +174,24 @@ async def _measure_logs(kind: Kind, url: str, lengths: Sequence[int], times: int
 
 
 async def _log_of(here: Place, name: str) -> Figures:
-    takeovers_ms = []
+    takeovers_ms, calls = [], []
     for _ in range(here.times):
+        here.metastore.calls.clear()
         began_s = clock()
         async with here.client.write_log(name) as log:
             takeovers_ms.append((clock() - began_s) * 1e3)
+            calls.append(len(here.metastore.calls))
     async with here.client.write_log(name) as log:
         return {
             "take_over_ms": statistics.median(takeovers_ms),
-            "read_ms": await _start_reading(here, name, log),
+            "take_over_calls": float(statistics.median(calls)),
+            **await _start_reading(here, name, log),
             **await _roll_and_trim(here, name, log),
             "list_ms": await here.middle_ms(here.client.logs),
         }
 
 
-async def _start_reading(here: Place, name: str, log: replog.LogWriter) -> float:
+async def _start_reading(here: Place, name: str, log: replog.LogWriter) -> Figures:
     after, last = await log.append(b"one"), await log.append(b"another")
 
     async def read_one() -> None:
@@ -193,20 +201,19 @@ async def _start_reading(here: Place, name: str, log: replog.LogWriter) -> float
                     raise NotMeasured(f"record {record.position} was read instead of {last}")
                 return
 
-    return await here.middle_ms(read_one)
+    return {"read_ms": await here.middle_ms(read_one), "read_calls": await here.calls(read_one)}
 
 
 async def _roll_and_trim(here: Place, name: str, log: replog.LogWriter) -> Figures:
     head_bytes = []
     (first,) = await here.client.log_segments(name, end=2)
-    numbers = iter(range(first.number + 1, first.number + 1 + here.times))
-
-    async def roll() -> None:
-        await log.roll()
+    numbers = iter(range(first.number + 1, first.number + 2 + here.times))
 
     async def trim_one() -> None:
         await here.client.trim_log(name, before=f"{next(numbers)}:0")
         head_bytes.append(len((await here.metastore.get(log_key_path(name))).value))
 
-    roll_ms = await here.middle_ms(roll)
-    return {"roll_ms": roll_ms, "trim_ms": await here.middle_ms(trim_one), "head_bytes": float(max(head_bytes))}
+    roll_ms, roll_calls = await here.middle_ms(log.roll), await here.calls(log.roll)
+    trim_ms, trim_calls = await here.middle_ms(trim_one), await here.calls(trim_one) - 1  # it looks at the record
+    found = {"roll_ms": roll_ms, "roll_calls": roll_calls, "trim_ms": trim_ms, "trim_calls": trim_calls}
+    return {**found, "head_bytes": float(max(head_bytes))}
