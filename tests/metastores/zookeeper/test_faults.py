@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import gc
 import os
+import struct
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 import trio
 
+from replog.abc import Metastore
 from replog.errors import (
     KeyNotFoundError,
     MetastoreError,
@@ -181,6 +184,37 @@ async def test_waits_last_while_the_server_is_away(
         await until(lambda: len(woken) == 2, DEADLINE_S, "both are woken")
 
 
+async def test_an_answer_that_no_zookeeper_gives_is_a_lost_one(zookeeper_chroot: str) -> None:
+    connections: list[int] = []
+
+    async def serve(stream: trio.SocketStream) -> None:
+        connections.append(1)
+        await stream.receive_some()
+        await stream.send_all(struct.pack("!iiiqi16s?", 37, 0, 4000, 7, 16, b"password", False))
+        async for _ in stream:
+            await stream.send_all(struct.pack("!iiqi", 16, 999, 1, 0))  # to a request that nobody made
+
+    async with trio.open_nursery() as nursery:
+        listeners = await nursery.start(partial(trio.serve_tcp, serve, 0, host="127.0.0.1"))
+        port = listeners[0].socket.getsockname()[1]
+        options = ZooKeeperOptions(request_timeout_s=1.5)
+        store = ZooKeeperMetastore(parse_place(f"127.0.0.1:{port}{zookeeper_chroot}"), options)
+        try:
+            for call in (lambda: store.get("a"), lambda: store.create("a", b"")):
+                with pytest.raises(MetastoreError, match=r"kazoo's thread failed|ZooKeeper did not answer"):
+                    await call()
+        finally:
+            await store.aclose()
+        assert 2 <= len(connections) <= 6  # it is tried again, and not without end
+        nursery.cancel_scope.cancel()
+
+
+async def test_where_nobody_is_found_is_said(zookeeper_chroot: str) -> None:
+    async with opened(f"zookeeper://nobody.invalid{zookeeper_chroot}?request_timeout_s=0.3") as store:
+        with pytest.raises(MetastoreError, match=r"nobody\.invalid.*not connected: no server answers"):
+            await store.get("a")
+
+
 # -- the end ------------------------------------------------------------------------------------------------------
 
 
@@ -298,20 +332,20 @@ async def test_waits_that_were_cancelled_leave_no_watchers(store: ZooKeeperMetas
     assert store._session._driver.watched_paths() == set()
 
 
-async def test_a_thousand_calls_at_once_are_all_answered(store: ZooKeeperMetastore) -> None:
+async def test_a_thousand_calls_at_once_are_all_answered(zookeeper_url: str) -> None:
     """kazoo's wake-up pipe would be full after some 270, and would stop this thread."""
     done: list[int] = []
 
-    async def change(number: int) -> None:
-        await store.create(f"many/{number}", b"x" * 1000)
+    async def change(client: Metastore, number: int) -> None:
+        await client.create(f"many/{number}", b"x" * 1000)
         done.append(number)
 
-    with trio.fail_after(DEADLINE_S):
+    async with opened(f"{zookeeper_url}?request_timeout_s={DEADLINE_S}") as client:
         async with trio.open_nursery() as nursery:
             for number in range(1000):
-                nursery.start_soon(change, number)
-    assert len(done) == 1000
-    assert len(await store.children("many")) == 1000
+                nursery.start_soon(change, client, number)
+        assert len(done) == 1000
+        assert len(await client.children("many")) == 1000
 
 
 # -- credentials --------------------------------------------------------------------------------------------------

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import warnings
 from pathlib import Path
 
+import attrs
 import pytest
 
 from replog.config import BackendURL
@@ -83,6 +85,14 @@ def test_files_that_are_no_good_are_named(
     Path("empty").write_bytes(b"\n")
     with pytest.raises(ConfigError, match=r"none|empty"):
         Driver(parse_place("zk1"), options, lambda *_: None, lambda _: False)
+
+
+def test_every_option_is_documented_with_its_default() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "zookeeper.md").read_text(encoding="utf-8")
+    shown = dict(re.findall(r"^\| `(\w+)` \| ([^|]*?) ?\|", page, re.MULTILINE))
+    texts = {True: "true", False: "false", None: "none", 16 << 20: "16 MiB"}
+    expected = {field.name: texts.get(field.default, str(field.default)) for field in attrs.fields(ZooKeeperOptions)}
+    assert shown == expected
 
 
 def test_kazoo_is_imported_by_who_opens_one() -> None:

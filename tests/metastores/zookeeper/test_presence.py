@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 import trio
+from kazoo.client import KazooClient
 
 from replog.abc import Metastore
 from replog.errors import KeyExistsError
@@ -66,6 +67,59 @@ async def test_an_announcement_whose_answer_was_lost_is_recognized(
             async with store.announce("live/me", b"here"):
                 assert await other.announced("live") == {"me": b"here"}
             assert await other.announced("live") == {}
+
+
+def expire(zookeeper: ZooKeeper, store: ZooKeeperMetastore) -> None:
+    """Ends the session at once: whoever knows its password may take it over, and close it."""
+    driver = store._session._driver
+    assert driver is not None
+    thief = KazooClient(zookeeper.address, client_id=driver._kazoo.client_id)
+    thief.start()
+    thief.stop()
+    thief.close()
+
+
+async def test_a_session_that_expired_is_followed_by_another_with_its_announcements(
+    store: ZooKeeperMetastore, other: Metastore, zookeeper: ZooKeeper
+) -> None:
+    async with store.announce("live/me", b"here"), store.elect("leader", b"me"):
+        for lost in (1, 2):
+            session_id = store._session.session_id
+            await trio.to_thread.run_sync(expire, zookeeper, store)
+            with trio.fail_after(DEADLINE_S):
+                await store._session.wait_another(session_id)
+                while (known := await other.announced("live")) != {"me": b"here"}:
+                    await other.wait_children_changed("live", list(known))
+                await candidates(other, 1)
+            assert store._session.sessions_lost == lost
+        assert (await store.get("ready")).value == b""
+    assert await other.announced("live") == {}
+    assert await other.children("leader") == []
+
+
+async def test_a_leader_whose_session_expired_stands_at_the_end_of_the_queue(
+    store: ZooKeeperMetastore, other: Metastore, zookeeper: ZooKeeper
+) -> None:
+    async with trio.open_nursery() as nursery:
+        led = trio.Event()
+
+        async def follow() -> None:
+            async with other.elect("leader", b"second"):
+                led.set()
+                await trio.sleep_forever()
+
+        with trio.fail_after(DEADLINE_S):
+            async with store.elect("leader", b"first"):
+                nursery.start_soon(follow)
+                await candidates(other, 2)
+                await trio.to_thread.run_sync(expire, zookeeper, store)
+                await led.wait()
+                await candidates(other, 2)
+                queue = await other.values("leader")
+                first = min(queue, key=lambda name: name[-10:])
+                assert queue[first].value == b"second"
+            await candidates(other, 1)
+        nursery.cancel_scope.cancel()
 
 
 async def test_one_client_announces_a_key_once(store: ZooKeeperMetastore) -> None:

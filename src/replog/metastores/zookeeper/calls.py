@@ -148,13 +148,9 @@ async def within(session: Session, timeout_s: float, what: str, work: Callable[[
 def _is_lost(result: Result) -> bool:
     if not result.ready():
         return True
-    try:
-        result.get(block=False)
-    except _LOST:
-        return True
-    except KazooException:
-        return False
-    return False
+    error = result.exception
+    # What is no KazooException comes of an answer that kazoo could not read: its thread ends then.
+    return isinstance(error, _LOST) or not (error is None or isinstance(error, KazooException))
 
 
 def _nothing() -> None:

@@ -22,8 +22,9 @@ from replog.metastores.zookeeper.options import Place, ZooKeeperOptions
 
 _log = logging.getLogger("replog.metastores.zookeeper")
 
-CALLS_MAX = 128
+CALLS_MAX = 100
 _BEGIN_AGAIN_S = 5.0  # after the server refused the credentials
+_RESTART_S = 1.0  # after kazoo's thread failed
 
 
 @attrs.frozen
@@ -115,7 +116,7 @@ class Session:
     def problem(self) -> str:
         """What is known of why there is no connection."""
         found = self._refusal or (self._driver.problem if self._driver is not None else "")
-        return found or "no server answers"
+        return found or "no server answers, or none has a name that is known"
 
     async def connected(self) -> Driver:
         """Waits for a connection. Raises `MetastoreError` if the server refuses the credentials,
@@ -240,6 +241,7 @@ class Session:
             if self._driver is not None:
                 if self._ended_s is None:
                     return  # somebody else did it
+                await trio.sleep_until(self._ended_s + _RESTART_S)
                 await trio.to_thread.run_sync(self._driver.close)
                 self._driver = None
             self._token = trio.lowlevel.current_trio_token()
