@@ -443,10 +443,14 @@ async def test_records_of_ledgers_and_logs_can_be_looked_at(tmp_path: Path) -> N
             record = await client.log_metadata("log")
             assert [segment.number for segment in record.segments] == [1, 2]
             assert record.segments[-1].ledger_id == log.ledger_id
+            assert await client.log_segments("log") == list(record.segments)
+            assert await client.log_segments("log", first=2, end=9) == list(record.segments[1:])
             ledger = await client.ledger_metadata(log.ledger_id)
             assert (ledger.state.value, ledger.custom["made"], ledger.last_entry_id) == ("open", "here", None)
         assert (await client.ledger_metadata(log.ledger_id)).last_entry_id == -1
         with pytest.raises(replog.LogNotFoundError):
             await client.log_metadata("another")
+        with pytest.raises(replog.LogNotFoundError):
+            await client.log_segments("another")
         with pytest.raises(replog.LedgerNotFoundError):
             await client.ledger_metadata(4711)

@@ -71,6 +71,7 @@ def test_a_log_is_written_read_rolled_trimmed_and_deleted(client: replog.blockin
     assert client.logs() == ["log"]
     record = client.log_metadata("log")
     assert (record.name, record.segments[-1].ledger_id) == ("log", log.ledger_id)
+    assert client.log_segments("log", first=1, end=None) == list(record.segments)
     client.delete_log("log")
     assert client.logs() == []
     with pytest.raises(replog.LogNotFoundError):

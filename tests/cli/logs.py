@@ -15,16 +15,23 @@ SIX = [b"one", b"two", b"three", b"four", b"", b"six"]
 
 
 def make_log(
-    path: Path, *segments: Sequence[bytes], name: str = "log", password: bytes = b"", storage: str = "files"
+    path: Path,
+    *segments: Sequence[bytes],
+    name: str = "log",
+    password: bytes = b"",
+    storage: str = "files",
+    page_segments: int = 100,
 ) -> Path:
     """An embedded log in a directory, with these entries in its segments. Gives the directory."""
 
     async def write() -> None:
-        async with replog.embed(path, storage=storage) as client, client.write_log(name, password=password) as log:
-            await log.extend(segments[0])
-            for entries in segments[1:]:
-                await log.roll()
-                await log.extend(entries)
+        async with replog.embed(path, storage=storage) as client:
+            client._logs.page_segments = page_segments
+            async with client.write_log(name, password=password) as log:
+                await log.extend(segments[0])
+                for entries in segments[1:]:
+                    await log.roll()
+                    await log.extend(entries)
 
     trio.run(write)
     return path

@@ -145,3 +145,10 @@ def test_a_ledger_is_deleted_but_not_from_a_log(ledger: Run) -> None:
     assert "ledger 1 is part of log 'log', which can't be read without it" in errors
     assert json.loads(ledger("delete", "1", "--yes", "--force", "--json")[1]) == {"ledger_id": 1, "deleted": True}
     assert ledger("list")[1] == "2\n4\n"
+
+
+def test_a_ledger_that_a_page_of_a_log_names_is_part_of_it(ledger: Run, tmp_path: Path) -> None:
+    make_log(tmp_path / "wal", *([b"one"] for _ in range(7)), name="paged", page_segments=2)
+    for ledger_id in range(5, 12):
+        status, _, errors = ledger("delete", str(ledger_id), "--yes")
+        assert (status, f"ledger {ledger_id} is part of log 'paged'" in errors) == (2, True)

@@ -268,6 +268,21 @@ def test_a_log_is_shown_trimmed_and_deleted(replog_log: Run, tmp_path: Path) -> 
     assert replog_log("delete", "log", "--yes")[0] == 1
 
 
+def test_all_of_a_log_is_seen_also_what_stands_in_pages(replog_log: Run, tmp_path: Path) -> None:
+    lines = [b"%d" % number for number in range(1, 10)]
+    make_log(tmp_path / "wal", *([line] for line in lines), page_segments=2)
+    found = json.loads(replog_log("show", "log", "--json")[1])
+    assert [each["number"] for each in found["segments"]] == list(range(1, 10))
+    assert (found["segment_count"], found["begins_at"]) == (9, "1:0")
+    assert "log log: 9 segments, 9 entries" in replog_log("show", "log")[1]
+    for count in range(11):
+        assert replog_log("tail", "log", "-n", str(count))[1].split() == [
+            f"{number}" for number in range(max(1, 10 - count), 10)
+        ]
+    assert replog_log("trim", "log", "--before", "6:0")[1] == "log log: 5 segments dropped; it begins at 6:0\n"
+    assert [line["segment_count"] for line in lines_of(replog_log("list", "--long", "--json")[1])] == [4]
+
+
 def test_a_log_with_a_password(replog_log: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     file = tmp_path / "password"
     file.write_text("secret\n")

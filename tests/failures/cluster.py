@@ -212,8 +212,7 @@ class Cluster:
         assert findings == [], "\n".join(map(str, findings))
         confirmed = sum(event.kind == "confirmed" for event in events)
         assert confirmed >= confirmed_min, f"only {confirmed} appends were confirmed: nothing was tested"
-        metadata = await self.client.log_metadata(LOG)
-        for segment in metadata.segments:
+        for segment in await self.client.log_segments(LOG):
             ledger = await self.client.ledger_metadata(segment.ledger_id)
             assert ledger.state is LedgerState.CLOSED
         return events
