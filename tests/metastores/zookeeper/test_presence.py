@@ -73,7 +73,8 @@ def expire(zookeeper: ZooKeeper, store: ZooKeeperMetastore) -> None:
     """Ends the session at once: whoever knows its password may take it over, and close it."""
     driver = store._session._driver
     assert driver is not None
-    thief = KazooClient(zookeeper.address, client_id=driver._kazoo.client_id)
+    known = driver._kazoo
+    thief = KazooClient(zookeeper.address, client_id=(known._session_id, known._session_passwd))
     thief.start()
     thief.stop()
     thief.close()
@@ -95,6 +96,26 @@ async def test_a_session_that_expired_is_followed_by_another_with_its_announceme
         assert (await store.get("ready")).value == b""
     assert await other.announced("live") == {}
     assert await other.children("leader") == []
+
+
+async def test_who_finds_somebody_else_announced_in_its_next_session_waits_for_the_end_of_that(
+    store: ZooKeeperMetastore, other: Metastore, zookeeper: ZooKeeper, proxy: TcpProxy
+) -> None:
+    with trio.fail_after(DEADLINE_S):
+        async with store.announce("live/me", b"here"):
+            proxy.cut()
+            await trio.to_thread.run_sync(expire, zookeeper, store)
+            while await other.announced("live"):
+                await other.wait_children_changed("live", ["me"])
+            async with other.announce("live/me", b"elsewhere"):
+                session_id = store._session.session_id
+                proxy.mend()
+                await store._session.wait_another(session_id)
+                await trio.sleep(0.1)
+                assert await other.announced("live") == {"me": b"elsewhere"}
+            while (known := await other.announced("live")) != {"me": b"here"}:
+                await other.wait_children_changed("live", list(known))
+    assert await other.announced("live") == {}
 
 
 async def test_a_leader_whose_session_expired_stands_at_the_end_of_the_queue(

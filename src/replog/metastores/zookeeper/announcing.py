@@ -35,7 +35,6 @@ class Store(Protocol):
 
     async def run(self, what: str, work: Callable[[Call], Awaitable[Any]], timeout_s: float | None = None) -> Any: ...
     def leave_over(self, removal: Callable[[Call], Awaitable[None]]) -> None: ...
-    async def wait_changed(self, key: str, version: int | None) -> None: ...
 
 
 async def take_back(store: Store, what: str, removal: Callable[[Call], Awaitable[None]]) -> None:
@@ -117,10 +116,14 @@ class Announcement:
                 return
             except KeyExistsError as error:
                 _log.warning("%s; it is announced again as soon as that is gone", error)
-                await trio.sleep(PAUSE_S)
+                await self._try_again()
             except MetastoreError as error:
                 _log.warning("%s; key %r is not announced now", error, self._key)
-                await trio.sleep(PAUSE_S)
+                await self._try_again()
+
+    async def _try_again(self) -> None:
+        self._session_id = 0  # in this session, too
+        await trio.sleep(PAUSE_S)
 
     async def _remove(self, call: Call) -> None:
         stat = good(call, (await call.ask(requests.exists(self._path)))[-1])

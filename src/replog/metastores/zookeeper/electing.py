@@ -1,7 +1,8 @@
 """Elections: ephemeral nodes with ascending numbers below a key; whoever has the lowest leads (M3: advice).
 
-Rules: each candidate watches the one before it alone, so that an end wakes one. Each has a token in its name: a node whose
-creation was not answered is found by that, and no second one stands in the queue. Who loses its session queues again.
+Rules: each candidate watches the one before it alone, so that an end wakes one. Each has a token and its session in its name: a
+node whose creation was not answered is found by that, and no second one stands in the queue. Who loses its session queues
+again, and does not take a node for its own that will go with the session before.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Candidacy:
         self._what = f"election {key!r}"
         self._path = paths.node(key)
         self._data = encode_value(candidate)
-        self._prefix = f"{_PREFIX}{secrets.token_hex(8)}-"
+        self._token = f"{_PREFIX}{secrets.token_hex(8)}-"
         self._session_id = 0
         self._may_exist = False
 
@@ -77,10 +78,13 @@ class Candidacy:
         """Queues, if need be. The candidate before this one, or None if this one leads."""
         while True:
             queue = await self._queue(call)
-            mine = [place for place, name in enumerate(queue) if name.startswith(self._prefix)]
+            mine = [place for place, name in enumerate(queue) if name.startswith(self._prefix())]
             if mine:
                 return queue[mine[0] - 1] if mine[0] else None
             await self._join(call)
+
+    def _prefix(self) -> str:
+        return f"{self._token}{self._session.session_id:x}-"
 
     async def _queue(self, call: Call) -> list[str]:
         """The candidates, in order."""
@@ -92,11 +96,12 @@ class Candidacy:
     async def _join(self, call: Call) -> None:
         await self._session.connected()
         self._session_id, self._may_exist = self._session.session_id, True
-        wanted = requests.create(f"{self._path}/{self._prefix}", self._data, ephemeral=True, sequence=True)
+        path = f"{self._path}/{self._prefix()}"
+        wanted = requests.create(path, self._data, ephemeral=True, sequence=True)
         try:
             made = await call.change(wanted)
             if failed(made, NoNodeError):
-                await make_placeholders(call, self._paths, f"{self._path}/{self._prefix}")
+                await make_placeholders(call, self._paths, path)
             else:
                 good(call, made)
         except MetastoreUncertainError:
@@ -133,12 +138,12 @@ class Candidacy:
 
     async def _remove(self, call: Call) -> None:
         for name in await self._queue(call):
-            if name.startswith(self._prefix):
+            if name.startswith(self._token):
                 path = f"{self._path}/{name}"
                 removed = await call.change(requests.delete(path, -1))
                 if not failed(removed, NoNodeError):
                     good(call, removed)
-        await remove_placeholders(call, self._paths, f"{self._path}/{self._prefix}")
+        await remove_placeholders(call, self._paths, f"{self._path}/{self._token}")
 
 
 def _number(name: str) -> tuple[int, str]:

@@ -141,10 +141,6 @@ class Session:
                 continue
             self._doubt()
 
-    async def wait_change(self) -> None:
-        """Waits until the connection comes or goes."""
-        await self._changed.wait()
-
     def check_open(self) -> None:
         """Raises `trio.ClosedResourceError` if it was closed."""
         if self._is_closed:
