@@ -229,7 +229,8 @@ class LogRecords:
         await self._ledgers.delete(effect.ledger_id)
 
     async def _drop(self, effect: DropSegments) -> tuple[int, ...]:
-        """Returns the ledgers that were deleted, in the order of their segments; some may have been deleted before."""
+        """Returns the ledgers of the segments that were dropped, in their order. What else the pages that are emptied name is
+        deleted again."""
         name, size = effect.log_name, effect.page_segments
         emptied: list[int] = []
         if effect.first // size < effect.end // size or effect.first == effect.end:
@@ -250,7 +251,7 @@ class LogRecords:
                     await self._ledgers.delete(segment.ledger_id)
                     known[segment.number] = segment.ledger_id
             await self._delete_page(name, number)
-        return tuple(known[segment_number] for segment_number in sorted(known))
+        return tuple(known[segment_number] for segment_number in sorted(known) if segment_number >= effect.first)
 
     async def _delete_page(self, name: str, page_number: int) -> None:
         key = log_page_key_path(name, page_number)
