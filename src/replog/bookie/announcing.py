@@ -53,9 +53,8 @@ class Announcer:
             task_status.started()
             while True:
                 await self._wait_turned_or_lost(held)
-                if (
-                    held.read_only is self._server.is_read_only
-                ):  # it is lost: what keeps it would be in the way of the next
+                # If it did not turn, it is lost: what keeps it would be in the way of the next one.
+                if held.read_only is self._server.is_read_only:
                     await _end(held)
                 try:
                     following = await nursery.start(self._hold, self._server.is_read_only)
