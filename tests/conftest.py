@@ -4,6 +4,7 @@ import signal
 
 from tests.servers.fixtures import own_zookeeper as own_zookeeper
 from tests.servers.fixtures import pytest_runtest_makereport as pytest_runtest_makereport
+from tests.servers.fixtures import shared_ensemble as shared_ensemble
 from tests.servers.fixtures import zookeeper as zookeeper
 from tests.servers.fixtures import zookeeper_chroot as zookeeper_chroot
 from tests.servers.fixtures import zookeeper_ensemble as zookeeper_ensemble

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
 from tests.servers import processes
 from tests.servers import zookeeper as servers
@@ -55,12 +56,20 @@ async def own_zookeeper(tmp_path: Path) -> AsyncIterator[ZooKeeper]:
         yield server
 
 
-@pytest.fixture
-async def zookeeper_ensemble(tmp_path: Path) -> AsyncIterator[Ensemble]:
-    """Three servers for this test alone, to be killed and frozen."""
+@pytest.fixture(scope="session")
+def shared_ensemble(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
+    """The three servers of `zookeeper_ensemble`, which is what tests ask for."""
     need(servers.missing())
-    async with servers.zookeeper_ensemble(tmp_path) as ensemble:
+    with servers.ensemble_blocking(tmp_path_factory.mktemp("zookeeper-ensemble")) as ensemble:
         yield ensemble
+
+
+@pytest.fixture
+async def zookeeper_ensemble(shared_ensemble: Ensemble) -> Ensemble:
+    """Three servers that serve, for this test alone, to be killed and frozen. What others stored is still there: use a chroot of
+    your own (`zookeeper_chroot`)."""
+    await trio.to_thread.run_sync(shared_ensemble.heal_blocking)
+    return shared_ensemble
 
 
 @pytest.hookimpl(wrapper=True)

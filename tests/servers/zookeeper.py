@@ -336,6 +336,16 @@ class Ensemble:
         for server in self.servers:
             server.wait_serving()
 
+    def heal_blocking(self) -> None:
+        """Wakes those that are frozen, starts those that are dead, and returns when all serve."""
+        for server in self.servers:
+            server.thaw()
+            if not server.is_running:
+                server.kill()
+                server.launch()
+        for server in self.servers:
+            server.wait_serving()
+
     def kill(self) -> None:
         """Ends all of them at once. Idempotent."""
         for server in self.servers:
@@ -362,12 +372,12 @@ class Ensemble:
         return [server for server, mode in zip(self.servers, modes, strict=True) if mode == "follower"]
 
 
-@asynccontextmanager
-async def zookeeper_ensemble(directory: Path, settings: Settings | None = None) -> AsyncIterator[Ensemble]:
-    """Three servers that serve; on leaving all are killed, whatever was done to them."""
+@contextmanager
+def ensemble_blocking(directory: Path, settings: Settings | None = None) -> Iterator[Ensemble]:
+    """Three servers that serve, for what is not in trio; on leaving all are killed, whatever was done to them."""
     ensemble = Ensemble(directory, settings)
     try:
-        await trio.to_thread.run_sync(ensemble.start_blocking)
+        ensemble.start_blocking()
         yield ensemble
     finally:
         ensemble.kill()

@@ -44,9 +44,9 @@ async def put_anew(metastore: Metastore, key: str, value: bytes) -> int:
 
 
 @asynccontextmanager
-async def changing(ensemble: Ensemble) -> AsyncIterator[list[Changer]]:
+async def changing(ensemble: Ensemble, chroot: str) -> AsyncIterator[list[Changer]]:
     """Changers on two clients of the ensemble; afterwards they are judged."""
-    async with all_opened(ensemble.url(), ensemble.url()) as metastores:
+    async with all_opened(ensemble.url(chroot), ensemble.url(chroot)) as metastores:
         changers = [Changer(each, f"changer-{number}", tasks=3) for number, each in enumerate(metastores)]
         async with trio.open_nursery() as nursery:
             for changer in changers:
@@ -68,9 +68,9 @@ async def go_on(changers: list[Changer]) -> None:
 
 
 async def test_no_read_through_any_server_is_older_than_what_was_answered_through_another(
-    zookeeper_ensemble: Ensemble,
+    zookeeper_ensemble: Ensemble, zookeeper_chroot: str
 ) -> None:
-    urls = [server.url() for server in zookeeper_ensemble.servers]
+    urls = [server.url(zookeeper_chroot) for server in zookeeper_ensemble.servers]
     async with all_opened(*urls) as metastores:
         version = await metastores[0].create("key", b"0")
         for number in range(READS):
@@ -86,12 +86,17 @@ async def reads_at_least(reader: Metastore, version: int, number: int) -> None:
     assert (found.version, found.value) == (version, b"%d" % number)
 
 
-async def test_a_leader_that_was_asleep_answers_no_read_with_what_it_knew_before(zookeeper_ensemble: Ensemble) -> None:
+async def test_a_leader_that_was_asleep_answers_no_read_with_what_it_knew_before(
+    zookeeper_ensemble: Ensemble, zookeeper_chroot: str
+) -> None:
     """The others have elected another leader meanwhile, and changed the key; who asks the old one must not see the old value.
     (ZooKeeper's `sync` is not enough for that: a deposed leader answers it by itself.)"""
     leader = await zookeeper_ensemble.wait_leader()
     others = [server for server in zookeeper_ensemble.servers if server is not leader]
-    async with opened(leader.url()) as behind, all_opened(*(each.url() for each in others)) as ahead:
+    async with (
+        opened(leader.url(zookeeper_chroot)) as behind,
+        all_opened(*(each.url(zookeeper_chroot) for each in others)) as ahead,
+    ):
         await behind.create("key", b"old")
         leader.freeze()
         version = await put_anew(ahead[0], "key", b"new")
@@ -117,8 +122,10 @@ async def read_version(metastore: Metastore) -> int:
     return (await metastore.get("key")).version
 
 
-async def test_no_change_is_lost_or_made_twice_when_leaders_die_and_hang(zookeeper_ensemble: Ensemble) -> None:
-    async with changing(zookeeper_ensemble) as changers:
+async def test_no_change_is_lost_or_made_twice_when_leaders_die_and_hang(
+    zookeeper_ensemble: Ensemble, zookeeper_chroot: str
+) -> None:
+    async with changing(zookeeper_ensemble, zookeeper_chroot) as changers:
         await go_on(changers)
         killed = await zookeeper_ensemble.wait_leader()
         killed.kill()
@@ -136,9 +143,11 @@ async def another_leads(ensemble: Ensemble, than: ZooKeeper) -> None:
     assert await ensemble.wait_leader() is not than
 
 
-async def test_waits_announcements_and_elections_go_on_when_leaders_die_and_hang(zookeeper_ensemble: Ensemble) -> None:
+async def test_waits_announcements_and_elections_go_on_when_leaders_die_and_hang(
+    zookeeper_ensemble: Ensemble, zookeeper_chroot: str
+) -> None:
     async with (
-        all_opened(*[zookeeper_ensemble.url()] * 3) as (first, second, observer),
+        all_opened(*[zookeeper_ensemble.url(zookeeper_chroot)] * 3) as (first, second, observer),
         open_service_nursery() as nursery,
     ):
         version = await first.create("watched", b"old")
