@@ -106,7 +106,7 @@ async def test_a_server_that_is_cut_off_from_the_others_answers_nothing(cluster:
     """Neither reads, which might be stale, nor watches, which would hear nothing; when the others are back all goes on."""
     await until_all_serve(cluster)
     alone, *others = cluster.servers
-    async with cluster.client(alone.address, request_timeout_s=1.5, watch_renewal_s=600.0) as metastore:
+    async with cluster.client(alone.address, request_timeout_s=1.0, watch_renewal_s=600.0) as metastore:
         version = await metastore.create("a", b"")
         with trio.fail_after(60):
             async with trio.open_nursery() as nursery:

@@ -109,8 +109,9 @@ async def test_an_idle_connection_that_was_cut_costs_no_change_its_outcome(store
             for _ in range(5):
                 proxy.reset()
                 (idle,) = metastore._gateway._connections._idle.values()
-                while any(each.is_fresh() for each in idle):  # noqa: ASYNC110 - until the reset has come
-                    await trio.sleep(0.001)
+                with trio.fail_after(SOON_S):
+                    while any(each.is_fresh() for each in idle):  # noqa: ASYNC110 - until the reset has come
+                        await trio.sleep(0.001)
                 version = await metastore.put("a", b"1", version)
 
 
@@ -232,6 +233,20 @@ async def test_a_read_that_is_answered_with_doubt_failed(answer: bytes) -> None:
         server.answer = answer
         with pytest.raises(EtcdUnreachableError):
             await metastore.get("a")
+
+
+@pytest.mark.parametrize("answer", DOUBTFUL)
+async def test_after_an_answer_of_doubt_the_next_server_is_asked_for_a_read_and_not_for_a_change(answer: bytes) -> None:
+    async with stranger() as (doubtful, one), stranger() as (kind, other):
+        doubtful.answer, kind.answer = answer, http(200, b'{"header":{"revision":"7"},"succeeded":true}')
+        (first,), (second,) = one._gateway.target.endpoints, other._gateway.target.endpoints
+        metastore = EtcdMetastore(Target((first, second)), EtcdOptions(request_timeout_s=5.0))
+        with pytest.raises(MetastoreUncertainError):
+            await metastore.create("a", b"")
+        assert (doubtful.requests, kind.requests) == (1, 0)
+        assert await metastore.children("a") == []
+        assert (doubtful.requests, kind.requests) == (1, 1)  # the one that failed is not asked again
+        await metastore.aclose()
 
 
 @pytest.mark.parametrize(

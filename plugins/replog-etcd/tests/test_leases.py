@@ -139,9 +139,19 @@ async def test_a_body_with_a_nursery_is_cancelled_from_outside(store: Store) -> 
 
 
 async def test_who_came_first_is_elected_first(store: Store) -> None:
+    """And who leaves wakes one, not all: each looks who stands before when it comes, and when that one has left."""
     led: list[int] = []
     everybody_waits = trio.Event()
+    looks = 0
     async with store.client() as metastore:
+        call = metastore._gateway.call
+
+        async def counting(path: str, message: Message, **options: Any) -> Any:
+            nonlocal looks
+            looks += "max_create_revision" in message
+            return await call(path, message, **options)
+
+        metastore._gateway.call = counting
 
         async def run(number: int) -> None:
             async with metastore.elect("elections/log", b"%d" % number):
@@ -152,12 +162,13 @@ async def test_who_came_first_is_elected_first(store: Store) -> None:
 
         with trio.fail_after(SOON_S):
             async with trio.open_nursery() as nursery:
-                for number in range(5):
+                for number in range(8):
                     nursery.start_soon(run, number)
                     while len(await metastore.announced("elections/log")) <= number:  # noqa: ASYNC110
                         await trio.sleep(0.001)
                 everybody_waits.set()
-        assert led == list(range(5))
+        assert led == list(range(8))
+        assert looks <= 2 * 8
         assert await metastore.children("elections") == []
 
 

@@ -87,6 +87,17 @@ async def test_words_that_sort_before_the_slash_stand_between_a_key_and_what_is_
         assert [word for word, record in found.words.items() if record is not None] == ["a", "a-b", "a.b", "a0"]
 
 
+async def test_a_page_may_end_anywhere(store: Store) -> None:
+    """Between "a" and what is below it, in particular: what comes next may be "a-b"."""
+    keys = sorted(["a", "a-b", "a-b/x", "a.b", "a/x", "a/y", "a0", "b/x", "b/y", "c"])
+    async with store.client() as metastore:
+        for before in range(9):  # the first page has 8 keys
+            root = f"r{before}"
+            first = [f"{number}" for number in range(before)]
+            await fill(metastore, [f"{root}/{key}" for key in first + keys])
+            await children(metastore, root, [*first, "a", "a-b", "a.b", "a0", "b", "c"])
+
+
 async def test_random_trees_are_listed_as_they_are(store: Store) -> None:
     chance = random.Random(7)
     alphabet = ["a", "b", "a-", "a.", "a0", "a b", "a!", "\N{SNOWMAN}", "~", "\N{GRINNING FACE}"]
