@@ -333,10 +333,8 @@ class LogWriter(WriterContext):
         try:
             await previous.aclose()
             return
-        except FencedError:
-            return  # somebody takes over and closes it; the current ledger is fenced too, and its writer will see
         except ReplogError:
-            pass  # the metastore fails: its record may be open, so it is closed as anybody would close it
+            pass  # the metastore fails, or somebody recovers it, who may die: it is closed as anybody would close it
         while self._writer.error is None and not self._leaving.is_set():  # who takes over recovers both
             try:
                 await self._ledgers.recover(previous.ledger_id, self._password)
