@@ -265,7 +265,7 @@ async def test_closing_takes_seconds_at_most_when_no_server_answers(own_zookeepe
         own_zookeeper.freeze()
     else:
         own_zookeeper.kill()
-    with trio.fail_after(15):  # kazoo alone would take as long as the session, and sometimes for ever
+    with trio.fail_after(6):  # kazoo alone would take two thirds of the session and more, and sometimes for ever
         await store.aclose()
     own_zookeeper.thaw()
     assert [each for each in threading.enumerate() if each.name == "replog-zookeeper"] == []
@@ -346,6 +346,33 @@ async def test_a_thousand_calls_at_once_are_all_answered(zookeeper_url: str) -> 
                 nursery.start_soon(change, client, number)
         assert len(done) == 1000
         assert len(await client.children("many")) == 1000
+
+
+async def test_a_server_that_hangs_never_stops_this_thread(own_zookeeper: ZooKeeper) -> None:
+    """What is more than sockets and kazoo's wake-up pipe take waits here."""
+    pauses: list[float] = []
+
+    async def tick() -> None:
+        while True:
+            before_s = trio.current_time()
+            await trio.sleep(0.01)
+            pauses.append(trio.current_time() - before_s)
+
+    async def change(client: Metastore, number: int) -> None:
+        with pytest.raises(MetastoreError):
+            await client.create(f"many/{number}", bytes(15_000))
+
+    async with opened(own_zookeeper.url("/a", request_timeout_s=4, session_timeout_s=10)) as client:
+        await client.create("a", b"")
+        own_zookeeper.freeze()
+        async with trio.open_nursery() as ticking:
+            ticking.start_soon(tick)
+            async with trio.open_nursery() as nursery:
+                for number in range(1000):
+                    nursery.start_soon(change, client, number)
+            ticking.cancel_scope.cancel()
+        own_zookeeper.thaw()
+    assert max(pauses) < 2.5  # it would be until kazoo gives the connection up
 
 
 # -- credentials --------------------------------------------------------------------------------------------------

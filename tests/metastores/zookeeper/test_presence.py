@@ -12,7 +12,8 @@ from replog.abc import Metastore
 from replog.errors import KeyExistsError
 from replog.metastores.zookeeper.metastore import ZooKeeperMetastore
 from replog.metastores.zookeeper.options import ZooKeeperOptions, parse_place
-from replog.testing import TcpProxy, serve_proxy
+from replog.testing import TcpProxy, Weather, serve_proxy
+from replog.testing.proxy import CALM
 from tests.failures.processes import until
 from tests.metastores.zookeeper.opening import opened
 from tests.servers.zookeeper import ZooKeeper
@@ -217,23 +218,24 @@ async def candidates(observer: Metastore, number: int) -> None:
 async def test_a_candidate_whose_answer_was_lost_stands_in_the_queue_once(
     store: ZooKeeperMetastore, other: Metastore, proxy: TcpProxy
 ) -> None:
-    async with other.elect("leader", b"first"):
-        async with trio.open_nursery() as nursery:
-            elected = trio.Event()
+    elected = trio.Event()
 
-            async def be_elected() -> None:
-                async with store.elect("leader", b"second"):
-                    elected.set()
+    async def be_elected() -> None:
+        async with store.elect("leader", b"second"):
+            elected.set()
 
-            nursery.start_soon(lose_next_answer, proxy)
-            await trio.testing.wait_all_tasks_blocked()
-            nursery.start_soon(be_elected)
-            with trio.fail_after(DEADLINE_S):
-                await candidates(other, 2)
-                await trio.sleep(0.3)
-                assert len(await other.children("leader")) == 2
-                assert not elected.is_set()
-                nursery.cancel_scope.cancel()
+    async with other.elect("leader", b"first"), trio.open_nursery() as nursery:
+        proxy.to_client.weather = Weather(delay_s=0.5)
+        nursery.start_soon(be_elected)
+        await candidates(other, 2)  # it stands there, and does not know it yet
+        proxy.to_client.swallow()
+        proxy.reset()
+        proxy.to_client.weather = CALM
+        proxy.mend()
+        await until(lambda: len(store._watches._wakes) == 1, DEADLINE_S, "it waits for the one before it")
+        assert len(await other.children("leader")) == 2
+        assert not elected.is_set()
+        nursery.cancel_scope.cancel()
     assert await other.children("leader") == []
 
 
@@ -294,6 +296,7 @@ async def test_a_candidate_is_elected_when_one_in_the_middle_gives_up(
                     await candidates(other, 2)
                     nursery.start_soon(last)
                     await candidates(other, 3)
+                    await until(lambda: len(store._watches._wakes) == 2, DEADLINE_S, "each waits for another one")
                     scope.cancel()
             await candidates(other, 2)
             await trio.sleep(0.1)
