@@ -22,7 +22,6 @@ MAY_PRINT = ("replog/cli", "replog/demo", "replog/testing/simulation")
 
 # Where any error at all is caught without being raised again, and why that is right there.
 MAY_CATCH_EVERYTHING: dict[str, str] = {
-    "plugins/replog-etcd/src/replog_etcd/background.py": "the body's or the task's error is raised again once it is left",
     "replog/backends/files/maintenance.py": "its thread must not die unheard: the storage stops, and says why",
     "replog/blocking/portal.py": "whatever a call raises is raised again in the thread that called",
     "replog/metastores/zookeeper/driver.py": "kazoo's thread must not die unheard: the session ends, says why, and is begun anew",

@@ -20,6 +20,7 @@ from replog.keys import Versioned as Versioned
 from replog.keys import check_key as check_key
 from replog.keys import check_value as check_value
 from replog.leases import Leases
+from replog.nursery import open_service_nursery as open_service_nursery
 from replog.protocol.batch import Batch
 from replog.protocol.messages import Request, Response
 from replog.protocol.model import LedgerMetadata

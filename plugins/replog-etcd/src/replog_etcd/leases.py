@@ -15,8 +15,8 @@ from contextlib import asynccontextmanager, suppress
 import attrs
 import trio
 
+from replog.abc import open_service_nursery
 from replog.errors import KeyExistsError, MetastoreError, MetastoreUncertainError, ReplogError
-from replog_etcd.background import in_background
 from replog_etcd.errors import EtcdRefusedError
 from replog_etcd.gateway import Gateway
 from replog_etcd.records import Layout, Record
@@ -51,7 +51,8 @@ class Leases:
         try:
             await self._grant(held)
             await self.add(held, key, value)
-            async with in_background(lambda: self._renew(held)):
+            async with open_service_nursery() as nursery:
+                nursery.start_soon(self._renew, held)
                 yield held
         finally:
             await self._revoke(held)
