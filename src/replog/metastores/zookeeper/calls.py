@@ -66,6 +66,7 @@ class Call:
         """Reads, in one go: the answers, or a `Failure` for each that has none. Asks until they are answered."""
         while True:
             results = await self.session.exchange(requests, _nothing)
+            self._check_welcome(results)
             if not any(map(_is_lost, results)):
                 return [self._outcome(result) for result in results]
             if self.session.is_connected:  # the server is there, and would not answer just now
@@ -78,6 +79,7 @@ class Call:
     async def change_all(self, *requests: Request) -> list[Any]:
         """Changes, in one go, in this order. If one fails, those behind it are done all the same."""
         results = await self.session.exchange(requests, self._submitted)
+        self._check_welcome(results)
         if any(map(_is_lost, results)):
             raise self._uncertain("the connection to ZooKeeper was lost before the answer came")
         self._is_in_doubt = False
@@ -117,6 +119,13 @@ class Call:
         refusal = MetastoreError(f"{where}: {text}. Nothing was written")
         refusal.__cause__ = error
         return refusal
+
+    def _check_welcome(self, results: list[Result]) -> None:
+        """A server that wants everybody to authenticate says so once, and closes the connection: what is behind is lost."""
+        error = results[0].exception if results[0].ready() else None
+        if isinstance(error, SessionClosedRequireSaslError):
+            self._is_in_doubt = False
+            raise self.refused(Failure(error))
 
     def _submitted(self) -> None:
         self._is_in_doubt = True
