@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import AsyncIterator, Iterator
@@ -24,7 +25,7 @@ from replog.keys import KEY_BYTES_MAX, VALUE_BYTES_MAX
 from replog.metadata import ledger_key_path, list_ledger_ids
 from replog.testing import check_metastore
 from tests.metastores.zookeeper.opening import opened
-from tests.servers.zookeeper import ZooKeeper
+from tests.servers.zookeeper import Ensemble, ZooKeeper
 
 pytestmark = pytest.mark.needs_zookeeper
 
@@ -57,6 +58,13 @@ async def test_it_passes_the_exam(zookeeper_url: str) -> None:
 @pytest.mark.filterwarnings(FLAT)
 async def test_the_flat_layout_passes_the_exam(zookeeper_url: str) -> None:
     await check_metastore(lambda: opened(f"{zookeeper_url}?layout=flat"))
+
+
+@pytest.mark.slow
+async def test_clients_of_different_servers_pass_the_exam(zookeeper_ensemble: Ensemble, zookeeper_chroot: str) -> None:
+    """Each is connected to another one, so what is answered by one has to be known to all."""
+    servers = itertools.cycle(zookeeper_ensemble.servers)
+    await check_metastore(lambda: opened(next(servers).url(zookeeper_chroot)))
 
 
 async def test_nodes_show_keys_and_values_as_they_are(
