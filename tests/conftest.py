@@ -9,6 +9,9 @@ from tests.servers.fixtures import zookeeper as zookeeper
 from tests.servers.fixtures import zookeeper_chroot as zookeeper_chroot
 from tests.servers.fixtures import zookeeper_ensemble as zookeeper_ensemble
 from tests.servers.fixtures import zookeeper_url as zookeeper_url
+from tests.servers.spark import spark as spark
+from tests.servers.spark import spark_bookies as spark_bookies
+from tests.servers.spark import spark_log as spark_log
 
 
 def pytest_configure() -> None:

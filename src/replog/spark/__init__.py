@@ -1,0 +1,16 @@
+"""Spark: dataframes and streams written to logs and read from them. Needs the extra `spark`.
+
+spark.dataSource.register(replog.spark.ReplogDataSource)
+df.write.format("replog").mode("append").option("metastore", URL).option("log", "orders").save()
+"""
+
+from replog.errors import ConfigError
+
+try:
+    import pyspark.sql.datasource  # noqa: F401 - what all of this stands on
+except ImportError as error:
+    raise ConfigError("replog.spark needs pyspark 4.1 or newer: pip install 'replog[spark]'") from error
+
+from replog.spark.source import ReplogDataSource
+
+__all__ = ["ReplogDataSource"]

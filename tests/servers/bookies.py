@@ -1,0 +1,70 @@
+"""Real bookies for programs that aren't this process (Spark's workers): `python -m tests.servers.bookies DIRECTORY COUNT`.
+
+All of them are in one process, reached by TCP; metadata is in LMDB, which several processes of one machine share.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, contextmanager
+from pathlib import Path
+
+import trio
+
+import replog
+from replog.config import BookieOptions
+from tests.servers.processes import Server
+
+_SERVING = "all of them serve"
+_ROOT = Path(__file__).parents[2]
+
+
+class Bookies(Server):
+    """The process. `metastore` is the URL to connect to."""
+
+    def __init__(self, directory: Path, count: int) -> None:
+        command = [sys.executable, "-m", "tests.servers.bookies", str(directory), str(count)]
+        super().__init__("bookies", command, directory, {"PYTHONPATH": str(_ROOT)})
+        self.metastore = _metastore(directory)
+
+    def start(self) -> None:
+        """Returns when all of them serve."""
+        self.launch()
+        self.wait_until(lambda: _SERVING in self.log(), _SERVING)
+
+
+@contextmanager
+def serving_bookies(directory: Path, count: int = 3) -> Iterator[Bookies]:
+    """As many bookies, which serve until the context is left; then they have left in order."""
+    server = Bookies(directory, count)
+    server.start()
+    try:
+        yield server
+        server.terminate()
+    finally:
+        server.kill()
+
+
+def _metastore(directory: Path) -> str:
+    return f"lmdb:{directory / 'metadata'}"
+
+
+async def _serve(directory: Path, count: int) -> None:
+    options = BookieOptions(
+        listen=("tcp:127.0.0.1:0",), storage="files?journal_file_bytes=16MiB", read_only_below_bytes=0
+    )
+    with trio.open_signal_receiver(signal.SIGTERM) as signals:
+        async with AsyncExitStack() as stack:
+            for number in range(count):
+                config = replog.BookieConfig(
+                    directory=str(directory / f"bookie-{number}"), metastore=_metastore(directory), options=options
+                )
+                await stack.enter_async_context(replog.served_bookie(config))
+            print(_SERVING, flush=True)
+            await anext(signals)
+
+
+if __name__ == "__main__":
+    trio.run(_serve, Path(sys.argv[1]), int(sys.argv[2]))

@@ -1,0 +1,105 @@
+"""A real Spark, one for all tests that need it, and the bookies that its workers can reach.
+
+Tests name what they use (`spark`, `spark_bookies`) and have `pytestmark = pytest.mark.needs_spark`. Each takes logs of its
+own: `spark_log` is a name that no other test has. The master is `local[2,3]`: two tasks at once, each tried three times.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import os
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.servers.bookies import Bookies, serving_bookies
+from tests.servers.fixtures import need
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MASTER = "local[2,3]"
+_ROOT = Path(__file__).parents[2]
+_SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.default.parallelism": "2",
+    "spark.sql.shuffle.partitions": "2",
+}
+_logs = itertools.count(1)
+
+
+def missing() -> str | None:
+    """What Spark lacks on this machine and how to get it, or None."""
+    if importlib.util.find_spec("pyspark") is None:
+        return "tests of Spark need pyspark: pip install 'replog[spark]'"
+    if shutil.which("java") is None:
+        return "tests of Spark need Java 17 or newer: apt install default-jre-headless"
+    return None
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """The one session, with the data source registered. Its workers are this Python, and find replog and the tests."""
+    need(missing())
+    from pyspark.sql import SparkSession
+
+    from replog.spark import ReplogDataSource
+
+    place = tmp_path_factory.mktemp("spark")
+    environment = {
+        "PYSPARK_PYTHON": sys.executable,  # else workers run whatever python3 is first in PATH
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYTHONPATH": os.pathsep.join([str(_ROOT / "src"), str(_ROOT)]),
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        builder = SparkSession.builder.master(MASTER).appName("replog's tests")
+        settings = {"spark.local.dir": str(place / "local"), "spark.sql.warehouse.dir": str(place / "warehouse")}
+        for name, value in {**_SETTINGS, **settings}.items():
+            builder = builder.config(name, value)
+        session = builder.getOrCreate()
+        try:
+            session.sparkContext.setLogLevel("OFF")  # tests that fail tasks on purpose fill the screen
+            session.dataSource.register(ReplogDataSource)
+            yield session
+        finally:
+            session.stop()
+            _end_java()
+
+
+def _end_java() -> None:
+    """`stop` leaves the JVM and its pipe until this process ends; a test session may not leave anything."""
+    from pyspark import SparkContext
+
+    gateway = SparkContext._gateway
+    if gateway is not None:
+        gateway.shutdown()
+        java = gateway.proc
+        java.stdin.close()  # which is how it learns that nobody needs it
+        java.wait(30)
+        SparkContext._gateway = SparkContext._jvm = None
+
+
+@pytest.fixture(scope="session")
+def spark_bookies(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bookies]:
+    """Three bookies that Spark's workers reach by TCP; `spark_bookies.metastore` is where they announce themselves."""
+    need(missing())
+    with serving_bookies(tmp_path_factory.mktemp("spark-bookies")) as bookies:
+        yield bookies
+
+
+@pytest.fixture
+def spark_log(request: pytest.FixtureRequest) -> str:
+    """The name of a log that no other test has."""
+    return f"{next(_logs)}-{re.sub(r'[^a-zA-Z0-9_]+', '-', request.node.name)[:60]}"
