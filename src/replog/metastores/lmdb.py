@@ -7,6 +7,7 @@ that don't see each other's processes. A value is durable when its change is ans
 from __future__ import annotations
 
 import errno
+import math
 import os
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -17,6 +18,7 @@ from typing import Any, TypeVar
 import attrs
 import lmdb
 import trio
+from attrs.validators import gt, lt
 
 from replog.abc import Metastore, Versioned, check_key, check_value
 from replog.errors import (
@@ -34,9 +36,7 @@ from replog.metastores.lmdb_records import FORMAT, Reading, Words, Writing
 Answer = TypeVar("Answer")
 
 
-def _positive(_instance: object, field: attrs.Attribute[Any], value: Any) -> None:
-    if not 0 < value < float("inf"):
-        raise ValueError(f"{field.name} must be above 0, not {value}")
+_POSITIVE: Any = [gt(0), lt(math.inf)]
 
 
 @attrs.frozen(kw_only=True)
@@ -46,11 +46,11 @@ class LMDBOptions:
     processes are looked for every `poll_s`. A process that hangs counts as gone after `lease_s`, a dead one at once."""
 
     create: bool = True
-    map_bytes: int = attrs.field(default=16 << 20, validator=_positive)
-    map_bytes_max: int = attrs.field(default=64 << 30, validator=_positive)
-    timeout_s: float = attrs.field(default=10.0, validator=_positive)
-    poll_s: float = attrs.field(default=0.05, validator=_positive)
-    lease_s: float = attrs.field(default=5.0, validator=_positive)
+    map_bytes: int = attrs.field(default=16 << 20, validator=_POSITIVE)
+    map_bytes_max: int = attrs.field(default=64 << 30, validator=_POSITIVE)
+    timeout_s: float = attrs.field(default=10.0, validator=_POSITIVE)
+    poll_s: float = attrs.field(default=0.05, validator=_POSITIVE)
+    lease_s: float = attrs.field(default=5.0, validator=_POSITIVE)
 
 
 class LMDBMetastore(Metastore):

@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 import attrs
+from attrs.validators import ge, gt, lt
 
 from replog.abc import check_key
 from replog.errors import ConfigError, LocalProtocolError
@@ -17,14 +18,8 @@ PREFIX_BYTES_MAX = 200  # with a key and etcd's own bytes this stays far below w
 _HOST = re.compile(r"(?:\[([0-9A-Fa-f:.%]+)\]|([A-Za-z0-9._-]+))(?::([0-9]{1,5}))?")
 
 
-def _above_zero(_instance: object, field: attrs.Attribute[Any], value: Any) -> None:
-    if not 0 < value < math.inf:
-        raise ValueError(f"{field.name} must be above 0, not {value}")
-
-
-def _at_least_one(_instance: object, field: attrs.Attribute[Any], value: Any) -> None:
-    if not 1 <= value < math.inf:
-        raise ValueError(f"{field.name} must be at least 1, not {value}")
+_ABOVE_ZERO: Any = [gt(0), lt(math.inf)]
+_AT_LEAST_ONE: Any = [ge(1), lt(math.inf)]
 
 
 @attrs.frozen(kw_only=True)
@@ -53,12 +48,12 @@ class EtcdOptions:
     tls_hostname: str = ""
     user: str = ""
     password_file: str = ""
-    request_timeout_s: float = attrs.field(default=5.0, validator=_above_zero)
-    lease_s: float = attrs.field(default=10.0, validator=_at_least_one)
-    connections_max: int = attrs.field(default=16, validator=_at_least_one)
-    watches_max: int = attrs.field(default=64, validator=_at_least_one)
-    watch_renewal_s: float = attrs.field(default=15.0, validator=_above_zero)
-    response_bytes_max: int = attrs.field(default=32 << 20, validator=_at_least_one)
+    request_timeout_s: float = attrs.field(default=5.0, validator=_ABOVE_ZERO)
+    lease_s: float = attrs.field(default=10.0, validator=_AT_LEAST_ONE)
+    connections_max: int = attrs.field(default=16, validator=_AT_LEAST_ONE)
+    watches_max: int = attrs.field(default=64, validator=_AT_LEAST_ONE)
+    watch_renewal_s: float = attrs.field(default=15.0, validator=_ABOVE_ZERO)
+    response_bytes_max: int = attrs.field(default=32 << 20, validator=_AT_LEAST_ONE)
 
     def __attrs_post_init__(self) -> None:
         files = [self.tls_certificate_file, self.tls_key_file, self.tls_ca_file]

@@ -9,8 +9,10 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Sequence
+from math import inf
 
 import attrs
+from attrs.validators import gt, lt
 
 from replog.abc import Metastore, Versioned, check_key, check_value
 from replog.errors import ConfigError, KeyExistsError, KeyNotFoundError, VersionConflictError
@@ -18,17 +20,12 @@ from replog.hookspecs import Backend, hookimpl
 from replog_sqlite.database import CHANGE, READ, Database
 
 
-def _positive(_instance: object, field: attrs.Attribute[float], value: float) -> None:
-    if not 0 < value < float("inf"):
-        raise ValueError(f"{field.name} must be above 0, not {value}")
-
-
 @attrs.frozen(kw_only=True)
 class SQLiteOptions:
     """A call takes `timeout_s` at most. Who announced something counts as alive for `lease_s` after a sign of life."""
 
-    timeout_s: float = attrs.field(default=10.0, validator=_positive)
-    lease_s: float = attrs.field(default=10.0, validator=_positive)
+    timeout_s: float = attrs.field(default=10.0, validator=[gt(0), lt(inf)])
+    lease_s: float = attrs.field(default=10.0, validator=[gt(0), lt(inf)])
 
 
 class SQLiteMetastore(Metastore):
