@@ -60,7 +60,7 @@ def test_the_registry_opens_it_by_its_scheme() -> None:
         ("request_timeout_s=0", "'request_timeout_s' must be > 0"),
         ("lease_s=0.5", "'lease_s' must be >= 1"),
         ("response_bytes_max=1MiB", "at least 4 MiB"),
-        ("connections_max=0", "connections_max must be at least 1"),
+        ("connections_max=0", "'connections_max' must be >= 1"),
         ("timeout=1", "timeout"),
     ],
 )
