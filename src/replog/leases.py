@@ -37,9 +37,7 @@ from replog.nursery import open_service_nursery
 _BEATS_PER_LEASE = 4
 _FAREWELL_S = 2.0
 _ATTEMPTS = 4  # to claim a key that others change at the same time
-_SEEN_MAX = (
-    10_000  # announcements remembered; of more, those not looked at for longest take longer to be taken for gone
-)
+_SEEN_MAX = 10_000  # announcements remembered; of more, those not looked at for longest are taken for gone later
 
 _MARK = b"replog lease 1 "
 _TOKEN_BYTES = 16  # as text
