@@ -1,7 +1,7 @@
 """One trio run in a thread of its own, and the ways into it from every other thread.
 
 Rules:
-- Whoever starts the thread joins it: nothing of it outlives the `with` block that made it, nor, should that block never
+- Whoever starts the thread joins it: nothing of it watched the `with` block that made it, nor, should that block never
   be left, the thread that entered it: an interpreter can always end.
 - A caller sleeps on a lock of its own, where signals still reach it; its call is a task in the trio thread. What the task
   returns or raises is returned or raised in the caller's thread, the very same object.
@@ -122,11 +122,19 @@ class Portal:
         self._nursery: trio.Nursery | None = None  # None before and after the run
         self._is_ready = threading.Event()
 
+    @property
+    def is_running(self) -> bool:
+        """Whether it takes calls: begun, neither left nor failed, and this is no fork of its process."""
+        return self._nursery is not None and self._thread.is_alive() and os.getpid() == self._process_id
+
     @contextmanager
-    def running(self, make: Callable[[], AbstractAsyncContextManager[Value]]) -> Iterator[Value]:
-        """Starts the thread, opens the async context in it, and gives its value. Leaving closes both."""
-        owner = threading.current_thread()
-        block = _Block(lambda: self._serving(make, lambda: self._leave_after(owner, block)))
+    def running(
+        self, make: Callable[[], AbstractAsyncContextManager[Value]], owner: threading.Thread | None = None
+    ) -> Iterator[Value]:
+        """Starts the thread, opens the async context in it, and gives its value. Leaving closes both; so does the end of
+        `owner`, by default the thread that calls this."""
+        watched = owner or threading.current_thread()
+        block = _Block(lambda: self._serving(make, lambda: self._leave_after(watched, block)))
         self._thread = threading.Thread(target=self._run_trio, args=(block,), name="replog blocking")
         try:
             with self._entered(block, self._thread.start):
