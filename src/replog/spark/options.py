@@ -1,0 +1,167 @@
+"""The options of the data source: texts from Spark, whose keys are case-insensitive, and what they mean.
+
+A key may be written with or without underscores: `txnId`, `txn_id` and `TXNID` are one option. No option holds a secret:
+Spark shows options in plans and in its web pages. What can't be is told at planning, on the driver, all of it at once.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import attrs
+
+import replog
+from replog.config import BackendURL, Checked, ClientOptions, FaultsError, at_least, load, option, positive, structure
+from replog.errors import ConfigError
+from replog.metadata import log_key_path
+from replog.protocol.quorum import Quorum
+from replog.spark import clients
+
+Value = TypeVar("Value")
+
+VALUES = ("binary", "arrow", "json")
+_PASSWORD_BYTES_MAX = 64 << 10
+_TXN_ID_CHARACTERS_MAX = 200
+# What Spark itself puts among a source's or sink's options.
+_OF_SPARK = ("checkpointlocation", "queryname", "asyncprogresstracking")
+
+
+def _check_metastore(value: Any) -> str | None:
+    try:
+        url = BackendURL.parse(value)
+    except ConfigError as error:
+        return str(error)
+    if url.scheme == "memory":
+        return f"{url} is in the memory of one process, and Spark has several: use another metastore"
+    if url.scheme == "lmdb" and not os.path.isabs(url.rest):
+        return f"{url} is a relative path, and each process of Spark is in a directory of its own: write it from /"
+    return None
+
+
+def _check_log(value: Any) -> str | None:
+    try:
+        log_key_path(value)
+    except ConfigError as error:
+        return str(error)
+    return None
+
+
+def _check_quorum(value: Any) -> str | None:
+    try:
+        _parse_quorum(value)
+    except ConfigError as error:
+        return str(error)
+    return None
+
+
+def _check_txn_id(value: Any) -> str | None:
+    if not value.strip() or len(value) > _TXN_ID_CHARACTERS_MAX:
+        return f"it is empty, or longer than {_TXN_ID_CHARACTERS_MAX} characters"
+    return None
+
+
+def _check_values(value: Any) -> str | None:
+    return None if value in VALUES else f"{value!r} is none of {', '.join(VALUES)}"
+
+
+def _parse_quorum(text: str) -> Quorum:
+    numbers = text.split(",")
+    if len(numbers) != 3 or not all(each.strip().isascii() and each.strip().isdigit() for each in numbers):
+        raise ConfigError(f"{text!r} is written ENSEMBLE,WRITE,ACK, as in 3,3,2")
+    return Quorum(*map(int, numbers))
+
+
+@attrs.frozen(kw_only=True)
+class SparkOptions(Checked):
+    """What `option(...)` says to the format `replog`, for writing and reading."""
+
+    metastore: str = attrs.field(
+        repr=False,  # it may hold a password
+        metadata={"doc": "URL of the metastore; all machines reach it.", "check": _check_metastore},
+    )
+    log: str = attrs.field(metadata={"doc": "Name of the log.", "check": _check_log})
+    password_file: str | None = option(
+        None, "A file with the ledgers' password, on each machine; a line's end is no part of it."
+    )
+    config_file: str | None = option(
+        None, "A TOML file, on each machine, with the table `client`: options of the client (TLS, timeouts)."
+    )
+    quorum: str = option("3,3,2", "Ensemble, write and ack quorum of the ledgers that are written.", _check_quorum)
+    values: str = option("binary", "How rows are kept in entries: binary, arrow or json.", _check_values)
+    txn_id: str | None = option(
+        None, "Names what a job writes: a log takes each `txn_id` with its `txn_version` once.", _check_txn_id
+    )
+    txn_version: int = option(
+        0, "Of one `txn_id` the log takes ascending numbers only, each once.", at_least(0, (1 << 63) - 1)
+    )
+    commit_timeout_s: float = option(
+        120.0, "How long the driver tries to commit while bookies or the metastore can't be reached.", positive
+    )
+    sweep_grace_s: float = option(
+        86_400.0, "How old the ledgers of a job must be that never ended, before a later job deletes them.", positive
+    )
+
+    def contradictions(self) -> list[str]:
+        """What cannot be true together."""
+        return ["txn_version needs a txn_id"] if self.txn_version and self.txn_id is None else []
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> SparkOptions:
+        """From what Spark hands over. Raises `ConfigError` with all faults."""
+        names = {field.name.replace("_", ""): field.name for field in attrs.fields(cls)}
+        given = {key.lower().replace("_", ""): (key, value) for key, value in options.items()}
+        values = {names[key]: value for key, (_, value) in given.items() if key in names}
+        unknown = [key for word, (key, _) in given.items() if word not in names and not word.startswith(_OF_SPARK)]
+        faults = [f"no such option: {key} (there are: {', '.join(names.values())})" for key in unknown]
+        try:
+            parsed = structure(cls, values, what="replog")
+        except FaultsError as error:
+            raise FaultsError("the options of format replog", [*faults, *error.faults]) from error
+        if faults:
+            raise FaultsError("the options of format replog", faults)
+        return parsed
+
+    # -- what they mean ---------------------------------------------------------------------------------------------
+
+    def password(self) -> bytes:
+        """The ledgers' password: what the file says, else `REPLOG_PASSWORD`, else none. Raises `ConfigError`."""
+        if self.password_file is None:
+            return os.environb.get(b"REPLOG_PASSWORD", b"")
+        try:
+            with Path(self.password_file).open("rb") as file:
+                found = file.read(_PASSWORD_BYTES_MAX + 1)
+        except OSError as error:
+            raise ConfigError(f"password_file {self.password_file}: cannot be read: {error.strerror}") from error
+        if len(found) > _PASSWORD_BYTES_MAX:
+            raise ConfigError(f"password_file {self.password_file}: is longer than {_PASSWORD_BYTES_MAX} bytes")
+        return found.removesuffix(b"\n").removesuffix(b"\r")
+
+    def client_options(self) -> ClientOptions:
+        """From the configuration file's table `client`, over that the variables `REPLOG_CLIENT_...` of this machine."""
+        return load(
+            ClientOptions,
+            toml_path=self.config_file,
+            table="client",
+            environment=os.environ,
+            prefix="REPLOG_CLIENT_",
+        )
+
+    def metastore_url(self) -> str:
+        """As given; but a directory that is not there is not made of a misspelt name."""
+        parsed = BackendURL.parse(self.metastore)
+        if parsed.scheme != "lmdb" or "create" in parsed.options:
+            return self.metastore
+        return f"{self.metastore}{'&' if parsed.options else '?'}create=false"
+
+    def quorum_of_ledgers(self) -> Quorum:
+        """The quorum of what is written."""
+        return _parse_quorum(self.quorum)
+
+    def run(self, function: Callable[[replog.Client], Awaitable[Value]]) -> Value:
+        """What this async function returns or raises, called with a client of these options, in a trio run of its own."""
+        return clients.run(
+            self.metastore_url(), function, options=self.client_options(), quorum=self.quorum_of_ledgers()
+        )
