@@ -449,3 +449,39 @@ async def test_a_batch_tells_how_long_the_ledger_is(autojump_clock: trio.testing
                     batch = await reader.receive_batch()
                     assert batch is not None
                     assert 10 <= batch.ledger_bytes <= most or len(batch) == 12
+
+
+async def test_a_stretch_is_read_in_batches(autojump_clock: trio.testing.MockClock) -> None:
+    async with cluster(5) as world, world.client() as client:
+        for quorum in (Quorum(3, 3, 2), STRIPED):
+            async with client.create_ledger(quorum=quorum) as writer:
+                await writer.extend(numbers(9))
+                await writer.extend([b"10", b"11", b"12"])
+            async with client.open_ledger(writer.ledger_id) as reader:
+                for first, last in ((0, 0), (3, 5), (8, 11), (0, 12), (12, 12)):
+                    batches = [batch async for batch in reader.batches_between(first, last)]
+                    payloads = [payload for batch in batches for payload in batch.payloads()]
+                    assert payloads == numbers(12)[first : last + 1]
+                    assert pyarrow.concat_arrays([batch.to_arrow() for batch in batches]).to_pylist() == payloads
+                    assert sum(map(len, batches)) == last - first + 1
+                    assert (batches[0].first_entry_id, batches[-1].last_entry_id) == (first, last)
+                assert await reader.read(0, 0) == [b"0"]
+                with pytest.raises(EntryNotFoundError, match=r"ends at entry 12 \(R7\)"):
+                    _ = [batch async for batch in reader.batches_between(11, 13)]
+                with pytest.raises(ConfigError, match="3 to 2 are no entries"):
+                    reader.batches_between(3, 2)
+        with pytest.raises(trio.ClosedResourceError):
+            reader.batches_between(0, 1)
+
+
+async def test_a_stretch_that_somebody_knows_to_be_confirmed_is_read_of_an_open_ledger(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Who planned a read heard of the last add confirmed from bookies that may be silent now (D1)."""
+    async with cluster() as world, world.client(QUICK) as client, world.client(QUICK) as other:
+        async with client.create_ledger() as writer, other.open_ledger(writer.ledger_id) as reader:
+            await writer.extend(numbers(9))
+            assert reader.last_add_confirmed == -1
+            found = [batch.payloads() async for batch in reader.batches_between(2, 7)]
+            assert [payload for payloads in found for payload in payloads] == numbers(9)[2:8]
+            assert reader.last_add_confirmed == -1

@@ -37,6 +37,11 @@ class EntryBatch:
     def __len__(self) -> int:
         return self.last_entry_id - self.first_entry_id + 1
 
+    def through(self, last_entry_id: int) -> EntryBatch:
+        """The same, without the entries after this one, which is one of them."""
+        assert self.first_entry_id <= last_entry_id <= self.last_entry_id, "it has this entry"
+        return EntryBatch(Delivered(self.first_entry_id, last_entry_id, self._batches))
+
     @property
     def timestamp_ns(self) -> int:
         """When the first of them was sent, by its writer's clock, in ns since the epoch."""

@@ -17,6 +17,7 @@ from replog.config import ClientOptions
 from replog.errors import (
     BookieError,
     BookieUnreachableError,
+    ConfigError,
     EntryNotFoundError,
     LedgerNotFoundError,
     ReplogError,
@@ -337,6 +338,19 @@ class LedgerReader:
             found += batch.payloads()
         return found[: last - first + 1]
 
+    def batches_between(self, first: int, last: int) -> Batches[EntryBatch]:
+        """The entries from `first` to `last`, both included, in batches as they were stored; nothing after them is asked for.
+        Apart from what this reader iterates over.
+
+        Who calls it knows that `last` is confirmed, perhaps from another reader: bookies are not asked again (D1). Iterating
+        raises `EntryNotFoundError` if the ledger is closed and ends before it, and as `receive_batch` does."""
+        self._check_open()
+        if not 0 <= first <= last:
+            raise ConfigError(
+                f"ledger {self.ledger_id}: {first} to {last} are no entries: the first must not be after the last"
+            )
+        return Batches(_Between(self._make_scan(self._scan.metadata, first), first, last).receive)
+
     async def receive_batch(self) -> EntryBatch | None:
         """The next batch of entries; None at the end, as far as is known. Raises `EntryUnreadableError` (retry: yes),
         `EntryNotFoundError`, `MetastoreError`. If cancelled, nothing is lost."""
@@ -373,6 +387,30 @@ class LedgerReader:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._closed = True
+
+
+class _Between:
+    """The entries from the first to the last, of a ledger that has them."""
+
+    def __init__(self, scan: LedgerScan, first: int, last: int) -> None:
+        scan.adopt(last)
+        scan.want_only(first, last)
+        self._scan = scan
+        self._next = first
+        self._last = last
+
+    async def receive(self) -> EntryBatch | None:
+        if self._next > self._last:
+            await trio.lowlevel.checkpoint()
+            return None
+        batch = await self._scan.take()
+        if batch is None:
+            problem = f"the ledger is closed, and ends at entry {self._scan.last_readable} (R7)"
+            raise EntryNotFoundError(self._scan.ledger_id, self._last, problem)
+        if batch.last_entry_id > self._last:
+            batch = batch.through(self._last)
+        self._next = batch.last_entry_id + 1
+        return batch
 
 
 class LedgerEntries:
