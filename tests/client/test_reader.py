@@ -470,8 +470,8 @@ async def test_a_stretch_is_read_in_batches(autojump_clock: trio.testing.MockClo
                     _ = [batch async for batch in reader.batches_between(11, 13)]
                 with pytest.raises(ConfigError, match="3 to 2 are no entries"):
                     reader.batches_between(3, 2)
-        with pytest.raises(trio.ClosedResourceError):
-            reader.batches_between(0, 1)
+            with pytest.raises(trio.ClosedResourceError):
+                reader.batches_between(0, 1)
 
 
 async def test_a_stretch_that_somebody_knows_to_be_confirmed_is_read_of_an_open_ledger(
