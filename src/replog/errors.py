@@ -137,6 +137,11 @@ class TrimmedError(LogError):
         self.first_available = first_available
 
 
+class SchemaMismatchError(LogError):
+    """Rows and the log's schema are not of one kind (Spark): columns differ, or an entry holds something else. Names the
+    columns. Retry: no, select and cast as the message says. Outcome: not written by an append; a reader has read nothing."""
+
+
 class TakeoverFailedError(LogError):
     """Others kept winning the race for this log until the deadline. Retry: yes, if still elected. Outcome: not written."""
 

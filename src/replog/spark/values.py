@@ -1,0 +1,350 @@
+"""How rows stand in a log's entries: as they are, as Arrow, or as JSON; and the schema, kept with the log.
+
+Rules:
+- `binary`, the default: one column of bytes, one entry for each row, nothing kept with the log. Everybody reads it.
+- `arrow`: some rows make an entry, up to about a megabyte of them: one Arrow IPC stream, which reads without anything else:
+  `pyarrow.ipc.open_stream(record.data).read_all()`.
+- `json`: a JSON object for each row (`replog.spark.json_values`).
+- What a log was begun with stands in its metadata (`custom`), and whoever appends must agree: same columns, same order, same
+  types. Whether a column may be null is not compared: it always may, as far as the log is concerned.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
+from typing import Any, NamedTuple, cast
+
+import attrs
+import pyarrow as arrow
+from pyspark.sql import types as spark_types
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from replog.errors import ConfigError, PayloadTooLargeError, SchemaMismatchError
+from replog.protocol.batch import ENTRY_BYTES_MAX
+from replog.protocol.model import LogMetadata
+from replog.spark.json_values import JsonReader, JsonWriter, MalformedError
+
+FORMAT_KEY = "spark.values"  # in a log's `custom`
+SCHEMA_KEY = "spark.schema"
+SCHEMA_BYTES_MAX = 64 << 10  # the log's record, where it stands, is read and written as a whole
+ENTRY_BYTES_WANTED = 1 << 20  # of an entry with Arrow
+
+
+class ValueFormat(enum.StrEnum):
+    """How rows become entries: the option `values`."""
+
+    BINARY = "binary"
+    ARROW = "arrow"
+    JSON = "json"
+
+
+class DecodedRows(NamedTuple):
+    """Rows that some entries hold. If `is_one_entry`, all of them are in the payload number `first`; else each payload from
+    there on is one row."""
+
+    batch: arrow.RecordBatch
+    first: int
+    is_one_entry: bool
+
+
+_BINARY_SCHEMA = StructType([spark_types.StructField("value", spark_types.BinaryType())])
+_SIMPLE_TYPES = (
+    spark_types.BooleanType,
+    spark_types.ByteType,
+    spark_types.ShortType,
+    spark_types.IntegerType,
+    spark_types.LongType,
+    spark_types.FloatType,
+    spark_types.DoubleType,
+    spark_types.DecimalType,
+    spark_types.StringType,
+    spark_types.BinaryType,
+    spark_types.DateType,
+    spark_types.TimestampType,
+    spark_types.TimestampNTZType,
+)
+
+
+@attrs.frozen(slots=False)
+class ValueSchema:
+    """What the entries of a log hold: a format, and the schema of the rows as Spark's JSON. Can be pickled.
+
+    Made by `of_rows` or `of_log`."""
+
+    format: ValueFormat
+    schema_json: str
+
+    @classmethod
+    def of_rows(cls, value_format: ValueFormat, schema: StructType) -> ValueSchema:
+        """What rows of this schema are written as. Raises `ConfigError` with all columns that cannot be."""
+        if value_format is ValueFormat.BINARY:
+            faults = _binary_faults(schema)
+            wanted = _BINARY_SCHEMA
+        else:
+            names = [field.name for field in schema]
+            faults = [f"column {name!r} is there twice" for name in sorted(set(names)) if names.count(name) > 1]
+            faults += [] if names else ["there is no column"]
+            faults += [fault for field in schema for fault in _faults(field.dataType, repr(field.name), value_format)]
+            wanted = cast("StructType", _all_nullable(schema))
+        text = wanted.json()
+        if len(text.encode()) > SCHEMA_BYTES_MAX:
+            faults.append(f"the schema as JSON is longer than {SCHEMA_BYTES_MAX} bytes: write fewer columns")
+        if faults:
+            raise ConfigError(f"rows cannot be written with values={value_format}: {'; '.join(faults)}")
+        return cls(value_format, text)
+
+    @classmethod
+    def of_log(cls, metadata: LogMetadata) -> ValueSchema:
+        """What stands with the log; without a word of it, it is binary. Raises `SchemaMismatchError` if it does not read."""
+        custom = metadata.custom
+        if FORMAT_KEY not in custom:
+            return cls(ValueFormat.BINARY, _BINARY_SCHEMA.json())
+        try:
+            found = cls(ValueFormat(custom[FORMAT_KEY]), custom[SCHEMA_KEY])
+            faults = [fault for each in found.schema for fault in _faults(each.dataType, repr(each.name), found.format)]
+            if not faults:
+                return found
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            faults = [f"{type(error).__name__}: {error}"]
+        raise SchemaMismatchError(
+            metadata.name,
+            f"what its metadata says of its values does not read ({'; '.join(faults)}): read it with a newer replog, or with "
+            "values=binary",
+        )
+
+    @cached_property
+    def schema(self) -> StructType:
+        """The rows' schema as Spark has it; all columns may be null."""
+        return StructType.fromJson(json.loads(self.schema_json))
+
+    @cached_property
+    def arrow_schema(self) -> arrow.Schema:
+        """The same as Arrow has it, with timestamps in UTC: that of batches that are decoded."""
+        return to_arrow_schema(self.schema, timezone="UTC")
+
+    def custom(self) -> dict[str, str]:
+        """What a log that is begun with it has in its metadata."""
+        if self.format is ValueFormat.BINARY:
+            return {}
+        return {FORMAT_KEY: str(self.format), SCHEMA_KEY: self.schema_json}
+
+    def check_appendable(self, log_name: str, metadata: LogMetadata | None) -> None:
+        """Raises `SchemaMismatchError`, with all columns that differ, if the log (None: there is none) holds something
+        else. A log that has never had a ledger holds nothing yet."""
+        if metadata is None or metadata.is_deleted:
+            return
+        if FORMAT_KEY not in metadata.custom and metadata.next_segment_number == 1:
+            return
+        held = ValueSchema.of_log(metadata)
+        if held.format is not self.format:
+            raise SchemaMismatchError(
+                log_name,
+                f"its values are {held.format}, and {self.format} was to be appended; nothing was written. "
+                f'Say .option("values", "{held.format}"), or write to another log',
+            )
+        differences = _differences(held.schema, self.schema)
+        if differences:
+            raise SchemaMismatchError(
+                log_name,
+                f"its rows have other columns: {'; '.join(differences)}; nothing was written. Select and cast the columns "
+                "as the log has them, or write to another log",
+            )
+
+
+# -- writing ------------------------------------------------------------------------------------------------------
+
+
+class ValueEncoder:
+    """Makes entries of record batches, as Spark's Arrow writers get them."""
+
+    def __init__(self, value_schema: ValueSchema, log_name: str) -> None:
+        self._format = value_schema.format
+        self._schema = value_schema.arrow_schema
+        self._log_name = log_name
+        self._json = JsonWriter(self._schema) if self._format is ValueFormat.JSON else None
+
+    def payloads(self, batch: arrow.RecordBatch) -> list[bytes]:
+        """The entries, in the order of the rows. Raises `SchemaMismatchError` for rows that are not of the schema, a null
+        among binary values, or what JSON cannot say; `PayloadTooLargeError` for a row that no entry can hold."""
+        if self._format is ValueFormat.BINARY:
+            return self._binary(batch)
+        batch = self._fitted(batch)
+        if self._json is None:
+            return self._arrow(batch)
+        try:
+            return self._json.payloads(batch)
+        except MalformedError as error:
+            raise SchemaMismatchError(self._log_name, f"{error}; nothing of this task was committed") from error
+
+    def _binary(self, batch: arrow.RecordBatch) -> list[bytes]:
+        if batch.num_columns != 1 or not arrow.types.is_binary(batch.schema.field(0).type):
+            raise self._misfit(batch)
+        column = batch.column(0)
+        if column.null_count:
+            name, row = batch.schema.names[0], column.is_null().to_pylist().index(True)
+            raise SchemaMismatchError(
+                self._log_name,
+                f"column {name!r} is null (row {row} of a batch), and an entry is bytes: filter such rows out; nothing of "
+                "this task was committed",
+            )
+        return cast("list[bytes]", column.to_pylist())
+
+    def _fitted(self, batch: arrow.RecordBatch) -> arrow.RecordBatch:
+        """The same rows with exactly the log's schema: Spark has other time zones, and columns without nulls."""
+        if batch.schema.equals(self._schema):
+            return batch
+        if batch.schema.names != self._schema.names:
+            raise self._misfit(batch)
+        try:
+            columns = [column.cast(field.type) for column, field in zip(batch.columns, self._schema, strict=True)]
+        except arrow.ArrowException as error:
+            raise self._misfit(batch) from error
+        return arrow.RecordBatch.from_arrays(columns, schema=self._schema)
+
+    def _misfit(self, batch: arrow.RecordBatch) -> SchemaMismatchError:
+        found = ", ".join(f"{field.name} {field.type}" for field in batch.schema)
+        wanted = ", ".join(f"{field.name} {field.type}" for field in self._schema)
+        return SchemaMismatchError(self._log_name, f"rows with the columns ({found}) came, and not ({wanted})")
+
+    def _arrow(self, batch: arrow.RecordBatch) -> list[bytes]:
+        if not batch.num_rows:
+            return []
+        rows = max(1, batch.num_rows * ENTRY_BYTES_WANTED // max(1, batch.nbytes))
+        return [
+            payload for start in range(0, batch.num_rows, rows) for payload in self._streams(batch.slice(start, rows))
+        ]
+
+    def _streams(self, batch: arrow.RecordBatch) -> list[bytes]:
+        sink = arrow.BufferOutputStream()
+        with arrow.ipc.new_stream(sink, self._schema) as stream:
+            stream.write_batch(batch)
+        payload = sink.getvalue()
+        if payload.size <= ENTRY_BYTES_MAX:
+            return [payload.to_pybytes()]
+        half = batch.num_rows // 2
+        if not half:
+            raise PayloadTooLargeError(
+                f"log {self._log_name!r}: a row of {payload.size} bytes, and an entry has at most {ENTRY_BYTES_MAX}; nothing "
+                "of this task was committed: split the row"
+            )
+        return [*self._streams(batch.slice(0, half)), *self._streams(batch.slice(half))]
+
+
+# -- reading ------------------------------------------------------------------------------------------------------
+
+
+class ValueDecoder:
+    """Makes record batches of entries, with exactly `value_schema.arrow_schema`."""
+
+    def __init__(self, value_schema: ValueSchema, log_name: str) -> None:
+        self._format = value_schema.format
+        self._schema = value_schema.arrow_schema
+        self._log_name = log_name
+        self._json = JsonReader(self._schema) if self._format is ValueFormat.JSON else None
+
+    def decode(self, payloads: arrow.BinaryArray, named: Callable[[int], str]) -> Iterator[DecodedRows]:
+        """The rows of these entries, in order. `named` says which entry a payload is ("position 17:42"), for errors.
+        Raises `SchemaMismatchError` for an entry that holds something else."""
+        if not len(payloads):
+            return
+        if self._format is ValueFormat.BINARY:
+            yield DecodedRows(arrow.RecordBatch.from_arrays([payloads], schema=self._schema), 0, False)
+            return
+        try:
+            if self._json is not None:
+                yield DecodedRows(self._json.batch(payloads.to_pylist(), named), 0, False)
+                return
+            for place, payload in enumerate(payloads):
+                for batch in self._stream(payload.as_buffer(), named(place)):
+                    yield DecodedRows(batch, place, True)
+        except MalformedError as error:
+            raise SchemaMismatchError(
+                self._log_name, f'{error}. What is there all the same can be read with .option("values", "binary")'
+            ) from error
+
+    def _stream(self, payload: arrow.Buffer, name: str) -> list[arrow.RecordBatch]:
+        try:
+            with arrow.ipc.open_stream(payload) as stream:
+                found = stream.schema
+                if not found.equals(self._schema):
+                    columns = ", ".join(f"{field.name} {field.type}" for field in found)
+                    raise MalformedError(f"{name} has other columns than the log's schema: {columns}")
+                batches = list(stream)
+                for batch in batches:
+                    batch.validate(full=True)  # anybody may have written it
+        except (arrow.ArrowException, OSError) as error:
+            raise MalformedError(f"{name} is no Arrow stream: {error}") from error
+        return batches
+
+
+# -- schemas ------------------------------------------------------------------------------------------------------
+
+
+def _binary_faults(schema: StructType) -> list[str]:
+    fields = list(schema)
+    if len(fields) == 1 and isinstance(fields[0].dataType, spark_types.BinaryType):
+        return []
+    found = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in fields) or "none"
+    return [
+        f"one column of type binary is needed, and there are: {found}. Select it, as in "
+        '.select(col("value").cast("binary")), or say .option("values", "arrow") or "json" for any columns'
+    ]
+
+
+def _faults(of_type: Any, path: str, value_format: ValueFormat) -> list[str]:
+    """What of this type cannot be written, each with the path to it."""
+    if isinstance(of_type, spark_types.ArrayType):
+        return _faults(of_type.elementType, f"{path}[]", value_format)
+    if isinstance(of_type, spark_types.MapType):
+        keys = _faults(of_type.keyType, f"the keys of {path}", value_format)
+        return [*keys, *_faults(of_type.valueType, f"the values of {path}", value_format)]
+    if isinstance(of_type, StructType):
+        twice = sorted({name for name in of_type.names if of_type.names.count(name) > 1})
+        faults = [f"column {path} has its field {name!r} twice" for name in twice]
+        for field in of_type:
+            faults += _faults(field.dataType, f"{path}.{field.name}", value_format)
+        return faults
+    if isinstance(of_type, _SIMPLE_TYPES):
+        return []
+    if value_format is ValueFormat.ARROW and isinstance(of_type, spark_types.DayTimeIntervalType):
+        return []
+    return [f"column {path} is of type {of_type.simpleString()}: cast it to another"]
+
+
+def _all_nullable(of_type: Any) -> Any:
+    """The same, with nulls allowed everywhere and without comments: what is compared."""
+    if isinstance(of_type, StructType):
+        fields = [spark_types.StructField(each.name, _all_nullable(each.dataType)) for each in of_type]
+        return StructType(fields)
+    if isinstance(of_type, spark_types.ArrayType):
+        return spark_types.ArrayType(_all_nullable(of_type.elementType))
+    if isinstance(of_type, spark_types.MapType):
+        return spark_types.MapType(_all_nullable(of_type.keyType), _all_nullable(of_type.valueType))
+    return of_type
+
+
+def _differences(held: StructType, wanted: StructType) -> list[str]:
+    """What is different in `wanted`, column by column."""
+    found = []
+    held_types = {field.name: field.dataType for field in held}
+    wanted_types = {field.name: field.dataType for field in wanted}
+    for name, held_type in held_types.items():
+        if name not in wanted_types:
+            found.append(f"column {name!r} ({held_type.simpleString()}) is missing")
+        elif wanted_types[name] != held_type:
+            found.append(
+                f"column {name!r} is {held_type.simpleString()} in the log, and {wanted_types[name].simpleString()} here"
+            )
+    found += [f"column {name!r} is not in the log" for name in wanted_types if name not in held_types]
+    if not found and held.names != wanted.names:
+        found.append(f"the log's order is {', '.join(held.names)}")
+    return found
+
+
+def schema_of_custom(log_name: str, custom: Mapping[str, str]) -> ValueSchema:
+    """As `ValueSchema.of_log`, where only a log's `custom` is at hand."""
+    return ValueSchema.of_log(LogMetadata(log_name, custom=custom))

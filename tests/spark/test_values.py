@@ -1,0 +1,417 @@
+"""Rows of every type become entries and rows again; what does not fit is refused with its column's name."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import json
+import math
+import pickle
+from typing import Any
+
+import pyarrow as arrow
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    ByteType,
+    CalendarIntervalType,
+    DateType,
+    DayTimeIntervalType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from replog.errors import ConfigError, PayloadTooLargeError, SchemaMismatchError
+from replog.protocol.batch import ENTRY_BYTES_MAX
+from replog.protocol.model import LogMetadata, Segment
+from replog.spark.options import VALUES
+from replog.spark.values import (
+    ENTRY_BYTES_WANTED,
+    FORMAT_KEY,
+    SCHEMA_KEY,
+    ValueDecoder,
+    ValueEncoder,
+    ValueFormat,
+    ValueSchema,
+)
+
+UTC = datetime.UTC
+ROW_TYPE = StructType().add("x", IntegerType()).add("y", ArrayType(StringType()))
+EVERYTHING = StructType(
+    [
+        StructField("boolean", BooleanType()),
+        StructField("byte", ByteType()),
+        StructField("short", ShortType()),
+        StructField("integer", IntegerType()),
+        StructField("long", LongType()),
+        StructField("float", FloatType()),
+        StructField("double", DoubleType()),
+        StructField("decimal", DecimalType(20, 3)),
+        StructField("text", StringType()),
+        StructField("bytes", BinaryType()),
+        StructField("date", DateType()),
+        StructField("timestamp", TimestampType()),
+        StructField("local", TimestampNTZType()),
+        StructField("array", ArrayType(DoubleType())),
+        StructField("by name", MapType(StringType(), BinaryType())),
+        StructField("by number", MapType(IntegerType(), DateType())),
+        StructField("row", ROW_TYPE),
+    ]
+)
+
+
+def rows_of_everything() -> st.SearchStrategy[dict[str, Any]]:
+    dates = st.dates(datetime.date(1, 1, 1), datetime.date(9999, 12, 31))
+    local = st.datetimes(datetime.datetime(1, 1, 2), datetime.datetime(9999, 12, 30))
+    texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
+    strategies: dict[str, st.SearchStrategy[Any]] = {
+        "boolean": st.booleans(),
+        "byte": st.integers(-(2**7), 2**7 - 1),
+        "short": st.integers(-(2**15), 2**15 - 1),
+        "integer": st.integers(-(2**31), 2**31 - 1),
+        "long": st.integers(-(2**63), 2**63 - 1),
+        "float": st.floats(width=32),
+        "double": st.floats(),
+        "decimal": st.decimals(-(10**16), 10**16, places=3),
+        "text": texts,
+        "bytes": st.binary(max_size=5),
+        "date": dates,
+        "timestamp": local.map(lambda each: each.replace(tzinfo=UTC)),
+        "local": local,
+        "array": st.lists(st.none() | st.floats(), max_size=3),
+        "by name": st.dictionaries(texts, st.none() | st.binary(max_size=3), max_size=3).map(lambda x: [*x.items()]),
+        "by number": st.dictionaries(st.integers(-9, 9), st.none() | dates, max_size=3).map(lambda x: [*x.items()]),
+        "row": st.fixed_dictionaries(
+            {"x": st.none() | st.integers(-5, 5), "y": st.none() | st.lists(st.none() | texts, max_size=2)}
+        ),
+    }
+    return st.fixed_dictionaries({name: st.none() | each for name, each in strategies.items()})
+
+
+def named(place: int) -> str:
+    return f"position 7:{place}"
+
+
+def batch_of(value_schema: ValueSchema, rows: list[dict[str, Any]]) -> arrow.RecordBatch:
+    return arrow.RecordBatch.from_pylist(rows, schema=value_schema.arrow_schema)
+
+
+def comparable(rows: list[dict[str, Any]]) -> str:
+    """NaN is itself, and 0.0 is not -0.0."""
+    return repr(rows)
+
+
+def decoded(value_schema: ValueSchema, payloads: list[bytes]) -> list[dict[str, Any]]:
+    decoder = ValueDecoder(value_schema, "log")
+    found = list(decoder.decode(arrow.array(payloads, arrow.binary()), named))
+    assert all(each.batch.schema.equals(value_schema.arrow_schema) for each in found)
+    return [row for each in found for row in each.batch.to_pylist()]
+
+
+# -- there and back -------------------------------------------------------------------------------------------------
+
+
+def test_the_option_knows_the_same_formats() -> None:
+    assert tuple(map(str, ValueFormat)) == VALUES
+
+
+@pytest.mark.parametrize("value_format", [ValueFormat.ARROW, ValueFormat.JSON])
+@given(rows=st.lists(rows_of_everything(), max_size=4))
+def test_rows_come_back_as_they_were(value_format: ValueFormat, rows: list[dict[str, Any]]) -> None:
+    value_schema = ValueSchema.of_rows(value_format, EVERYTHING)
+    batch = batch_of(value_schema, rows)
+    payloads = ValueEncoder(value_schema, "log").payloads(batch)
+    assert comparable(decoded(value_schema, payloads)) == comparable(batch.to_pylist())
+
+
+def test_what_stands_in_json() -> None:
+    """It is a format: others read it."""
+    value_schema = ValueSchema.of_rows(ValueFormat.JSON, EVERYTHING)
+    row = {
+        "boolean": True,
+        "byte": 1,
+        "double": math.nan,
+        "float": -math.inf,
+        "decimal": decimal.Decimal("1.500"),
+        "text": "ä\n",
+        "bytes": b"\x00\xff",
+        "date": datetime.date(2026, 11, 20),
+        "timestamp": datetime.datetime(2026, 11, 20, 17, tzinfo=UTC),
+        "local": datetime.datetime(2026, 11, 20, 17, 0, 0, 5),
+        "array": [1.5, None, math.inf],
+        "by name": [("a", b"b")],
+        "by number": [(1, None)],
+        "row": {"x": 1, "y": ["z"]},
+    }
+    [payload] = ValueEncoder(value_schema, "log").payloads(batch_of(value_schema, [row]))
+    assert "ä".encode() in payload
+    assert json.loads(payload) == {
+        "boolean": True,
+        "byte": 1,
+        "short": None,
+        "integer": None,
+        "long": None,
+        "float": "-Infinity",
+        "double": "NaN",
+        "decimal": "1.500",
+        "text": "ä\n",
+        "bytes": "AP8=",
+        "date": "2026-11-20",
+        "timestamp": "2026-11-20T17:00:00.000000+00:00",
+        "local": "2026-11-20T17:00:00.000005",
+        "array": [1.5, None, "Infinity"],
+        "by name": {"a": "Yg=="},
+        "by number": [[1, None]],
+        "row": {"x": 1, "y": ["z"]},
+    }
+
+
+def test_json_of_others_is_read_missing_fields_are_null_and_further_ones_not_read() -> None:
+    schema = StructType().add("a", LongType()).add("b", DoubleType()).add("c", DecimalType(4, 1))
+    value_schema = ValueSchema.of_rows(ValueFormat.JSON, schema)
+    assert decoded(value_schema, [b'{"a": 1, "z": []}', b'{"b": 2, "c": 3}', b"{}"]) == [
+        {"a": 1, "b": None, "c": None},
+        {"a": None, "b": 2.0, "c": decimal.Decimal("3.0")},
+        {"a": None, "b": None, "c": None},
+    ]
+
+
+def test_binary_rows_are_the_entries() -> None:
+    value_schema = ValueSchema.of_rows(ValueFormat.BINARY, StructType().add("whatever", BinaryType(), nullable=False))
+    batch = arrow.RecordBatch.from_pydict({"whatever": arrow.array([b"a", b"", b"c"], arrow.binary())})
+    assert ValueEncoder(value_schema, "log").payloads(batch) == [b"a", b"", b"c"]
+    [rows] = ValueDecoder(value_schema, "log").decode(batch.column(0), named)
+    assert (rows.batch.to_pydict(), rows.first, rows.is_one_entry) == ({"value": [b"a", b"", b"c"]}, 0, False)
+    assert value_schema.arrow_schema == arrow.schema([("value", arrow.binary())])
+
+
+def test_an_entry_with_arrow_holds_about_a_megabyte_and_reads_without_anything_else() -> None:
+    value_schema = ValueSchema.of_rows(ValueFormat.ARROW, StructType().add("x", LongType()).add("y", BinaryType()))
+    rows = [{"x": number, "y": bytes(1000)} for number in range(5000)]
+    payloads = ValueEncoder(value_schema, "log").payloads(batch_of(value_schema, rows))
+    assert 4 <= len(payloads) <= 6
+    assert max(map(len, payloads)) < 1.1 * ENTRY_BYTES_WANTED
+    assert arrow.ipc.open_stream(payloads[0]).read_all().column("x").to_pylist()[:3] == [0, 1, 2]
+    assert decoded(value_schema, payloads) == rows
+    found = ValueDecoder(value_schema, "log").decode(arrow.array(payloads, arrow.binary()), named)
+    assert [(each.first, each.is_one_entry) for each in found] == [(place, True) for place in range(len(payloads))]
+
+
+def test_long_rows_among_short_ones_still_fit_into_entries() -> None:
+    value_schema = ValueSchema.of_rows(ValueFormat.ARROW, StructType().add("y", BinaryType()))
+    rows = [{"y": b""}] * 60_000 + [{"y": bytes(ENTRY_BYTES_MAX // 3)}] * 5
+    payloads = ValueEncoder(value_schema, "log").payloads(batch_of(value_schema, rows))
+    assert max(map(len, payloads)) <= ENTRY_BYTES_MAX
+    assert decoded(value_schema, payloads) == rows
+    too_long = batch_of(value_schema, [{"y": bytes(ENTRY_BYTES_MAX)}])
+    with pytest.raises(PayloadTooLargeError, match="split the row"):
+        ValueEncoder(value_schema, "log").payloads(too_long)
+
+
+def test_batches_in_another_time_zone_and_without_nulls_are_of_the_same_schema() -> None:
+    value_schema = ValueSchema.of_rows(ValueFormat.JSON, StructType().add("t", TimestampType(), nullable=False))
+    of_spark = arrow.schema([arrow.field("t", arrow.timestamp("us", "Europe/Berlin"), nullable=False)])
+    noon = datetime.datetime(2026, 11, 20, 12, tzinfo=UTC)
+    batch = arrow.RecordBatch.from_pylist([{"t": noon}], schema=of_spark)
+    assert ValueEncoder(value_schema, "log").payloads(batch) == [b'{"t":"2026-11-20T12:00:00.000000+00:00"}']
+
+
+# -- what cannot be written -----------------------------------------------------------------------------------------
+
+
+def test_schemas_that_cannot_be_written_are_refused_column_by_column() -> None:
+    intervals = StructType().add("d", DayTimeIntervalType()).add("c", ArrayType(CalendarIntervalType()))
+    nested = intervals.add("m", MapType(StringType(), StructType().add("i", CalendarIntervalType())))
+    with pytest.raises(ConfigError) as caught:
+        ValueSchema.of_rows(ValueFormat.JSON, nested)
+    for column in ("'d'", "'c'[]", "the values of 'm'.i"):
+        assert f"column {column} is of type" in str(caught.value)
+    with pytest.raises(ConfigError) as caught:
+        ValueSchema.of_rows(ValueFormat.ARROW, nested)
+    assert "'d'" not in str(caught.value)
+    with pytest.raises(ConfigError, match="column 'a' is there twice"):
+        ValueSchema.of_rows(ValueFormat.ARROW, StructType().add("a", LongType()).add("a", LongType()))
+    with pytest.raises(ConfigError, match="no column"):
+        ValueSchema.of_rows(ValueFormat.ARROW, StructType())
+    many = StructType([StructField(f"column number {number}", LongType()) for number in range(1000)])
+    with pytest.raises(ConfigError, match="longer than 65536 bytes"):
+        ValueSchema.of_rows(ValueFormat.ARROW, many)
+
+
+@pytest.mark.parametrize(
+    "schema", [StructType().add("value", StringType()), StructType().add("a", BinaryType()).add("b", LongType())]
+)
+def test_binary_needs_one_column_of_bytes_and_says_how_to_get_it(schema: StructType) -> None:
+    with pytest.raises(ConfigError, match=r'cast\("binary"\)') as caught:
+        ValueSchema.of_rows(ValueFormat.BINARY, schema)
+    for field in schema:
+        assert f"{field.name} {field.dataType.simpleString()}" in str(caught.value)
+
+
+def test_a_null_is_no_entry() -> None:
+    value_schema = ValueSchema.of_rows(ValueFormat.BINARY, StructType().add("value", BinaryType()))
+    batch = arrow.RecordBatch.from_pydict({"value": arrow.array([b"a", None], arrow.binary())})
+    with pytest.raises(SchemaMismatchError, match=r"'value' is null \(row 1 of a batch\)"):
+        ValueEncoder(value_schema, "log").payloads(batch)
+
+
+@pytest.mark.parametrize("value_format", list(ValueFormat))
+def test_batches_of_other_columns_are_refused(value_format: ValueFormat) -> None:
+    schema = StructType().add("x", BinaryType())
+    encoder = ValueEncoder(ValueSchema.of_rows(value_format, schema), "log")
+    for columns in ({"x": ["no bytes"] if value_format is ValueFormat.BINARY else [1.5]}, {"x": [b""], "y": [1]}):
+        with pytest.raises(SchemaMismatchError, match="rows with the columns"):
+            encoder.payloads(arrow.RecordBatch.from_pydict(columns))
+
+
+def test_a_timestamp_that_json_cannot_say_names_its_column() -> None:
+    value_schema = ValueSchema.of_rows(ValueFormat.JSON, StructType().add("when", TimestampType()))
+    batch = batch_of(value_schema, [{"when": 2**62}])
+    with pytest.raises(SchemaMismatchError, match="column 'when'"):
+        ValueEncoder(value_schema, "log").payloads(batch)
+
+
+# -- what cannot be read --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("column", "payload"),
+    [
+        ("boolean", {"boolean": 1}),
+        ("integer", {"integer": True}),
+        ("integer", {"integer": 1.0}),
+        ("byte", {"byte": 128}),
+        ("long", {"long": 2**63}),
+        ("double", {"double": "1"}),
+        ("decimal", {"decimal": "one"}),
+        ("decimal", {"decimal": 1.5}),
+        ("decimal", {"decimal": "1.2345"}),
+        ("text", {"text": 1}),
+        ("bytes", {"bytes": "?"}),
+        ("date", {"date": "20.11.2026"}),
+        ("timestamp", {"timestamp": "2026-11-20T17:00:00"}),
+        ("local", {"local": "2026-11-20T17:00:00+00:00"}),
+        ("array", {"array": {}}),
+        ("by name", {"by name": [["a", None]]}),
+        ("by number", {"by number": [[1]]}),
+        ("by number", {"by number": [1]}),
+        ("row", {"row": []}),
+        ("row", {"row": {"x": ""}}),
+    ],
+)
+def test_json_that_does_not_fit_names_entry_and_column(column: str, payload: dict[str, Any]) -> None:
+    value_schema = ValueSchema.of_rows(ValueFormat.JSON, EVERYTHING)
+    with pytest.raises(SchemaMismatchError, match=rf"column '{column}' of position 7:1") as caught:
+        decoded_at_1 = ValueDecoder(value_schema, "log")
+        list(decoded_at_1.decode(arrow.array([json.dumps(payload).encode()]), lambda place: named(place + 1)))
+    assert 'option("values", "binary")' in str(caught.value)
+    assert caught.value.log_name == "log"
+
+
+@pytest.mark.parametrize("payload", [b"", b"{", b"[]", b"1", b"\xff", b"[" * 100_000])
+def test_what_is_no_json_object_names_the_entry(payload: bytes) -> None:
+    value_schema = ValueSchema.of_rows(ValueFormat.JSON, EVERYTHING)
+    with pytest.raises(SchemaMismatchError, match="position 7:1 is no JSON"):
+        decoded(value_schema, [b"{}", payload])
+
+
+def test_what_is_no_arrow_or_another_schema_names_the_entry() -> None:
+    value_schema = ValueSchema.of_rows(ValueFormat.ARROW, StructType().add("x", LongType()))
+    [good] = ValueEncoder(value_schema, "log").payloads(batch_of(value_schema, [{"x": 1}]))
+    other_schema = ValueSchema.of_rows(ValueFormat.ARROW, StructType().add("x", IntegerType()))
+    [other] = ValueEncoder(other_schema, "log").payloads(batch_of(other_schema, [{"x": 1}]))
+    with pytest.raises(SchemaMismatchError, match="position 7:1 has other columns than the log's schema: x int32"):
+        decoded(value_schema, [good, other])
+    for broken in (b"", b"no arrow", good[: len(good) // 2]):
+        with pytest.raises(SchemaMismatchError, match="position 7:1 is no Arrow stream"):
+            decoded(value_schema, [good, broken])
+
+
+# -- what the log says ----------------------------------------------------------------------------------------------
+
+
+def held(value_schema: ValueSchema, next_segment_number: int = 2) -> LogMetadata:
+    segments = tuple(Segment(number, number) for number in range(1, next_segment_number))
+    return LogMetadata("log", segments=segments, next_segment_number=next_segment_number, custom=value_schema.custom())
+
+
+def test_the_schema_is_kept_in_the_logs_metadata_and_travels_to_workers() -> None:
+    value_schema = ValueSchema.of_rows(ValueFormat.JSON, EVERYTHING)
+    found = ValueSchema.of_log(held(value_schema))
+    assert found == value_schema
+    assert found.schema == EVERYTHING
+    assert pickle.loads(pickle.dumps(found)).arrow_schema == value_schema.arrow_schema
+
+
+def test_a_log_that_says_nothing_is_binary() -> None:
+    plain = LogMetadata("log", segments=(Segment(1, 1),), next_segment_number=2)
+    binary = ValueSchema.of_rows(ValueFormat.BINARY, StructType().add("value", BinaryType()))
+    assert ValueSchema.of_log(plain) == binary
+    assert binary.custom() == {}
+    binary.check_appendable("log", plain)
+
+
+def test_whoever_appends_must_agree_column_by_column() -> None:
+    schema = StructType().add("a", LongType()).add("b", StringType()).add("c", ArrayType(LongType()))
+    log = held(ValueSchema.of_rows(ValueFormat.ARROW, schema))
+    without_nulls = StructType().add("a", LongType(), nullable=False).add("b", StringType(), metadata={"comment": "x"})
+    ValueSchema.of_rows(
+        ValueFormat.ARROW, without_nulls.add("c", ArrayType(LongType(), containsNull=False))
+    ).check_appendable("log", log)
+    other = StructType().add("a", IntegerType()).add("d", LongType()).add("c", ArrayType(StringType()))
+    with pytest.raises(SchemaMismatchError) as caught:
+        ValueSchema.of_rows(ValueFormat.ARROW, other).check_appendable("log", log)
+    for said in (
+        "column 'a' is bigint in the log, and int here",
+        "column 'b' (string) is missing",
+        "column 'c' is array<bigint> in the log, and array<string> here",
+        "column 'd' is not in the log",
+    ):
+        assert said in str(caught.value)
+    reordered = StructType([schema["b"], schema["a"], schema["c"]])
+    with pytest.raises(SchemaMismatchError, match="the log's order is a, b, c"):
+        ValueSchema.of_rows(ValueFormat.ARROW, reordered).check_appendable("log", log)
+
+
+def test_formats_are_not_mixed_but_a_log_that_holds_nothing_takes_any() -> None:
+    schema = StructType().add("value", BinaryType())
+    formats = {each: ValueSchema.of_rows(each, schema) for each in ValueFormat}
+    for mine, value_schema in formats.items():
+        value_schema.check_appendable("log", None)
+        value_schema.check_appendable("log", LogMetadata("log"))
+        for others, other in formats.items():
+            if mine is others:
+                value_schema.check_appendable("log", held(other))
+            else:
+                with pytest.raises(SchemaMismatchError, match=f"its values are {others}, and {mine} was to be"):
+                    value_schema.check_appendable("log", held(other))
+
+
+@pytest.mark.parametrize(
+    "custom",
+    [
+        {FORMAT_KEY: "yaml", SCHEMA_KEY: StructType().add("a", LongType()).json()},
+        {FORMAT_KEY: "json"},
+        {FORMAT_KEY: "json", SCHEMA_KEY: "{"},
+        {FORMAT_KEY: "json", SCHEMA_KEY: "[]"},
+        {FORMAT_KEY: "json", SCHEMA_KEY: '{"type": "struct", "fields": [{"name": "a", "type": "later"}]}'},
+        {FORMAT_KEY: "json", SCHEMA_KEY: StructType().add("a", CalendarIntervalType()).json()},
+    ],
+)
+def test_metadata_that_this_replog_cannot_read_is_refused(custom: dict[str, str]) -> None:
+    with pytest.raises(SchemaMismatchError, match="does not read"):
+        ValueSchema.of_log(LogMetadata("log", custom=custom))
