@@ -1,0 +1,149 @@
+"""Rows as Spark gets them: Arrow record batches, made of stored batches without touching their entries.
+
+The columns are those that the schema names; whoever needs fewer says so by `.schema("value binary")`, and the others are not
+made. With `values=binary` there are five. With `arrow` and `json` there are the log's own columns, and on demand the other
+four, with an underscore before their names.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import pyarrow as arrow
+import pyarrow.compute
+from pyspark.sql import types as spark_types
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from replog.client.entries import EntryBatch
+from replog.errors import ConfigError
+from replog.spark.values import ValueDecoder, ValueSchema
+
+_PLACES = StructType(
+    [
+        spark_types.StructField("position", spark_types.StringType()),
+        spark_types.StructField("segment", spark_types.LongType()),
+        spark_types.StructField("entry", spark_types.LongType()),
+        spark_types.StructField("timestamp", spark_types.TimestampType()),
+    ]
+)
+_BINARY = StructType([*_PLACES, spark_types.StructField("value", spark_types.BinaryType())])
+_TIMESTAMP = arrow.timestamp("us", tz="UTC")
+
+
+def schema_of_rows(values: ValueSchema | None) -> StructType:
+    """What is read if nobody asks for other columns: of entries as they are (None), or of the rows that they hold."""
+    return _BINARY if values is None else values.schema
+
+
+def _offered(values: ValueSchema | None) -> StructType:
+    if values is None:
+        return _BINARY
+    places = [spark_types.StructField(f"_{field.name}", field.dataType) for field in _PLACES]
+    own = [field for field in places if field.name not in values.schema.names]
+    return StructType([*values.schema, *own])
+
+
+def check_schema(wanted: StructType, values: ValueSchema | None, log_name: str) -> None:
+    """Raises `ConfigError` with all columns that were asked for and are not there, or are of another type."""
+    offered = {field.name: field.dataType for field in _offered(values)}
+    faults = [
+        f"{field.name} {field.dataType.simpleString()}" for field in wanted if offered.get(field.name) != field.dataType
+    ]
+    twice = sorted({name for name in wanted.names if wanted.names.count(name) > 1})
+    if faults or twice or not wanted.names:
+        there = ", ".join(f"{name} {of_type.simpleString()}" for name, of_type in offered.items())
+        asked = ", ".join(faults) or (f"{', '.join(twice)} twice" if twice else "no column")
+        raise ConfigError(
+            f"log {log_name!r}: the schema asks for {asked}, and there are: {there}. Ask for these, and cast them afterwards"
+        )
+
+
+class Columns:
+    """Makes rows of consecutive entries of one segment. The schema must have passed `check_schema`."""
+
+    def __init__(self, wanted: StructType, values: ValueSchema | None, log_name: str) -> None:
+        self._schema = to_arrow_schema(wanted, timezone="UTC")  # Spark compares it with what comes, to the letter
+        self._decoder = None if values is None else ValueDecoder(values, log_name)
+
+    def record_batches(self, segment: int, batches: Sequence[EntryBatch]) -> Iterator[arrow.RecordBatch]:
+        """The rows of these batches, between which no entry is missing."""
+        payloads = _joined([batch.to_arrow() for batch in batches])
+        places = _Places(segment, batches)
+        if self._decoder is None:
+            yield self._assembled({**places.makers(), "value": lambda: payloads})
+            return
+        for rows in self._decoder.decode(payloads, lambda place: f"position {segment}:{places.first + place}"):
+            count = rows.batch.num_rows
+            where = places.taken(rows.first, count, rows.is_one_entry)
+            makers = {f"_{name}": make for name, make in where.items()}
+            for number, name in enumerate(rows.batch.schema.names):
+                makers[name] = lambda number=number, rows=rows: rows.batch.column(number)  # type: ignore[misc]
+            yield self._assembled(makers)
+
+    def _assembled(self, makers: Mapping[str, Callable[[], arrow.Array]]) -> arrow.RecordBatch:
+        return arrow.RecordBatch.from_arrays([makers[name]() for name in self._schema.names], schema=self._schema)
+
+
+class _Places:
+    """The columns that say where entries stand and when they were sent."""
+
+    def __init__(self, segment: int, batches: Sequence[EntryBatch]) -> None:
+        self.first = batches[0].first_entry_id
+        self._segment = segment
+        self._batches = batches
+        self._count = sum(map(len, batches))
+
+    def makers(self) -> dict[str, Callable[[], arrow.Array]]:
+        """How to make each column."""
+        return {
+            "position": lambda: self._positions(self._entries()),
+            "segment": lambda: arrow.repeat(arrow.scalar(self._segment, arrow.int64()), self._count),
+            "entry": self._entries,
+            "timestamp": self._timestamps,
+        }
+
+    def taken(self, start: int, count: int, is_one_entry: bool) -> dict[str, Callable[[], arrow.Array]]:
+        """The same for some rows: those of one entry, or of as many entries from there on."""
+
+        def part(column: Callable[[], arrow.Array]) -> arrow.Array:
+            if is_one_entry:
+                return arrow.repeat(column()[start], count)
+            return column().slice(start, count)
+
+        return {name: (lambda make=make: part(make)) for name, make in self.makers().items()}  # type: ignore[misc]
+
+    def _entries(self) -> arrow.Array:
+        return pyarrow.compute.add(_counted(self._count), arrow.scalar(self.first, arrow.int64()))
+
+    def _positions(self, entries: arrow.Array) -> arrow.Array:
+        texts = entries.cast(arrow.string())
+        return pyarrow.compute.binary_join_element_wise(arrow.scalar(str(self._segment)), texts, arrow.scalar(":"))
+
+    def _timestamps(self) -> arrow.Array:
+        times = [batch.timestamp_ns // 1000 for batch in self._batches]
+        if len(set(times)) == 1:
+            return arrow.repeat(arrow.scalar(times[0], _TIMESTAMP), self._count)
+        return _joined(
+            [
+                arrow.repeat(arrow.scalar(time, _TIMESTAMP), len(batch))
+                for time, batch in zip(times, self._batches, strict=True)
+            ]
+        )
+
+
+def _joined(arrays: list[arrow.Array]) -> arrow.Array:
+    return arrays[0] if len(arrays) == 1 else arrow.concat_arrays(arrays)
+
+
+_counting = arrow.array([], arrow.int64())
+
+
+def _counted(count: int) -> arrow.Array:
+    """0, 1, 2, ...: kept, since counting in Python costs more than all the rest."""
+    global _counting
+    if len(_counting) < count:
+        numbers = array("q", range(1 << count.bit_length()))
+        _counting = arrow.Array.from_buffers(arrow.int64(), len(numbers), [None, arrow.py_buffer(numbers)])
+    return _counting.slice(0, count)

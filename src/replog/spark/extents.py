@@ -1,0 +1,278 @@
+"""What of a log may be read now: which entries of which segments, found on the driver.
+
+Rules:
+- Only what is confirmed is planned (D1): all of a closed ledger, and of one that is open what bookies say is confirmed.
+- Nothing behind an open ledger is planned: more may come before it (L6).
+- A place where to read on is that of the next entry. Behind a closed ledger it is the beginning of the next segment, also if
+  there is none yet: so a segment that was read to its end may be trimmed without anybody missing something.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from typing import TypeVar
+
+import attrs
+import trio
+
+from replog import Client
+from replog.errors import (
+    EntryNotFoundError,
+    LedgerNotFoundError,
+    MetastoreError,
+    PositionError,
+    ReplogError,
+    TrimmedError,
+)
+from replog.protocol.model import LedgerMetadata, LedgerState, LogMetadata, Position, Segment
+
+Item = TypeVar("Item")
+Value = TypeVar("Value")
+
+CLOSING_S = 5.0  # how long a ledger that isn't the last may still be open, before a plan ends there
+_CLOSING_POLL_S = 0.1
+_LOOKED_AT_TOGETHER = 32
+_ASKED_AT_ONCE = 16
+_TRIMMED_MEANWHILE_MAX = 10
+_PARTITION_BYTES_MIN = 4 << 20  # smaller extents share a task: starting one costs more than reading them
+
+
+@attrs.frozen
+class Extent:
+    """The entries of a segment from `first` to `last`, both included; none if `last` is before `first`. All are confirmed.
+
+    `is_closed`: there will never be more behind `last`. `created_at_ms` is when its writer created the ledger."""
+
+    segment: int
+    ledger_id: int
+    first: int
+    last: int
+    is_closed: bool
+    created_at_ms: int = 0
+
+    @property
+    def count(self) -> int:
+        """How many entries there are."""
+        return max(0, self.last - self.first + 1)
+
+    @property
+    def after(self) -> Position:
+        """Where to read on."""
+        return Position(self.segment + 1, 0) if self.is_closed else Position(self.segment, self.last + 1)
+
+    def before(self, stop: Position) -> Extent:
+        """What of it lies before the position, which is not before its first entry."""
+        if self.segment < stop.segment or self.last < stop.entry:
+            return self
+        return attrs.evolve(self, last=stop.entry - 1, is_closed=False)
+
+
+@attrs.frozen
+class Measured:
+    """How many bytes its values have (striped ledgers: about), and when its last entry was sent, by its writer's clock."""
+
+    size_bytes: int
+    last_sent_ns: int
+
+
+class Survey:
+    """Looks at one log with one client."""
+
+    def __init__(self, client: Client, name: str, password: bytes, closing_s: float = 0.0) -> None:
+        self._client = client
+        self._name = name
+        self._password = password
+        self._closing_s = closing_s
+
+    async def head(self) -> LogMetadata:
+        """The log's record. Raises `LogNotFoundError`, `MetastoreError`."""
+        return await self._client.log_metadata(self._name)
+
+    async def extents(self, start: Position, head: LogMetadata) -> AsyncGenerator[Extent]:
+        """All that may be read from this position on, segment by segment; also empty ones, the last of which tells where to
+        read on. Raises `TrimmedError`, `PositionError`, `LogNotFoundError`, `MetastoreError`."""
+        self.check_start(head, start)
+        number = start.segment
+        while number < head.next_segment_number:
+            end = min(number + _LOOKED_AT_TOGETHER, head.next_segment_number)
+            for segment, record in await self._records(number, end):
+                first = start.entry if segment.number == start.segment else 0
+                is_last = segment.number == head.next_segment_number - 1
+                extent = await self._extent(segment, record, first, is_last)
+                yield extent
+                if not extent.is_closed:
+                    return
+            number = end
+
+    def check_start(self, head: LogMetadata, start: Position) -> None:
+        """Raises `TrimmedError` if what begins here is gone, `PositionError` if there was never anything."""
+        if start.segment < head.first_segment_number:
+            raise self._trimmed(head, start)
+        if start > Position(head.next_segment_number, 0):
+            problem = (
+                f"{start} is no position of log {self._name!r}: its last segment is {head.next_segment_number - 1}"
+            )
+            raise PositionError(problem)
+
+    def _trimmed(self, head: LogMetadata, start: Position) -> TrimmedError:
+        available = Position(head.first_segment_number, 0)
+        problem = (
+            f"{start} was trimmed away before it was read; the log begins at {available}. What lay between is lost to this "
+            "reader: begin a new one there (a stream: with a new checkpoint), and trim only what was read"
+        )
+        return TrimmedError(self._name, problem, available)
+
+    async def _records(self, first: int, end: int) -> list[tuple[Segment, LedgerMetadata]]:
+        """These segments and their ledgers' records. All are there, or `TrimmedError` is raised."""
+        segments = await self._client.log_segments(self._name, first=first, end=end)
+        if [segment.number for segment in segments] != list(range(first, end)):
+            await self.explain_missing(first)
+            raise MetastoreError(
+                f"log {self._name!r}: its record names segment {end - 1}, and an older one was read: retry"
+            )
+        try:
+            records = await each_at_once(segments, lambda segment: self._client.ledger_metadata(segment.ledger_id))
+        except LedgerNotFoundError:
+            await self.explain_missing(first)
+            raise
+        return list(zip(segments, records, strict=True))
+
+    async def explain_missing(self, segment_number: int, entry_id: int = 0) -> None:
+        """Raises `TrimmedError` if this segment is gone because the log was trimmed."""
+        head = await self.head()
+        if segment_number < head.first_segment_number:
+            raise self._trimmed(head, Position(segment_number, entry_id))
+
+    async def _extent(self, segment: Segment, record: LedgerMetadata, first: int, is_last: bool) -> Extent:
+        if record.state is not LedgerState.CLOSED:
+            record, last = await self._confirmed(segment, is_last)
+        else:
+            assert record.last_entry_id is not None
+            last = record.last_entry_id
+        is_closed = record.state is LedgerState.CLOSED
+        if is_closed and first > last + 1:
+            problem = f"{segment.number}:{first} is no position of log {self._name!r}: that segment ends at {last}"
+            raise PositionError(problem)
+        # Of an open ledger, bookies may tell less than before: it is never gone back.
+        return Extent(segment.number, segment.ledger_id, first, max(last, first - 1), is_closed, record.created_at_ms)
+
+    async def _confirmed(self, segment: Segment, is_last: bool) -> tuple[LedgerMetadata, int]:
+        """The record of a ledger that was open, and its last entry that may be read. One that isn't the last is about to be
+        closed by the writer who rolled, unless that is dead."""
+        try:
+            async with self._client.open_ledger(segment.ledger_id, password=self._password) as reader:
+                if not is_last:
+                    with trio.move_on_after(self._closing_s):
+                        while not reader.is_closed:
+                            await reader.refresh(_CLOSING_POLL_S)
+                return reader.metadata, reader.last_add_confirmed
+        except LedgerNotFoundError:
+            await self.explain_missing(segment.number)
+            raise
+
+    async def end(self) -> Position:
+        """Where to read on after all that may be read now. Only the last two segments can be open (L1)."""
+        for _ in range(_TRIMMED_MEANWHILE_MAX):
+            head = await self.head()
+            end = Position(max(head.first_segment_number, head.next_segment_number - 2), 0)
+            try:
+                async for extent in self.extents(end, head):
+                    end = extent.after
+            except TrimmedError:
+                continue  # these two were dropped since: others are the last now
+            return end
+        raise MetastoreError(f"log {self._name!r}: it is trimmed faster than its end can be looked up: retry")
+
+    async def between(self, start: Position, end: Position) -> list[Extent]:
+        """The entries from one place to another that an earlier survey came to, maybe of another client: they are confirmed,
+        and the ledgers before the last are closed. Raises as `extents`."""
+        head = await self.head()
+        self.check_start(head, start)
+        found = []
+        number, stop = start.segment, end.segment + (end.entry > 0)
+        while number < stop:
+            upper = min(number + _LOOKED_AT_TOGETHER, stop)
+            for segment, record in await self._records(number, upper):
+                first = start.entry if segment.number == start.segment else 0
+                last = end.entry - 1 if segment.number == end.segment else record.last_entry_id
+                if last is None:
+                    problem = (
+                        f"log {self._name!r}: segment {segment.number} was closed, and an older record was read: retry"
+                    )
+                    raise MetastoreError(problem)
+                found.append(Extent(segment.number, segment.ledger_id, first, last, True, record.created_at_ms))
+            number = upper
+        return [extent for extent in found if extent.count]
+
+    # -- sizes ------------------------------------------------------------------------------------------------------
+
+    async def measured(self, extents: Sequence[Extent]) -> list[tuple[Extent, Measured]]:
+        """Each of them, none of which is empty, with its size: one read, two if it begins amid its ledger. Raises as reading
+        does."""
+        return list(zip(extents, await each_at_once(extents, self.measure), strict=True))
+
+    async def measure(self, extent: Extent) -> Measured:
+        """The size of one that is not empty."""
+        size_bytes, sent_ns = await self.ledger_bytes(extent, extent.last)
+        if extent.first:
+            size_bytes -= (await self.ledger_bytes(extent, extent.first - 1))[0]
+        return Measured(max(0, size_bytes), sent_ns)
+
+    async def ledger_bytes(self, extent: Extent, entry_id: int) -> tuple[int, int]:
+        """The bytes of the ledger's values up to this entry, and when it was sent, in ns since the epoch."""
+        try:
+            async with self._client.open_ledger(extent.ledger_id, password=self._password) as reader:
+                async for batch in reader.batches_between(entry_id, entry_id):
+                    return batch.ledger_bytes, batch.timestamp_ns
+        except (LedgerNotFoundError, EntryNotFoundError):
+            await self.explain_missing(extent.segment, extent.first)
+            raise
+        raise AssertionError("a stretch that has an entry is not empty")
+
+
+async def each_at_once(items: Sequence[Item], function: Callable[[Item], Awaitable[Value]]) -> list[Value]:
+    """What the function returns for each of them, in their order; several are under way at once. Raises the first error."""
+    found: dict[int, Value] = {}
+    errors: list[ReplogError] = []
+    limiter = trio.CapacityLimiter(_ASKED_AT_ONCE)
+
+    async def ask(place: int, item: Item) -> None:
+        async with limiter:
+            if errors:
+                return
+            try:
+                found[place] = await function(item)
+            except ReplogError as error:
+                errors.append(error)
+
+    async with trio.open_nursery() as nursery:
+        for place, item in enumerate(items):
+            nursery.start_soon(ask, place, item)
+    if errors:
+        raise errors[0]
+    return [found[place] for place in range(len(items))]
+
+
+def partitioned(
+    extents: Sequence[Extent], sizes_bytes: Sequence[int], partition_bytes: int
+) -> list[tuple[Extent, ...]]:
+    """The same entries in the same order, in portions for one task each: long extents are cut, short ones put together."""
+    portions: list[list[Extent]] = []
+    portion_bytes = 0
+    least_bytes = min(_PARTITION_BYTES_MIN, partition_bytes)
+    for extent, size_bytes in zip(extents, sizes_bytes, strict=True):
+        pieces = _cut(extent, -(-size_bytes // partition_bytes))
+        if portions and len(pieces) == 1 and portion_bytes + size_bytes <= least_bytes:
+            portions[-1] += pieces
+            portion_bytes += size_bytes
+        else:
+            portions += [[piece] for piece in pieces]
+            portion_bytes = size_bytes // len(pieces)
+    return [tuple(portion) for portion in portions]
+
+
+def _cut(extent: Extent, wanted: int) -> list[Extent]:
+    count = max(1, min(wanted, extent.count))
+    ends = [extent.first + extent.count * number // count for number in range(count + 1)]
+    return [attrs.evolve(extent, first=low, last=high - 1) for low, high in itertools.pairwise(ends)]

@@ -1,0 +1,127 @@
+"""The options of reading: those of the format, and what of the log is wanted."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import attrs
+
+from replog.config import at_least, option
+from replog.errors import ConfigError, PositionError
+from replog.protocol.model import Position
+from replog.spark.options import SparkOptions
+
+LATEST = "latest"
+_PARTITION_BYTES_MIN = 1 << 10
+_COUNT_MAX = (1 << 63) - 1
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@attrs.frozen
+class Bound:
+    """Where reading begins or ends: at a position, at a time (ns since the epoch), or at what is there when it begins."""
+
+    position: Position | None = None
+    time_ns: int | None = None
+    is_latest: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> Bound:
+        """Reads "17:42", "2026-11-20T12:00:00Z" or "latest". Raises `ConfigError`."""
+        if text.strip().lower() == LATEST:
+            return cls(is_latest=True)
+        try:
+            return cls(position=Position.parse(text))
+        except PositionError:
+            pass
+        try:
+            time = datetime.fromisoformat(text.strip())
+        except ValueError:
+            raise ConfigError(f"{text!r} is neither a position (17:42) nor a time (2026-11-20T12:00:00Z)") from None
+        if time.tzinfo is None:
+            raise ConfigError(f"{text!r} has no time zone: write it as 2026-11-20T12:00:00Z or ...+01:00")
+        return cls(time_ns=time_ns_of(time))
+
+
+def time_ns_of(time: datetime) -> int:
+    """An aware time in ns since the epoch, exactly."""
+    since = time - _EPOCH
+    return ((since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds) * 1_000
+
+
+def _check_bound(value: Any) -> str | None:
+    try:
+        Bound.parse(value)
+    except ConfigError as error:
+        return str(error)
+    return None
+
+
+def _optional_count(value: Any) -> str | None:
+    return None if value is None else at_least(1, _COUNT_MAX)(value)
+
+
+@attrs.frozen(kw_only=True)
+class ReadOptions(SparkOptions):
+    """What `option(...)` says to `spark.read` and `readStream`."""
+
+    from_: str | None = option(
+        None,
+        "Where reading begins: a position or a time; `latest` in streams. Left out, where the log begins.",
+        lambda value: None if value is None else _check_bound(value),
+    )
+    to: str | None = option(
+        None,
+        "What is read lies before this position or time. Left out, all that is confirmed. Not in streams.",
+        lambda value: None if value is None else _check_bound(value),
+    )
+    partition_bytes: int = option(
+        128 << 20, "Longer ledgers are read by several tasks.", at_least(_PARTITION_BYTES_MIN, _COUNT_MAX)
+    )
+    max_rows_per_trigger: int | None = option(None, "How many rows a micro-batch has at most.", _optional_count)
+    max_bytes_per_trigger: int | None = option(
+        None, "How many bytes a micro-batch has at most: values, without what Spark adds.", _optional_count
+    )
+    push_filters: bool = option(
+        False, "Filters narrow what is read. Needs spark.sql.python.filterPushdown.enabled=true in the session."
+    )
+
+    def contradictions(self) -> list[str]:
+        """What cannot be true together."""
+        found = super().contradictions()
+        if self.max_rows_per_trigger is not None and self.max_bytes_per_trigger is not None:
+            found.append("max_rows_per_trigger and max_bytes_per_trigger are two limits, and Spark keeps one: give one")
+        begin, end = self.begin, self.end
+        if end.is_latest:
+            found.append("to=latest: leave it out, to read all that is confirmed")
+        for low, high in ((begin.position, end.position), (begin.time_ns, end.time_ns)):
+            if low is not None and high is not None and low > high:  # type: ignore[operator] # both are of one kind
+                found.append(f"from {self.from_} lies after to {self.to}")
+        return found
+
+    @property
+    def begin(self) -> Bound:
+        """Where reading begins."""
+        return Bound() if self.from_ is None else Bound.parse(self.from_)
+
+    @property
+    def end(self) -> Bound:
+        """What is read lies before it."""
+        return Bound() if self.to is None else Bound.parse(self.to)
+
+    def check_batch(self) -> None:
+        """Raises `ConfigError` for what only a stream has."""
+        if self.begin.is_latest:
+            raise ConfigError("from=latest is for readStream: spark.read would find nothing")
+        self._refuse("is for readStream: leave it out", "max_rows_per_trigger", "max_bytes_per_trigger")
+
+    def check_stream(self) -> None:
+        """Raises `ConfigError` for what a stream has not."""
+        self._refuse("is for spark.read: a stream ends with its query (trigger(availableNow=True))", "to")
+        self._refuse("is for spark.read: Spark pushes no filters into a stream", "push_filters")
+
+    def _refuse(self, why: str, *names: str) -> None:
+        for name in names:
+            if getattr(self, name):
+                raise ConfigError(f"option {name} {why}")

@@ -1,0 +1,208 @@
+"""Reading logs with Spark: what is read is planned on the driver, and tasks read exactly that.
+
+Rules:
+- A plan names ledgers and entries, all of them confirmed then (D1). Who is to be retried reads the same entries again.
+- Rows are stored batches, handed on as Arrow (`replog.spark.columns`): about two megabytes of entries at a time.
+- Times are by the clocks of the log's writers. Rows are compared one stored batch at a time, ledgers by when they were
+  created and when their last entry was sent, with a minute to spare for a clock that was set back.
+- Tasks of one worker share a client. Reading fences nothing, and leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.types import StructType
+
+from replog import Client
+from replog.client.entries import Batches, EntryBatch
+from replog.errors import EntryNotFoundError, LedgerNotFoundError, PositionError, SchemaMismatchError
+from replog.protocol.model import LogMetadata, Position
+from replog.spark.clients import WorkerClient, worker_client
+from replog.spark.columns import Columns, check_schema, schema_of_rows
+from replog.spark.extents import CLOSING_S, Extent, Measured, Survey, partitioned
+from replog.spark.filters import Narrowing, narrowing
+from replog.spark.read_options import ReadOptions
+from replog.spark.values import ValueFormat, ValueSchema
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch
+
+_RECORD_BATCH_BYTES = 2 << 20
+_CLOCK_SET_BACK_NS = 60_000_000_000
+
+
+class LogPartition(InputPartition):
+    """What one task reads: consecutive entries, maybe of several segments."""
+
+    def __init__(self, extents: tuple[Extent, ...]) -> None:
+        super().__init__(None)
+        self.extents = extents
+
+    def __repr__(self) -> str:
+        return f"LogPartition({', '.join(f'{each.segment}:{each.first}-{each.last}' for each in self.extents)})"
+
+
+# -- schemas ------------------------------------------------------------------------------------------------------
+
+
+def schema_of(options: ReadOptions) -> StructType:
+    """The columns that are read if nobody asks for others. Raises `SchemaMismatchError` if the log holds other values than
+    the option says; `LogNotFoundError`, `MetastoreError`."""
+    return schema_of_rows(_values_of_log(options))
+
+
+def _values_of_log(options: ReadOptions) -> ValueSchema | None:
+    """What the log's entries are to be decoded as; None: handed on as they are, which needs no look at the log."""
+    wanted = ValueFormat(options.values)
+    if wanted is ValueFormat.BINARY:
+        return None
+
+    async def look(client: Client) -> LogMetadata:
+        return await client.log_metadata(options.log)
+
+    held = ValueSchema.of_log(options.run(look))
+    if held.format is not wanted:
+        raise SchemaMismatchError(
+            options.log,
+            f'its values are {held.format}, and were to be read as {wanted}: say .option("values", "{held.format}"), or '
+            '"binary" to read them as they are',
+        )
+    return held
+
+
+# -- reading ------------------------------------------------------------------------------------------------------
+
+
+class RowReader:
+    """Reads partitions, in tasks. What both kinds of readers have in common; can be pickled."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        self._values = _values_of_log(options)
+        self._narrowing = Narrowing(from_ns=options.begin.time_ns, to_ns=options.end.time_ns)
+        check_schema(schema, self._values, options.log)
+
+    def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
+        """The partition's rows. Raises `TrimmedError` if they were trimmed since they were planned; `EntryUnreadableError`
+        (retry: yes, which Spark does)."""
+        if not isinstance(partition, LogPartition):
+            return  # Spark makes one of nothing if there are none
+        options = self._options
+        columns = Columns(self._schema, self._values, options.log)
+        with worker_client(options.metastore_url(), options=options.client_options()) as worker:
+            for extent in partition.extents:
+                for batches in _fetched(worker, options.log, extent, options.password()):
+                    for wanted in self._wanted(batches):
+                        yield from columns.record_batches(extent.segment, wanted)
+
+    def may_be_in_time(self, measured: Measured) -> bool:
+        """Whether anything in there can have been sent at a time that is wanted."""
+        from_ns = self._narrowing.from_ns
+        return from_ns is None or measured.last_sent_ns >= from_ns - _CLOCK_SET_BACK_NS
+
+    def _wanted(self, batches: Sequence[EntryBatch]) -> Iterator[list[EntryBatch]]:
+        """Those sent at times that are wanted, in lists without a gap."""
+        run: list[EntryBatch] = []
+        for batch in batches:
+            if self._narrowing.wants_time(batch.timestamp_ns):
+                run.append(batch)
+            elif run:
+                yield run
+                run = []
+        if run:
+            yield run
+
+
+def _fetched(worker: WorkerClient, log_name: str, extent: Extent, password: bytes) -> Iterator[list[EntryBatch]]:
+    """The entries of an extent, in lists that are worth a record batch."""
+
+    async def explain(client: Client) -> None:
+        await Survey(client, log_name, password).explain_missing(extent.segment, extent.first)
+
+    try:
+        with worker.opened(lambda client: client.open_ledger(extent.ledger_id, password=password)) as reader:
+            batches = reader.batches_between(extent.first, extent.last)
+            while found := worker.call(lambda _: _fetch(batches)):
+                yield found
+    except (LedgerNotFoundError, EntryNotFoundError):
+        worker.call(explain)
+        raise
+
+
+async def _fetch(batches: Batches[EntryBatch]) -> list[EntryBatch]:
+    found: list[EntryBatch] = []
+    size_bytes = 0
+    async for batch in batches:
+        found.append(batch)
+        size_bytes += batch.size_bytes
+        if size_bytes >= _RECORD_BATCH_BYTES:
+            break
+    return found
+
+
+def partitions_of(extents: Sequence[tuple[Extent, Measured]], options: ReadOptions) -> list[InputPartition]:
+    """One task's work each, in the order of the log."""
+    sizes_bytes = [measured.size_bytes for _, measured in extents]
+    portions = partitioned([extent for extent, _ in extents], sizes_bytes, options.partition_bytes)
+    return [LogPartition(portion) for portion in portions]
+
+
+# -- one batch job ------------------------------------------------------------------------------------------------
+
+
+class LogBatchReader(RowReader, DataSourceReader):
+    """Reads what a log has when the query is planned. Each action plans anew, and may find more."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        options.check_batch()
+        super().__init__(options, schema)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Raises `LogNotFoundError`, `TrimmedError` if `from` names what is gone, `PositionError` if it was never there."""
+        return self._options.run(self._plan)
+
+    async def _plan(self, client: Client) -> list[InputPartition]:
+        options = self._options
+        survey = Survey(client, options.log, options.password(), CLOSING_S)
+        extents = [extent for extent in await self._extents(survey) if self._may_be_wanted(extent)]
+        wanted = [pair for pair in await survey.measured(extents) if self.may_be_in_time(pair[1])]
+        return partitions_of(wanted, options)
+
+    async def _extents(self, survey: Survey) -> list[Extent]:
+        """Those with entries between where reading begins and ends."""
+        head = await survey.head()
+        start = self._options.begin.position or Position(head.first_segment_number, 0)
+        stop = self._options.end.position
+        if stop is not None and stop > Position(head.next_segment_number, 0):
+            last = head.next_segment_number - 1
+            raise PositionError(f"to={stop} is no position of log {head.name!r}: its last segment is {last}")
+        found = []
+        async with aclosing(survey.extents(start, head)) as extents:
+            async for extent in extents:
+                if stop is not None:
+                    if extent.segment > stop.segment:
+                        break
+                    extent = extent.before(stop)
+                if extent.count:
+                    found.append(extent)
+        return found
+
+    def _may_be_wanted(self, extent: Extent) -> bool:
+        """As far as can be told without reading: entries are sent after their ledger was created."""
+        to_ns = self._narrowing.to_ns
+        is_too_late = to_ns is not None and extent.created_at_ms * 1_000_000 >= to_ns + _CLOCK_SET_BACK_NS
+        return self._narrowing.wants_segment(extent.segment) and not is_too_late
+
+
+class FilteringReader(LogBatchReader):
+    """The same, with filters. Spark refuses such a reader where pushing filters is off, which it is by default."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Keeps what narrows the reading, and leaves all of them to Spark."""
+        self._narrowing = self._narrowing.both(narrowing(filters))
+        return filters

@@ -1,0 +1,220 @@
+"""Streams that read a log: what Spark's checkpoint holds, and how far each micro-batch goes.
+
+Rules:
+- An offset says where to read on: the position of the next entry. It only grows, it never comes before an entry that is not
+  confirmed, and what lies between two offsets never changes: a micro-batch that is repeated reads the same entries.
+- Behind a closed ledger the offset is the beginning of the next segment. So what a stream has read may be trimmed. What it has
+  not read, and is gone, ends it with an error: never is something left out silently.
+- An offset also names the log, and how often that was deleted: another log of the same name is not what was begun.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+from typing import Any, TypeVar
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from replog import Client
+from replog.errors import ConfigError, TrimmedError
+from replog.protocol.model import LogMetadata, Position
+from replog.spark.clients import worker_client
+from replog.spark.extents import CLOSING_S, Extent, Survey
+from replog.spark.read_options import ReadOptions
+from replog.spark.reading import RowReader, partitions_of
+
+Value = TypeVar("Value")
+Offset = dict[str, Any]
+
+
+class LogStreamReader(RowReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads a log as it grows: over rolls and takeovers, from where its checkpoint stands.
+
+    On the driver it keeps a client from call to call; in tasks it is `RowReader`. Raises `LogNotFoundError` if there is no such
+    log (yet), `TrimmedError` if something was trimmed that it has not read."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        options.check_stream()
+        super().__init__(options, schema)
+        self._goal: Position | None = None  # with the trigger availableNow
+
+    def _call(self, look: Callable[[Survey], Awaitable[Value]], closing_s: float = 0.0) -> Value:
+        options = self._options
+
+        async def call(client: Client) -> Value:
+            return await look(Survey(client, options.log, options.password(), closing_s))
+
+        with worker_client(options.metastore_url(), options=options.client_options()) as worker:
+            return worker.call(call)
+
+    # -- offsets --------------------------------------------------------------------------------------------------
+
+    def _offset(self, head: LogMetadata, position: Position) -> Offset:
+        return {"log": head.name, "position": str(position), "deletions": head.deletions}
+
+    def _position(self, offset: Offset) -> Position:
+        try:
+            name, text = offset["log"], offset["position"]
+        except (KeyError, TypeError):
+            raise ConfigError(
+                f"the checkpoint's offset {offset!r} is none of this format: give the query its own checkpoint"
+            ) from None
+        if name != self._options.log:
+            raise ConfigError(
+                f"the checkpoint is of log {name!r}, and the query reads {self._options.log!r}: give it its own checkpoint"
+            )
+        return Position.parse(text)
+
+    def _check_same_log(self, head: LogMetadata, offset: Offset) -> None:
+        if offset.get("deletions") != head.deletions:
+            available = Position(head.first_segment_number, 0)
+            raise TrimmedError(
+                head.name,
+                f"it was deleted and begun anew since the checkpoint was written, at {offset['position']}; the log begins at "
+                f"{available}: begin a new query there, with a new checkpoint",
+                available,
+            )
+
+    def initialOffset(self) -> Offset:
+        """Where a query without a checkpoint begins: where the option `from` says, else where the log begins."""
+        return self._call(self._first_offset, CLOSING_S)
+
+    async def _first_offset(self, survey: Survey) -> Offset:
+        head = await survey.head()
+        begin = self._options.begin
+        if begin.is_latest:
+            position = await survey.end()
+        elif begin.position is not None:
+            survey.check_start(head, begin.position)
+            position = begin.position
+        else:
+            position = Position(head.first_segment_number, 0)
+            if begin.time_ns is not None:
+                position = await self._first_in_time(survey, position, head)
+        return self._offset(head, position)
+
+    async def _first_in_time(self, survey: Survey, start: Position, head: LogMetadata) -> Position:
+        """The beginning of the first segment that has something of that time; what comes before it there is left out later."""
+        end = start
+        extents = []
+        async for extent in survey.extents(start, head):
+            end = extent.after
+            if extent.count:
+                extents.append(extent)
+        for extent, measured in await survey.measured(extents):
+            if self.may_be_in_time(measured):
+                return Position(extent.segment, extent.first)
+        return end
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
+        """How far the next micro-batch goes: at least one entry if there is one, and as many as the limit allows."""
+
+        async def look(survey: Survey) -> Offset:
+            head = await survey.head()
+            self._check_same_log(head, start)
+            position = self._position(start)
+            end = await self._reached(survey, position, head, limit)
+            if self._goal is not None:
+                end = min(end, self._goal)
+            return self._offset(head, max(position, end))
+
+        return self._call(look)
+
+    async def _reached(self, survey: Survey, start: Position, head: LogMetadata, limit: ReadLimit) -> Position:
+        if isinstance(limit, ReadAllAvailable):
+            survey.check_start(head, start)
+            return await survey.end()
+        if isinstance(limit, ReadMaxRows):
+            async with aclosing(survey.extents(start, head)) as extents:
+                return await _after_rows(extents, start, limit.max_rows)
+        if isinstance(limit, ReadMaxBytes):
+            async with aclosing(survey.extents(start, head)) as extents:
+                return await _after_bytes(survey, extents, start, limit.max_bytes)
+        raise ConfigError(f"Spark asks for {limit!r}: a log is read up to its end, or so many rows or bytes at a time")
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """What the options say."""
+        if self._options.max_rows_per_trigger is not None:
+            return ReadMaxRows(self._options.max_rows_per_trigger)
+        if self._options.max_bytes_per_trigger is not None:
+            return ReadMaxBytes(self._options.max_bytes_per_trigger)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Fixes what is available: the query ends there, whatever is appended meanwhile."""
+        self._goal = self._call(lambda survey: survey.end(), CLOSING_S)
+
+    def reportLatestOffset(self) -> Offset | None:
+        """Where the log ends now, for the query's progress."""
+
+        async def look(survey: Survey) -> Offset:
+            return self._offset(await survey.head(), await survey.end())
+
+        return self._call(look)
+
+    # -- micro-batches --------------------------------------------------------------------------------------------
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        """What the tasks of a micro-batch read: also one of a former run, to be repeated."""
+
+        async def look(survey: Survey) -> list[InputPartition]:
+            for offset in (start, end):
+                self._check_same_log(await survey.head(), offset)
+            extents = await survey.between(self._position(start), self._position(end))
+            return partitions_of(await survey.measured(extents), self._options)
+
+        return [] if start == end else self._call(look)
+
+    def commit(self, end: Offset) -> None:
+        """Nothing: a log is trimmed by who knows all its readers. Spark says it late, and not always."""
+
+
+async def _after_rows(extents: AsyncGenerator[Extent], start: Position, rows: int) -> Position:
+    """Where to read on after so many entries, or after all there are."""
+    end = start
+    async for extent in extents:
+        if extent.count > rows:
+            return Position(extent.segment, extent.first + rows)
+        rows -= extent.count
+        end = extent.after
+    return end
+
+
+async def _after_bytes(survey: Survey, extents: AsyncGenerator[Extent], start: Position, wanted_bytes: int) -> Position:
+    """Where to read on after so many bytes of values, but at least one entry; or after all there are."""
+    end = start
+    is_first = True
+    left_bytes = wanted_bytes
+    async for extent in extents:
+        if extent.count:
+            size_bytes = (await survey.measure(extent)).size_bytes
+            if size_bytes > left_bytes:
+                fitting = await _fitting(survey, extent, left_bytes)
+                return Position(extent.segment, max(fitting, extent.first + is_first))
+            left_bytes -= size_bytes
+            is_first = False
+        end = extent.after
+    return end
+
+
+async def _fitting(survey: Survey, extent: Extent, wanted_bytes: int) -> int:
+    """The first entry that is too much. By halving: some twenty small reads for a million entries."""
+    before_bytes = (await survey.ledger_bytes(extent, extent.first - 1))[0] if extent.first else 0
+    low, high = extent.first, extent.last  # all before `low` fit, what reaches through `high` does not
+    while low < high:
+        middle = (low + high) // 2
+        through_bytes, _ = await survey.ledger_bytes(extent, middle)
+        if through_bytes - before_bytes <= wanted_bytes:
+            low = middle + 1
+        else:
+            high = middle
+    return low
