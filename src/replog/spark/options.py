@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import attrs
 
@@ -109,7 +109,7 @@ class SparkOptions(Checked):
         return ["txn_version needs a txn_id"] if self.txn_version and self.txn_id is None else []
 
     @classmethod
-    def parse(cls, options: Mapping[str, str]) -> SparkOptions:
+    def parse(cls, options: Mapping[str, str]) -> Self:
         """From what Spark hands over. Raises `ConfigError` with all faults."""
         names = {field.name.replace("_", ""): field.name for field in attrs.fields(cls)}
         given = {key.lower().replace("_", ""): (key, value) for key, value in options.items()}
