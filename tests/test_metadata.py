@@ -38,7 +38,7 @@ from replog.metadata import (
 )
 from replog.metastores.memory import MemoryMetastore
 from replog.protocol.digest import DigestType
-from replog.protocol.model import Fragment, LedgerMetadata, LedgerState, LogMetadata, LogPage, Segment
+from replog.protocol.model import Fragment, LedgerMetadata, LedgerState, LogMetadata, LogPage, Segment, Transaction
 from replog.protocol.quorum import Quorum
 from replog.testing import Fault, FaultyMetastore
 
@@ -68,8 +68,9 @@ LOG = LogMetadata(
     created_at_ms=1_763_500_000_000,
     deletions=1,
     custom={"owner": "me"},
+    transactions=(Transaction("nightly \N{SNOWMAN}", 20_261_120), Transaction("4711", 0)),
 )
-EARLY_LOG = attrs.evolve(LOG, first_segment_number=4, page_segments=100, deletions=0)
+EARLY_LOG = attrs.evolve(LOG, first_segment_number=4, page_segments=100, deletions=0, transactions=())
 DELETED_LOG = LOG.deleted(1_763_700_000_000)
 PAGE = LogPage(LOG.name, 1, (Segment(2, 3, 1_763_500_000_000), Segment(3, 900, 1_763_500_000_001)))
 
@@ -472,7 +473,10 @@ def test_a_record_that_cannot_be_is_refused_with_key_and_fault(fields: dict[str,
         ({"segments": [[4, 1, 0], [4, 2, 0], [5, 3, 0]]}, r"\[4, 4, 5\] are not"),
         ({"segments": [[3, 1, 0], [5, 2, 0]]}, r"\[3, 5\] are not"),
         ({"segments": [[5, 2, 0]]}, "those before 5 can't stand in pages of 2"),
-        ({"segments": []}, "there are none, and the log is not deleted"),
+        ({"segments": []}, "there are none, of a log that has 3 to 5"),
+        ({"transactions": [["a", 1], ["b", 1], ["a", 2]]}, "one of them stands there twice"),
+        ({"transactions": [["a", True]]}, r"\['a', True\] is no transaction"),
+        ({"transactions": [["a"]]}, "is no transaction"),
         ({"page_segments": 1}, "page_segments is 1, and must be at least 2"),
         ({"deleted_at_ms": 1}, "deleted_at_ms is 1, of a log with 3 segments"),
         ({"segments": "abc"}, "segments"),

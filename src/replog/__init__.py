@@ -15,12 +15,15 @@ from replog.config import BookieOptions, ClientOptions
 from replog.errors import (
     AddTimeoutError,
     ConfigError,
+    CustomMismatchError,
     EntryNotFoundError,
     EntryUnreadableError,
     FencedError,
     ForkedError,
+    JobAbandonedError,
     LedgerClosedError,
     LedgerNotFoundError,
+    LedgerRefusedError,
     LogNotFoundError,
     MetastoreError,
     NotEnoughBookiesError,
@@ -33,9 +36,11 @@ from replog.errors import (
     StorageIdentityError,
     StorageInUseError,
     TakeoverFailedError,
+    TooManyLedgersError,
     TrimmedError,
     UnauthorizedError,
 )
+from replog.log.appending import AppendedLedgers
 from replog.log.reader import LogReader, Record, RecordBatch
 from replog.log.writer import LogWriter
 from replog.protocol.digest import DigestType
@@ -45,11 +50,13 @@ from replog.registry import Registry
 
 __all__ = [
     "AddTimeoutError",
+    "AppendedLedgers",
     "BookieConfig",
     "BookieOptions",
     "Client",
     "ClientOptions",
     "ConfigError",
+    "CustomMismatchError",
     "DigestType",
     "Entry",
     "EntryBatch",
@@ -57,10 +64,12 @@ __all__ = [
     "EntryUnreadableError",
     "FencedError",
     "ForkedError",
+    "JobAbandonedError",
     "LedgerClosedError",
     "LedgerMetadata",
     "LedgerNotFoundError",
     "LedgerReader",
+    "LedgerRefusedError",
     "LedgerWriter",
     "LogMetadata",
     "LogNotFoundError",
@@ -82,6 +91,7 @@ __all__ = [
     "StorageIdentityError",
     "StorageInUseError",
     "TakeoverFailedError",
+    "TooManyLedgersError",
     "TrimmedError",
     "UnauthorizedError",
     "connect",

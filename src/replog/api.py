@@ -21,7 +21,8 @@ from replog.client.records import Records
 from replog.client.writer import LedgerWriter
 from replog.config import BackendURL, BookieOptions, ClientOptions
 from replog.errors import ConfigError, PositionError
-from replog.log import catalog
+from replog.log import appending, catalog
+from replog.log.appending import AppendedLedgers
 from replog.log.reader import LogReader
 from replog.log.records import LogRecords
 from replog.log.takeover import take_over
@@ -167,6 +168,29 @@ class Client:
         await reader.start()
         async with reader:
             yield reader
+
+    async def append_ledgers(
+        self,
+        name: str,
+        ledger_ids: Sequence[int],
+        *,
+        transaction: tuple[str, int] | None = None,
+        job: str = "",
+        custom: Mapping[str, str] | None = None,
+        password: bytes = b"",
+    ) -> AppendedLedgers:
+        """Adds closed ledgers to the end of a log, in this order, all at once or none; creates the log if need be. Who writes
+        to it is fenced before, as by `write_log`, unless there are no ledgers.
+
+        The ledgers must have been created with `custom={"log": name}`, and with "job" if `job` is given. A `transaction` (id,
+        number) that was committed before, or whose number is not above that id's highest, changes nothing: so whoever gives
+        one may call again after any failure. `custom` becomes part of the log's metadata, and must not contradict it.
+
+        Raises `LedgerNotFoundError`, `LedgerRefusedError`, `JobAbandonedError`, `UnauthorizedError`, `CustomMismatchError`,
+        `TooManyLedgersError`: then the log is as it was. Else as `write_log`; if it raises `MetastoreUncertainError` or is
+        cancelled, they may be added or not."""
+        wanted = appending.addition(name, ledger_ids, transaction, job, custom)
+        return await appending.append(wanted, self._ledgers, self._logs, password)
 
     async def trim_log(self, name: str, *, before: Position | str) -> Position:
         """Drops the ledgers of a log that lie wholly before the position (L3); returns where the log begins now.

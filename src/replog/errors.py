@@ -108,6 +108,11 @@ class UnauthorizedError(LedgerError):
     """The password is not this ledger's (B7). Retry: with the right one. Outcome: not written."""
 
 
+class LedgerRefusedError(LedgerError):
+    """The ledger can't be added to the log: it is not closed, was made for another log or job, is in the log already, or has
+    another password. The message says which. Retry: after mending that. Outcome: not written, the log is as it was."""
+
+
 class AddTimeoutError(LedgerError):
     """Entries were not confirmed within the deadline (W6). Retry: take over the log anew. Outcome: unknown for the ids in
     `unconfirmed`."""
@@ -144,6 +149,34 @@ class SchemaMismatchError(LogError):
 
 class TakeoverFailedError(LogError):
     """Others kept winning the race for this log until the deadline. Retry: yes, if still elected. Outcome: not written."""
+
+
+class JobAbandonedError(LogError):
+    """A sweep gave up the job that the ledgers were made by: they are being deleted, and no log takes them any more. Has `job`
+    and `ledger_id`. Retry: the whole job, with new ledgers. Outcome: not written, and none of the job ever will be."""
+
+    def __init__(self, log_name: str, message: str, job: str, ledger_id: int) -> None:
+        super().__init__(log_name, message)
+        self.job = job
+        self.ledger_id = ledger_id
+
+
+class CustomMismatchError(LogError):
+    """The log's custom metadata says something else than what was asked for. Has `names`, the keys that differ. Retry: no,
+    mend what is asked for, or write to another log. Outcome: not written."""
+
+    def __init__(self, log_name: str, message: str, names: Sequence[str]) -> None:
+        super().__init__(log_name, message)
+        self.names = tuple(names)
+
+
+class TooManyLedgersError(LogError):
+    """The ledgers don't fit into the log's record, which names them all at first. Has `ledgers_max`, how many would fit.
+    Retry: no, write fewer, larger ledgers. Outcome: not written, the log is as it was."""
+
+    def __init__(self, log_name: str, message: str, ledgers_max: int) -> None:
+        super().__init__(log_name, message)
+        self.ledgers_max = ledgers_max
 
 
 # -- bookies ------------------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ import cattrs
 
 from replog.errors import ConfigError, MetastoreCorruptError
 from replog.protocol.digest import DigestType
-from replog.protocol.model import LedgerMetadata, LedgerState, LogMetadata, LogPage, Segment
+from replog.protocol.model import LedgerMetadata, LedgerState, LogMetadata, LogPage, Segment, Transaction
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
@@ -267,7 +267,7 @@ def _later_log(fields: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(segments, list) or not all(isinstance(each, dict) for each in segments):
         return dict(fields)  # what is wrong is told when it is structured
     compact = [[each.get("number"), each.get("ledger_id"), each.get("created_at_ms", 0)] for each in segments]
-    first = compact[0][0] if compact else fields.get("next_segment_number")
+    first = compact[0][0] if compact else 1
     added = {"first_segment_number": first, "page_segments": _FORMAT_1_PAGE_SEGMENTS, "segments": compact}
     return {"next_segment_number": 1, **fields, **added}
 
@@ -368,6 +368,8 @@ def _make_converter() -> cattrs.Converter:
         converter.register_structure_hook(simple, _strictly(simple))
     converter.register_structure_hook(Segment, _structure_segment)
     converter.register_unstructure_hook(Segment, attrs.astuple)
+    converter.register_structure_hook(Transaction, _structure_transaction)
+    converter.register_unstructure_hook(Transaction, attrs.astuple)
     converter.register_structure_hook(DigestType, lambda value, _type: _member(DigestType, value))
     converter.register_unstructure_hook(DigestType, lambda digest_type: digest_type.name.lower())
     return converter
@@ -377,6 +379,12 @@ def _structure_segment(value: Any, _type: type) -> Segment:
     if not isinstance(value, list) or len(value) != 3 or any(type(each) is not int for each in value):
         raise TypeError(f"{value!r} is no segment: one is three numbers: its own, its ledger's, and its time in ms")
     return Segment(*value)
+
+
+def _structure_transaction(value: Any, _type: type) -> Transaction:
+    if not isinstance(value, list) or [type(each) for each in value] != [str, int]:
+        raise TypeError(f"{value!r} is no transaction: one is a text and a number")
+    return Transaction(*value)
 
 
 def _member(digest_types: type[DigestType], name: object) -> DigestType:

@@ -1,11 +1,16 @@
-"""A nursery for background tasks behind a public context manager."""
+"""A nursery for background tasks behind a public context manager; and doing many things a few at a time."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
+from typing import TypeVar
 
 import trio
+
+from replog.errors import ReplogError
+
+Item = TypeVar("Item")
 
 
 @asynccontextmanager
@@ -41,3 +46,30 @@ async def open_service_nursery() -> AsyncIterator[trio.Nursery]:
             raise raised
         finally:
             del raised  # its traceback has this frame: no cycle, please
+
+
+async def for_each(function: Callable[[Item], Awaitable[None]], items: Iterable[Item], at_once: int) -> None:
+    """Calls the function with each item, a few at a time, in order. The first call that fails ends it: the others that are
+    under way are cancelled, and its exception is raised alone."""
+    waiting, failures = iter(items), list[Exception]()
+    working = at_once
+    ended = trio.Event()
+
+    async def work() -> None:
+        nonlocal working
+        for item in waiting:
+            try:
+                await function(item)
+            except ReplogError as error:
+                failures.append(error)
+                ended.set()
+        working -= 1
+        if not working:
+            ended.set()
+
+    async with open_service_nursery() as nursery:
+        for _ in range(at_once):
+            nursery.start_soon(work)
+        await ended.wait()
+    if failures:
+        raise failures[0]

@@ -12,6 +12,7 @@ from replog.blocking.portal import Portal
 from replog.blocking.readers import LedgerReader, LogReader
 from replog.blocking.writers import LedgerWriter, LogWriter
 from replog.config import BookieOptions, ClientOptions
+from replog.log.appending import AppendedLedgers
 from replog.protocol.digest import DigestType
 from replog.protocol.model import LedgerMetadata, LogMetadata, Position, Segment
 from replog.protocol.quorum import Quorum
@@ -130,6 +131,24 @@ class Client:
         context = self._client.read_log
         with self._portal.opened(lambda: context(name, after=after, follow=follow, password=password)) as reader:
             yield LogReader(self._portal, reader, timeout_s)
+
+    def append_ledgers(
+        self,
+        name: str,
+        ledger_ids: Sequence[int],
+        *,
+        transaction: tuple[str, int] | None = None,
+        job: str = "",
+        custom: Mapping[str, str] | None = None,
+        password: bytes = b"",
+    ) -> AppendedLedgers:
+        """Adds closed ledgers to the end of a log, in this order, all at once or none; creates the log if need be. Who writes to
+        it is fenced before. A `transaction` that was committed before changes nothing. Raises `LedgerNotFoundError`,
+        `LedgerRefusedError`, `JobAbandonedError`, `UnauthorizedError`, `CustomMismatchError`, `TooManyLedgersError`."""
+        add = self._client.append_ledgers
+        return self._portal.call(
+            add, name, ledger_ids, transaction=transaction, job=job, custom=custom, password=password
+        )
 
     def trim_log(self, name: str, *, before: Position | str) -> Position:
         """Drops the ledgers of a log that lie wholly before the position (L3); returns where the log begins now. The last

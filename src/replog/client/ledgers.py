@@ -129,7 +129,7 @@ class Ledgers:
         if type(first_entry_id) is not int or not 0 <= first_entry_id <= ENTRY_ID_MAX:
             raise ConfigError(f"{first_entry_id!r} is no entry id: one is a whole number from 0 to {ENTRY_ID_MAX}")
         metadata, _ = await self.records.get(ledger_id)
-        self._check_password(metadata, password)
+        self.authorize(metadata, password)
         reader = LedgerReader(lambda known, first: self.scan(known, first, password), metadata, first_entry_id)
         await reader.refresh()
         return reader
@@ -155,7 +155,7 @@ class Ledgers:
         it raises or is cancelled, the ledger stays in recovery and its writer fenced; nothing is cut."""
         started = trio.current_time()
         metadata, version = await self.records.get(ledger_id)
-        self._check_password(metadata, password)
+        self.authorize(metadata, password)
         if metadata.state is LedgerState.CLOSED:
             return metadata
         digest = Digest(metadata.digest_type, ledger_id, password)
@@ -175,7 +175,8 @@ class Ledgers:
         """The ids of all ledgers, ascending. Raises `MetastoreError`."""
         return await list_ledger_ids(self.records.metastore)
 
-    def _check_password(self, metadata: LedgerMetadata, password: bytes) -> None:
+    def authorize(self, metadata: LedgerMetadata, password: bytes) -> None:
+        """Raises `UnauthorizedError` if the password is not that of the ledger with this record."""
         check_password(password)
         if ledger_key_check(ledger_key(metadata.ledger_id, password)) != metadata.key_check:
             raise UnauthorizedError(metadata.ledger_id, "the password is not this ledger's; no bookie was asked (B7)")
@@ -188,9 +189,14 @@ def check_creation(quorum: object, password: object, digest_type: object, custom
     if not isinstance(digest_type, DigestType):
         raise ConfigError(f"{digest_type!r} is no digest type: there are {', '.join(map(str, DigestType))}")
     check_password(password)
+    check_custom(custom)
+
+
+def check_custom(custom: object) -> None:
+    """Raises `ConfigError` for what can't be custom metadata."""
     pairs = custom.items() if isinstance(custom, Mapping) else () if custom is None else ((custom, None),)
     if not all(isinstance(name, str) and isinstance(value, str) for name, value in pairs):
-        raise ConfigError(f"custom={custom!r} must be a mapping of texts to texts: it stands in the ledger's record")
+        raise ConfigError(f"custom={custom!r} must be a mapping of texts to texts: it stands in a record")
 
 
 def check_password(password: object) -> None:

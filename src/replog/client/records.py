@@ -118,7 +118,7 @@ class Records:
         """Does a machine's metadata effect and tells it the answer."""
         try:
             if isinstance(effect, WriteMetadata):
-                machine.metadata_written(await self._put(effect))
+                machine.metadata_written(await self.put(effect.metadata, effect.expected))
             else:
                 machine.metadata_read(*await self.get(effect.ledger_id))
         except VersionConflictError:
@@ -126,11 +126,16 @@ class Records:
         except MetastoreUncertainError:
             await trio.sleep(_FIRST_PAUSE_S)
             machine.metadata_uncertain()
-        except (KeyNotFoundError, LedgerNotFoundError):
+        except LedgerNotFoundError:
             machine.metadata_missing()
         except MetastoreError as error:
             machine.abandon(error)
 
-    async def _put(self, effect: WriteMetadata) -> int:
-        key, value = ledger_key_path(effect.metadata.ledger_id), encode_ledger(effect.metadata)
-        return await self.persist(f"changing {key}", lambda: self.metastore.put(key, value, effect.expected))
+    async def put(self, metadata: LedgerMetadata, expected: int) -> int:
+        """Changes a ledger's record by CAS; returns its new version. Raises `VersionConflictError`, `LedgerNotFoundError`,
+        `MetastoreUncertainError`, `MetastoreError`."""
+        key, value = ledger_key_path(metadata.ledger_id), encode_ledger(metadata)
+        try:
+            return await self.persist(f"changing {key}", lambda: self.metastore.put(key, value, expected))
+        except KeyNotFoundError as error:
+            raise LedgerNotFoundError(metadata.ledger_id, "it was deleted") from error

@@ -19,6 +19,7 @@ from replog.errors import (
     ReplogError,
     VersionConflictError,
 )
+from replog.log.checking import AT_ONCE, check_ledgers, condemn
 from replog.metadata import (
     decode_log,
     decode_log_page,
@@ -28,6 +29,8 @@ from replog.metadata import (
     log_key_path,
     log_page_key_path,
 )
+from replog.nursery import for_each
+from replog.protocol.appending import CheckLedgers, FindSegment, LogAppending
 from replog.protocol.chaining import (
     CreateLedger,
     DeleteLedger,
@@ -36,6 +39,7 @@ from replog.protocol.chaining import (
     LogDeleting,
     LogEffect,
     LogFailed,
+    LogMachine,
     LogRolling,
     LogTakeover,
     LogTrimming,
@@ -45,8 +49,7 @@ from replog.protocol.chaining import (
     WritePage,
 )
 from replog.protocol.model import PAGE_SEGMENTS, LogMetadata, LogPage, Segment
-
-LogMachine = LogTakeover | LogRolling | LogTrimming | LogDeleting
+from replog.protocol.sweeping import CondemnLedgers, DeleteUnnamed, LogSweeping
 
 
 class LogRecords:
@@ -162,7 +165,7 @@ class LogRecords:
         elif isinstance(effect, WriteLog):
             await self._write(effect, machine, doubts)
         elif isinstance(effect, RecoverLedger):
-            assert isinstance(machine, LogTakeover | LogDeleting)
+            assert isinstance(machine, LogTakeover | LogDeleting | LogAppending)
             try:
                 await self._ledgers.recover(effect.ledger_id, password)
             except LedgerNotFoundError:
@@ -177,6 +180,46 @@ class LogRecords:
         elif isinstance(effect, DropSegments):
             assert isinstance(machine, LogTrimming | LogDeleting)
             machine.segments_dropped(await self._drop(effect))
+        elif isinstance(machine, LogAppending):
+            await self._perform_addition(effect, machine, password)
+        elif isinstance(machine, LogSweeping):
+            await self._perform_sweep(effect, machine)
+
+    async def _perform_addition(self, effect: LogEffect, machine: LogAppending, password: bytes) -> None:
+        if isinstance(effect, CheckLedgers):
+            named = await self._named_in_pages(effect.metadata) if effect.looks_into_pages else frozenset()
+            await check_ledgers(effect, self._ledgers, password, named)
+            machine.ledgers_checked()
+        elif isinstance(effect, FindSegment):
+            page = await self.page(effect.log_name, effect.page_number)
+            found = () if page is None else page.segments
+            machine.segment_found(next((each for each in found if each.number == effect.segment_number), None))
+
+    async def _perform_sweep(self, effect: LogEffect, machine: LogSweeping) -> None:
+        if isinstance(effect, CondemnLedgers):
+            await condemn(effect.ledger_ids, self._ledgers)
+            machine.ledgers_condemned()
+        elif isinstance(effect, DeleteUnnamed):
+            named = await self.named(effect.log_name)
+            unnamed = tuple(each for each in effect.ledger_ids if each not in named)
+            await for_each(self._ledgers.delete, unnamed, AT_ONCE)
+            machine.ledgers_deleted(unnamed)
+
+    async def named(self, name: str) -> frozenset[int]:
+        """The ledgers that the log names, from its beginning; none if there is no such log."""
+        try:
+            return frozenset(segment.ledger_id for segment in await self.segments(name))
+        except LogNotFoundError:
+            return frozenset()
+
+    async def _named_in_pages(self, log: LogMetadata) -> frozenset[int]:
+        """The ledgers that the log names before those in this record of it. If it was deleted since, that record is not its
+        record any more."""
+        try:
+            segments = await self.segments(log.name, end=log.first_listed_number)
+        except LogNotFoundError:
+            return frozenset()
+        return frozenset(segment.ledger_id for segment in segments)
 
     async def _write(self, effect: WriteLog, machine: LogMachine, doubts: list[float]) -> None:
         key, value = log_key_path(effect.metadata.name), encode_log(effect.metadata)

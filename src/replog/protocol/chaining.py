@@ -21,15 +21,19 @@ from replog.protocol.model import PAGE_SEGMENTS, LogMetadata, LogPage, Segment
 RECOVERED_AT_TAKEOVER = 2  # ledgers at the end of the list
 
 
+class LogEffect:
+    """What a machine wants done."""
+
+
 @attrs.define
-class ReadLog:
+class ReadLog(LogEffect):
     """Read the log's record. Answer: `log_read`, with None for a record that does not exist."""
 
     name: str
 
 
 @attrs.define
-class WritePage:
+class WritePage(LogEffect):
     """Create this page of the log. Answer: `page_written`, also if it exists with all these segments in it, or `abandon`.
 
     If it exists without one of them, the head's version is not `head_version` any more: then `log_conflict`."""
@@ -39,7 +43,7 @@ class WritePage:
 
 
 @attrs.define
-class WriteLog:
+class WriteLog(LogEffect):
     """CAS the log's record on this version, or create it if that is None.
     Answer: `log_written`, `log_conflict` or `log_uncertain`."""
 
@@ -48,21 +52,21 @@ class WriteLog:
 
 
 @attrs.define
-class RecoverLedger:
+class RecoverLedger(LogEffect):
     """Fence the ledger and close it. Answer: `ledger_recovered`, `ledger_missing` or `abandon`."""
 
     ledger_id: int
 
 
 @attrs.define
-class CreateLedger:
+class CreateLedger(LogEffect):
     """Create a ledger for this log. Answer: `ledger_created` or `abandon`."""
 
     log_name: str
 
 
 @attrs.define
-class DeleteLedger:
+class DeleteLedger(LogEffect):
     """Delete a ledger that lost its CAS. No answer; a ledger that is gone is no error.
 
     `segment_number` is the one that it was to get: with `page_number`, another ledger or this one has it, and the page tells
@@ -75,7 +79,7 @@ class DeleteLedger:
 
 
 @attrs.define
-class DropSegments:
+class DropSegments(LogEffect):
     """Delete the ledgers of the segments from `first` to before `end`, which the log doesn't name any more; then the pages
     that lie wholly before `end`, after all ledgers that they name. Answer: `segments_dropped`, or `abandon`.
 
@@ -90,7 +94,7 @@ class DropSegments:
 
 
 @attrs.define
-class LogChanged:
+class LogChanged(LogEffect):
     """Done: the log's record is this now. `ledger_id` is the new ledger, None for a trim or a deletion."""
 
     metadata: LogMetadata
@@ -99,19 +103,14 @@ class LogChanged:
 
 
 @attrs.define
-class LogFailed:
+class LogFailed(LogEffect):
     """Done, in vain."""
 
     error: ReplogError
 
 
-LogEffect = (
-    ReadLog | WritePage | WriteLog | RecoverLedger | CreateLedger | DeleteLedger | DropSegments | LogChanged | LogFailed
-)
-
-
-class _LogMachine:
-    """What all have in common: one change of the log's record, and the answers about it."""
+class LogMachine:
+    """A change of a log, and what all of them have in common: one change of the log's record, and the answers about it."""
 
     def __init__(self, metadata: LogMetadata, version: int | None, nonce: str) -> None:
         self._change: Change[LogMetadata] = Change(metadata, version, nonce)
@@ -196,10 +195,14 @@ class _LogMachine:
 
     def _propose_ledger(self, ledger_id: int, now_ms: int) -> None:
         """The log with this ledger at its end; what is complete leaves the head for pages."""
-        pages, head = self.metadata.split()
-        if not head.segments:
-            head = attrs.evolve(head, created_at_ms=now_ms, deleted_at_ms=0, custom={})
+        pages, head = self._ready(now_ms)
         self._propose(head.with_ledger(ledger_id, now_ms), pages)
+
+    def _ready(self, now_ms: int) -> tuple[tuple[LogPage, ...], LogMetadata]:
+        """The pages that must be written before something is added, and the head to add it to."""
+        pages, head = self.metadata.split()
+        is_new = self._change.version is None or head.is_deleted
+        return pages, head.begun(now_ms) if is_new else head
 
     def _finish(self, ledger_id: int | None) -> None:
         self.is_done = True
@@ -240,7 +243,7 @@ class _Stage(enum.Enum):
     WRITING = enum.auto()
 
 
-class LogTakeover(_LogMachine):
+class LogTakeover(LogMachine):
     """Becoming the log's writer (L1). `nonce` is unique to this attempt."""
 
     def __init__(self, name: str, nonce: str, now_ms: int, page_segments: int = PAGE_SEGMENTS) -> None:
@@ -302,7 +305,7 @@ class LogTakeover(_LogMachine):
         self._start_over()
 
 
-class LogRolling(_LogMachine):
+class LogRolling(LogMachine):
     """The leader's change to a new ledger, while appends go on in the previous one (L2)."""
 
     def __init__(self, metadata: LogMetadata, version: int, nonce: str, now_ms: int) -> None:
@@ -340,7 +343,7 @@ class LogRolling(_LogMachine):
             self._fail(FencedError(self._current.ledger_id, problem))
 
 
-class _LogDropping(_LogMachine):
+class _LogDropping(LogMachine):
     """What trimming and deleting have in common: segments leave the log by a CAS, and only then their ledgers go (L3)."""
 
     def __init__(self, name: str, nonce: str) -> None:
@@ -434,13 +437,17 @@ class LogDeleting(_LogDropping):
             self._deletions = log.deletions
             self._to_recover = {segment.ledger_id for segment in log.segments[-RECOVERED_AT_TAKEOVER:]}
             self._effects += [RecoverLedger(each.ledger_id) for each in log.segments[-RECOVERED_AT_TAKEOVER:]]
+            self._delete_when_recovered()
 
     def ledger_recovered(self, ledger_id: int) -> None:
         """This ledger is closed: its writer confirms nothing any more."""
         if self.is_done or self._to_recover is None or ledger_id not in self._to_recover:
             return
         self._to_recover.remove(ledger_id)
-        if not self._to_recover:
+        self._delete_when_recovered()
+
+    def _delete_when_recovered(self) -> None:
+        if self._to_recover is not None and not self._to_recover:
             self._to_recover = None
             self._propose_dropping(self.metadata.deleted(self._now_ms))
 

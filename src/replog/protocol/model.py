@@ -21,6 +21,9 @@ NO_ENTRY = -1  # the last entry of an empty ledger, and the last add confirmed b
 WRITER_TERM = 1  # of the client that created a bounded ledger (T2)
 PAGE_SEGMENTS = 100  # of a new log; one that exists keeps what its record says
 PAGE_SEGMENTS_MIN = 2  # so that the head names the last two ledgers whatever leaves it: a takeover recovers those (L1)
+TRANSACTIONS_MAX = (
+    1000  # that a log's record remembers; those that were not used for the longest time are forgotten first
+)
 RECOVERY_TERM = 2  # of everybody who recovers it: concurrent recoveries don't fence each other (T2)
 
 
@@ -107,13 +110,22 @@ class LogPage:
 
 
 @attrs.frozen
+class Transaction:
+    """What was committed to a log under one name: the highest number. A later commit with that number or a lower one is a
+    repetition, and changes nothing."""
+
+    transaction_id: str
+    number: int
+
+
+@attrs.frozen
 class LogMetadata:
     """One log: its *head*. It names the last segments; those before them stand in pages. `token` as in `LedgerMetadata`.
 
     The log's segments are all numbers from `first_segment_number` to before `next_segment_number`. One that is below the
     first in `segments` stands in the page `page_of(number)`. The last two always stand here, if there are two. A log that
     was deleted has no segments, and keeps its numbers: the next one of that name goes on with them, so that no position
-    ever means another record (L4)."""
+    ever means another record (L4). `transactions` are those that were committed, the last one last."""
 
     name: str
     segments: tuple[Segment, ...] = ()
@@ -125,6 +137,7 @@ class LogMetadata:
     deleted_at_ms: int = 0
     deletions: int = 0
     custom: Mapping[str, str] = attrs.field(factory=dict)
+    transactions: tuple[Transaction, ...] = ()
 
     @property
     def is_deleted(self) -> bool:
@@ -160,6 +173,22 @@ class LogMetadata:
         added = tuple(Segment(number, ledger_id, created_at_ms) for number, ledger_id in enumerate(ledger_ids, first))
         return attrs.evolve(self, segments=(*self.segments, *added), next_segment_number=first + len(added))
 
+    def has_committed(self, transaction: Transaction) -> bool:
+        """Whether this number, or a higher one, was committed under this name."""
+        return any(
+            each.transaction_id == transaction.transaction_id and each.number >= transaction.number
+            for each in self.transactions
+        )
+
+    def with_transaction(self, transaction: Transaction) -> LogMetadata:
+        """The same with this as the last transaction committed."""
+        others = [each for each in self.transactions if each.transaction_id != transaction.transaction_id]
+        return attrs.evolve(self, transactions=(*others[-(TRANSACTIONS_MAX - 1) :], transaction))
+
+    def begun(self, now_ms: int) -> LogMetadata:
+        """The log that begins where there was none, or where one was deleted: it goes on with that one's numbers only."""
+        return attrs.evolve(self, created_at_ms=now_ms, deleted_at_ms=0, custom={}, transactions=())
+
     def split(self) -> tuple[tuple[LogPage, ...], LogMetadata]:
         """The pages that are complete and may leave the head, and the head without them: it keeps `page_segments` segments
         or more, and less than twice as many.
@@ -189,6 +218,7 @@ class LogMetadata:
             first_segment_number=self.next_segment_number,
             deleted_at_ms=max(1, now_ms),
             deletions=self.deletions + 1,
+            transactions=(),
         )
 
     def faults(self) -> list[str]:
@@ -204,8 +234,11 @@ class LogMetadata:
             faults.append(f"segments: those before {listed} can't stand in pages of {size}")
         if self.is_deleted and (first != end or self.deletions < 1):
             faults.append(f"deleted_at_ms is {self.deleted_at_ms}, of a log with {end - first} segments")
-        if not self.is_deleted and not numbers:
-            faults.append("segments: there are none, and the log is not deleted")
+        if not self.is_deleted and not numbers and first != end:
+            faults.append(f"segments: there are none, of a log that has {first} to {end - 1}")
+        names = [each.transaction_id for each in self.transactions]
+        if len(set(names)) < len(names):
+            faults.append("transactions: one of them stands there twice")
         return faults
 
 

@@ -80,6 +80,7 @@ class LogShell:
         elif isinstance(effect, LogChanged):
             self.changed(machine, effect)
         else:
+            assert isinstance(effect, LogFailed)
             self.failed(machine, effect)
 
     def write_log(self, machine: LogMachine, effect: WriteLog) -> None:

@@ -61,7 +61,7 @@ LOG_MUTANTS = (
         "the log's record is changed before the page is written that has what it leaves out",
         (
             Patch(
-                chaining._LogMachine,
+                chaining.LogMachine,
                 "_write",
                 "    else:\n        self._effects.append(WriteLog(proposed, version))",
                 "    self._effects.append(WriteLog(proposed, version))\n    self._pages.clear()",

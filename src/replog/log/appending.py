@@ -1,0 +1,85 @@
+"""Adding ledgers to a log that others wrote and closed, all or none of them: the shell of `protocol.appending`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import attrs
+import trio
+
+from replog.client.ledgers import Ledgers, check_custom, check_password
+from replog.errors import ConfigError, MetastoreUncertainError, TakeoverFailedError
+from replog.log.records import LogRecords
+from replog.metadata import ledger_key_path, log_key_path
+from replog.protocol.appending import Addition, LogAppending
+from replog.protocol.model import Position, Segment, Transaction
+
+TRANSACTION_ID_BYTES_MAX = 200  # so that a thousand of them leave room in the log's record
+_TRANSACTION_NUMBER_MAX = (1 << 63) - 1
+_LEDGER_S = 0.01  # what looking at a ledger may add to the time that a takeover may take
+
+
+@attrs.frozen
+class AppendedLedgers:
+    """What `Client.append_ledgers` did. `is_new` is False if the transaction was committed before: then nothing was changed.
+    `segments` are the places that the ledgers have now, in order, and `first` is the first position in them; () and None if
+    there were no ledgers, or nothing was changed."""
+
+    is_new: bool
+    first: Position | None
+    segments: tuple[Segment, ...]
+
+
+def addition(
+    name: str,
+    ledger_ids: Sequence[int],
+    transaction: tuple[str, int] | None,
+    job: str,
+    custom: Mapping[str, str] | None,
+) -> Addition:
+    """What is asked for. Raises `ConfigError` for what can't be."""
+    log_key_path(name)
+    ids = tuple(ledger_ids)
+    for ledger_id in ids:
+        ledger_key_path(ledger_id)
+    if len(set(ids)) < len(ids):
+        raise ConfigError(f"log {name!r}: a ledger can be added once, and one of {len(ids)} stands there twice")
+    if not isinstance(job, str):
+        raise ConfigError(f"{job!r} is no name of a job: it is a text, as in the ledgers' custom metadata")
+    check_custom(custom)
+    return Addition(name, ids, None if transaction is None else _transaction(transaction), job, dict(custom or {}))
+
+
+def _transaction(transaction: tuple[str, int]) -> Transaction:
+    match transaction:
+        case (str(transaction_id), int(number)) if not isinstance(number, bool):
+            size_bytes = len(transaction_id.encode(errors="surrogatepass"))
+            if not transaction_id.isprintable() or not 1 <= size_bytes <= TRANSACTION_ID_BYTES_MAX:
+                wanted = f"1 to {TRANSACTION_ID_BYTES_MAX} bytes that can be printed"
+                raise ConfigError(f"{transaction_id[:60]!r} can't be the id of a transaction: it must have {wanted}")
+            if not 0 <= number <= _TRANSACTION_NUMBER_MAX:
+                raise ConfigError(f"{number} can't be the number of a transaction: it is 0 or more, and below 2**63")
+            return Transaction(transaction_id, number)
+    raise ConfigError(f"{transaction!r} is no transaction: one is a pair of its id, a text, and its number")
+
+
+async def append(wanted: Addition, ledgers: Ledgers, records: LogRecords, password: bytes) -> AppendedLedgers:
+    """Makes the addition. Raises as `Client.append_ledgers` says."""
+    check_password(password)
+    machine = LogAppending(wanted, ledgers.chance.token(), ledgers.chance.time_ms(), records.page_segments)
+    machine.start()
+    timeout_s = ledgers.options.takeover_timeout_s + _LEDGER_S * len(wanted.ledger_ids)
+    with trio.move_on_after(timeout_s):
+        await records.drive(machine, _no_ledger, password)
+    if not machine.is_done:
+        problem = f"{len(wanted.ledger_ids)} ledgers were not added within {timeout_s:g} s: others keep winning"
+        if machine.is_in_doubt:
+            advice = "whether they were is unknown: call again with the same transaction"
+            raise MetastoreUncertainError(f"log {wanted.log_name!r}: {problem}, or the metastore hangs; {advice}")
+        raise TakeoverFailedError(wanted.log_name, f"{problem}, or bookies or the metastore hang; nothing was added")
+    first = Position(machine.segments[0].number, 0) if machine.segments else None
+    return AppendedLedgers(machine.is_new, first, machine.segments)
+
+
+async def _no_ledger() -> int:
+    raise AssertionError("this creates nothing")

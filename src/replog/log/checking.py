@@ -1,0 +1,104 @@
+"""Looking whether ledgers may be added to a log, and forbidding it: what the ledgers' own records say of that.
+
+Whose ledger it is stands in its custom metadata: `log`, the one log that may name it, and `job`, if it was written by one
+of several that hand in their ledgers together. `condemned` is set by sweeps, for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import attrs
+import trio
+
+from replog.client.ledgers import Ledgers
+from replog.errors import (
+    JobAbandonedError,
+    LedgerNotFoundError,
+    LedgerRefusedError,
+    MetastoreUncertainError,
+    TooManyLedgersError,
+    VersionConflictError,
+)
+from replog.keys import VALUE_BYTES_MAX
+from replog.metadata import encode_log
+from replog.nursery import for_each
+from replog.protocol.appending import CheckLedgers
+from replog.protocol.model import LedgerMetadata, LedgerState, LogMetadata
+
+LOG_KEY = "log"
+JOB_KEY = "job"
+CONDEMNED_KEY = "condemned"
+AT_ONCE = 32
+_RESERVED_BYTES = 4096  # of a record: for its token, and so that whoever changes it next has room
+
+
+async def check_ledgers(effect: CheckLedgers, ledgers: Ledgers, password: bytes, named: Collection[int]) -> None:
+    """Returns if all of them may be added. Raises `TooManyLedgersError`, `LedgerNotFoundError`, `LedgerRefusedError`,
+    `JobAbandonedError`, `UnauthorizedError`, `MetastoreError`."""
+    log = effect.metadata
+    _check_size(log, len(effect.ledger_ids))
+
+    async def check(ledger_id: int) -> None:
+        metadata, _ = await ledgers.records.get(ledger_id)
+        if CONDEMNED_KEY in metadata.custom:
+            job = metadata.custom.get(JOB_KEY, "")
+            told = f"ledger {ledger_id} of job {job!r} was given up by a sweep of unused ledgers, and is being deleted"
+            raise JobAbandonedError(log.name, f"{told}: run the job again; nothing was changed", job, ledger_id)
+        problem = "it is in it already" if ledger_id in named else _refusal(metadata, log.name, effect.job)
+        if problem is not None:
+            raise LedgerRefusedError(
+                ledger_id, f"it can't be added to log {log.name!r}: {problem}; nothing was changed"
+            )
+        ledgers.authorize(metadata, password)
+
+    await for_each(check, effect.ledger_ids, AT_ONCE)
+
+
+def _refusal(ledger: LedgerMetadata, log_name: str, job: str) -> str | None:
+    made_for = ledger.custom.get(LOG_KEY)
+    if made_for is None:
+        return f"its custom metadata does not say {LOG_KEY}={log_name!r}: it must be created with that, to belong to one log"
+    if made_for != log_name:
+        return f"it was made for log {made_for!r}"
+    if job and ledger.custom.get(JOB_KEY) != job:
+        return f"it was made for job {ledger.custom.get(JOB_KEY)!r}, not {job!r}"
+    if ledger.state is not LedgerState.CLOSED:
+        return f"it is {ledger.state.value}, not closed: leave its writer, or recover it"
+    return None
+
+
+def _check_size(log: LogMetadata, added: int) -> None:
+    size_bytes = len(encode_log(log))
+    allowed_bytes = VALUE_BYTES_MAX - _RESERVED_BYTES
+    if size_bytes <= allowed_bytes:
+        return
+    fitting, excess = 0, added  # so many fit, so many don't
+    while excess - fitting > 1:
+        middle = (fitting + excess) // 2
+        shorter = attrs.evolve(log, segments=log.segments[: len(log.segments) - added + middle])
+        fitting, excess = (middle, excess) if len(encode_log(shorter)) <= allowed_bytes else (fitting, middle)
+    problem = f"its record would have {size_bytes} bytes with {added} ledgers more, and {allowed_bytes} are allowed"
+    advice = f"at most {fitting} ledgers can be added at once: write fewer, larger ones; nothing was changed"
+    raise TooManyLedgersError(log.name, f"{problem}; {advice}", fitting)
+
+
+async def condemn(ledger_ids: Sequence[int], ledgers: Ledgers) -> None:
+    """Marks their records. Raises `MetastoreError`: then some may be condemned, and others not."""
+
+    async def mark(ledger_id: int) -> None:
+        deadline = trio.current_time() + ledgers.records.timeout_s
+        while True:
+            try:
+                metadata, version = await ledgers.records.get(ledger_id)
+                if CONDEMNED_KEY in metadata.custom:
+                    return
+                custom = {**metadata.custom, CONDEMNED_KEY: ledgers.chance.token(8)}
+                await ledgers.records.put(attrs.evolve(metadata, custom=custom), version)
+                return
+            except LedgerNotFoundError:
+                return  # somebody was faster
+            except (VersionConflictError, MetastoreUncertainError) as error:
+                await ledgers.records.pause(deadline, error)  # reading back tells
+
+    await for_each(mark, ledger_ids, AT_ONCE)

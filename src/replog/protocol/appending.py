@@ -1,0 +1,234 @@
+"""Adding ledgers to a log that others wrote and closed: all of them by one CAS (rules L, M1).
+
+It is a takeover (L1): before the CAS the last two ledgers of the list are fenced and closed, so whoever wrote to the log is
+deposed. The ledgers are looked at *after* the head was read, and the CAS is upon that version: a sweep that condemns one
+of them changes the head afterwards, so either this CAS fails, or the sweep finds the ledger in the list (`sweeping`).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+
+import attrs
+
+from replog.errors import (
+    CustomMismatchError,
+    LedgerNotFoundError,
+    LedgerRefusedError,
+    MetastoreUncertainError,
+)
+from replog.protocol.chaining import (
+    RECOVERED_AT_TAKEOVER,
+    LogEffect,
+    LogMachine,
+    ReadLog,
+    RecoverLedger,
+)
+from replog.protocol.model import PAGE_SEGMENTS, LogMetadata, LogPage, Segment, Transaction
+
+
+@attrs.frozen
+class Addition:
+    """What shall become true of a log: these ledgers at its end, in this order, this transaction committed, these pairs in its
+    custom metadata. `job`: what all the ledgers must have been made for; "": whatever."""
+
+    log_name: str
+    ledger_ids: tuple[int, ...]
+    transaction: Transaction | None = None
+    job: str = ""
+    custom: Mapping[str, str] = attrs.field(factory=dict)
+
+
+@attrs.define
+class CheckLedgers(LogEffect):
+    """Look whether all these ledgers exist, are closed, were made for this log and this job, and were not given up; and
+    whether the record can be written as `metadata`. With `looks_into_pages`, also whether one of them stands in a page.
+    Answer: `ledgers_checked` or `abandon`."""
+
+    ledger_ids: tuple[int, ...]
+    metadata: LogMetadata
+    job: str
+    looks_into_pages: bool
+
+
+@attrs.define
+class FindSegment(LogEffect):
+    """Read which ledger has this number in the log, from its page. Answer: `segment_found`; None: the page is gone."""
+
+    log_name: str
+    segment_number: int
+    page_number: int
+
+
+class _Stage(enum.Enum):
+    READING = enum.auto()
+    CHECKING = enum.auto()
+    RECOVERING = enum.auto()
+    WRITING = enum.auto()
+
+
+class LogAppending(LogMachine):
+    """One addition. When it is done, `is_new` tells whether it was made by this; if so, `segments` are the ledgers' places."""
+
+    def __init__(self, addition: Addition, nonce: str, now_ms: int, page_segments: int = PAGE_SEGMENTS) -> None:
+        super().__init__(LogMetadata(addition.log_name, page_segments=page_segments), None, nonce)
+        self.is_new = False
+        self.segments: tuple[Segment, ...] = ()
+        self._addition = addition
+        self._now_ms = now_ms
+        self._stage = _Stage.READING
+        self._ready_pages: tuple[LogPage, ...] = ()
+        self._ready_head = self.metadata
+        self._to_recover: list[int] = []
+        self._missing: tuple[int, int | None] | None = None  # a ledger of the log that was not found, in which version
+        self._is_uncertain = False  # whether the answer to a CAS was lost
+        self._doubt: tuple[Segment, ...] = ()  # what a proposal named whose fate is not known
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether the addition may be made though it is not known to be."""
+        return not self.is_done and (self._change.proposed is not None or bool(self._doubt))
+
+    def start(self) -> None:
+        """Begins."""
+        self._effects.append(ReadLog(self.metadata.name))
+
+    # -- before the CAS -----------------------------------------------------------------------------------------------
+
+    def _start_over(self) -> None:
+        if self._doubt:
+            self._settle_doubt()
+            return
+        log, wanted = self.metadata, self._addition
+        is_log = self._change.version is not None and not log.is_deleted
+        if is_log and wanted.transaction is not None and log.has_committed(wanted.transaction):
+            self._finish(None)
+            return
+        named = {segment.ledger_id for segment in log.segments} & set(wanted.ledger_ids)
+        if named:
+            self._fail(LedgerRefusedError(min(named), f"it is in log {log.name!r} already; nothing was changed"))
+            return
+        pages, head = self._ready(self._now_ms)
+        different = {name for name, value in wanted.custom.items() if head.custom.get(name, value) != value}
+        if different:
+            self._fail(_mismatch(head, wanted.custom, different))
+            return
+        self._ready_pages = pages
+        self._ready_head = self._with_addition(head)
+        if is_log and not wanted.ledger_ids and self._ready_head == log:
+            self.is_new = True
+            self._finish(None)  # nothing is asked for
+            return
+        self._stage = _Stage.CHECKING
+        # A transaction keeps who repeats a call from adding the ledgers twice; without one, only looking does.
+        looks_into_pages = is_log and wanted.transaction is None and log.first_listed_number > log.first_segment_number
+        self._effects.append(CheckLedgers(wanted.ledger_ids, self._ready_head, wanted.job, looks_into_pages))
+
+    def _with_addition(self, head: LogMetadata) -> LogMetadata:
+        wanted = self._addition
+        if wanted.transaction is not None:
+            head = head.with_transaction(wanted.transaction)
+        head = attrs.evolve(head, custom={**head.custom, **wanted.custom})
+        return head.with_ledgers(wanted.ledger_ids, self._now_ms)
+
+    def ledgers_checked(self) -> None:
+        """All can be added to the log as it was read."""
+        if self._stage is not _Stage.CHECKING or self.is_done:
+            return
+        self._stage = _Stage.RECOVERING
+        self._to_recover = [each.ledger_id for each in self.metadata.segments[-RECOVERED_AT_TAKEOVER:]]
+        if not self._addition.ledger_ids:
+            self._to_recover = []  # the list stays as it is, and so does its writer
+        self._effects += [RecoverLedger(ledger_id) for ledger_id in self._to_recover]
+        self._write_when_recovered()
+
+    def ledger_recovered(self, ledger_id: int) -> None:
+        """This ledger of the log is closed: nothing more is ever confirmed in it."""
+        if self._stage is _Stage.RECOVERING and ledger_id in self._to_recover:
+            self._to_recover.remove(ledger_id)
+            self._write_when_recovered()
+
+    def ledger_missing(self, ledger_id: int) -> None:
+        """This ledger of the log does not exist: somebody trimmed the log meanwhile, so the list must have changed."""
+        if self._stage is not _Stage.RECOVERING or ledger_id not in self._to_recover or self.is_done:
+            return
+        if self._missing == (ledger_id, self._change.version):
+            problem = f"log {self.metadata.name!r} names it, but it does not exist: it was deleted by hand"
+            self._fail(LedgerNotFoundError(ledger_id, f"{problem}, and with it the log's end"))
+            return
+        self._missing = (ledger_id, self._change.version)
+        self._stage = _Stage.READING
+        self._effects.append(ReadLog(self.metadata.name))
+
+    def _write_when_recovered(self) -> None:
+        if not self._to_recover and not self.is_done:
+            self._stage = _Stage.WRITING
+            self._is_uncertain = False
+            self._propose(self._ready_head, self._ready_pages)
+
+    # -- after it -----------------------------------------------------------------------------------------------------
+
+    def _won(self) -> None:
+        self.is_new = True
+        first = self._ready_head.next_segment_number - len(self._addition.ledger_ids)
+        self.segments = tuple(
+            Segment(number, ledger_id, self._now_ms)
+            for number, ledger_id in enumerate(self._addition.ledger_ids, first)
+        )
+        self._finish(None)
+
+    def log_uncertain(self) -> None:
+        """The answer to the CAS under way was lost (M1)."""
+        self._is_uncertain = True
+        super().log_uncertain()
+
+    def _lost(self, proposed: LogMetadata) -> None:
+        self._stage = _Stage.READING
+        if self._is_uncertain and self._addition.ledger_ids:
+            self._doubt = proposed.segments[-len(self._addition.ledger_ids) :]
+        self._start_over()
+
+    def _settle_doubt(self) -> None:
+        """The answer was lost, and others changed the record since: who has the number that was proposed tells."""
+        log, first = self.metadata, self._doubt[0]
+        listed = log.listed(first.number)
+        if listed is not None or first.number >= log.next_segment_number:
+            self._settle(listed)
+        elif first.number >= log.first_segment_number:
+            self._effects.append(FindSegment(log.name, first.number, log.page_of(first.number)))
+        elif self._addition.transaction is not None and log.has_committed(self._addition.transaction):
+            self._finish(None)  # by this, or by a repetition of it: it is committed
+        else:
+            self._fail(
+                MetastoreUncertainError(
+                    f"log {log.name!r}: the answer to adding {len(self._doubt)} ledgers was lost, and the log was trimmed "
+                    f"since beyond segment {first.number}, where they were to stand: whether they were in it is unknown"
+                )
+            )
+
+    def segment_found(self, segment: Segment | None) -> None:
+        """Who has the number in doubt; None: its page is gone, so it was trimmed."""
+        if self.is_done or not self._doubt:
+            return
+        if segment is None:
+            self._effects.append(ReadLog(self.metadata.name))
+        else:
+            self._settle(segment)
+
+    def _settle(self, segment: Segment | None) -> None:
+        doubt, self._doubt = self._doubt, ()
+        if segment is not None and segment.ledger_id == doubt[0].ledger_id:
+            self.is_new, self.segments = True, doubt
+            self._finish(None)
+        else:
+            self._start_over()
+
+
+def _mismatch(log: LogMetadata, wanted: Mapping[str, str], names: Sequence[str] | set[str]) -> CustomMismatchError:
+    name = min(names)
+    return CustomMismatchError(
+        log.name,
+        f"its custom metadata says {name}={log.custom[name]!r}, and {wanted[name]!r} was asked for; nothing was changed",
+        tuple(sorted(names)),
+    )

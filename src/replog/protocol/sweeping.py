@@ -1,0 +1,68 @@
+"""Deleting ledgers that were written for a log and never added to it: losers of retries, zombies, jobs that were given up.
+
+First the ledgers are condemned: their own records say so, and no log takes them from then on. Then the log's record is
+changed, whatever it says: whoever looked at the ledgers before that, to add them, loses its CAS (`appending`), or has won
+it already. So what the log's list does not name *after* that change it never will, and only that is deleted.
+
+Nothing has to be remembered of it: a sweep that was cut short leaves ledgers that are condemned, for the next one.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from replog.protocol.chaining import LogEffect, LogMachine, ReadLog
+from replog.protocol.model import LogMetadata
+
+
+@attrs.define
+class CondemnLedgers(LogEffect):
+    """Mark these ledgers' records: no log takes them from now on. Answer: `ledgers_condemned` or `abandon`. One that is gone
+    is no error."""
+
+    ledger_ids: tuple[int, ...]
+
+
+@attrs.define
+class DeleteUnnamed(LogEffect):
+    """Read the log's list, and delete those of these ledgers that it does not name. Answer: `ledgers_deleted`, or
+    `abandon`."""
+
+    log_name: str
+    ledger_ids: tuple[int, ...]
+
+
+class LogSweeping(LogMachine):
+    """One sweep. `deleted` are the ledgers that are gone, once it is done."""
+
+    def __init__(self, name: str, ledger_ids: tuple[int, ...], nonce: str, now_ms: int) -> None:
+        super().__init__(LogMetadata(name), None, nonce)
+        self.deleted: tuple[int, ...] = ()
+        self._ledger_ids = ledger_ids
+        self._now_ms = now_ms
+
+    def start(self) -> None:
+        """Begins."""
+        self._effects.append(CondemnLedgers(self._ledger_ids))
+
+    def ledgers_condemned(self) -> None:
+        """No log takes them any more, unless it was about to."""
+        if not self.is_done:
+            self._effects.append(ReadLog(self.metadata.name))
+
+    def _start_over(self) -> None:
+        # A log that is not there may be about to be created with these ledgers: what a deleted one leaves behind forbids it.
+        log = self.metadata
+        self._propose(log.deleted(self._now_ms) if self._change.version is None else log)
+
+    def _won(self) -> None:
+        self._effects.append(DeleteUnnamed(self.metadata.name, self._ledger_ids))
+
+    def _lost(self, proposed: LogMetadata) -> None:
+        self._start_over()
+
+    def ledgers_deleted(self, ledger_ids: tuple[int, ...]) -> None:
+        """What the log does not name is gone."""
+        if not self.is_done:
+            self.deleted = ledger_ids
+            self._finish(None)
