@@ -11,6 +11,7 @@ try:
 except ImportError as error:
     raise ConfigError("replog.spark needs pyspark 4.1 or newer: pip install 'replog[spark]'") from error
 
+from replog.spark.partitions import foreach_partition_writer
 from replog.spark.source import ReplogDataSource
 
-__all__ = ["ReplogDataSource"]
+__all__ = ["ReplogDataSource", "foreach_partition_writer"]

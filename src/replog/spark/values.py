@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import enum
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import Any, NamedTuple, cast
 
@@ -153,6 +153,11 @@ class ValueSchema:
                 f"its rows have other columns: {'; '.join(differences)}; nothing was written. Select and cast the columns "
                 "as the log has them, or write to another log",
             )
+
+
+def check_binary(log_name: str, metadata: LogMetadata) -> None:
+    """Raises `SchemaMismatchError` if the log holds anything but bytes."""
+    ValueSchema(ValueFormat.BINARY, _BINARY_SCHEMA.json()).check_appendable(log_name, metadata)
 
 
 # -- writing ------------------------------------------------------------------------------------------------------
@@ -343,8 +348,3 @@ def _differences(held: StructType, wanted: StructType) -> list[str]:
     if not found and held.names != wanted.names:
         found.append(f"the log's order is {', '.join(held.names)}")
     return found
-
-
-def schema_of_custom(log_name: str, custom: Mapping[str, str]) -> ValueSchema:
-    """As `ValueSchema.of_log`, where only a log's `custom` is at hand."""
-    return ValueSchema.of_log(LogMetadata(log_name, custom=custom))
