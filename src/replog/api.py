@@ -21,8 +21,9 @@ from replog.client.records import Records
 from replog.client.writer import LedgerWriter
 from replog.config import BackendURL, BookieOptions, ClientOptions
 from replog.errors import ConfigError, PositionError
-from replog.log import appending, catalog
+from replog.log import appending, catalog, sweeping
 from replog.log.appending import AppendedLedgers
+from replog.log.checking import check_leader_custom
 from replog.log.reader import LogReader
 from replog.log.records import LogRecords
 from replog.log.takeover import take_over
@@ -131,6 +132,7 @@ class Client:
         log_key_path(name)  # a bad name fails before anything is done
         wanted = self.default_quorum if quorum is None else quorum
         check_creation(wanted, password, digest_type, custom)
+        check_leader_custom(custom)
         writer = await take_over(name, self._ledgers, self._logs, self._nursery, wanted, password, digest_type, custom)
         async with writer:
             yield writer
@@ -191,6 +193,15 @@ class Client:
         cancelled, they may be added or not."""
         wanted = appending.addition(name, ledger_ids, transaction, job, custom)
         return await appending.append(wanted, self._ledgers, self._logs, password)
+
+    async def sweep_log(self, name: str, *, grace_s: float = 86400.0, job: str | None = None) -> list[int]:
+        """Deletes the ledgers that jobs wrote for a log and that it does not name; returns their ids. Of jobs that the log has
+        other ledgers of, and of those whose youngest ledger is older than the grace: these are given up for ever. With `job`,
+        only what is left of that job, which is given up now, unless the log has it. Leaders' ledgers are never touched.
+
+        Raises `MetastoreError`, `ConfigError`. If it raises or is cancelled, some are deleted, and some jobs given up;
+        sweeping again is harmless."""
+        return await sweeping.sweep(name, grace_s, job, self._ledgers, self._logs)
 
     async def trim_log(self, name: str, *, before: Position | str) -> Position:
         """Drops the ledgers of a log that lie wholly before the position (L3); returns where the log begins now.

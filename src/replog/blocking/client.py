@@ -150,6 +150,11 @@ class Client:
             add, name, ledger_ids, transaction=transaction, job=job, custom=custom, password=password
         )
 
+    def sweep_log(self, name: str, *, grace_s: float = 86400.0, job: str | None = None) -> list[int]:
+        """Deletes the ledgers that jobs wrote for a log and that it does not name; returns their ids. With `job`, only what is
+        left of that job, which is given up now. Raises `MetastoreError`. Sweeping again is harmless."""
+        return self._portal.call(self._client.sweep_log, name, grace_s=grace_s, job=job)
+
     def trim_log(self, name: str, *, before: Position | str) -> Position:
         """Drops the ledgers of a log that lie wholly before the position (L3); returns where the log begins now. The last
         ledger always stays: `roll` first, to be able to drop it. Raises `LogNotFoundError`, `PositionError`."""

@@ -70,7 +70,7 @@ async def append(wanted: Addition, ledgers: Ledgers, records: LogRecords, passwo
     machine.start()
     timeout_s = ledgers.options.takeover_timeout_s + _LEDGER_S * len(wanted.ledger_ids)
     with trio.move_on_after(timeout_s):
-        await records.drive(machine, _no_ledger, password)
+        await records.drive(machine, no_ledger, password)
     if not machine.is_done:
         problem = f"{len(wanted.ledger_ids)} ledgers were not added within {timeout_s:g} s: others keep winning"
         if machine.is_in_doubt:
@@ -81,5 +81,6 @@ async def append(wanted: Addition, ledgers: Ledgers, records: LogRecords, passwo
     return AppendedLedgers(machine.is_new, first, machine.segments)
 
 
-async def _no_ledger() -> int:
+async def no_ledger() -> int:
+    """For machines that create nothing."""
     raise AssertionError("this creates nothing")

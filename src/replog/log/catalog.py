@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from replog.client.ledgers import Ledgers
 from replog.errors import PositionError
 from replog.hookspecs import LogTrimmed
+from replog.log.appending import no_ledger
 from replog.log.records import LogRecords
 from replog.metadata import list_log_names, log_key_path
 from replog.protocol.chaining import LogDeleting, LogTrimming
@@ -27,15 +28,11 @@ async def trim(name: str, before: Position, ledgers: Ledgers, records: LogRecord
         raise PositionError(f"{before} is no position of log {name!r}: its last segment is {last}; nothing was trimmed")
     machine = LogTrimming(name, before.segment, ledgers.chance.token())
     machine.start()
-    changed = await records.drive(machine, _no_ledger, b"")
+    changed = await records.drive(machine, no_ledger, b"")
     first = changed.metadata.first_segment_number
     if machine.dropped:
         ledgers.observe(LogTrimmed(name, first, machine.dropped))
     return Position(first, 0)
-
-
-async def _no_ledger() -> int:
-    raise AssertionError("this creates nothing")
 
 
 async def delete(name: str, ledgers: Ledgers, records: LogRecords, password: bytes) -> None:
@@ -45,7 +42,7 @@ async def delete(name: str, ledgers: Ledgers, records: LogRecords, password: byt
     bookies are back). If it raises or is cancelled, the log may be deleted or not; deleting again is harmless."""
     machine = LogDeleting(name, ledgers.chance.token(), ledgers.chance.time_ms())
     machine.start()
-    await records.drive(machine, _no_ledger, password)
+    await records.drive(machine, no_ledger, password)
 
 
 async def names(ledgers: Ledgers) -> list[str]:

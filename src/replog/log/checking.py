@@ -6,13 +6,14 @@ of several that hand in their ledgers together. `condemned` is set by sweeps, fo
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import attrs
 import trio
 
 from replog.client.ledgers import Ledgers
 from replog.errors import (
+    ConfigError,
     JobAbandonedError,
     LedgerNotFoundError,
     LedgerRefusedError,
@@ -31,6 +32,14 @@ JOB_KEY = "job"
 CONDEMNED_KEY = "condemned"
 AT_ONCE = 32
 _RESERVED_BYTES = 4096  # of a record: for its token, and so that whoever changes it next has room
+
+
+def check_leader_custom(custom: Mapping[str, str] | None) -> None:
+    """Raises `ConfigError` for what would make a sweep take a leader's ledgers for a job's: a leader adds its ledgers to the
+    log without looking whether they were condemned."""
+    reserved = sorted({JOB_KEY, CONDEMNED_KEY} & set(custom or {}))
+    if reserved:
+        raise ConfigError(f"custom metadata {reserved} of a log's writer: these are for ledgers that jobs hand in")
 
 
 async def check_ledgers(effect: CheckLedgers, ledgers: Ledgers, password: bytes, named: Collection[int]) -> None:

@@ -1,0 +1,340 @@
+"""Sweeping what jobs left: nothing that the log names, or may come to name, is deleted; all else is, once it is given up."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+import replog
+from replog.config import ClientOptions
+from replog.errors import (
+    ConfigError,
+    FencedError,
+    JobAbandonedError,
+    LedgerNotFoundError,
+    LogNotFoundError,
+    MetastoreCorruptError,
+    MetastoreError,
+)
+from replog.metadata import ledger_key_path
+from replog.protocol.model import Position
+from replog.testing import Fault
+from tests.kit import Cluster, cluster, read_log
+
+QUICK = ClientOptions(add_timeout_s=1.0, read_timeout_s=1.0, add_quorum_timeout_s=10.0, metastore_timeout_s=2.0)
+FAULTS = [Fault.ANSWER_LOST, Fault.REQUEST_LOST, Fault.ARRIVES_LATE, Fault.UNAVAILABLE, Fault.CONFLICT]
+MARK = "sweeps/log"
+
+
+async def written(client: replog.Client, job: str, *entries: bytes, log: str = "log") -> int:
+    """A closed ledger of a job."""
+    async with client.create_ledger(custom={"log": log, "job": job} if job else {"log": log}) as writer:
+        if entries:
+            await writer.extend(list(entries))
+    return writer.ledger_id
+
+
+async def test_losers_of_a_job_that_is_committed_go_and_others_stay(autojump_clock: trio.testing.MockClock) -> None:
+    async with cluster() as world, world.client(QUICK) as client:
+        loser, winner = await written(client, "a", b"twice"), await written(client, "a", b"1")
+        running = await written(client, "b", b"2")
+        others = [await written(client, "a", log="another"), await written(client, "")]
+        await client.append_ledgers("log", [winner], job="a")
+        async with client.write_log("log") as log:
+            await log.append(b"3")
+            with pytest.raises(LedgerNotFoundError):
+                async with client.create_ledger(custom={"log": "log", "job": "a"}) as zombie:
+                    assert await client.sweep_log("log") == [loser, zombie.ledger_id]
+            assert await client.sweep_log("log") == []
+            await log.append(b"4")
+        await client.append_ledgers("log", [running], job="b")
+        assert await read_log(client) == [b"1", b"3", b"4", b"2"]
+        assert set(others) < set(await client.ledgers())
+
+
+async def test_a_job_is_given_up_when_its_youngest_ledger_is_old(autojump_clock: trio.testing.MockClock) -> None:
+    async with cluster() as world, world.client(QUICK) as client:
+        await client.append_ledgers("log", [])
+        old = await written(client, "slow", b"no")
+        assert await client.sweep_log("log", grace_s=60) == []
+        await trio.sleep(0.05)
+        assert await client.sweep_log("log", grace_s=0.001) == [old]
+        with pytest.raises(LedgerNotFoundError):
+            await client.append_ledgers("log", [old], job="slow")
+        assert await read_log(client) == []
+
+
+async def test_the_youngest_ledger_counts(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster() as world, world.client(QUICK) as client:
+        now_ms = 10_000_000
+        monkeypatch.setattr(client._ledgers.chance, "time_ms", lambda: now_ms)
+        first, second = [await written(client, "a"), await written(client, "b")], []
+        now_ms += 3_000_000
+        second.append(await written(client, "a"))
+        now_ms += 1_000_000
+        assert await client.sweep_log("log", grace_s=2000) == [first[1]]
+        now_ms += 1_000_001
+        assert await client.sweep_log("log", grace_s=2000) == [first[0], second[0]]
+
+
+async def test_a_job_that_is_named_is_given_up_now_and_no_other(autojump_clock: trio.testing.MockClock) -> None:
+    async with cluster() as world, world.client(QUICK) as client:
+        a, b = await written(client, "a", b"no"), await written(client, "b", b"1")
+        assert await client.sweep_log("log", job="a", grace_s=0) == [a]
+        await client.append_ledgers("log", [b], job="b")
+        assert await client.sweep_log("log", job="b") == [], "it was committed"
+        assert await read_log(client) == [b"1"]
+
+
+async def test_a_log_that_is_not_there_is_not_made_and_one_that_is_deleted_is_swept(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with cluster() as world, world.client(QUICK) as client:
+        assert await client.sweep_log("log", grace_s=0) == []
+        assert await world.metastore.children("logs") == []
+        ledger_id = await written(client, "a", b"no")
+        assert await client.sweep_log("log", job="a") == [ledger_id]
+        assert await client.logs() == []
+        with pytest.raises(LogNotFoundError):
+            await client.log_metadata("log")
+        await client.append_ledgers("log", [await written(client, "b", b"1")])
+        await client.delete_log("log")
+        late = await written(client, "b", b"no")
+        assert await client.sweep_log("log", job="b") == [late]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(("operation", "under"), [("put", "ledgers"), ("put", "logs"), ("delete", "ledgers")])
+async def test_answers_may_be_lost(
+    fault: Fault, operation: str, under: str, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with cluster() as world, world.client(QUICK) as client:
+        winner, loser = await written(client, "a", b"1"), await written(client, "a", b"no")
+        await client.append_ledgers("log", [winner])
+        world.metastore.fail_next(operation, fault, under=under)
+        assert await client.sweep_log("log") == [loser]
+        assert world.metastore.planned() == 0
+        assert await client.ledgers() == [winner]
+        assert await read_log(client) == [b"1"]
+
+
+@pytest.mark.parametrize(("operation", "under"), [("put", "ledgers"), ("put", "logs"), ("delete", "ledgers")])
+async def test_a_sweep_that_was_cut_short_is_ended_by_the_next(
+    operation: str, under: str, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Also without the job's name or its age: nobody can use its ledgers any more."""
+    async with cluster() as world, world.client(QUICK) as client:
+        await client.append_ledgers("log", [])
+        ledger_ids = [await written(client, "a", b"no") for _ in range(3)]
+        calls = 0
+
+        def choose(each: str, key: str) -> Fault | None:
+            nonlocal calls
+            calls += each == operation and key.startswith(under)
+            return Fault.UNAVAILABLE if each == operation and key.startswith(under) and calls > 1 else None
+
+        world.metastore._choose = choose
+        if under == "logs":
+            calls = 1
+        with pytest.raises(MetastoreError):
+            await client.sweep_log("log", job="a")
+        world.metastore._choose = None
+        with pytest.raises((JobAbandonedError, LedgerNotFoundError)):
+            await client.append_ledgers("log", ledger_ids, job="a")
+        left = [each for each in ledger_ids if each in await client.ledgers()]
+        assert await client.sweep_log("log") == left
+        assert await client.ledgers() == []
+
+
+# -- jobs that commit meanwhile -----------------------------------------------------------------------------------
+
+
+def when(world: Cluster, operation: str, under: str, act: Callable[[], Awaitable[Any]], *, after: bool) -> None:
+    """Does something once, before or after the next such call."""
+    inner = getattr(world.metastore, operation)
+    is_done = False
+
+    async def call(key: str, *arguments: Any) -> Any:
+        nonlocal is_done
+        if is_done or not key.startswith(under):
+            return await inner(key, *arguments)
+        is_done = True
+        if after:
+            result = await inner(key, *arguments)
+            await act()
+            return result
+        await act()
+        return await inner(key, *arguments)
+
+    setattr(world.metastore, operation, call)
+
+
+MOMENTS = [
+    ("children", "ledgers", False),
+    ("get", "ledgers", False),
+    ("get", "ledgers", True),
+    ("get", "logs", True),
+    ("put", "ledgers", False),
+    ("put", "ledgers", True),
+    ("put", "logs", False),
+    ("put", "logs", True),
+    ("create", "logs", False),
+    ("create", "logs", True),
+    ("delete", "ledgers", False),
+]
+
+
+@pytest.mark.parametrize("exists", [False, True])
+@pytest.mark.parametrize(("operation", "under", "after"), MOMENTS)
+async def test_a_job_commits_while_it_is_swept(
+    operation: str, under: str, after: bool, exists: bool, autojump_clock: trio.testing.MockClock
+) -> None:
+    """At whatever moment: either all of it is in the log and readable, or none of it, and then the commit says so."""
+    async with cluster() as world, world.client(QUICK) as client, world.client(QUICK) as other:
+        if exists:
+            await client.append_ledgers("log", [await written(client, "before", b"0")])
+        ledger_ids = [await written(client, "a", b"%d" % number) for number in range(1, 4)]
+        outcomes: list[bool] = []
+
+        async def commit() -> None:
+            try:
+                outcomes.append((await other.append_ledgers("log", ledger_ids, job="a")).is_new)
+            except (JobAbandonedError, LedgerNotFoundError):
+                outcomes.append(False)
+
+        when(world, operation, under, commit, after=after)
+        deleted = await client.sweep_log("log", job="a")
+        if not outcomes:
+            await commit()
+        assert deleted == ([] if outcomes == [True] else ledger_ids)
+        if exists or outcomes == [True]:
+            assert await read_log(client) == [b"0"] * exists + [b"1", b"2", b"3"] * outcomes[0]
+
+
+@pytest.mark.parametrize("exists", [False, True])
+@pytest.mark.parametrize(
+    ("operation", "under", "after"), [each for each in MOMENTS if each[0] in ("get", "put", "create")]
+)
+async def test_a_job_is_swept_while_it_commits(
+    operation: str, under: str, after: bool, exists: bool, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with cluster() as world, world.client(QUICK) as client, world.client(QUICK) as other:
+        if exists:
+            await client.append_ledgers("log", [await written(client, "before", b"0")])
+        ledger_ids = [await written(client, "a", b"%d" % number) for number in range(1, 4)]
+        deleted: list[list[int]] = []
+
+        async def sweep() -> None:
+            deleted.append(await other.sweep_log("log", job="a"))
+
+        when(world, operation, under, sweep, after=after)
+        try:
+            is_committed = (await client.append_ledgers("log", ledger_ids, job="a")).is_new
+        except (JobAbandonedError, LedgerNotFoundError):
+            is_committed = False
+        if not deleted:
+            await sweep()
+        assert deleted == [[] if is_committed else ledger_ids]
+        if exists or is_committed:
+            assert await read_log(client) == [b"0"] * exists + [b"1", b"2", b"3"] * is_committed
+
+
+async def test_a_leader_goes_on_while_its_log_is_swept(autojump_clock: trio.testing.MockClock) -> None:
+    async with cluster() as world, world.client(QUICK) as client, world.client(QUICK) as other:
+        client._logs.page_segments = 2
+        async with client.write_log("log") as log:
+            for number in range(6):
+                await log.append(b"%d" % number)
+                loser = await written(other, f"job {number}", b"no")
+                assert await other.sweep_log("log", job=f"job {number}") == [loser]
+                await log.roll()
+            assert await log.append(b"6") == Position(7, 0)
+        assert await read_log(client) == [b"%d" % number for number in range(7)]
+
+
+async def test_a_zombie_that_writes_on_never_gets_in(autojump_clock: trio.testing.MockClock) -> None:
+    """Its ledger is gone, whatever it wrote: it can't even be closed."""
+    async with cluster() as world, world.client(QUICK) as client:
+        with pytest.raises((LedgerNotFoundError, FencedError)):
+            async with client.create_ledger(custom={"log": "log", "job": "a"}) as zombie:
+                await zombie.append(b"1")
+                assert await client.sweep_log("log", job="a") == [zombie.ledger_id]
+                await zombie.append(b"2")
+        with pytest.raises(LedgerNotFoundError):
+            await client.append_ledgers("log", [zombie.ledger_id], job="a")
+
+
+# -- the mark -----------------------------------------------------------------------------------------------------
+
+
+async def test_ledgers_that_were_judged_are_not_looked_at_again_within_a_day(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster() as world, world.client(QUICK) as client:
+        now_ms = 10_000_000
+        monkeypatch.setattr(client._ledgers.chance, "time_ms", lambda: now_ms)
+        await client.append_ledgers("log", [await written(client, "a", b"%d" % number) for number in range(5)])
+        running = await written(client, "b")
+        assert await client.sweep_log("log") == []
+        looked: list[str] = []
+        world.metastore._choose = lambda operation, key: looked.append(key) if operation == "get" else None
+        later = [await written(client, "c") for _ in range(2)]
+        looked.clear()
+        assert await client.sweep_log("log") == []
+        assert [key for key in looked if key.startswith("ledgers")] == list(map(ledger_key_path, [running, *later]))
+        looked.clear()
+        now_ms += 86_400_001
+        assert await client.sweep_log("log", grace_s=1e9) == []
+        assert len([key for key in looked if key.startswith("ledgers")]) == 8
+        assert await client.sweep_log("log", grace_s=1.0) == [running, *later]
+
+
+@pytest.mark.parametrize("value", [b"", b"[]", b"7", b'{"format":2,"first_ledger_id":1,"listed_all_at_ms":1}'])
+async def test_a_mark_that_is_none_is_named(value: bytes, autojump_clock: trio.testing.MockClock) -> None:
+    async with cluster() as world, world.client(QUICK) as client:
+        await world.metastore.create(MARK, value)
+        with pytest.raises(MetastoreCorruptError, match=r"'sweeps/log'.*delete the key"):
+            await client.sweep_log("log")
+
+
+async def test_a_mark_that_cannot_be_written_costs_nothing_but_time(autojump_clock: trio.testing.MockClock) -> None:
+    async with cluster() as world, world.client(QUICK) as client:
+        for fault in (Fault.ANSWER_LOST, Fault.CONFLICT):
+            loser = await written(client, "a", b"no")
+            world.metastore.fail_next("create", fault, under=MARK)
+            world.metastore.fail_next("put", fault, under=MARK)
+            assert await client.sweep_log("log", job="a") == [loser]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ({"name": ""}, "name of a log"),
+        ({"grace_s": -1}, "grace_s=-1"),
+        ({"grace_s": float("inf")}, "finite"),
+        ({"grace_s": float("nan")}, "finite"),
+        ({"grace_s": True}, "grace_s=True"),
+        ({"job": ""}, "no name of a job"),
+        ({"job": 1}, "no name of a job"),
+    ],
+)
+async def test_bad_arguments(arguments: dict[str, Any], problem: str, autojump_clock: trio.testing.MockClock) -> None:
+    async with cluster() as world, world.client(QUICK) as client:
+        with pytest.raises(ConfigError, match=problem):
+            await client.sweep_log(**{"name": "log", **arguments})
+
+
+@pytest.mark.parametrize("name", ["job", "condemned"])
+async def test_a_leaders_ledgers_are_never_a_jobs(name: str, autojump_clock: trio.testing.MockClock) -> None:
+    """A roll adds its ledger without looking at it: no sweep may take it for a job's."""
+    async with cluster() as world, world.client(QUICK) as client:
+        with pytest.raises(ConfigError, match="for ledgers that jobs hand in"):
+            async with client.write_log("log", custom={name: "x"}):
+                pass
+        assert await client.logs() == []
