@@ -48,11 +48,10 @@ def missing() -> str | None:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """The one session, with the data source registered. Its workers are this Python, and find replog and the tests."""
+    """The one session. Its workers are this Python, and find replog and the tests; the format `replog` is found by the module
+    `pyspark_replog`."""
     need(missing())
     from pyspark.sql import SparkSession
-
-    from replog.spark import ReplogDataSource
 
     place = tmp_path_factory.mktemp("spark")
     environment = {
@@ -71,7 +70,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         session = builder.getOrCreate()
         try:
             session.sparkContext.setLogLevel("OFF")  # tests that fail tasks on purpose fill the screen
-            session.dataSource.register(ReplogDataSource)
             yield session
         finally:
             session.stop()

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
+from functools import cached_property
 
-from pyspark.sql.datasource import DataSource
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+from pyspark.sql.types import StructType
 
+from replog.errors import ConfigError
 from replog.spark.options import SparkOptions
+from replog.spark.read_options import ReadOptions
 
 
 class ReplogDataSource(DataSource):
@@ -15,11 +24,53 @@ class ReplogDataSource(DataSource):
     Register it once per session: `spark.dataSource.register(replog.spark.ReplogDataSource)`. Made by Spark, in processes of
     its own. Raises `ConfigError` at planning for options that can't be, all of them at once."""
 
-    def __init__(self, options: MutableMapping[str, str]) -> None:
-        super().__init__(options)
-        self._parsed = SparkOptions.parse(options)
-
     @classmethod
     def name(cls) -> str:
         """What `format` takes."""
         return "replog"
+
+    @cached_property
+    def _parsed(self) -> SparkOptions:
+        """The options of writing; those of reading are more."""
+        return SparkOptions.parse(self.options)
+
+    def schema(self) -> StructType:
+        """What is read if nobody asks for other columns. Raises `ConfigError`; `SchemaMismatchError` if the log holds other
+        values than the option says."""
+        from replog.spark.reading import schema_of
+
+        return schema_of(ReadOptions.parse(self.options))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Of one query. Raises `ConfigError` for options and columns that can't be."""
+        from replog.spark.reading import FilteringReader, LogBatchReader
+
+        options = ReadOptions.parse(self.options)
+        return FilteringReader(options, schema) if options.push_filters else LogBatchReader(options, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Of a streaming query. Raises as `reader` does."""
+        from replog.spark.streaming import LogStreamReader
+
+        return LogStreamReader(ReadOptions.parse(self.options), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Of one batch job. Raises `ConfigError` for the mode "overwrite" and for a schema that the log doesn't take."""
+        from replog.spark.writing import JobWriter
+
+        if overwrite:
+            raise ConfigError(
+                'a log is only appended to: write .mode("append"), not .mode("overwrite"). To begin anew, delete the log '
+                "(replog log delete NAME) or trim it first"
+            )
+        writer = JobWriter(self._parsed, schema)
+        writer.check()
+        return writer
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """Of a streaming query; Spark makes one for each of its batches. Raises `ConfigError` as `writer` does."""
+        from replog.spark.writing import BatchWriter
+
+        if overwrite:
+            raise ConfigError('a log is only appended to: write .outputMode("append"), not "complete"')
+        return BatchWriter(self._parsed, schema)

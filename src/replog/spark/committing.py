@@ -1,0 +1,147 @@
+"""The driver's side of writing: one change of the log's record makes a whole job visible; giving a job up; sweeping.
+
+Rules:
+- A commit may name a transaction. The log's record keeps the highest number of each, so that a restarted query, or a job that
+  is run again, changes nothing. A job that nobody repeats has none: the record remembers so many only.
+- Whether a job's ledgers may go is never guessed: an abort after a commit whose answer was lost finds the job in the log's
+  record, and deletes nothing. A job that was given up is first marked so in that record; no commit of it succeeds then.
+- What a commit leaves undone beside it (old ledgers that could not be swept) warns, and fails nothing.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+import attrs
+import trio
+
+import replog
+from replog.errors import (
+    LogNotFoundError,
+    MetastoreCorruptError,
+    MetastoreError,
+    NotEnoughBookiesError,
+    RecoveryUndecidedError,
+    ReplogError,
+    TakeoverFailedError,
+)
+from replog.spark.options import SparkOptions
+from replog.spark.values import ValueSchema
+
+_PASSING = (MetastoreError, NotEnoughBookiesError, RecoveryUndecidedError, TakeoverFailedError)
+_AGAIN_S = 0.2
+_AGAIN_MAX_S = 5.0
+_SWEEP_S = 20.0
+
+
+@attrs.frozen
+class Job:
+    """What a commit makes visible: these ledgers, in this order; as this transaction, if it shall be known when it comes
+    again. `counts_empty`: it shall, also if there were no rows."""
+
+    name: str
+    ledger_ids: tuple[int, ...]
+    transaction: tuple[str, int] | None
+    counts_empty: bool = False
+
+
+def streamed_transaction(query_id: str, batch_id: int) -> tuple[str, int]:
+    """That of a batch of a streaming query. The query's id stays the same when it is restarted from its checkpoint."""
+    return f"query:{query_id}", batch_id
+
+
+def commit_job(options: SparkOptions, values: ValueSchema, job: Job) -> bool:
+    """Makes the job visible, all of it with one CAS of the log's record; whether it was new. Blocks, in a trio run of its own.
+
+    Whoever leads the log is deposed by it, and may lead again at once. Raises `ReplogError`: the job is visible as a whole
+    or not at all, and stays so; committing it again is safe."""
+    if not job.ledger_ids and not job.counts_empty:
+        return True  # nothing becomes visible, also when it is done again: no reason to depose who leads the log
+
+    async def commit(client: replog.Client) -> bool:
+        is_new = await append_job(client, options, values, job)
+        if not is_new:
+            await _tidy(client, options, job.name)  # all that this try wrote
+        await _tidy(client, options, None)
+        return is_new
+
+    return options.run(commit)
+
+
+def check_log(options: SparkOptions, values: ValueSchema) -> None:
+    """Raises `SchemaMismatchError` if the log holds something else than these values, before a task was begun. Blocks."""
+    options.run(lambda client: _check_log(client, options, values))
+
+
+async def _check_log(client: replog.Client, options: SparkOptions, values: ValueSchema) -> None:
+    try:
+        metadata = await client.log_metadata(options.log)
+    except LogNotFoundError:
+        return
+    values.check_appendable(options.log, metadata)
+
+
+async def append_job(client: replog.Client, options: SparkOptions, values: ValueSchema, job: Job) -> bool:
+    """Again and again while what fails may pass; whether the job was new. Raises as `commit_job` does."""
+    deadline_s = trio.current_time() + options.commit_timeout_s
+    pause_s = _AGAIN_S
+    has_failed = False
+    while True:
+        try:
+            if has_failed and await _is_listed(client, options, job):
+                return True  # the answer to an earlier try was lost
+            return await _try_to_append(client, options, values, job)
+        except MetastoreCorruptError:
+            raise
+        except _PASSING as error:
+            has_failed = True
+            if trio.current_time() + pause_s > deadline_s:
+                error.add_note(
+                    f"the commit was tried for commit_timeout_s={options.commit_timeout_s}: its rows are visible all or "
+                    "none; with a txn_id, or from a stream's checkpoint, writing again is safe"
+                )
+                raise
+        await trio.sleep(pause_s)
+        pause_s = min(2 * pause_s, _AGAIN_MAX_S)
+
+
+async def _try_to_append(client: replog.Client, options: SparkOptions, values: ValueSchema, job: Job) -> bool:
+    await _check_log(client, options, values)
+    appended = await client.append_ledgers(
+        options.log,
+        job.ledger_ids,
+        transaction=job.transaction,
+        job=job.name,
+        custom=values.custom(),
+        password=options.password(),
+    )
+    return appended.is_new
+
+
+async def _is_listed(client: replog.Client, options: SparkOptions, job: Job) -> bool:
+    """Whether the log has the job's ledgers: no other job has them, and it has all or none."""
+    try:
+        segments = await client.log_segments(options.log)
+    except LogNotFoundError:
+        return False
+    return bool(job.ledger_ids) and {segment.ledger_id for segment in segments}.issuperset(job.ledger_ids)
+
+
+async def _tidy(client: replog.Client, options: SparkOptions, job: str | None) -> None:
+    """Sweeps what this job left, or what is left of all that have ended. Nothing depends on it."""
+    try:
+        with trio.move_on_after(_SWEEP_S):
+            await client.sweep_log(options.log, grace_s=options.sweep_grace_s, job=job)
+    except ReplogError as error:
+        warnings.warn(
+            f"log {options.log}: what is left of failed or repeated tasks was not swept; a later job does it, or "
+            f"replog log sweep: {error}",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+
+
+def abort_job(options: SparkOptions, job: str) -> list[int]:
+    """Gives a job up for good and deletes its ledgers; which ones. If the log's record shows that it was committed after all,
+    only the ledgers of attempts that lost go. Blocks. Raises `ReplogError`: then a sweep does it later."""
+    return options.run(lambda client: client.sweep_log(options.log, grace_s=options.sweep_grace_s, job=job))

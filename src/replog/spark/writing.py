@@ -1,0 +1,229 @@
+"""Writing to logs from Spark: the two writers that Spark asks for, and what they do in each task.
+
+Rules:
+- Each attempt at a partition writes a ledger of its own, and closes it. No log names that ledger until the driver's commit
+  does, which adds those of all partitions at once (`replog.spark.committing`): rows are visible all together, or none.
+- An attempt that lost (it failed, it was slower than another one, it is a zombie) leaves a ledger that no log names. Its
+  custom metadata says whose it was, so it is found and swept. An attempt that fails while it can still act deletes it itself.
+- A writer is pickled: into the tasks, and for a batch job also into the process that commits. For a stream that process makes
+  a writer of its own. So what a commit must know comes in the messages.
+- A *job* is one try at writing one thing, and no name is ever used twice: it can be given up for good.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import attrs
+import trio
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+import replog
+from replog.errors import ConfigError, ReplogError
+from replog.nursery import open_service_nursery
+from replog.spark.committing import Job, abort_job, check_log, commit_job, streamed_transaction
+from replog.spark.options import SparkOptions
+from replog.spark.values import ValueEncoder, ValueFormat, ValueSchema
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch
+
+_QUERY_ID = "sql.streaming.queryId"  # the names of Spark's local properties: the only place where a task is told
+_BATCH_ID = "streaming.sql.batchId"
+_FORGET_S = 5.0
+_BATCHES_WAITING = 1  # encoded, behind the one that is being appended: bounds what a task holds
+
+
+@attrs.frozen
+class WrittenPartition(WriterCommitMessage):
+    """What an attempt tells the commit. `ledger_id` is None if the partition has no rows: then nothing was written."""
+
+    job: str
+    partition: int
+    ledger_id: int | None
+    rows: int
+    query_id: str = ""
+
+
+@attrs.frozen
+class Attempt:
+    """One try of Spark's at a partition: what its ledger's custom metadata says."""
+
+    log: str
+    job: str
+    partition: int
+    attempt: int
+    query_id: str = ""
+    batch_id: str = ""
+
+    @classmethod
+    def current(cls, log: str, run: str) -> Attempt:
+        """Of the task that runs in this thread. `run` is the same for all its siblings, and for no other job's tasks."""
+        context = TaskContext.get()
+        if context is None:
+            raise ConfigError("this must be called in a task of Spark")
+        query_id, batch_id = (context.getLocalProperty(name) or "" for name in (_QUERY_ID, _BATCH_ID))
+        job = f"{query_id}/{batch_id}/{run}" if query_id else run
+        return cls(log, job, context.partitionId(), context.taskAttemptId(), query_id, batch_id)
+
+    def custom(self) -> dict[str, str]:
+        """As texts; `log` and `job` are what a sweep looks for."""
+        told = {"query": self.query_id, "batch": self.batch_id} if self.query_id else {}
+        of_task = {"partition": str(self.partition), "attempt": str(self.attempt)}
+        return {"log": self.log, "job": self.job, **of_task, **told}
+
+
+class JobWriter(DataSourceArrowWriter):
+    """Writes one batch job: what `df.write...save()` asks for."""
+
+    def __init__(self, options: SparkOptions, schema: StructType) -> None:
+        self._options = options
+        self._values = ValueSchema.of_rows(ValueFormat(options.values), schema)
+        self._job = str(uuid4())
+
+    def check(self) -> None:
+        """On the driver, before there is any task. Raises `SchemaMismatchError`, and what `replog.connect` raises."""
+        check_log(self._options, self._values)
+
+    def write(self, iterator: Iterator[RecordBatch]) -> WrittenPartition:
+        """In a task: writes a ledger. Raises `ReplogError`; then no ledger of this attempt ever becomes a log's."""
+        return write_partition(self._options, self._values, Attempt.current(self._options.log, self._job), iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """On the driver: makes all rows visible. Raises `ReplogError`; then all of them are or none is, and saving again is
+        safe with a `txn_id`."""
+        written = _written(messages)
+        txn = self._options.txn_id
+        transaction = None if txn is None else (f"txn:{txn}", self._options.txn_version)
+        commit_job(
+            self._options, self._values, Job(self._job, _ledger_ids(written), transaction, counts_empty=txn is not None)
+        )
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """On the driver: gives the job up, unless its rows are visible after all, and deletes what it wrote."""
+        abort_job(self._options, self._job)
+
+
+class BatchWriter(DataSourceStreamArrowWriter):
+    """Writes one batch of a streaming query. Spark makes one for the tasks of a batch, and others to commit or abort it."""
+
+    def __init__(self, options: SparkOptions, schema: StructType) -> None:
+        if options.txn_id is not None:
+            raise ConfigError("txn_id is for batch jobs: a streaming query is told from others by its checkpoint")
+        self._options = options
+        self._values = ValueSchema.of_rows(ValueFormat(options.values), schema)
+        self._run = str(uuid4())
+
+    def write(self, iterator: Iterator[RecordBatch]) -> WrittenPartition:
+        """In a task: writes a ledger. Raises as `JobWriter.write` does."""
+        return write_partition(self._options, self._values, Attempt.current(self._options.log, self._run), iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """On the driver: makes the batch's rows visible, if this query has not written this batch or a later one before."""
+        written = _written(messages)
+        if written:
+            first = written[0]
+            transaction = streamed_transaction(first.query_id, batchId)
+            commit_job(self._options, self._values, Job(first.job, _ledger_ids(written), transaction))
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """On the driver: gives up this try at the batch, unless its rows are visible after all. Without a message nobody knows
+        the try's name: then a later sweep deletes what it wrote."""
+        for job in {each.job for each in messages if isinstance(each, WrittenPartition)}:
+            abort_job(self._options, job)
+
+
+def _written(messages: Sequence[WriterCommitMessage | None]) -> list[WrittenPartition]:
+    """In the order of the partitions. Raises `ConfigError` for what can't be committed."""
+    written = [each for each in messages if isinstance(each, WrittenPartition)]
+    if len(written) != len(messages) or len({each.job for each in written}) > 1:
+        raise ConfigError(f"{messages!r} are not the messages of one job's partitions: nothing was committed")
+    return sorted(written, key=lambda each: each.partition)
+
+
+def _ledger_ids(written: Sequence[WrittenPartition]) -> tuple[int, ...]:
+    return tuple(each.ledger_id for each in written if each.ledger_id is not None)
+
+
+# -- in a task ----------------------------------------------------------------------------------------------------
+
+
+def write_partition(
+    options: SparkOptions, values: ValueSchema, attempt: Attempt, batches: Iterator[RecordBatch]
+) -> WrittenPartition:
+    """Writes these rows to a ledger of this attempt's, and closes it. A partition without rows makes no ledger, and needs no
+    bookie. Blocks, in a trio run of its own.
+
+    Raises `ReplogError`, or what `batches` raises; then the ledger is deleted, as far as that can be done in some seconds.
+    Nothing of it becomes visible in any case."""
+    filled = (batch for batch in batches if batch.num_rows)
+    first = next(filled, None)
+    if first is None:
+        return WrittenPartition(attempt.job, attempt.partition, None, 0, attempt.query_id)
+    rows = _Rows(ValueEncoder(values, options.log), itertools.chain([first], filled))
+    ledger_id = options.run(lambda client: _write_ledger(client, options, attempt, rows))
+    return WrittenPartition(attempt.job, attempt.partition, ledger_id, rows.count, attempt.query_id)
+
+
+class _Rows:
+    """A partition's rows as entries, and how many there were."""
+
+    def __init__(self, encoder: ValueEncoder, batches: Iterator[RecordBatch]) -> None:
+        self.count = 0
+        self._encoder = encoder
+        self._batches = batches
+
+    def next_payloads(self) -> list[bytes] | None:
+        """Blocks while Spark computes."""
+        batch = next(self._batches, None)
+        if batch is None:
+            return None
+        self.count += batch.num_rows
+        return self._encoder.payloads(batch)
+
+
+async def _write_ledger(client: replog.Client, options: SparkOptions, attempt: Attempt, rows: _Rows) -> int:
+    """The ledger's id, once it is closed."""
+    ledger_id: int | None = None
+    try:
+        async with client.create_ledger(password=options.password(), custom=attempt.custom()) as writer:
+            ledger_id = writer.ledger_id
+            await _append_all(writer, rows)
+        return ledger_id
+    except BaseException as error:
+        if ledger_id is not None:
+            await _forget(client, ledger_id, error)
+        raise
+
+
+async def _append_all(writer: replog.LedgerWriter, rows: _Rows) -> None:
+    """Appends while the next rows are computed: in a thread, since they come from Spark by a socket that blocks."""
+    sending, receiving = trio.open_memory_channel[list[bytes]](_BATCHES_WAITING)
+    appended = trio.Event()
+
+    async def append() -> None:
+        async with receiving:
+            async for payloads in receiving:
+                await writer.extend(payloads)
+        appended.set()
+
+    async with open_service_nursery() as nursery:
+        nursery.start_soon(append)
+        async with sending:
+            while (payloads := await trio.to_thread.run_sync(rows.next_payloads)) is not None:
+                await sending.send(payloads)
+        await appended.wait()
+
+
+async def _forget(client: replog.Client, ledger_id: int, error: BaseException) -> None:
+    """No message will ever name this ledger: so nobody needs it."""
+    with trio.CancelScope(shield=True, deadline=trio.current_time() + _FORGET_S):
+        try:
+            await client.delete_ledger(ledger_id)
+        except ReplogError as problem:
+            error.add_note(f"ledger {ledger_id}, which it wrote, was not deleted, and waits for a sweep: {problem}")

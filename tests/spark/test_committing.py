@@ -1,0 +1,238 @@
+"""What tasks and commits of Spark do to a log, without Spark: zombies, leaders, commits side by side, answers that get lost."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import attrs
+import pyarrow as arrow
+import pytest
+import trio
+import trio.testing
+from pyspark.sql.types import BinaryType, StructField, StructType
+
+import replog
+from replog.errors import FencedError, MetastoreError
+from replog.spark.committing import Job, abort_job, append_job, commit_job, streamed_transaction
+from replog.spark.options import SparkOptions
+from replog.spark.values import ValueFormat, ValueSchema
+from replog.spark.writing import Attempt, WrittenPartition, write_partition
+from replog.testing import Fault, FaultyMetastore
+from tests.kit import ONE, Cluster, cluster, read_log
+from tests.servers.bookies import Bookies
+from tests.spark.logs import ask, ledgers_of, listed_ids, rows_of
+
+pytestmark = pytest.mark.needs_spark
+
+BINARY = ValueSchema.of_rows(ValueFormat.BINARY, StructType([StructField("value", BinaryType())]))
+
+
+def options_for(bookies: Bookies, log: str) -> SparkOptions:
+    return SparkOptions(metastore=bookies.metastore, log=log, commit_timeout_s=20.0)
+
+
+def batches(*payloads: list[bytes]) -> Iterator[arrow.RecordBatch]:
+    for each in payloads:
+        yield arrow.RecordBatch.from_arrays([arrow.array(each, arrow.binary())], names=["value"])
+
+
+def written(options: SparkOptions, job: str, partition: int, *payloads: list[bytes]) -> WrittenPartition:
+    """What an attempt at a partition leaves."""
+    return write_partition(options, BINARY, Attempt(options.log, job, partition, 7), batches(*payloads))
+
+
+def commit(options: SparkOptions, job: str, *parts: WrittenPartition) -> bool:
+    ids = tuple(part.ledger_id for part in parts if part.ledger_id is not None)
+    return commit_job(options, BINARY, Job(job, ids, None))
+
+
+def test_an_attempt_tells_how_many_rows_and_its_ledger_says_whose_it_is(spark_bookies: Bookies, spark_log: str) -> None:
+    options = options_for(spark_bookies, spark_log)
+    part = written(options, "job", 3, [b"a", b""], [], [b"b"])
+    assert (part.partition, part.rows) == (3, 3)
+    found = ledgers_of(spark_bookies.metastore, spark_log)
+    assert list(found) == [part.ledger_id]
+    (metadata,) = found.values()
+    assert metadata.last_entry_id == 2  # and closed
+    assert metadata.custom == {"log": spark_log, "job": "job", "partition": "3", "attempt": "7"}
+    assert rows_of(spark_bookies.metastore, spark_log) == []  # nobody sees it
+    assert written(options, "job", 4, []).ledger_id is None
+    assert len(ledgers_of(spark_bookies.metastore, spark_log)) == 1
+
+
+def test_an_attempt_whose_rows_fail_deletes_its_ledger(spark_bookies: Bookies, spark_log: str) -> None:
+    """What it raises is what failed, alone."""
+    options = options_for(spark_bookies, spark_log)
+
+    def failing() -> Iterator[arrow.RecordBatch]:
+        yield from batches([b"a"], [b"b"])
+        raise ZeroDivisionError("of the user's")
+
+    with pytest.raises(ZeroDivisionError, match="of the user's"):
+        write_partition(options, BINARY, Attempt(spark_log, "job", 0, 1), failing())
+    assert ledgers_of(spark_bookies.metastore, spark_log) == {}
+
+
+def test_what_a_zombie_writes_on_is_swept_by_the_commit(spark_bookies: Bookies, spark_log: str) -> None:
+    """Speculation: the slower attempt has a ledger, and writes to it when all is over. It fails, and leaves nothing."""
+    options = options_for(spark_bookies, spark_log)
+    has_ledger, is_committed = threading.Event(), threading.Event()
+
+    def slow() -> Iterator[arrow.RecordBatch]:
+        yield from batches([b"a"], [b"a"])
+        has_ledger.set()  # asked for the third one, so the first one is on its way to a ledger
+        assert is_committed.wait(60)
+        yield from batches([b"a"])
+
+    def be_a_zombie() -> None:
+        with pytest.raises(replog.ReplogError):
+            write_partition(options, BINARY, Attempt(spark_log, "job", 0, 8), slow())
+
+    async def both() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.to_thread.run_sync, be_a_zombie)
+            part = await trio.to_thread.run_sync(written, options, "job", 0, [b"row"])
+            running = await trio.to_thread.run_sync(written, options, "another", 0, [b"c"])
+            await trio.to_thread.run_sync(has_ledger.wait, 60)
+            await trio.to_thread.run_sync(commit, options, "job", part)
+            is_committed.set()
+        kept.extend(each.ledger_id for each in (part, running) if each.ledger_id is not None)
+
+    kept: list[int] = []
+    trio.run(both)
+    assert sorted(ledgers_of(spark_bookies.metastore, spark_log)) == sorted(kept)  # the other job may still commit
+    assert rows_of(spark_bookies.metastore, spark_log) == [b"row"]
+
+
+def test_a_job_that_ended_long_ago_is_swept_by_the_next_one(spark_bookies: Bookies, spark_log: str) -> None:
+    """One whose driver was killed. A job that is younger than the grace may still commit."""
+    options = options_for(spark_bookies, spark_log)
+    left = written(options, "killed", 0, [b"a"])
+    commit(options, "second", written(options, "second", 0, [b"b"]))
+    assert left.ledger_id in ledgers_of(spark_bookies.metastore, spark_log)
+    impatient = attrs.evolve(options, sweep_grace_s=0.001)
+    commit(impatient, "third", written(options, "third", 0, [b"c"]))
+    assert sorted(ledgers_of(spark_bookies.metastore, spark_log)) == listed_ids(spark_bookies.metastore, spark_log)
+    assert rows_of(spark_bookies.metastore, spark_log) == [b"b", b"c"]
+
+
+def test_a_repetition_changes_nothing_and_leaves_nothing(spark_bookies: Bookies, spark_log: str) -> None:
+    """The same batch of a query, written by another try: in the same place of the list, once."""
+    options = options_for(spark_bookies, spark_log)
+
+    def try_batch(run: str, batch_id: int) -> bool:
+        part = written(options, run, 0, [f"{batch_id}".encode()])
+        assert part.ledger_id is not None
+        return commit_job(options, BINARY, Job(run, (part.ledger_id,), streamed_transaction("query", batch_id)))
+
+    assert [try_batch("a", 0), try_batch("b", 1), try_batch("c", 1), try_batch("d", 0)] == [True, True, False, False]
+    assert rows_of(spark_bookies.metastore, spark_log) == [b"0", b"1"]
+    assert sorted(ledgers_of(spark_bookies.metastore, spark_log)) == listed_ids(spark_bookies.metastore, spark_log)
+
+
+def test_a_job_that_was_given_up_never_becomes_visible(spark_bookies: Bookies, spark_log: str) -> None:
+    """Neither with the ledgers that were there, nor with one that a zombie makes afterwards."""
+    options = options_for(spark_bookies, spark_log)
+    part = written(options, "job", 0, [b"a"])
+    assert abort_job(options, "job") == [part.ledger_id]
+    with pytest.raises(replog.ReplogError):
+        commit(options, "job", part)
+    assert rows_of(spark_bookies.metastore, spark_log) == []
+    assert ledgers_of(spark_bookies.metastore, spark_log) == {}
+
+
+def test_a_live_leader_is_deposed_and_leads_again_behind_the_job(spark_bookies: Bookies, spark_log: str) -> None:
+    """L5: what was confirmed to it stays before the job's rows, and it learns of it at its next append."""
+    options = options_for(spark_bookies, spark_log)
+    part = written(options, "job", 0, [b"of the job"])
+
+    async def lead(client: replog.Client) -> None:
+        async with client.lead_log(spark_log) as log:
+            await log.append(b"before")
+            await trio.to_thread.run_sync(commit, options, "job", part)
+            with pytest.raises(FencedError):
+                await log.append(b"never")
+        async with client.lead_log(spark_log) as log:
+            await log.append(b"behind")
+
+    ask(spark_bookies.metastore, lead)
+    assert rows_of(spark_bookies.metastore, spark_log) == [b"before", b"of the job", b"behind"]
+
+
+def test_jobs_that_commit_side_by_side_are_both_there(spark_bookies: Bookies, spark_log: str) -> None:
+    """One behind the other, whichever came first; each of them in one piece."""
+    options = options_for(spark_bookies, spark_log)
+    jobs = {
+        name: [written(options, name, part, [f"{name}{part}".encode()]) for part in range(3)] for name in ("a", "b")
+    }
+    begin = threading.Barrier(2)
+
+    def run(name: str) -> None:
+        begin.wait(30)
+        commit(options, name, *jobs[name])
+
+    async def both() -> None:
+        async with trio.open_nursery() as nursery:
+            for name in jobs:
+                nursery.start_soon(trio.to_thread.run_sync, run, name)
+
+    trio.run(both)
+    rows = rows_of(spark_bookies.metastore, spark_log)
+    assert sorted([rows[:3], rows[3:]]) == [[b"a0", b"a1", b"a2"], [b"b0", b"b1", b"b2"]]
+
+
+# -- a metastore that fails -----------------------------------------------------------------------------------------
+
+
+async def one_ledger(client: replog.Client, log: str = "log", job: str = "job") -> int:
+    async with client.create_ledger(quorum=ONE, custom={"log": log, "job": job}) as writer:
+        await writer.append(b"row")
+    return writer.ledger_id
+
+
+class Outage:
+    """Changes of logs meet a fault until this time."""
+
+    def __init__(self, made: Cluster, fault: Fault, duration_s: float) -> None:
+        self.until_s = trio.current_time() + duration_s
+        self.met = 0
+        self._fault = fault
+        self.metastore = FaultyMetastore(made.metastore.inner, self._choose)
+
+    def _choose(self, operation: str, key: str) -> Fault | None:
+        is_change = operation in ("put", "create") and key.startswith("logs/")
+        if not is_change or trio.current_time() >= self.until_s:
+            return None
+        self.met += 1
+        return self._fault
+
+
+@pytest.mark.parametrize("transaction", [None, ("txn:nightly", 1)])
+@pytest.mark.parametrize("fault", [Fault.ANSWER_LOST, Fault.REQUEST_LOST, Fault.UNAVAILABLE, Fault.ARRIVES_LATE])
+async def test_a_commit_goes_on_until_the_metastore_is_back(
+    fault: Fault, transaction: tuple[str, int] | None, autojump_clock: trio.testing.MockClock
+) -> None:
+    """M1: for a minute no change of a log is answered well, whether it was made or not. Then the job is there, once."""
+    options = SparkOptions(metastore="zookeeper:of-the-test", log="log")
+    async with cluster(bookies=1) as made:
+        outage = Outage(made, fault, 60.0)
+        async with made.client(quorum=ONE, metastore=outage.metastore) as client:
+            ledger_id = await one_ledger(client)
+            await append_job(client, options, BINARY, Job("job", (ledger_id,), transaction))
+            assert outage.met
+            assert [each.ledger_id for each in await client.log_segments("log")] == [ledger_id]
+            assert await read_log(client) == [b"row"]
+
+
+async def test_a_commit_gives_up_in_the_end_and_says_what_is_known(autojump_clock: trio.testing.MockClock) -> None:
+    options = SparkOptions(metastore="zookeeper:of-the-test", log="log", commit_timeout_s=30.0)
+    async with cluster(bookies=1) as made:
+        outage = Outage(made, Fault.UNAVAILABLE, 1e6)
+        async with made.client(quorum=ONE, metastore=outage.metastore) as client:
+            ledger_id = await one_ledger(client)
+            began_s = trio.current_time()
+            with pytest.raises(MetastoreError) as caught:
+                await append_job(client, options, BINARY, Job("job", (ledger_id,), None))
+            assert trio.current_time() - began_s < 60
+            assert "visible all or none" in " ".join(caught.value.__notes__).replace("\n", " ")
