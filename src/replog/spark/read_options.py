@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Self
 
 import attrs
 
-from replog.config import at_least, option
+from replog.config import FaultsError, at_least, option
 from replog.errors import ConfigError, PositionError
 from replog.protocol.model import Position
 from replog.spark.options import SparkOptions
@@ -99,6 +100,16 @@ class ReadOptions(SparkOptions):
             if low is not None and high is not None and low > high:  # type: ignore[operator] # both are of one kind
                 found.append(f"from {self.from_} lies after to {self.to}")
         return found
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> Self:
+        """From what Spark hands over. Raises `ConfigError` with all faults."""
+        try:
+            return super().parse(options)
+        except FaultsError as error:  # `from` is no name in Python
+            raise FaultsError(
+                "the options of format replog", [each.replace("from_", "from") for each in error.faults]
+            ) from error
 
     @property
     def begin(self) -> Bound:
