@@ -41,6 +41,7 @@ PUBLIC_MODULES = (
     "replog.errors",
     "replog.hookspecs",
     "replog.metrics",
+    "replog.spark",
     "replog.testing",
 )
 

@@ -1,0 +1,121 @@
+"""The function for `mapInArrow`, and its commit: a job's rows in one log, visible all at once, without a data source.
+
+Rules: those of the data source (`replog.spark.writing`). Spark's answer to `collect` has one row for each partition, that of the
+attempt that counts; whoever has it commits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from uuid import uuid4
+
+import attrs
+import pyarrow as arrow
+from pyspark.sql.types import Row, StructType
+
+from replog.errors import ConfigError
+from replog.spark.committing import Job, abort_job, check_log, commit_job
+from replog.spark.options import SparkOptions
+from replog.spark.values import ValueFormat, ValueSchema
+from replog.spark.writing import Attempt, WrittenPartition, write_partition
+
+
+def write_arrow(
+    schema: StructType,
+    metastore: str,
+    log: str,
+    *,
+    values: str = "binary",
+    txn_id: str | None = None,
+    txn_version: int = 0,
+    password_file: str | None = None,
+    config_file: str | None = None,
+    quorum: str = "3,3,2",
+) -> ArrowJob:
+    """A function for `df.mapInArrow`, whose results `commit_arrow` makes visible, all rows at once:
+
+        job = replog.spark.write_arrow(df.schema, metastore=URL, log="orders")
+        replog.spark.commit_arrow(job, df.mapInArrow(job, job.schema).collect())
+
+    `schema` is that of the rows; the other options are those of the format `replog`. One job is one write: make another one
+    for the next. Blocks while it looks at the log. Raises `ConfigError`, `SchemaMismatchError`, and what `replog.connect` raises.
+    """
+    options = SparkOptions(
+        metastore=metastore,
+        log=log,
+        values=values,
+        txn_id=txn_id,
+        txn_version=txn_version,
+        password_file=password_file,
+        config_file=config_file,
+        quorum=quorum,
+    )
+    value_schema = ValueSchema.of_rows(ValueFormat(values), schema)
+    check_log(options, value_schema)
+    return ArrowJob(options, value_schema, str(uuid4()))
+
+
+@attrs.frozen
+class ArrowJob:
+    """What `write_arrow` makes. Can be pickled, as Spark does."""
+
+    _options: SparkOptions
+    _values: ValueSchema
+    _job: str
+
+    schema = "job string, partition int, ledger_id bigint, rows bigint"  # of what it gives to Spark
+
+    def __call__(self, batches: Iterable[arrow.RecordBatch]) -> Iterator[arrow.RecordBatch]:
+        """In a task: writes these rows to a ledger of this attempt, closes it, and gives one row that says so. Nothing is visible
+        before `commit_arrow`. Raises as tasks of the format `replog` do."""
+        attempt = Attempt.current(self._options.log, self._job)
+        written = write_partition(self._options, self._values, attempt, iter(batches))
+        yield arrow.RecordBatch.from_pydict(
+            {
+                "job": arrow.array([self._job], arrow.string()),
+                "partition": arrow.array([written.partition], arrow.int32()),
+                "ledger_id": arrow.array([written.ledger_id], arrow.int64()),
+                "rows": arrow.array([written.rows], arrow.int64()),
+            }
+        )
+
+    def commit(self, written: Sequence[WrittenPartition]) -> bool:
+        """As `commit_arrow`."""
+        ledger_ids = tuple(each.ledger_id for each in written if each.ledger_id is not None)
+        txn = self._options.txn_id  # without one it is still known when it comes again: a user may call this twice
+        transaction = (f"job:{self._job}", 0) if txn is None else (f"txn:{txn}", self._options.txn_version)
+        job = Job(self._job, ledger_ids, transaction, counts_empty=txn is not None)
+        return commit_job(self._options, self._values, job)
+
+    def parse(self, results: Sequence[Row]) -> list[WrittenPartition]:
+        """What the tasks said, in the order of the partitions. Raises `ConfigError` if it is not this job's."""
+        faults = sorted({each["job"] for each in results} - {self._job})
+        partitions = [each["partition"] for each in results]
+        if faults or len(set(partitions)) < len(partitions):
+            problem = f"some are of job {faults[0]}" if faults else "a partition is there twice"
+            raise ConfigError(
+                f"these are not the results of mapInArrow with job {self._job}: {problem}; nothing was committed"
+            )
+        written = [WrittenPartition(self._job, each["partition"], each["ledger_id"], each["rows"]) for each in results]
+        return sorted(written, key=lambda each: each.partition)
+
+    def abort(self) -> list[int]:
+        """As `abort_arrow`."""
+        return abort_job(self._options, self._job)
+
+
+def commit_arrow(job: ArrowJob, results: Sequence[Row]) -> int:
+    """Makes all rows of a job visible with one change of the log, in the order of the partitions; returns how many. 0 if its
+    transaction was committed before: then nothing is changed. `results` are all rows that `mapInArrow` gave, collected.
+
+    Blocks. Raises `ConfigError` for other results, and `ReplogError` as the commit of the format `replog` does: then all rows are
+    visible or none, and calling this again is safe."""
+    written = job.parse(results)
+    return sum(each.rows for each in written) if job.commit(written) else 0
+
+
+def abort_arrow(job: ArrowJob) -> list[int]:
+    """Gives a job up whose tasks or commit failed, and deletes its ledgers; returns which. What was committed after all stays.
+
+    Not needed: what no log names is swept when it is old. Blocks. Raises `ReplogError`: then a sweep does it later."""
+    return job.abort()
