@@ -118,10 +118,11 @@ class LogStreamReader(RowReader, DataSourceStreamReader, SupportsTriggerAvailabl
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         """How far the next micro-batch goes: at least one entry if there is one, and as many as the limit allows."""
 
+        position = self._position(start)
+
         async def look(survey: Survey) -> Offset:
             head = await survey.head()
             self._check_same_log(head, start)
-            position = self._position(start)
             end = await self._reached(survey, position, head, limit)
             if self._goal is not None:
                 end = min(end, self._goal)
@@ -166,10 +167,13 @@ class LogStreamReader(RowReader, DataSourceStreamReader, SupportsTriggerAvailabl
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """What the tasks of a micro-batch read: also one of a former run, to be repeated."""
 
+        positions = self._position(start), self._position(end)
+
         async def look(survey: Survey) -> list[InputPartition]:
+            head = await survey.head()
             for offset in (start, end):
-                self._check_same_log(await survey.head(), offset)
-            extents = await survey.between(self._position(start), self._position(end))
+                self._check_same_log(head, offset)
+            extents = await survey.between(*positions)
             return partitions_of(await survey.measured(extents), self._options)
 
         return [] if start == end else self._call(look)
