@@ -13,6 +13,7 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,9 +52,15 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The one session. Its workers are this Python, and find replog and the tests; the format `replog` is found by the module
     `pyspark_replog`."""
     need(missing())
+    with spark_session(tmp_path_factory.mktemp("spark")) as session:
+        yield session
+
+
+@contextmanager
+def spark_session(place: Path) -> Iterator[SparkSession]:
+    """A session with a Java of its own, which has ended when the context is left."""
     from pyspark.sql import SparkSession
 
-    place = tmp_path_factory.mktemp("spark")
     environment = {
         "PYSPARK_PYTHON": sys.executable,  # else workers run whatever python3 is first in PATH
         "PYSPARK_DRIVER_PYTHON": sys.executable,

@@ -23,6 +23,7 @@ FIRST_ATTEMPT_KILLED = "first attempt killed"  # SIGKILL, amid its rows
 EVERY_ATTEMPT_FAILS = "every attempt fails"  # amid its rows
 COMMIT_FAILS = "commit fails"  # before anything was changed
 ANSWER_LOST = "answer lost"  # the commit is done, and raises
+DRIVER_KILLED = "driver killed"  # SIGKILL to the processes `victims`, when the commit is done and nobody knows it yet
 FAULTY_PARTITION = 1
 
 
@@ -38,6 +39,7 @@ class FaultySource(ReplogDataSource):
         rest = dict(options)
         self._fault = rest.pop("fault", "")
         self._once = rest.pop("once", "")
+        self._victims = [int(each) for each in rest.pop("victims", "").split()]
         super().__init__(rest)
 
     @classmethod
@@ -48,7 +50,7 @@ class FaultySource(ReplogDataSource):
         return FaultyJobWriter(self._parsed, schema, self._fault)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        return FaultyBatchWriter(self._parsed, schema, self._fault, self._once)
+        return FaultyBatchWriter(self._parsed, schema, self._fault, self._once, self._victims)
 
 
 def _is_faulty_task() -> bool:
@@ -95,10 +97,11 @@ class FaultyJobWriter(JobWriter):
 
 
 class FaultyBatchWriter(BatchWriter):
-    def __init__(self, options: Any, schema: StructType, fault: str, once: str) -> None:
+    def __init__(self, options: Any, schema: StructType, fault: str, once: str, victims: Sequence[int]) -> None:
         super().__init__(options, schema)
         self._fault = fault
         self._once = once
+        self._victims = victims
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         fault = self._fault if batchId == 1 and not Path(self._once).exists() else ""
@@ -107,5 +110,9 @@ class FaultyBatchWriter(BatchWriter):
         if fault == COMMIT_FAILS:
             raise InjectedError(fault)
         super().commit(messages, batchId)
+        if fault == DRIVER_KILLED:
+            for victim in self._victims:
+                os.kill(victim, signal.SIGKILL)
+            signal.pause()  # until the death of those is noticed
         if fault == ANSWER_LOST:
             raise InjectedError(fault)

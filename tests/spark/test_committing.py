@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Iterator
 
@@ -72,6 +73,21 @@ def test_an_attempt_whose_rows_fail_deletes_its_ledger(spark_bookies: Bookies, s
     with pytest.raises(ZeroDivisionError, match="of the user's"):
         write_partition(options, BINARY, Attempt(spark_log, "job", 0, 1), failing())
     assert ledgers_of(spark_bookies.metastore, spark_log) == {}
+
+
+def test_an_executor_that_reaches_no_metastore_says_so(
+    spark_bookies: Bookies, spark_log: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And on which host; with a partition without rows it has nothing to reach."""
+    monkeypatch.setenv("REPLOG_CLIENT_METASTORE_TIMEOUT_S", "0.1")
+    options = SparkOptions(metastore=f"{spark_bookies.metastore}-absent", log=spark_log)
+    assert written(options, "job", 0).ledger_id is None
+    with pytest.raises(MetastoreError) as caught:
+        written(options, "job", 5, [b"row"])
+    told = " ".join(caught.value.__notes__)
+    assert "partition 5" in told
+    assert "each executor must reach the metastore" in told
+    assert socket.gethostname() in told
 
 
 def test_what_a_zombie_writes_on_is_swept_by_the_commit(spark_bookies: Bookies, spark_log: str) -> None:

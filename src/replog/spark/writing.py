@@ -24,7 +24,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 import replog
-from replog.errors import ConfigError, ReplogError
+from replog.errors import AddTimeoutError, ConfigError, MetastoreError, NotEnoughBookiesError, ReplogError
 from replog.nursery import open_service_nursery
 from replog.spark.committing import Job, abort_job, check_log, commit_job, streamed_transaction
 from replog.spark.options import SparkOptions
@@ -166,7 +166,14 @@ def write_partition(
     if first is None:
         return WrittenPartition(attempt.job, attempt.partition, None, 0, attempt.query_id)
     rows = _Rows(ValueEncoder(values, options.log), itertools.chain([first], filled))
-    ledger_id = options.run(lambda client: _write_ledger(client, options, attempt, rows))
+    try:
+        ledger_id = options.run(lambda client: _write_ledger(client, options, attempt, rows))
+    except (MetastoreError, NotEnoughBookiesError, AddTimeoutError) as error:
+        error.add_note(
+            f"partition {attempt.partition} of a job of Spark's: each executor must reach the metastore by the URL that the "
+            "option names, and the bookies where they announce themselves"
+        )
+        raise
     return WrittenPartition(attempt.job, attempt.partition, ledger_id, rows.count, attempt.query_id)
 
 
