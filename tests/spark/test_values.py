@@ -7,6 +7,7 @@ import decimal
 import json
 import math
 import pickle
+from pathlib import Path
 from typing import Any
 
 import pyarrow as arrow
@@ -35,7 +36,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from replog.errors import ConfigError, PayloadTooLargeError, SchemaMismatchError
+import replog
+from replog.errors import ConfigError, CustomMismatchError, PayloadTooLargeError, SchemaMismatchError
 from replog.protocol.batch import ENTRY_BYTES_MAX
 from replog.protocol.model import LogMetadata, Segment
 from replog.spark.options import VALUES
@@ -361,7 +363,8 @@ def test_a_log_that_says_nothing_is_binary() -> None:
     plain = LogMetadata("log", segments=(Segment(1, 1),), next_segment_number=2)
     binary = ValueSchema.of_rows(ValueFormat.BINARY, StructType().add("value", BinaryType()))
     assert ValueSchema.of_log(plain) == binary
-    assert binary.custom() == {}
+    assert binary.custom() == {FORMAT_KEY: "binary"}
+    assert ValueSchema.of_log(held(binary)) == binary
     binary.check_appendable("log", plain)
 
 
@@ -399,6 +402,25 @@ def test_formats_are_not_mixed_but_a_log_that_holds_nothing_takes_any() -> None:
             else:
                 with pytest.raises(SchemaMismatchError, match=f"its values are {others}, and {mine} was to be"):
                     value_schema.check_appendable("log", held(other))
+
+
+@pytest.mark.parametrize(("first", "second"), [("binary", "json"), ("json", "binary"), ("arrow", "json")])
+async def test_jobs_that_begin_a_log_at_the_same_time_agree_too(first: str, second: str, tmp_path: Path) -> None:
+    """Each has looked before, and found no log; the log's record is what decides."""
+    schema = StructType().add("value", BinaryType())
+    wanted = [ValueSchema.of_rows(ValueFormat(each), schema) for each in (first, second)]
+    async with replog.embed(tmp_path) as client:
+        ledger_ids = []
+        for _ in wanted:
+            async with client.create_ledger(custom={"log": "log", "job": "job"}) as writer:
+                ledger_ids.append(writer.ledger_id)
+        await client.append_ledgers("log", ledger_ids[:1], custom=wanted[0].custom())
+        with pytest.raises(CustomMismatchError, match=FORMAT_KEY):
+            await client.append_ledgers("log", ledger_ids[1:], custom=wanted[1].custom())
+        metadata = await client.log_metadata("log")
+        assert [each.ledger_id for each in metadata.segments] == ledger_ids[:1]
+        assert ValueSchema.of_log(metadata) == wanted[0]
+        wanted[0].check_appendable("log", metadata)
 
 
 @pytest.mark.parametrize(

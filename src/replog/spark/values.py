@@ -1,7 +1,7 @@
 """How rows stand in a log's entries: as they are, as Arrow, or as JSON; and the schema, kept with the log.
 
 Rules:
-- `binary`, the default: one column of bytes, one entry for each row, nothing kept with the log. Everybody reads it.
+- `binary`, the default: one column of bytes, one entry for each row. Everybody reads it.
 - `arrow`: some rows make an entry, up to about a megabyte of them: one Arrow IPC stream, which reads without anything else:
   `pyarrow.ipc.open_stream(record.data).read_all()`.
 - `json`: a JSON object for each row (`replog.spark.json_values`).
@@ -101,7 +101,7 @@ class ValueSchema:
     def of_log(cls, metadata: LogMetadata) -> ValueSchema:
         """What stands with the log; without a word of it, it is binary. Raises `SchemaMismatchError` if it does not read."""
         custom = metadata.custom
-        if FORMAT_KEY not in custom:
+        if custom.get(FORMAT_KEY, ValueFormat.BINARY) == ValueFormat.BINARY:
             return cls(ValueFormat.BINARY, _BINARY_SCHEMA.json())
         try:
             found = cls(ValueFormat(custom[FORMAT_KEY]), custom[SCHEMA_KEY])
@@ -127,9 +127,10 @@ class ValueSchema:
         return to_arrow_schema(self.schema, timezone="UTC")
 
     def custom(self) -> dict[str, str]:
-        """What a log that is begun with it has in its metadata."""
+        """What the metadata of a log that it is appended to must say, or says from then on: so that jobs that begin a log at the
+        same time agree, too."""
         if self.format is ValueFormat.BINARY:
-            return {}
+            return {FORMAT_KEY: str(self.format)}
         return {FORMAT_KEY: str(self.format), SCHEMA_KEY: self.schema_json}
 
     def check_appendable(self, log_name: str, metadata: LogMetadata | None) -> None:
