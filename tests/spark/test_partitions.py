@@ -32,8 +32,8 @@ def client(spark_bookies: Bookies) -> Iterator[replog.blocking.Client]:
         yield client
 
 
-def written(client: replog.blocking.Client, log: str) -> list[bytes]:
-    with client.read_log(log) as reader:
+def written(client: replog.blocking.Client, log: str, password: bytes = b"") -> list[bytes]:
+    with client.read_log(log, password=password) as reader:
         return [record.data for record in reader]
 
 
@@ -101,7 +101,7 @@ def test_each_partition_of_an_rdd_goes_to_a_log_of_its_own(
 
 @pytest.mark.needs_spark
 def test_rows_of_a_dataframe_are_bytes_or_made_so(
-    spark: SparkSession, spark_bookies: Bookies, spark_log: str, client: replog.blocking.Client
+    spark: SparkSession, spark_bookies: Bookies, spark_log: str, client: replog.blocking.Client, tmp_path: Path
 ) -> None:
     frame = spark.range(0, 10, 1, 1)
     binary = foreach_partition_writer(spark_bookies.metastore, f"{spark_log}-binary-{{partition}}")
@@ -111,9 +111,11 @@ def test_rows_of_a_dataframe_are_bytes_or_made_so(
         spark_bookies.metastore,
         f"{spark_log}-json-{{partition}}",
         to_bytes=lambda row: json.dumps(row.asDict()).encode(),
+        password_file=str(tmp_path / "password"),
     )
+    (tmp_path / "password").write_text("of the file\n")
     frame.selectExpr("id", "id * 2 as twice").foreachPartition(as_json)
-    assert written(client, f"{spark_log}-json-0")[3] == b'{"id": 3, "twice": 6}'
+    assert written(client, f"{spark_log}-json-0", b"of the file")[3] == b'{"id": 3, "twice": 6}'
 
 
 def test_what_is_no_bytes_is_refused_with_a_way_out() -> None:
