@@ -12,7 +12,15 @@ import pytest
 
 import replog
 from replog import blocking
-from replog.errors import ConfigError, LogNotFoundError, MetastoreError, PositionError, TrimmedError, UnauthorizedError
+from replog.errors import (
+    ConfigError,
+    LogNotFoundError,
+    MetastoreError,
+    PositionError,
+    SchemaMismatchError,
+    TrimmedError,
+    UnauthorizedError,
+)
 from replog.protocol.quorum import Quorum
 from replog.spark.extents import Extent, Measured
 from replog.spark.reading import LogPartition
@@ -254,6 +262,22 @@ def test_fewer_columns_by_a_schema(spark: SparkSession, metastore: str, written:
     reader = spark.read.format("replog").option("metastore", metastore).option("log", written).schema("value binary")
     found = reader.load().selectExpr("cast(value as string) as text").where("text like '%77'").collect()
     assert [row.text.encode() for row in found] == [each for each in numbers(0, ALL) if each.endswith(b"77")]
+
+
+def test_rows_of_any_schema_come_back(spark: SparkSession, metastore: str, spark_log: str) -> None:
+    frame = spark.range(0, 300, 1, 3).selectExpr(
+        "id", "concat('n', id) as name", "timestamp_micros(id) as timestamp", "array(id, null) as pair"
+    )
+    options = {"metastore": metastore, "log": spark_log, "values": "arrow"}
+    frame.write.format("replog").mode("append").options(**options).save()
+    found = spark.read.format("replog").options(**options).load()
+    assert found.schema.simpleString() == frame.schema.simpleString()
+    assert found.collect() == frame.collect()
+    placed = spark.read.format("replog").options(**options).schema("_segment bigint, _entry bigint, id bigint").load()
+    assert [row.id for row in placed.orderBy("_segment", "_entry", "id").collect()] == list(range(300))
+    with pytest.raises(SchemaMismatchError, match="its values are arrow, and were to be read as json"):
+        batch_reader(metastore, spark_log, values="json")
+    assert len(values(batch_reader(metastore, spark_log))) == 3  # entries as they are, of many rows each
 
 
 def test_filters_narrow_what_is_read(spark: SparkSession, metastore: str, written: str) -> None:
