@@ -17,7 +17,7 @@ import replog
 from replog.errors import FencedError, MetastoreError
 from replog.spark.committing import Job, abort_job, append_job, commit_job, streamed_transaction
 from replog.spark.options import SparkOptions
-from replog.spark.values import ValueFormat, ValueSchema
+from replog.spark.values import FORMAT_KEY, SCHEMA_KEY, ValueFormat, ValueSchema
 from replog.spark.writing import Attempt, WrittenPartition, write_partition
 from replog.testing import Fault, FaultyMetastore
 from tests.kit import ONE, Cluster, cluster, read_log
@@ -252,3 +252,16 @@ async def test_a_commit_gives_up_in_the_end_and_says_what_is_known(autojump_cloc
                 await append_job(client, options, BINARY, Job("job", (ledger_id,), None))
             assert trio.current_time() - began_s < 60
             assert "visible all or none" in " ".join(caught.value.__notes__).replace("\n", " ")
+
+
+async def test_a_schema_that_another_spark_put_into_other_words_is_the_same() -> None:
+    options = SparkOptions(metastore="zookeeper:of-the-test", log="log")
+    values = ValueSchema.of_rows(ValueFormat.JSON, StructType([StructField("value", BinaryType())]))
+    other_words = {FORMAT_KEY: "json", SCHEMA_KEY: values.schema_json.replace(":", ": ")}
+    async with cluster(bookies=1) as made, made.client(quorum=ONE) as client:
+        ledger_ids = [await one_ledger(client) for _ in range(2)]
+        await client.append_ledgers("log", ledger_ids[:1], custom=other_words)
+        await append_job(client, options, values, Job("job", (ledger_ids[1],), None))
+        metadata = await client.log_metadata("log")
+        assert [each.ledger_id for each in metadata.segments] == ledger_ids
+        assert metadata.custom == other_words

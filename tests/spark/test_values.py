@@ -391,6 +391,15 @@ def test_whoever_appends_must_agree_column_by_column() -> None:
         ValueSchema.of_rows(ValueFormat.ARROW, reordered).check_appendable("log", log)
 
 
+def test_who_appends_says_the_same_in_the_logs_own_words() -> None:
+    """Another version of Spark may write a schema otherwise, and the log's metadata must not change."""
+    mine = ValueSchema.of_rows(ValueFormat.JSON, EVERYTHING)
+    of_another_spark = json.dumps({**json.loads(mine.schema_json), "collation": None}, indent=1)
+    log = LogMetadata("log", custom={FORMAT_KEY: "json", SCHEMA_KEY: of_another_spark}, next_segment_number=2)
+    assert mine.check_appendable("log", log).custom() == log.custom != mine.custom()
+    assert mine.check_appendable("log", None) is mine
+
+
 def test_formats_are_not_mixed_but_a_log_that_holds_nothing_takes_any() -> None:
     schema = StructType().add("value", BinaryType())
     formats = {each: ValueSchema.of_rows(each, schema) for each in ValueFormat}

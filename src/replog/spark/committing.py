@@ -73,12 +73,13 @@ def check_log(options: SparkOptions, values: ValueSchema) -> None:
     options.run(lambda client: _check_log(client, options, values))
 
 
-async def _check_log(client: replog.Client, options: SparkOptions, values: ValueSchema) -> None:
+async def _check_log(client: replog.Client, options: SparkOptions, values: ValueSchema) -> ValueSchema:
+    """The same values in the words of the log, if it has some."""
     try:
         metadata = await client.log_metadata(options.log)
     except LogNotFoundError:
-        return
-    values.check_appendable(options.log, metadata)
+        return values
+    return values.check_appendable(options.log, metadata)
 
 
 async def append_job(client: replog.Client, options: SparkOptions, values: ValueSchema, job: Job) -> bool:
@@ -106,13 +107,13 @@ async def append_job(client: replog.Client, options: SparkOptions, values: Value
 
 
 async def _try_to_append(client: replog.Client, options: SparkOptions, values: ValueSchema, job: Job) -> bool:
-    await _check_log(client, options, values)
+    agreed = await _check_log(client, options, values)
     appended = await client.append_ledgers(
         options.log,
         job.ledger_ids,
         transaction=job.transaction,
         job=job.name,
-        custom=values.custom(),
+        custom=agreed.custom(),
         password=options.password(),
     )
     return appended.is_new
@@ -130,12 +131,12 @@ async def _is_listed(client: replog.Client, options: SparkOptions, job: Job) -> 
 async def _tidy(client: replog.Client, options: SparkOptions, job: str | None) -> None:
     """Sweeps what this job left, or what is left of all that have ended. Nothing depends on it."""
     try:
-        with trio.move_on_after(_SWEEP_S):
+        with trio.fail_after(_SWEEP_S):
             await client.sweep_log(options.log, grace_s=options.sweep_grace_s, job=job)
-    except ReplogError as error:
+    except (ReplogError, trio.TooSlowError) as error:
         warnings.warn(
             f"log {options.log}: what is left of failed or repeated tasks was not swept; a later job does it, or "
-            f"replog log sweep: {error}",
+            f"replog log sweep: {error!r}",
             RuntimeWarning,
             stacklevel=2,
         )

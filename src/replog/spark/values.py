@@ -133,13 +133,14 @@ class ValueSchema:
             return {FORMAT_KEY: str(self.format)}
         return {FORMAT_KEY: str(self.format), SCHEMA_KEY: self.schema_json}
 
-    def check_appendable(self, log_name: str, metadata: LogMetadata | None) -> None:
-        """Raises `SchemaMismatchError`, with all columns that differ, if the log (None: there is none) holds something
-        else. A log that has never had a ledger holds nothing yet."""
+    def check_appendable(self, log_name: str, metadata: LogMetadata | None) -> ValueSchema:
+        """What the log (None: there is none) says of the same values, maybe in other words: who appends must repeat them.
+        Raises `SchemaMismatchError`, with all columns that differ, if it holds something else. A log that has never had a
+        ledger holds nothing yet."""
         if metadata is None or metadata.is_deleted:
-            return
+            return self
         if FORMAT_KEY not in metadata.custom and metadata.next_segment_number == 1:
-            return
+            return self
         held = ValueSchema.of_log(metadata)
         if held.format is not self.format:
             raise SchemaMismatchError(
@@ -154,6 +155,7 @@ class ValueSchema:
                 f"its rows have other columns: {'; '.join(differences)}; nothing was written. Select and cast the columns "
                 "as the log has them, or write to another log",
             )
+        return held
 
 
 def check_binary(log_name: str, metadata: LogMetadata) -> None:
