@@ -184,9 +184,10 @@ class Client:
         """Adds closed ledgers to the end of a log, in this order, all at once or none; creates the log if need be. Who writes
         to it is fenced before, as by `write_log`, unless there are no ledgers.
 
-        The ledgers must have been created with `custom={"log": name}`, and with "job" if `job` is given. A `transaction` (id,
-        number) that was committed before, or whose number is not above that id's highest, changes nothing: so whoever gives
-        one may call again after any failure. `custom` becomes part of the log's metadata, and must not contradict it.
+        The ledgers must have been created with `custom={"log": name, "job": ...}`, of this job if `job` is given. A job's name
+        is for one run of it, that hands in its ledgers once. A `transaction` (id, number) that was committed before, or whose
+        number is not above that id's highest, changes nothing: so whoever gives one may call again after any failure.
+        `custom` becomes part of the log's metadata, and must not contradict it.
 
         Raises `LedgerNotFoundError`, `LedgerRefusedError`, `JobAbandonedError`, `UnauthorizedError`, `CustomMismatchError`,
         `TooManyLedgersError`: then the log is as it was. Else as `write_log`; if it raises `MetastoreUncertainError` or is

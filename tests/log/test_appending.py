@@ -39,7 +39,7 @@ async def written(
     client: replog.Client, *entries: bytes, log: str | None = "log", password: bytes = b"", **custom: str
 ) -> int:
     """A closed ledger with these entries, made for the log."""
-    custom = custom if log is None else {"log": log, **custom}
+    custom = custom if log is None else {"log": log, "job": "j", **custom}
     async with client.create_ledger(custom=custom, password=password) as writer:
         if entries:
             await writer.extend(list(entries))
@@ -249,8 +249,12 @@ async def test_what_cannot_be_added_changes_nothing_and_deposes_nobody(autojump_
         foreign = await written(client, b"no", log="another")
         unmarked = await written(client, b"no", log=None)
         secret = await written(client, b"no", password=b"secret")
+        leaders = await written(client, b"no", job="")
         condemned = await written(client, b"no", job="j", condemned="by a sweep")
-        async with client.write_log("log") as log, client.create_ledger(custom={"log": "log"}) as unfinished:
+        async with (
+            client.write_log("log") as log,
+            client.create_ledger(custom={"log": "log", "job": "j"}) as unfinished,
+        ):
             await log.append(b"1")
             before = await client.log_metadata("log")
             refused: list[tuple[int, type[ReplogError], str]] = [
@@ -259,6 +263,7 @@ async def test_what_cannot_be_added_changes_nothing_and_deposes_nobody(autojump_
                 (unmarked, LedgerRefusedError, "does not say log='log'"),
                 (unfinished.ledger_id, LedgerRefusedError, "open, not closed"),
                 (log.ledger_id, LedgerRefusedError, "already"),
+                (leaders, LedgerRefusedError, "only what a job wrote"),
                 (secret, UnauthorizedError, "password"),
                 (condemned, JobAbandonedError, "job 'j' was given up"),
             ]

@@ -16,6 +16,7 @@ from replog.errors import (
     FencedError,
     JobAbandonedError,
     LedgerNotFoundError,
+    LedgerRefusedError,
     LogNotFoundError,
     MetastoreCorruptError,
     MetastoreError,
@@ -56,31 +57,25 @@ async def test_losers_of_a_job_that_is_committed_go_and_others_stay(autojump_clo
         assert set(others) < set(await client.ledgers())
 
 
-async def test_a_job_is_given_up_when_its_youngest_ledger_is_old(autojump_clock: trio.testing.MockClock) -> None:
-    async with cluster() as world, world.client(QUICK) as client:
-        await client.append_ledgers("log", [])
-        old = await written(client, "slow", b"no")
-        assert await client.sweep_log("log", grace_s=60) == []
-        await trio.sleep(0.05)
-        assert await client.sweep_log("log", grace_s=0.001) == [old]
-        with pytest.raises(LedgerNotFoundError):
-            await client.append_ledgers("log", [old], job="slow")
-        assert await read_log(client) == []
-
-
-async def test_the_youngest_ledger_counts(
+async def test_a_job_is_given_up_when_its_youngest_ledger_is_old(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with cluster() as world, world.client(QUICK) as client:
         now_ms = 10_000_000
         monkeypatch.setattr(client._ledgers.chance, "time_ms", lambda: now_ms)
-        first, second = [await written(client, "a"), await written(client, "b")], []
+        await client.append_ledgers("log", [])
+        old, other = await written(client, "a", b"no"), await written(client, "b", b"no")
         now_ms += 3_000_000
-        second.append(await written(client, "a"))
+        old_too = await written(client, "a", b"no")
+        assert await client.sweep_log("log", grace_s=3001) == []
         now_ms += 1_000_000
-        assert await client.sweep_log("log", grace_s=2000) == [first[1]]
+        assert await client.sweep_log("log", grace_s=2000) == [other]
         now_ms += 1_000_001
-        assert await client.sweep_log("log", grace_s=2000) == [first[0], second[0]]
+        assert await client.sweep_log("log", grace_s=2000) == [old, old_too]
+        for ledger_ids in ([old], [old_too, other]):
+            with pytest.raises(LedgerNotFoundError):
+                await client.append_ledgers("log", ledger_ids)
+        assert await read_log(client) == []
 
 
 async def test_a_job_that_is_named_is_given_up_now_and_no_other(autojump_clock: trio.testing.MockClock) -> None:
@@ -243,6 +238,52 @@ async def test_a_job_is_swept_while_it_commits(
         assert deleted == [[] if is_committed else ledger_ids]
         if exists or is_committed:
             assert await read_log(client) == [b"0"] * exists + [b"1", b"2", b"3"] * is_committed
+
+
+@pytest.mark.parametrize("drop", ["trim", "delete"])
+@pytest.mark.parametrize(
+    ("operation", "under", "after"), [each for each in MOMENTS if each[0] in ("get", "put", "delete")]
+)
+async def test_a_commit_is_repeated_while_its_ledgers_are_trimmed_away(
+    operation: str, under: str, after: bool, drop: str, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Without a transaction nothing tells that it was committed before: then it is added once more, and is there, or is not."""
+    async with cluster() as world, world.client(QUICK) as client, world.client(QUICK) as other:
+        ledger_ids = [await written(client, "a", b"%d" % number) for number in range(1, 4)]
+        await client.append_ledgers("log", ledger_ids)
+        await client.append_ledgers("log", [await written(client, "b", b"4")])
+        outcomes: list[bool] = []
+
+        async def commit() -> None:
+            try:
+                outcomes.append((await other.append_ledgers("log", ledger_ids, job="a")).is_new)
+            except (JobAbandonedError, LedgerNotFoundError, LedgerRefusedError):
+                outcomes.append(False)
+
+        when(world, operation, under, commit, after=after)
+        await (client.trim_log("log", before="4:0") if drop == "trim" else client.delete_log("log"))
+        if not outcomes:
+            await commit()
+        if drop == "trim" or outcomes == [True]:
+            found = await read_log(client)
+            assert found == [b"4"] * (drop == "trim") + [b"1", b"2", b"3"] * outcomes[0]
+        else:
+            assert await client.logs() == []
+
+
+async def test_a_leader_trims_what_jobs_handed_in_and_goes_on(autojump_clock: trio.testing.MockClock) -> None:
+    async with cluster() as world, world.client(QUICK) as client:
+        client._logs.page_segments = 2
+        for number in range(7):
+            await client.append_ledgers("log", [await written(client, f"job {number}", b"%d" % number)])
+        async with client.write_log("log") as log:
+            await log.append(b"7")
+            assert await client.trim_log("log", before="7:0") == Position(7, 0)
+            assert len(await client.ledgers()) == 2
+            await log.roll()
+            await log.append(b"8")
+            assert await client.trim_log("log", before="8:0") == Position(8, 0)
+        assert await read_log(client) == [b"7", b"8"]
 
 
 async def test_a_leader_goes_on_while_its_log_is_swept(autojump_clock: trio.testing.MockClock) -> None:

@@ -13,6 +13,7 @@ from replog.protocol.chaining import (
     LogChanged,
     LogDeleting,
     LogFailed,
+    LogMachine,
     LogRolling,
     LogTakeover,
     LogTrimming,
@@ -25,7 +26,6 @@ from replog.protocol.model import PAGE_SEGMENTS, LogMetadata
 from tests.protocol.driving import Cluster, Tell
 
 NAME = "orders"
-LogMachine = LogTakeover | LogRolling | LogTrimming | LogDeleting
 
 
 class LogActor:
@@ -37,7 +37,7 @@ class LogActor:
         self.waiting: list[Any] = []
         self.changed: LogChanged | None = None
         self.error: ReplogError | None = None
-        machine.start()
+        self.machine.start()
         self.collect()
 
     def collect(self) -> None:
@@ -134,9 +134,13 @@ class LogActor:
         named = {segment for page in cluster.log_pages.values() for segment in page if effect.first <= segment.number}
         named |= {*effect.known, *(segment for each in emptied for segment in cluster.log_pages.pop(each))}
         dropped = sorted((each for each in named if each.number < effect.end), key=lambda each: each.number)
-        for segment in dropped:
-            cluster.records.pop(segment.ledger_id, None)
-        return lambda: machine.segments_dropped(tuple(segment.ledger_id for segment in dropped))
+        ledger_ids = tuple(segment.ledger_id for segment in dropped)
+        self._delete_dropped(ledger_ids)
+        return lambda: machine.segments_dropped(ledger_ids)
+
+    def _delete_dropped(self, ledger_ids: tuple[int, ...]) -> None:
+        for ledger_id in ledger_ids:
+            self.cluster.records.pop(ledger_id, None)
 
     def _recover(self, ledger_id: int) -> Tell:
         if ledger_id not in self.cluster.records:

@@ -9,7 +9,7 @@ import trio
 
 from replog.client.ledgers import Ledgers, check_custom, check_password
 from replog.errors import ConfigError, MetastoreUncertainError, TakeoverFailedError
-from replog.log.records import LogRecords
+from replog.log.records import LogRecords, no_ledger
 from replog.metadata import ledger_key_path, log_key_path
 from replog.protocol.appending import Addition, LogAppending
 from replog.protocol.model import Position, Segment, Transaction
@@ -79,8 +79,3 @@ async def append(wanted: Addition, ledgers: Ledgers, records: LogRecords, passwo
         raise TakeoverFailedError(wanted.log_name, f"{problem}, or bookies or the metastore hang; nothing was added")
     first = Position(machine.segments[0].number, 0) if machine.segments else None
     return AppendedLedgers(machine.is_new, first, machine.segments)
-
-
-async def no_ledger() -> int:
-    """For machines that create nothing."""
-    raise AssertionError("this creates nothing")

@@ -8,8 +8,7 @@ from contextlib import asynccontextmanager
 from replog.client.ledgers import Ledgers
 from replog.errors import PositionError
 from replog.hookspecs import LogTrimmed
-from replog.log.appending import no_ledger
-from replog.log.records import LogRecords
+from replog.log.records import LogRecords, no_ledger
 from replog.metadata import list_log_names, log_key_path
 from replog.protocol.chaining import LogDeleting, LogTrimming
 from replog.protocol.model import Position

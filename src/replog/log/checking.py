@@ -70,6 +70,10 @@ def _refusal(ledger: LedgerMetadata, log_name: str, job: str) -> str | None:
         return f"its custom metadata does not say {LOG_KEY}={log_name!r}: it must be created with that, to belong to one log"
     if made_for != log_name:
         return f"it was made for log {made_for!r}"
+    if not ledger.custom.get(JOB_KEY):
+        return (
+            f"its custom metadata does not say {JOB_KEY}=...: only what a job wrote can be handed in, never a leader's"
+        )
     if job and ledger.custom.get(JOB_KEY) != job:
         return f"it was made for job {ledger.custom.get(JOB_KEY)!r}, not {job!r}"
     if ledger.state is not LedgerState.CLOSED:

@@ -19,7 +19,7 @@ from replog.errors import (
     ReplogError,
     VersionConflictError,
 )
-from replog.log.checking import AT_ONCE, check_ledgers, condemn
+from replog.log.checking import AT_ONCE, JOB_KEY, check_ledgers, condemn
 from replog.metadata import (
     decode_log,
     decode_log_page,
@@ -50,6 +50,11 @@ from replog.protocol.chaining import (
 )
 from replog.protocol.model import PAGE_SEGMENTS, LogMetadata, LogPage, Segment
 from replog.protocol.sweeping import CondemnLedgers, DeleteUnnamed, LogSweeping
+
+
+async def no_ledger() -> int:
+    """For machines that create nothing."""
+    raise AssertionError("this creates nothing")
 
 
 class LogRecords:
@@ -284,17 +289,39 @@ class LogRecords:
             page = await self.page(name, effect.end // size)
             found = () if page is None else page.segments
             known.update((each.number, each.ledger_id) for each in found if start <= each.number < effect.end)
-        for ledger_id in known.values():
-            await self._ledgers.delete(ledger_id)
+        await self._delete_dropped(name, tuple(known.values()))
         for number in emptied:
             page = await self.page(name, number)
             found = () if page is None else page.segments
-            for segment in found:  # all of them: an earlier trim may have failed to delete some
-                if segment.number not in known:
-                    await self._ledgers.delete(segment.ledger_id)
-                    known[segment.number] = segment.ledger_id
+            # All of them: an earlier trim may have failed to delete some.
+            more = {each.number: each.ledger_id for each in found if each.number not in known}
+            await self._delete_dropped(name, tuple(more.values()))
+            known.update(more)
             await self._delete_page(name, number)
         return tuple(known[segment_number] for segment_number in sorted(known) if segment_number >= effect.first)
+
+    async def _delete_dropped(self, name: str, ledger_ids: tuple[int, ...]) -> None:
+        """Deletes ledgers that the log named. Those that jobs handed in are swept: somebody who repeats a job's commit may be
+        about to add them once more. A leader's nobody ever adds again."""
+        handed_in: set[int] = set()
+
+        async def look(ledger_id: int) -> None:
+            try:
+                metadata, _ = await self._ledgers.records.get(ledger_id)
+            except LedgerNotFoundError:
+                return
+            if JOB_KEY in metadata.custom:
+                handed_in.add(ledger_id)
+
+        await for_each(look, ledger_ids, AT_ONCE)
+        for ledger_id in ledger_ids:
+            if ledger_id not in handed_in:
+                await self._ledgers.delete(ledger_id)
+        if handed_in:
+            chance = self._ledgers.chance
+            machine = LogSweeping(name, tuple(sorted(handed_in)), chance.token(), chance.time_ms())
+            machine.start()
+            await self.drive(machine, no_ledger, b"")
 
     async def _delete_page(self, name: str, page_number: int) -> None:
         key = log_page_key_path(name, page_number)

@@ -29,9 +29,8 @@ from replog.errors import (
     MetastoreUncertainError,
     VersionConflictError,
 )
-from replog.log.appending import no_ledger
 from replog.log.checking import AT_ONCE, CONDEMNED_KEY, JOB_KEY, LOG_KEY
-from replog.log.records import LogRecords
+from replog.log.records import LogRecords, no_ledger
 from replog.metadata import ledger_id_pages, log_key_path
 from replog.nursery import for_each
 from replog.protocol.sweeping import LogSweeping

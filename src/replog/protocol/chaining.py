@@ -226,6 +226,10 @@ class LogMachine:
         page_number = log.page_of(number) if in_page else None
         self._effects.append(DeleteLedger(segment.ledger_id, log.name, number, page_number))
 
+    def start(self) -> None:
+        """Begins."""
+        raise NotImplementedError
+
     def _start_over(self) -> None:
         raise NotImplementedError
 
