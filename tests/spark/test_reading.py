@@ -22,7 +22,7 @@ from replog.errors import (
     UnauthorizedError,
 )
 from replog.protocol.quorum import Quorum
-from replog.spark.extents import Extent, Measured
+from replog.spark.extents import Extent, Measured, Survey
 from replog.spark.reading import LogPartition
 from tests.servers.bookies import Bookies
 from tests.spark.logs import ask
@@ -184,6 +184,33 @@ def test_what_was_trimmed_after_planning_is_told(metastore: str, written: str) -
     assert values(reader) == numbers(PER_SEGMENT, ALL - PER_SEGMENT)
     with pytest.raises(TrimmedError, match="1:5 was trimmed away"):
         batch_reader(metastore, written, **{"from": "1:5"}).partitions()
+
+
+def test_a_trim_amid_planning_does_not_matter(metastore: str, written: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who asks for what there is gets what there is; who asks for a position is told."""
+    old = ask(metastore, lambda client: client.log_metadata(written))
+    heads: list[replog.LogMetadata] = []
+
+    class Late(Survey):
+        async def head(self) -> replog.LogMetadata:
+            return heads.pop() if heads else await super().head()
+
+    monkeypatch.setattr("replog.spark.reading.Survey", Late)
+    ask(metastore, lambda client: client.trim_log(written, before="3:0"))
+    heads += [old]
+    assert values(batch_reader(metastore, written)) == numbers(2 * PER_SEGMENT, PER_SEGMENT)
+    assert not heads
+    heads += [old]
+    with pytest.raises(TrimmedError, match="2:0 was trimmed away"):
+        batch_reader(metastore, written, **{"from": "2:0"}).partitions()
+
+
+def test_a_log_without_segments(metastore: str, spark_log: str) -> None:
+    """A job without rows may have begun it."""
+    ask(metastore, lambda client: client.append_ledgers(spark_log, [], transaction=("job", 1)))
+    assert values(batch_reader(metastore, spark_log)) == []
+    ask(metastore, lambda client: write(client, spark_log, 1, 10))
+    assert values(batch_reader(metastore, spark_log)) == numbers(0, 10)
 
 
 def test_only_the_columns_that_are_asked_for_are_made(metastore: str, written: str) -> None:

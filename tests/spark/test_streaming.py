@@ -199,6 +199,18 @@ def test_a_log_that_was_begun_anew_is_another_one(metastore: str, spark_log: str
     assert position(reader.initialOffset()) == "2:0"
 
 
+def test_a_log_without_segments(metastore: str, spark_log: str) -> None:
+    """A job without rows may have begun it."""
+    ask(metastore, lambda client: client.append_ledgers(spark_log, [], transaction=("job", 1)))
+    reader = stream_reader(metastore, spark_log)
+    start = stored(reader.initialOffset())
+    assert position(start) == "1:0"
+    for limit in (ALL, ReadMaxRows(4), ReadMaxBytes(4)):
+        assert reader.latestOffset(start, limit) == start
+    ask(metastore, lambda client: write(client, spark_log, 1, 10))
+    assert drained(reader, start, ALL)[0] == [numbers(0, 10)]
+
+
 def test_where_it_begins(metastore: str, spark_log: str) -> None:
     ask(metastore, lambda client: write(client, spark_log, 3, 10))
 

@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 
 from replog import Client
 from replog.client.entries import Batches, EntryBatch
-from replog.errors import EntryNotFoundError, LedgerNotFoundError, PositionError, SchemaMismatchError
+from replog.errors import EntryNotFoundError, LedgerNotFoundError, PositionError, SchemaMismatchError, TrimmedError
 from replog.protocol.model import LogMetadata, Position
 from replog.spark.clients import WorkerClient, worker_client
 from replog.spark.columns import Columns, check_schema, schema_of_rows
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 _RECORD_BATCH_BYTES = 2 << 20
 _CLOCK_SET_BACK_NS = 60_000_000_000
+_TRIMMED_MEANWHILE_MAX = 3
 
 
 class LogPartition(InputPartition):
@@ -167,11 +168,19 @@ class LogBatchReader(RowReader, DataSourceReader):
         return self._options.run(self._plan)
 
     async def _plan(self, client: Client) -> list[InputPartition]:
-        options = self._options
-        survey = Survey(client, options.log, options.password(), CLOSING_S)
+        survey = Survey(client, self._options.log, self._options.password(), CLOSING_S)
+        for _ in range(_TRIMMED_MEANWHILE_MAX):
+            try:
+                return await self._planned(survey)
+            except TrimmedError:
+                if self._options.begin.position is not None:
+                    raise
+        return await self._planned(survey)  # who asks for what there is, gets what there is
+
+    async def _planned(self, survey: Survey) -> list[InputPartition]:
         extents = [extent for extent in await self._extents(survey) if self._may_be_wanted(extent)]
         wanted = [pair for pair in await survey.measured(extents) if self.may_be_in_time(pair[1])]
-        return partitions_of(wanted, options)
+        return partitions_of(wanted, self._options)
 
     async def _extents(self, survey: Survey) -> list[Extent]:
         """Those with entries between where reading begins and ends."""
