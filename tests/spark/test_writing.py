@@ -147,6 +147,7 @@ def test_the_user_is_told_what_the_options_lack(spark: SparkSession) -> None:
     told = failing(numbers(spark).write.format("replog").mode("append").option("tnxId", "1"))
     for part in ("metastore: it must be given", "log: it must be given", "no such option: tnxid"):
         assert part in told
+    assert '"ErrorIfExists" mode. Please use either the "Append"' in failing(numbers(spark).write.format("replog"))
 
 
 @pytest.mark.parametrize(
