@@ -14,7 +14,7 @@ import trio.testing
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 import replog
-from replog.errors import FencedError, MetastoreError
+from replog.errors import FencedError, MetastoreError, SchemaMismatchError
 from replog.spark.committing import Job, abort_job, append_job, commit_job, streamed_transaction
 from replog.spark.options import SparkOptions
 from replog.spark.values import FORMAT_KEY, SCHEMA_KEY, ValueFormat, ValueSchema
@@ -156,6 +156,36 @@ def test_a_job_that_was_given_up_never_becomes_visible(spark_bookies: Bookies, s
         commit(options, "job", part)
     assert rows_of(spark_bookies.metastore, spark_log) == []
     assert ledgers_of(spark_bookies.metastore, spark_log) == {}
+
+
+def test_a_sweep_that_fails_fails_no_commit(
+    spark_bookies: Bookies, spark_log: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows are there: Spark would run the job again, were it told otherwise."""
+    options = options_for(spark_bookies, spark_log)
+
+    async def fail(*_arguments: object, **_named: object) -> list[int]:
+        raise MetastoreError("away")
+
+    part = written(options, "job", 0, [b"row"])
+    monkeypatch.setattr(replog.Client, "sweep_log", fail)
+    with pytest.warns(RuntimeWarning, match=rf"log {spark_log}: .* was not swept.*away"):
+        assert commit(options, "job", part)
+    assert rows_of(spark_bookies.metastore, spark_log) == [b"row"]
+
+
+def test_a_log_that_was_begun_with_other_columns_meanwhile_takes_no_row(spark_bookies: Bookies, spark_log: str) -> None:
+    """Both jobs were planned when there was no log."""
+    options = options_for(spark_bookies, spark_log)
+    json_values = ValueSchema.of_rows(ValueFormat.JSON, StructType([StructField("value", BinaryType())]))
+    part = written(options, "binary", 0, [b"row"])
+    attempt = Attempt(spark_log, "json", 0, 1)
+    other = write_partition(options, json_values, attempt, batches([b"row"]))
+    assert other.ledger_id is not None
+    commit_job(options, json_values, Job("json", (other.ledger_id,), None))
+    with pytest.raises(SchemaMismatchError, match="its values are json"):
+        commit(options, "binary", part)
+    assert listed_ids(spark_bookies.metastore, spark_log) == [other.ledger_id]
 
 
 def test_a_live_leader_is_deposed_and_leads_again_behind_the_job(spark_bookies: Bookies, spark_log: str) -> None:
