@@ -2,7 +2,8 @@
 
 import pytest
 
-from replog.cli.figures import as_count, as_duration, sparkline
+from replog.cli.figures import as_count, as_duration, parse_duration_s, sparkline
+from replog.errors import ConfigError
 
 
 @pytest.mark.parametrize(
@@ -48,6 +49,22 @@ def test_counts(value: float | None, shown: str | None) -> None:
 )
 def test_durations(seconds: float | None, shown: str | None) -> None:
     assert as_duration(seconds) == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("0", 0), ("90", 90), ("1.5 h", 5400), ("15M", 900), ("2min", 120), ("2d", 172_800), (" 3s ", 3)],
+)
+def test_durations_are_read(text: str, seconds: float) -> None:
+    assert parse_duration_s(text) == seconds
+
+
+@pytest.mark.parametrize(
+    "text", ["", "d", "-1s", "1w", "1e3", "nan", "inf", "1d2h", "\N{ARABIC-INDIC DIGIT ONE}s", "9" * 10]
+)
+def test_what_is_no_duration_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="no duration"):
+        parse_duration_s(text)
 
 
 @pytest.mark.parametrize(

@@ -268,6 +268,42 @@ def test_a_log_is_shown_trimmed_and_deleted(replog_log: Run, tmp_path: Path) -> 
     assert replog_log("delete", "log", "--yes")[0] == 1
 
 
+def test_a_log_is_swept(replog_log: Run, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with replog.embed(tmp_path / "wal") as client:
+            for job, is_handed_in in (("a", True), ("a", False), ("b", False), ("c", False)):
+                async with client.create_ledger(custom={"log": "log", "job": job}) as writer:
+                    await writer.append(job.encode())
+                if is_handed_in:
+                    await client.append_ledgers("log", [writer.ledger_id], job=job)
+
+    trio.run(main)
+    status, _, errors = replog_log("sweep", "log", "--grace", "soon")
+    assert (status, "'soon' is no duration" in errors) == (2, True)
+    assert replog_log("sweep", "log") == (0, "log log: 1 ledger deleted that it doesn't need\n", "")
+    assert len(json.loads(replog_log("sweep", "log", "--job", "b", "--json")[1])["deleted_ledgers"]) == 1
+    assert replog_log("sweep", "log") == (0, "log log: no ledgers deleted that it doesn't need\n", "")
+    found = json.loads(replog_log("sweep", "log", "--grace", "0s", "--json")[1])
+    assert (found["log"], len(found["deleted_ledgers"])) == ("log", 1)
+    assert replog_log("read", "log")[1] == "a\n"
+
+
+def test_a_log_without_segments(replog_log: Run, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with replog.embed(tmp_path / "wal") as client:
+            await client.append_ledgers("log", [], transaction=("t", 1))
+
+    trio.run(main)
+    assert replog_log("list")[1] == "log\n"
+    assert "0" in replog_log("list", "--long")[1].splitlines()[1].split()
+    assert "log log: 0 segments, 0 entries" in replog_log("show", "log")[1]
+    assert json.loads(replog_log("show", "log", "--json")[1])["segments"] == []
+    for arguments in (["read", "log"], ["tail", "log"], ["tail", "log", "-n", "3"]):
+        assert replog_log(*arguments) == (0, "", "")
+    assert replog_log("append", "log", "one")[0] == 0
+    assert replog_log("read", "log")[1] == "one\n"
+
+
 def test_all_of_a_log_is_seen_also_what_stands_in_pages(replog_log: Run, tmp_path: Path) -> None:
     lines = [b"%d" % number for number in range(1, 10)]
     make_log(tmp_path / "wal", *([line] for line in lines), page_segments=2)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+
+from replog.errors import ConfigError
 
 _HEIGHTS = "▁▂▃▄▅▆▇█"
 
@@ -37,6 +40,18 @@ def as_duration(seconds: float | None) -> str | None:
     if whole < 86_400:
         return f"{whole // 3600}h{whole % 3600 // 60:02}m"
     return f"{whole // 86_400}d"
+
+
+_UNITS_S = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
+
+
+def parse_duration_s(text: str) -> float:
+    """Reads a duration as people write it: 90s, 15m, 1.5h, 2d, or a number of seconds. Raises `ConfigError`."""
+    match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?) ?([a-z]*)", text.strip().lower(), re.ASCII)
+    unit_s = None if match is None else _UNITS_S.get(match[2] or "s")
+    if match is None or unit_s is None:
+        raise ConfigError(f"{text!r} is no duration: one is written as 90s, 15m, 12h or 2d")
+    return float(match[1]) * unit_s
 
 
 def sparkline(values: Sequence[float], width: int) -> str:

@@ -1,4 +1,4 @@
-"""`replog log list`, `show`, `trim` and `delete`."""
+"""`replog log list`, `show`, `trim`, `sweep` and `delete`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import typer
 
 from replog.api import Client
 from replog.cli.connecting import Connection, client_from, concurrently, confirm, run, takes_connection
+from replog.cli.figures import parse_duration_s
 from replog.cli.ledger.facts import LedgerFacts, facts_of, time_for_people, time_of
 from replog.cli.output import AsJSON, Listing, as_size, emit, print_json, print_json_line
 from replog.errors import LedgerNotFoundError, LogNotFoundError
@@ -176,7 +177,7 @@ def _state(found: list[tuple[Segment, LedgerFacts | None]]) -> str:
     return "open: somebody writes to it, or crashed"
 
 
-# -- trim and delete ----------------------------------------------------------------------------------------------
+# -- trim, sweep and delete ----------------------------------------------------------------------------------------------
 
 
 @takes_connection
@@ -201,6 +202,34 @@ async def _trim(connection: Connection, name: str, before: Position) -> tuple[in
         metadata = await client.log_metadata(name)
         begins_at = await client.trim_log(name, before=before)
     return max(0, begins_at.segment - metadata.first_segment_number), begins_at
+
+
+@takes_connection
+def sweep(
+    connection: Connection,
+    name: Name,
+    grace: Annotated[
+        str,
+        typer.Option(metavar="DURATION", help="Jobs whose youngest ledger is older are given up: 90s, 15m, 12h, 2d."),
+    ] = "1d",
+    job: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Give this job up now, unless the log has it; leave others alone."),
+    ] = None,
+    for_programs: AsJSON = False,
+) -> None:
+    """Delete what jobs wrote for a log and did not hand in: repeated attempts, and jobs that were killed."""
+    deleted = run(_sweep, connection, name, parse_duration_s(grace), job)
+    if for_programs:
+        print_json({"log": name, "deleted_ledgers": deleted})
+    else:
+        count = "1 ledger" if len(deleted) == 1 else f"{len(deleted) or 'no'} ledgers"
+        emit(f"log {name}: {count} deleted that it doesn't need\n")
+
+
+async def _sweep(connection: Connection, name: str, grace_s: float, job: str | None) -> list[int]:
+    async with client_from(connection) as client:
+        return await client.sweep_log(name, grace_s=grace_s, job=job)
 
 
 @takes_connection
