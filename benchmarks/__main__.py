@@ -23,6 +23,7 @@ from benchmarks.loads import MIB, Place
 from benchmarks.metastore import stores as metastores
 from benchmarks.remote.place import RemotePlaces
 from benchmarks.setting import QUICK, Comparison, NotMeasured, Round, Scale, Setting
+from benchmarks.spark import place as spark
 from benchmarks.storage import stores as storages
 
 _ATTEMPTS_PER_ROUND = 3  # at a case whose rounds are discarded when the machine is not quiet
@@ -141,7 +142,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--quick",
         action="store_true",
-        help="write little in the cases storage-... and metastore-...: to see that they work, not how well",
+        help="write little in the cases storage-..., metastore-... and spark-...: to see that they work, not how well",
     )
     parser.add_argument("--json", action="store_true", help="print all rounds as JSON")
     options = parser.parse_args(arguments)
@@ -160,11 +161,14 @@ def main(arguments: Sequence[str] | None = None, *, spare_files: int = 12, scale
     progress = Console(stderr=True)
     scale = scale or (QUICK if options.quick else Scale())
     with ExitStack() as stack:
-        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="benchmarks-", dir=options.dir)))
+        made = tempfile.TemporaryDirectory(prefix="benchmarks-", dir=options.dir.resolve())  # other processes are told
+        directory = Path(stack.enter_context(made))
         against = yardstick(options.yardstick, directory) if options.yardstick else own_floor(directory)
         one, three = (Place(directory / f"bookies-{count}", count, spare_files) for count in (1, 3))
         remote = stack.enter_context(closing(RemotePlaces(directory, spare_files)))
-        setting = Setting(directory, options.seconds, against, one, three, remote, options.memory_mib * MIB, scale)
+        driver = stack.enter_context(closing(spark.SparkDriver(directory / "spark")))
+        memory_bytes = options.memory_mib * MIB
+        setting = Setting(directory, options.seconds, against, one, three, remote, driver, memory_bytes, scale)
         if set(options.case) - ALONE:
             for place in (one, three):
                 place.directory.mkdir()
@@ -181,7 +185,7 @@ def main(arguments: Sequence[str] | None = None, *, spare_files: int = 12, scale
 def _print(results: Results, against: str) -> None:
     console = Console(width=None if sys.stdout.isatty() else _WIDTH)
     console.print(table(results, against))
-    for name, reason in {**storages.missing(), **metastores.missing()}.items():
+    for name, reason in {**storages.missing(), **metastores.missing(), **spark.missing()}.items():
         console.print(f"not there: {name}: {reason}")
     for case, reason in results.failed.items():
         console.print(f"{case} failed: {reason}")

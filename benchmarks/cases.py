@@ -12,6 +12,7 @@ from benchmarks.figures import Figures, percentiles
 from benchmarks.metastore import cases as metastore
 from benchmarks.remote import cases as remote
 from benchmarks.setting import Comparison, Round, Setting
+from benchmarks.spark import cases as spark
 from benchmarks.storage import cases as storage
 
 KIB = 1 << 10
@@ -105,12 +106,18 @@ CASES: dict[str, Callable[[Setting], Round]] = {
     **storage.CASES,
     **remote.CASES,
     **metastore.CASES,
+    **spark.CASES,
 }
-ONCE = {"memory", *storage.ONCE, *metastore.CASES}  # long, and not noisy, or in rounds of their own
+ONCE = {"memory", *storage.ONCE, *metastore.CASES, *spark.ONCE}  # long, and not noisy, or in rounds of their own
 # They have directories of their own, and need no bookies.
-ALONE = {"memory", *storage.CASES, *remote.CASES, *metastore.CASES}
+ALONE = {"memory", *storage.CASES, *remote.CASES, *metastore.CASES, *spark.CASES}
 # Cases to ask for by one name.
-GROUPS = {"storage": list(storage.CASES), "remote": list(remote.CASES), "metastore": list(metastore.CASES)}
+GROUPS = {
+    "storage": list(storage.CASES),
+    "remote": list(remote.CASES),
+    "metastore": list(metastore.CASES),
+    "spark": list(spark.CASES),
+}
 
 
 def _rate(case: str, title: str, measured: str, against: str, goal: float | None) -> Comparison:
@@ -160,4 +167,5 @@ COMPARISONS = (
     *storage.COMPARISONS,
     *remote.COMPARISONS,
     *metastore.COMPARISONS,
+    *spark.COMPARISONS,
 )

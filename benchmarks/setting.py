@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any, Protocol
 
 import attrs
 
@@ -20,7 +21,7 @@ Round = Mapping[str, Figures]  # by what was measured
 
 @attrs.frozen
 class Scale:
-    """How much the cases of the storages write, and those of the metastores create."""
+    """How much the cases of the storages and of Spark write, and those of the metastores create."""
 
     write_bytes: int = 4 * GIB  # through each storage, for its rate
     ledgers: int = 1000  # written in turn
@@ -36,6 +37,8 @@ class Scale:
     metastore_ledgers: tuple[int, ...] = (1_000, 10_000, 100_000)  # in a metastore, ascending
     metastore_segments: tuple[int, ...] = (10, 1_000, 10_000)  # of a log there, ascending
     metastore_times: int = 30  # that each thing is done there
+    spark_rows: int = 2_000_000  # of a job of Spark's
+    spark_job_rows: int = 10_000_000  # of a long one
 
 
 QUICK = Scale(
@@ -51,7 +54,20 @@ QUICK = Scale(
     quiet_s=1.0,
     metastore_ledgers=(100, 1_000),
     metastore_segments=(10, 1_000),
+    spark_rows=100_000,
+    spark_job_rows=200_000,
 )
+
+
+class SparkJobs(Protocol):
+    """Has Spark do a job, and measures it. `process_id` is that of Spark's driver, all processes of which are its children."""
+
+    @property
+    def process_id(self) -> int:
+        """Starts it, if it does not run."""
+
+    def __call__(self, job: str, **arguments: Any) -> Figures:
+        """Figures of one job. Raises `NotMeasured`."""
 
 
 class NotMeasured(Exception):
@@ -68,6 +84,7 @@ class Setting:
     one: Place
     three: Place
     remote: RemotePlaces
+    spark: SparkJobs
     memory_bytes: int
     scale: Scale = attrs.field(factory=Scale)
 

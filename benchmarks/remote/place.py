@@ -14,7 +14,7 @@ import trio
 
 import replog
 from benchmarks.figures import Meter
-from benchmarks.loads import LOG, warm_up
+from benchmarks.loads import warm_up
 from replog.config import ClientOptions
 
 BOOKIES = 3
@@ -41,25 +41,30 @@ class Kind:
 
 
 class RemotePlace:
-    """Bookie processes, and the clients of this one."""
+    """Bookie processes, and the clients of this one. `metastore` is the URL for those of others."""
 
     def __init__(self, processes: list[subprocess.Popen[str]], metastore: str, transports: tuple[str, ...]) -> None:
         self._processes = processes
-        self._metastore = metastore
+        self.metastore = metastore
         self._transports = transports
+
+    @property
+    def process_ids(self) -> list[int]:
+        """Of the bookies."""
+        return [process.pid for process in self._processes]
 
     def meter(self) -> Meter:
         """Time and CPU time from now on, the bookies' included."""
-        return Meter(*(process.pid for process in self._processes))
+        return Meter(*self.process_ids)
 
     @asynccontextmanager
     async def client(self, options: ClientOptions | None = None) -> AsyncIterator[replog.Client]:
         """A client of these bookies; at the end nothing but spare files is left of what was written."""
         chosen = attrs.evolve(options or ClientOptions(), transports=self._transports)
-        async with replog.connect(self._metastore, options=chosen) as client:
+        async with replog.connect(self.metastore, options=chosen) as client:
             yield client
-            if LOG in await client.logs():
-                await client.delete_log(LOG)
+            for name in await client.logs():
+                await client.delete_log(name)
             for ledger_id in await client.ledgers():
                 await client.delete_ledger(ledger_id)
             await trio.to_thread.run_sync(self._recycle)

@@ -1,6 +1,10 @@
 """The benchmarks run, count what they should, and judge by their goals. No figure is tested: machines differ."""
 
 import json
+import os
+import subprocess
+import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +19,9 @@ from benchmarks.figures import medians
 from benchmarks.metastore import stores as metastores
 from benchmarks.remote import cases as remote_cases
 from benchmarks.setting import KIB, MIB, NotMeasured, Round, Scale, Setting
+from benchmarks.spark import cases as spark_cases
+from benchmarks.spark import cpu
+from benchmarks.spark import place as spark_place
 from benchmarks.storage import cases as storage_cases
 from benchmarks.storage import stores as storages
 
@@ -34,7 +41,10 @@ TINY = Scale(
     metastore_ledgers=(5, 400),
     metastore_segments=(2, 250),
     metastore_times=3,
+    spark_rows=5_000,
+    spark_job_rows=5_000,
 )
+SHARED = {*remote_cases.CASES, *spark_cases.CASES}  # several of these in one run: processes are started once
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
@@ -42,7 +52,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
     return dict(json.loads(capsys.readouterr().out))
 
 
-@pytest.mark.parametrize("case", [name for name in CASES if name != "latency" and name not in remote_cases.CASES])
+@pytest.mark.parametrize("case", [name for name in CASES if name != "latency" and name not in SHARED])
 def test_each_case_runs_and_compares(case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = run(capsys, "--case", case, "--dir", str(tmp_path), "--memory-mib", "2")
     compared = {each["title"] for each in found["compared"]}
@@ -62,6 +72,68 @@ def test_the_remote_cases_run_and_compare(tmp_path: Path, capsys: pytest.Capture
     assert {each["title"] for each in found["compared"]} == titles
     assert all(each["ratio"] > 0 for each in found["compared"])
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.needs_spark
+def test_the_cases_of_spark_run_and_compare(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = run(capsys, "--case", "spark", "--dir", str(tmp_path))
+    titles = {each.title for each in spark_cases.COMPARISONS}
+    compared = {each["title"] for each in found["compared"]}
+    assert compared == (set() if spark_place.missing() else titles)
+    assert titles <= compared | set(found["skipped"])
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("case", list(spark_cases.CASES))
+def test_without_spark_nothing_is_begun(
+    case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spark_cases, "missing", lambda: {"Spark": "no java"})
+    found = run(capsys, "--case", case, "--dir", str(tmp_path))
+    assert {each.title for each in spark_cases.COMPARISONS if each.case == case} <= set(found["skipped"])
+    assert found["compared"] == []
+
+
+STAND_IN = """
+import json, sys
+print(json.dumps({"ready": True}), flush=True)
+for line in sys.stdin:
+    request = json.loads(line)
+    if request["job"] == "die":
+        sys.exit("no memory")
+    answers = {"count": {"figures": {"total_s": request.get("rows")}}, "write": {"error": "refused"}}
+    print(json.dumps(answers[request["job"]]), flush=True)
+"""
+
+
+def test_a_job_that_spark_fails_is_not_measured(tmp_path: Path) -> None:
+    """With a program instead of Spark's driver, which speaks as it does."""
+    program = tmp_path / "stand_in.py"
+    program.write_text(STAND_IN)
+    with closing(spark_place.SparkDriver(tmp_path / "spark", [sys.executable, str(program)])) as driver:
+        with pytest.raises(NotMeasured, match="write: refused"):
+            driver("write", rows=1)
+        assert driver("count", rows=10) == {"total_s": 10}
+        with pytest.raises(NotMeasured, match="die: Spark's driver has ended: no memory"):
+            driver("die")
+        assert driver("count", rows=11) == {"total_s": 11}, "one that has died is replaced"
+
+
+BUSY_S, TICK_S = 0.2, 0.03  # of user and system time, each rounded down
+
+
+def test_cpu_time_of_processes_that_ended_is_counted() -> None:
+    script = "import subprocess, sys, time\n" + f"while time.process_time() < {BUSY_S}: pass\n"
+    before_s = cpu.tree_cpu_s([os.getpid()])
+    subprocess.run([sys.executable, "-c", script], check=True)
+    assert cpu.tree_cpu_s([os.getpid()]) - before_s >= BUSY_S - TICK_S
+    with subprocess.Popen([sys.executable, "-c", f"{script}print(flush=True); input()"], stdin=-1, stdout=-1) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"\n"
+        assert cpu.tree_cpu_s([os.getpid()]) - before_s >= 2 * (BUSY_S - TICK_S)
+        assert cpu.tree_cpu_s([child.pid]) >= BUSY_S - TICK_S
+        child.communicate(b"\n")
 
 
 def test_rounds_of_a_machine_that_is_not_quiet_are_discarded(
