@@ -17,6 +17,8 @@ from replog.protocol.batch import Batch, build
 from replog.protocol.digest import Digest, DigestType
 from replog.protocol.effects import Delivered
 from replog.spark.columns import Columns, check_schema, schema_of_rows
+from replog.spark.read_options import ReadOptions
+from replog.spark.reading import LogBatchReader
 from replog.spark.values import ValueEncoder, ValueFormat, ValueSchema
 
 DIGEST = Digest(DigestType.CRC32C, 7, b"")
@@ -149,3 +151,17 @@ def test_columns_that_are_not_there() -> None:
             check_schema(wrong, values, "log")
     own = ValueSchema.of_rows(ValueFormat.JSON, schema("_entry string"))
     check_schema(schema("_entry string", "_segment long"), own, "log")  # the log's own column comes first
+
+
+def test_batches_that_are_left_out_leave_a_gap() -> None:
+    """Clocks of writers may go back: rows of other times lie between those that are wanted, and keep their positions."""
+    options = {"metastore": "zookeeper://zk1/prod", "log": "orders", "from": "2026-11-20T12:00:00Z"}
+    wanted = schema("position string", "value binary")
+    reader = LogBatchReader(ReadOptions.parse(options), wanted)
+    times = [-1, 0, 5, -7, -8, 3, -1]
+    stored = [entries(2 * place, numbered(2 * place, 2), NOON_NS + time) for place, time in enumerate(times)]
+    runs = list(reader._wanted(stored))
+    assert [[batch.first_entry_id for batch in run] for run in runs] == [[2, 4], [10]]
+    found = [row for run in runs for row in rows(Columns(wanted, None, "orders"), run)]
+    assert [row["position"] for row in found] == [f"17:{row['value'].decode()}" for row in found]
+    assert len(found) == 6
