@@ -17,6 +17,7 @@ from replog.log import catalog
 from replog.log.reader import LogReader
 from replog.log.records import LogRecords
 from replog.protocol.model import LogMetadata
+from replog.protocol.sweeping import LogSweeping
 from replog.testing.simulation.mutation import Mutant, Patch
 
 SHELL_MUTANTS = (
@@ -221,6 +222,27 @@ SHELL_MUTANTS = (
             ),
         ),
         3,
+    ),
+    Mutant(
+        "transaction-forgotten",
+        "M1",
+        "a transaction is committed again by who repeats it",
+        (Patch(LogMetadata, "has_committed", "each.number >= transaction.number", "each.number > transaction.number"),),
+        3,
+    ),
+    Mutant(
+        "sweep-without-change",
+        "L3",
+        "what the log doesn't name is deleted, though who looked at it before may be about to add it",
+        (
+            Patch(
+                LogSweeping,
+                "ledgers_condemned",
+                "self._effects.append(ReadLog(self.metadata.name))",
+                "self._change.version = 0\n        self._won()",
+            ),
+        ),
+        18,
     ),
 )
 

@@ -17,6 +17,7 @@ from replog.errors import LogNotFoundError
 from replog.metadata import ledger_key_path
 from replog.protocol.messages import Request, Response
 from replog.protocol.quorum import Quorum
+from replog.testing.simulation.shells.jobs import Jobs
 from replog.testing.simulation.shells.lockstep import Lockstep, lockstep
 from replog.testing.simulation.shells.metastore import MetastoreServer
 from replog.testing.simulation.shells.network import Network
@@ -48,6 +49,7 @@ _ENDING_MAX_S = 60.0  # for all actors to end what they do, once the storm is ov
 _SETTLING_S = 8.0  # until bookies that were full take entries again, and nobody is avoided any more
 _UNDER_WAY_S = 0.5
 _CALM_MAX_S = 60.0  # for everything to work again
+_JOBS_EVERY = 3  # of how many seeds one has jobs, beside all others
 _STEPS_NOW_MAX = 200_000  # of tasks, while no time passes
 
 
@@ -118,9 +120,10 @@ class _Run:
         copies = Copies(world, [bookie.disk for bookie in bookies], clients.quorum.ack)
         network.on_request = copies.check_published
         workload = Workload(world, clients, copies)
-        await _storm(world, weather, workload)
+        jobs = Jobs(world, lambda: workload.is_stopping) if self.seed % _JOBS_EVERY == _JOBS_EVERY - 1 else None
+        await _storm(world, weather, workload, jobs)
         if not world.violations:
-            await _judge(world, _Calm(world, clients, workload, bookies))
+            await _judge(world, _Calm(world, clients, workload, bookies, jobs))
         for bookie in bookies:
             await bookie.leave()
 
@@ -143,7 +146,7 @@ def _watch(network: Network, metastore: MetastoreServer, bookies: list[Simulated
         disk.on_drop = on_drop
 
 
-async def _storm(world: World, weather: Weather, workload: Workload) -> None:
+async def _storm(world: World, weather: Weather, workload: Workload, jobs: Jobs | None) -> None:
     """Everybody acts while the weather is bad, then comes to an end."""
     async with trio.open_nursery() as nursery:
         for role, act, count in (
@@ -159,6 +162,14 @@ async def _storm(world: World, weather: Weather, workload: Workload) -> None:
             ("brief reader", workload.read_short_lived, 1),
         ):
             for _ in range(count):
+                nursery.start_soon(workload.play, role, act)
+        if jobs is not None:
+            for role, act in (
+                ("job", jobs.commit),
+                ("job", jobs.commit),
+                ("sweeper", jobs.sweep),
+                ("jobs' leader", jobs.lead),
+            ):
                 nursery.start_soon(workload.play, role, act)
         nursery.cancel_scope.deadline = trio.current_time() + _STORM_S + _ENDING_MAX_S
         await weather.run(_STORM_S)
@@ -192,7 +203,9 @@ class _Calm:
         clients: Clients,
         workload: Workload,
         bookies: list[SimulatedBookie],
+        jobs: Jobs | None,
     ) -> None:
+        self._jobs = jobs
         self._world = world
         self._clients = clients
         self._workload = workload
@@ -206,6 +219,8 @@ class _Calm:
         async with self._clients.client("judge") as (client, _):
             await self._judge_log(client)
             await self._judge_ledgers(client)
+            if self._jobs is not None:
+                await self._jobs.judge(client)
             await self._judge_what_is_left(client)
 
     async def _judge_log(self, client: Client) -> None:
