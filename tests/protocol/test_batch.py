@@ -307,6 +307,16 @@ def test_reading_many_shapes_of_batches_keeps_no_memory() -> None:
         tracemalloc.stop()
 
 
+def test_offsets_of_large_batches_of_one_shape_are_made_once() -> None:
+    """As bulk loads write them: making ten thousand offsets takes longer than copying the entries."""
+    payloads = [b"x" * 100] * 10_000
+    made = batches._recent_even_offsets.cache_info().misses
+    for _ in range(3):
+        assert decode(batch_of(payloads).data).payloads() == payloads
+        assert bytes(decode(batch_of(payloads).data).arrow_buffers()[1]) == b"".join(payloads)
+    assert batches._recent_even_offsets.cache_info().misses <= made + 1
+
+
 # -- limits and damage ---------------------------------------------------------------------------------------------
 
 

@@ -33,7 +33,8 @@ BATCH_BYTES_MAX = 32 << 20
 BATCH_COUNT_MAX = 1 << 20
 ENTRY_ID_MAX = (1 << 63) - 1
 _REQUIRED_FLAGS = 0xFF00
-_CACHED_COUNT_MAX = 4096  # of larger batches nothing is cached: it would save little time, and keep much memory
+_CACHED_COUNT_MAX = 4096  # of larger batches little is cached: it would keep much memory
+_RECENT_COUNT_MAX = 65_536  # up to this many, the offsets of the last shapes are: bulk loads repeat one
 _DIGEST_TYPES = {int(digest_type): digest_type for digest_type in DigestType}
 
 
@@ -264,7 +265,9 @@ def _even_struct(count: int, size: int) -> struct.Struct:
 
 
 def _even_offsets(count: int, size: int) -> bytes:
-    return _small_even_offsets(count, size) if count <= _CACHED_COUNT_MAX else _pack_even_offsets(count, size)
+    if count <= _CACHED_COUNT_MAX:
+        return _small_even_offsets(count, size)
+    return _recent_even_offsets(count, size) if count <= _RECENT_COUNT_MAX else _pack_even_offsets(count, size)
 
 
 @lru_cache(maxsize=64)
@@ -274,6 +277,11 @@ def _small_even_struct(count: int, size: int) -> struct.Struct:
 
 @lru_cache(maxsize=64)
 def _small_even_offsets(count: int, size: int) -> bytes:
+    return _pack_even_offsets(count, size)
+
+
+@lru_cache(maxsize=2)
+def _recent_even_offsets(count: int, size: int) -> bytes:
     return _pack_even_offsets(count, size)
 
 
