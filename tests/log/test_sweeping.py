@@ -21,6 +21,7 @@ from replog.errors import (
     MetastoreCorruptError,
     MetastoreError,
 )
+from replog.log import sweeping
 from replog.metadata import ledger_key_path
 from replog.protocol.model import Position
 from replog.testing import Fault
@@ -317,10 +318,13 @@ async def test_a_zombie_that_writes_on_never_gets_in(autojump_clock: trio.testin
 async def test_ledgers_that_were_judged_are_not_looked_at_again_within_a_day(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """But for a few of the youngest in the log: the ledgers in doubt may be of the same job."""
+    monkeypatch.setattr(sweeping, "_NAMED_MAX", 2)
     async with cluster() as world, world.client(QUICK) as client:
         now_ms = 10_000_000
         monkeypatch.setattr(client._ledgers.chance, "time_ms", lambda: now_ms)
-        await client.append_ledgers("log", [await written(client, "a", b"%d" % number) for number in range(5)])
+        named = [await written(client, "a", b"%d" % number) for number in range(5)]
+        await client.append_ledgers("log", named)
         running = await written(client, "b")
         assert await client.sweep_log("log") == []
         looked: list[str] = []
@@ -328,12 +332,42 @@ async def test_ledgers_that_were_judged_are_not_looked_at_again_within_a_day(
         later = [await written(client, "c") for _ in range(2)]
         looked.clear()
         assert await client.sweep_log("log") == []
-        assert [key for key in looked if key.startswith("ledgers")] == list(map(ledger_key_path, [running, *later]))
+        asked = [running, *later, *named[:-3:-1]]
+        assert [key for key in looked if key.startswith("ledgers")] == list(map(ledger_key_path, asked))
         looked.clear()
         now_ms += 86_400_001
         assert await client.sweep_log("log", grace_s=1e9) == []
         assert len([key for key in looked if key.startswith("ledgers")]) == 8
         assert await client.sweep_log("log", grace_s=1.0) == [running, *later]
+
+
+async def test_a_zombie_that_begins_when_its_job_was_judged_is_swept(autojump_clock: trio.testing.MockClock) -> None:
+    """Its job has ended, though what the log has of it is not listed any more."""
+    async with cluster() as world, world.client(QUICK) as client:
+        gone, *others = [await written(client, "a", b"%d" % number) for number in range(3)]
+        await client.append_ledgers("log", [gone, *others])
+        assert await client.sweep_log("log") == []
+        running = await written(client, "b")
+        zombies = [await written(client, "a", b"no") for _ in range(2)]
+        assert await client.sweep_log("log") == zombies
+        await client.delete_ledger(gone)  # as by a trim in between
+        zombie = await written(client, "a", b"no")
+        assert await client.sweep_log("log") == [zombie]
+        await client.append_ledgers("log", [running], job="b")
+
+
+async def test_jobs_of_which_nothing_new_is_in_the_log_are_looked_for_so_far_only(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sweep after each commit may not read all that a long log has: what is older waits for the day's listing."""
+    monkeypatch.setattr(sweeping, "_NAMED_MAX", 2)
+    async with cluster() as world, world.client(QUICK) as client:
+        await client.append_ledgers("log", [await written(client, job) for job in ("old", "newer", "newest")])
+        assert await client.sweep_log("log") == []
+        zombies = {job: await written(client, job) for job in ("old", "newer", "newest")}
+        assert await client.sweep_log("log") == [zombies["newer"], zombies["newest"]]
+        await world.metastore.delete(MARK)
+        assert await client.sweep_log("log") == [zombies["old"]]
 
 
 @pytest.mark.parametrize("value", [b"", b"[]", b"7", b'{"format":2,"first_ledger_id":1,"listed_all_at_ms":1}'])

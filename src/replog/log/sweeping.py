@@ -8,7 +8,9 @@ lost a race, stay behind, and so do all of a job that was killed. What is swept:
 - of which a ledger is condemned already, by a sweep that was cut short.
 
 Ledgers without a job's name are never touched: they are leaders'. The listing remembers below which id all were judged,
-under a key of its own. It is advice: ids are not given out in the order of time, so once a day all are listed again.
+under a key of its own. It is advice: ids are not given out in the order of time, so once a day all are listed again. An
+attempt that begins when its job was judged is above the mark and the others of its job are below: so the youngest ledgers
+that the log names are asked whose they are.
 """
 
 from __future__ import annotations
@@ -38,6 +40,7 @@ from replog.protocol.sweeping import LogSweeping
 _SWEEPS_KEY = "sweeps"
 _FORMAT = 1
 _LIST_ALL_EVERY_S = 86_400.0
+_NAMED_MAX = 256  # how many that the log names are looked at for jobs that are in doubt: a sweep follows each commit
 
 
 @attrs.frozen
@@ -70,6 +73,8 @@ async def sweep(name: str, grace_s: float, job: str | None, ledgers: Ledgers, re
     unnamed = [each for each in candidates if each.ledger_id not in named]
     ended = {each.job for each in candidates if each.ledger_id in named or each.is_condemned}
     ended |= _too_old(unnamed, now_ms - 1000 * grace_s) if job is None else {job}
+    if job is None and begin > 0 and any(each.job not in ended for each in unnamed):
+        ended |= await _jobs_of(sorted((each for each in named if each < begin), reverse=True)[:_NAMED_MAX], ledgers)
     victims = tuple(each.ledger_id for each in unnamed if each.job in ended and job in (None, each.job))
     deleted: tuple[int, ...] = ()
     if victims:
@@ -98,6 +103,21 @@ def _too_old(candidates: Iterable[_Candidate], before_ms: float) -> set[str]:
     for each in candidates:
         youngest_ms[each.job] = max(youngest_ms[each.job], each.created_at_ms)
     return {job for job, created_at_ms in youngest_ms.items() if created_at_ms < before_ms}
+
+
+async def _jobs_of(ledger_ids: Iterable[int], ledgers: Ledgers) -> set[str]:
+    """The jobs that handed in these ledgers. One that was trimmed away meanwhile says nothing."""
+    jobs: set[str] = set()
+
+    async def look(ledger_id: int) -> None:
+        try:
+            metadata, _ = await ledgers.records.get(ledger_id)
+        except LedgerNotFoundError:
+            return
+        jobs.add(metadata.custom.get(JOB_KEY, ""))
+
+    await for_each(look, ledger_ids, AT_ONCE)
+    return jobs
 
 
 async def _list(name: str, begin: int, ledgers: Ledgers) -> tuple[int, list[_Candidate]]:
