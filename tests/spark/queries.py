@@ -61,12 +61,6 @@ class Query:
         """Those that Spark has noted as done."""
         return sorted(int(each.name) for each in (self.checkpoint / "commits").iterdir() if each.name.isdigit())
 
-    def forget_last_batch(self) -> None:
-        """As if the driver had died between the sink's commit and Spark's own note of it."""
-        last = str(self.committed_batches()[-1])
-        (self.checkpoint / "commits" / last).unlink()
-        (self.checkpoint / "commits" / f".{last}.crc").unlink(missing_ok=True)
-
 
 def main(metastore: str, log: str, directory: Path) -> None:
     """Never returns, if all is well."""
