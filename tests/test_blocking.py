@@ -78,6 +78,25 @@ def test_a_log_is_written_read_rolled_trimmed_and_deleted(client: replog.blockin
         client.log_metadata("log")
 
 
+def test_jobs_hand_in_ledgers_and_are_swept(client: replog.blocking.Client) -> None:
+    def written(job: str) -> int:
+        with client.create_ledger(custom={"log": "log", "job": job}) as writer:
+            writer.append(job.encode())
+        return writer.ledger_id
+
+    winner, loser, other = written("a"), written("a"), written("b")
+    added = client.append_ledgers("log", [winner], transaction=("t", 1), job="a", custom={"values": "text"})
+    assert (added.is_new, added.first) == (True, replog.Position(1, 0))
+    assert not client.append_ledgers("log", [other], transaction=("t", 1)).is_new
+    assert client.sweep_log("log") == [loser]
+    assert client.sweep_log("log", job="b", grace_s=1.0) == [other]
+    with pytest.raises(replog.LedgerNotFoundError):
+        client.append_ledgers("log", [other])
+    with client.read_log("log") as reader:
+        assert [record.data for record in reader] == [b"a"]
+    assert client.log_metadata("log").custom == {"values": "text"}
+
+
 def test_a_ledger_is_written_read_recovered_and_deleted(client: replog.blocking.Client) -> None:
     with client.create_ledger(password=b"secret", custom={"made": "here"}) as writer:
         assert writer.append(b"zero") == 0
