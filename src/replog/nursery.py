@@ -63,6 +63,7 @@ async def for_each(function: Callable[[Item], Awaitable[None]], items: Iterable[
             except ReplogError as error:
                 failures.append(error)
                 ended.set()
+                return
         working -= 1
         if not working:
             ended.set()

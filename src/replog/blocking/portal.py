@@ -1,7 +1,7 @@
 """One trio run in a thread of its own, and the ways into it from every other thread.
 
 Rules:
-- Whoever starts the thread joins it: nothing of it watched the `with` block that made it, nor, should that block never
+- Whoever starts the thread joins it: nothing of it outlives the `with` block that made it, nor, should that block never
   be left, the thread that entered it: an interpreter can always end.
 - A caller sleeps on a lock of its own, where signals still reach it; its call is a task in the trio thread. What the task
   returns or raises is returned or raised in the caller's thread, the very same object.
