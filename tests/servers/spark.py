@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 MASTER = "local[2,3]"
 _ROOT = Path(__file__).parents[2]
+PYTHONPATH = os.pathsep.join([str(_ROOT / "src"), str(_ROOT)])
 _SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -57,7 +58,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 
 @contextmanager
-def spark_session(place: Path) -> Iterator[SparkSession]:
+def spark_session(
+    place: Path, master: str = MASTER, more_settings: Mapping[str, str] | None = None
+) -> Iterator[SparkSession]:
     """A session with a Java of its own, which has ended when the context is left."""
     from pyspark.sql import SparkSession
 
@@ -65,14 +68,14 @@ def spark_session(place: Path) -> Iterator[SparkSession]:
         "PYSPARK_PYTHON": sys.executable,  # else workers run whatever python3 is first in PATH
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
-        "PYTHONPATH": os.pathsep.join([str(_ROOT / "src"), str(_ROOT)]),
+        "PYTHONPATH": PYTHONPATH,
     }
     with pytest.MonkeyPatch.context() as patch:
         for name, value in environment.items():
             patch.setenv(name, value)
-        builder = SparkSession.builder.master(MASTER).appName("replog's tests")
+        builder = SparkSession.builder.master(master).appName("replog's tests")
         settings = {"spark.local.dir": str(place / "local"), "spark.sql.warehouse.dir": str(place / "warehouse")}
-        for name, value in {**_SETTINGS, **settings}.items():
+        for name, value in {**_SETTINGS, **settings, **(more_settings or {})}.items():
             builder = builder.config(name, value)
         session = builder.getOrCreate()
         try:
