@@ -27,9 +27,7 @@ def write(setting: Setting) -> Round:
         return _NOT_THERE
     rows, few = setting.scale.spark_rows, setting.scale.spark_rows // _ROW_BY_ROW_SHARE
     place = setting.remote(Kind())
-    _job(setting, place, "count", few)  # starts the workers
-    for job in ("write", "write_partitions"):
-        _written(setting, place, job, few // _ROW_BY_ROW_SHARE, _QUORUM)
+    _warm_up(setting, place, few)
     return {
         "counted": _job(setting, place, "count", rows),
         "written": _written(setting, place, "write", rows, _QUORUM),
@@ -65,6 +63,7 @@ def long_job(setting: Setting) -> Round:
         return _NOT_THERE
     rows = setting.scale.spark_job_rows
     place = setting.remote(Kind())
+    _warm_up(setting, place, setting.scale.spark_rows)
     try:
         counted = _job(setting, place, "count", rows)
         written = _job(setting, place, "write", rows, quorum=_QUORUM, **_log(place))
@@ -73,6 +72,13 @@ def long_job(setting: Setting) -> Round:
     finally:
         trio.run(_emptied, place)
     return {"counted": counted, "written": written, "read": found}
+
+
+def _warm_up(setting: Setting, place: RemotePlace, rows: int) -> None:
+    """Starts Spark's workers, and has Java compile what such jobs take: the first ones are ten times slower."""
+    _job(setting, place, "count", rows)
+    for job in ("write", "write_partitions"):
+        _written(setting, place, job, rows // _ROW_BY_ROW_SHARE, _QUORUM)
 
 
 def _log(place: RemotePlace) -> dict[str, str]:
