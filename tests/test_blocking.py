@@ -434,6 +434,24 @@ def test_an_interrupted_program_ends_with_everything_closed(tmp_path: Path) -> N
         assert [record.data for record in reader] == [b"confirmed"]
 
 
+def test_who_is_interrupted_before_it_has_asked_for_a_block_leaves_the_client_usable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with replog.blocking.embed(tmp_path / "wal") as client:
+        with monkeypatch.context() as patch:
+
+            def interrupt(*_: object) -> None:
+                patch.undo()
+                raise KeyboardInterrupt
+
+            patch.setattr(client._portal, "_soon", interrupt)
+            with pytest.raises(KeyboardInterrupt) as raised, client.write_log("log"):
+                pass
+        assert not hasattr(raised.value, "__notes__")
+        with client.write_log("log") as log:
+            assert log.append(b"as ever") == (1, 0)
+
+
 # -- forking --------------------------------------------------------------------------------------------------------
 
 FORKING = """

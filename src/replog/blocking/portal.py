@@ -40,23 +40,30 @@ class _CancelledByCaller(Exception):
 
 
 class _Answer(Generic[Value]):
-    """What comes back of a call: waited for in one thread, given once in another."""
+    """What comes back of a call: waited for in one thread, given once in another. What is given after that is too late."""
 
-    __slots__ = ("_error", "_given", "_value", "is_started", "scope")
+    __slots__ = ("_error", "_given", "_is_given", "_value", "is_started", "scope")
 
     def __init__(self) -> None:
         self.scope = trio.CancelScope()
         self.is_started = False
         self._given = threading.Lock()
         self._given.acquire()
+        self._is_given = False
         self._error: BaseException | None = None
 
     def succeed(self, value: Value) -> None:
-        self._value = value
-        self._given.release()
+        if not self._is_given:
+            self._value = value
+            self._give()
 
     def fail(self, error: BaseException) -> None:
-        self._error = error
+        if not self._is_given:
+            self._error = error
+            self._give()
+
+    def _give(self) -> None:
+        self._is_given = True
         self._given.release()
 
     def cancel(self) -> None:
