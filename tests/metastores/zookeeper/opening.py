@@ -6,7 +6,10 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from replog.abc import Metastore
+from replog.metastores.zookeeper.metastore import ZooKeeperMetastore
+from replog.metastores.zookeeper.options import ZooKeeperOptions, parse_place
 from replog.registry import Registry
+from replog.testing import TcpProxy
 
 
 @asynccontextmanager
@@ -24,3 +27,17 @@ async def all_opened(*urls: str) -> AsyncIterator[list[Metastore]]:
     """The metastores at these URLs, each a client of its own."""
     async with AsyncExitStack() as stack:
         yield [await stack.enter_async_context(opened(url)) for url in urls]
+
+
+@asynccontextmanager
+async def connected_through(
+    proxy: TcpProxy, chroot: str, *, session_timeout_s: float
+) -> AsyncIterator[ZooKeeperMetastore]:
+    """The metastore behind the proxy, connected; it has the key "ready"."""
+    options = ZooKeeperOptions(session_timeout_s=session_timeout_s, request_timeout_s=5)
+    store = ZooKeeperMetastore(parse_place(f"{proxy.address}{chroot}"), options)
+    try:
+        await store.create("ready", b"")
+        yield store
+    finally:
+        await store.aclose()

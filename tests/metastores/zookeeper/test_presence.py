@@ -11,11 +11,10 @@ from kazoo.client import KazooClient
 from replog.abc import Metastore
 from replog.errors import KeyExistsError
 from replog.metastores.zookeeper.metastore import ZooKeeperMetastore
-from replog.metastores.zookeeper.options import ZooKeeperOptions, parse_place
-from replog.testing import TcpProxy, Weather, serve_proxy
+from replog.testing import TcpProxy, Weather
 from replog.testing.proxy import CALM
 from tests.failures.processes import until
-from tests.metastores.zookeeper.opening import opened
+from tests.metastores.zookeeper.opening import connected_through, opened
 from tests.servers.zookeeper import ZooKeeper
 
 pytestmark = pytest.mark.needs_zookeeper
@@ -24,21 +23,9 @@ DEADLINE_S = 60.0
 
 
 @pytest.fixture
-async def proxy(zookeeper: ZooKeeper) -> AsyncIterator[TcpProxy]:
-    async with serve_proxy(zookeeper.address) as proxy:
-        yield proxy
-
-
-@pytest.fixture
 async def store(proxy: TcpProxy, zookeeper_chroot: str) -> AsyncIterator[ZooKeeperMetastore]:
-    """Through the proxy, connected."""
-    options = ZooKeeperOptions(session_timeout_s=8, request_timeout_s=5)
-    store = ZooKeeperMetastore(parse_place(f"{proxy.address}{zookeeper_chroot}"), options)
-    try:
-        await store.create("ready", b"")
+    async with connected_through(proxy, zookeeper_chroot, session_timeout_s=8) as store:
         yield store
-    finally:
-        await store.aclose()
 
 
 @pytest.fixture
