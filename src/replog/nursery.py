@@ -51,9 +51,9 @@ async def open_service_nursery() -> AsyncIterator[trio.Nursery]:
 async def for_each(function: Callable[[Item], Awaitable[None]], items: Iterable[Item], at_once: int) -> None:
     """Calls the function with each item, a few at a time, in order. The first call that fails ends it: the others that are
     under way are cancelled, and its exception is raised alone."""
-    waiting, failures = iter(items), list[Exception]()
+    waiting, failures = iter(items), list[ReplogError]()
     working = at_once
-    ended = trio.Event()
+    all_done = trio.Event()
 
     async def work() -> None:
         nonlocal working
@@ -62,15 +62,15 @@ async def for_each(function: Callable[[Item], Awaitable[None]], items: Iterable[
                 await function(item)
             except ReplogError as error:
                 failures.append(error)
-                ended.set()
+                nursery.cancel_scope.cancel()
                 return
         working -= 1
         if not working:
-            ended.set()
+            all_done.set()
 
     async with open_service_nursery() as nursery:
         for _ in range(at_once):
             nursery.start_soon(work)
-        await ended.wait()
+        await all_done.wait()
     if failures:
         raise failures[0]

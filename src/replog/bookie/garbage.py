@@ -14,8 +14,9 @@ import trio
 
 from replog.abc import Metastore
 from replog.bookie.server import BookieServer
-from replog.errors import KeyNotFoundError, MetastoreError, StorageError
+from replog.errors import KeyNotFoundError
 from replog.metadata import ledger_key_path, ledger_word, ledgers_by_leaf
+from replog.nursery import for_each
 
 UNLISTED_MAX = 8  # below one key: so many are looked up instead of listed
 _LOOKUPS = 8  # at a time
@@ -26,25 +27,14 @@ async def collect_garbage(bookie: BookieServer, metastore: Metastore) -> list[in
     """One pass. Returns the ledgers that were dropped, ascending. Raises `MetastoreError` or `StorageError`: then nothing that
     exists was dropped. If cancelled, some of the garbage may be left."""
     here = await bookie.call(bookie.storage.ledger_ids)
-    candidates = iter(await _candidates(here, metastore))
     dropped: list[int] = []
-    errors: list[MetastoreError | StorageError] = []
-    async with trio.open_nursery() as nursery:
 
-        async def drop_the_absent() -> None:
-            try:
-                for ledger_id in candidates:
-                    if await _is_absent(ledger_id, metastore):
-                        await bookie.drop(ledger_id)
-                        dropped.append(ledger_id)
-            except (MetastoreError, StorageError) as error:
-                errors.append(error)
-                nursery.cancel_scope.cancel()
+    async def drop_if_absent(ledger_id: int) -> None:
+        if await _is_absent(ledger_id, metastore):
+            await bookie.drop(ledger_id)
+            dropped.append(ledger_id)
 
-        for _ in range(_LOOKUPS):
-            nursery.start_soon(drop_the_absent)
-    for error in errors:
-        raise error
+    await for_each(drop_if_absent, await _candidates(here, metastore), _LOOKUPS)
     return sorted(dropped)
 
 
