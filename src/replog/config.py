@@ -9,6 +9,7 @@ written as `64MiB`, truths as true, yes, on, 1 and their opposites, nothing as `
 
 from __future__ import annotations
 
+import os
 import re
 import tomllib
 import types
@@ -24,9 +25,6 @@ from cattrs.gen import make_dict_structure_fn, override
 
 from replog.errors import ConfigError
 from replog.protocol.batch import BATCH_BYTES_MAX, ENTRY_BYTES_MAX
-
-if typing.TYPE_CHECKING:
-    import os
 
 Options = TypeVar("Options")
 
@@ -326,6 +324,28 @@ class Checked:
         """What cannot be true together, though each option alone may be as it is."""
         return []
 
+
+# -- secrets ------------------------------------------------------------------------------------------------------
+
+_PASSWORD_BYTES_MAX = 64 << 10
+
+
+def ledger_password(path: str | os.PathLike[str] | None, option_name: str) -> bytes:
+    """What this file says, without the line's end; without a file what `REPLOG_PASSWORD` says; b"" if there is neither.
+    Raises `ConfigError`, which names the option that named the file."""
+    if path is None:
+        return os.environb.get(b"REPLOG_PASSWORD", b"")
+    try:
+        with open(path, "rb") as file:
+            found = file.read(_PASSWORD_BYTES_MAX + 1)
+    except OSError as error:
+        raise ConfigError(f"{option_name} {path}: cannot be read: {error.strerror}") from error
+    if len(found) > _PASSWORD_BYTES_MAX:
+        raise ConfigError(f"{option_name} {path}: is longer than {_PASSWORD_BYTES_MAX} bytes")
+    return found.removesuffix(b"\n").removesuffix(b"\r")
+
+
+# -- the options of client and bookie -----------------------------------------------------------------------------
 
 MIB = 1 << 20
 

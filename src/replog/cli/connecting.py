@@ -34,7 +34,7 @@ import typer
 import replog
 from replog.backends.files.directory import FORMAT_NAME as FILES_FORMAT_NAME
 from replog.cli.inspect.common import LMDB_FORMAT_NAME, format_name
-from replog.config import BackendURL, ClientOptions, load
+from replog.config import BackendURL, ClientOptions, ledger_password, load
 from replog.demo.running import InterruptedBySignal
 from replog.errors import ConfigError
 from replog.nursery import open_service_nursery
@@ -46,7 +46,6 @@ Result = TypeVar("Result")
 
 _PANEL = "Which data, and how"
 _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_PASSWORD_BYTES_MAX = 64 << 10
 _AT_ONCE = 16  # questions about ledgers
 
 
@@ -82,16 +81,7 @@ class Connection:
 
     def password(self) -> bytes:
         """What `--password-file` or `REPLOG_PASSWORD` says, without the line's end; b"" if there is neither."""
-        if self.password_file is None:
-            return os.environb.get(b"REPLOG_PASSWORD", b"")
-        try:
-            with open(self.password_file, "rb") as file:
-                found = file.read(_PASSWORD_BYTES_MAX + 1)
-        except OSError as error:
-            raise ConfigError(f"--password-file {self.password_file}: cannot be read: {error.strerror}") from error
-        if len(found) > _PASSWORD_BYTES_MAX:
-            raise ConfigError(f"--password-file {self.password_file}: is longer than {_PASSWORD_BYTES_MAX} bytes")
-        return found.removesuffix(b"\n").removesuffix(b"\r")
+        return ledger_password(self.password_file, "--password-file")
 
 
 def _connection(

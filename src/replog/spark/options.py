@@ -8,13 +8,23 @@ from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable, Mapping
-from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import attrs
 
 import replog
-from replog.config import BackendURL, Checked, ClientOptions, FaultsError, at_least, load, option, positive, structure
+from replog.config import (
+    BackendURL,
+    Checked,
+    ClientOptions,
+    FaultsError,
+    at_least,
+    ledger_password,
+    load,
+    option,
+    positive,
+    structure,
+)
 from replog.errors import ConfigError
 from replog.metadata import log_key_path
 from replog.protocol.quorum import Quorum
@@ -23,7 +33,6 @@ from replog.spark import clients
 Value = TypeVar("Value")
 
 VALUES = ("binary", "arrow", "json")
-_PASSWORD_BYTES_MAX = 64 << 10
 _TXN_ID_CHARACTERS_MAX = 200
 # What Spark itself puts among a source's or sink's options.
 _OF_SPARK = ("checkpointlocation", "queryname", "asyncprogresstracking")
@@ -128,16 +137,11 @@ class SparkOptions(Checked):
 
     def password(self) -> bytes:
         """The ledgers' password: what the file says, else `REPLOG_PASSWORD`, else none. Raises `ConfigError`."""
-        if self.password_file is None:
-            return os.environb.get(b"REPLOG_PASSWORD", b"")
-        try:
-            with Path(self.password_file).open("rb") as file:
-                found = file.read(_PASSWORD_BYTES_MAX + 1)
-        except OSError as error:
-            raise ConfigError(f"password_file {self.password_file}: cannot be read: {error.strerror}") from error
-        if len(found) > _PASSWORD_BYTES_MAX:
-            raise ConfigError(f"password_file {self.password_file}: is longer than {_PASSWORD_BYTES_MAX} bytes")
-        return found.removesuffix(b"\n").removesuffix(b"\r")
+        return ledger_password(self.password_file, "password_file")
+
+    def transaction(self) -> tuple[str, int] | None:
+        """That of what `txn_id` names; None if nothing was named."""
+        return None if self.txn_id is None else (f"txn:{self.txn_id}", self.txn_version)
 
     def client_options(self) -> ClientOptions:
         """From the configuration file's table `client`, over that the variables `REPLOG_CLIENT_...` of this machine."""
