@@ -17,7 +17,7 @@ from replog.errors import ConfigError
 from replog.spark.committing import Job, abort_job, check_log, commit_job
 from replog.spark.options import SparkOptions
 from replog.spark.values import ValueFormat, ValueSchema
-from replog.spark.writing import Attempt, WrittenPartition, write_partition
+from replog.spark.writing import Attempt, WrittenPartition, ledger_ids_of, write_partition
 
 
 def write_arrow(
@@ -81,10 +81,9 @@ class ArrowJob:
 
     def commit(self, written: Sequence[WrittenPartition]) -> bool:
         """As `commit_arrow`."""
-        ledger_ids = tuple(each.ledger_id for each in written if each.ledger_id is not None)
-        txn = self._options.txn_id  # without one it is still known when it comes again: a user may call this twice
-        transaction = (f"job:{self._job}", 0) if txn is None else (f"txn:{txn}", self._options.txn_version)
-        job = Job(self._job, ledger_ids, transaction, counts_empty=txn is not None)
+        named = self._options.transaction()
+        transaction = named or (f"job:{self._job}", 0)  # known when it comes again: a user may call this twice
+        job = Job(self._job, ledger_ids_of(written), transaction, counts_empty=named is not None)
         return commit_job(self._options, self._values, job)
 
     def parse(self, results: Sequence[Row]) -> list[WrittenPartition]:

@@ -98,11 +98,9 @@ class JobWriter(DataSourceArrowWriter):
         """On the driver: makes all rows visible. Raises `ReplogError`; then all of them are or none is, and saving again is
         safe with a `txn_id`."""
         written = _written(messages)
-        txn = self._options.txn_id
-        transaction = None if txn is None else (f"txn:{txn}", self._options.txn_version)
-        commit_job(
-            self._options, self._values, Job(self._job, _ledger_ids(written), transaction, counts_empty=txn is not None)
-        )
+        transaction = self._options.transaction()
+        job = Job(self._job, ledger_ids_of(written), transaction, counts_empty=transaction is not None)
+        commit_job(self._options, self._values, job)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """On the driver: gives the job up, unless its rows are visible after all, and deletes what it wrote."""
@@ -129,7 +127,7 @@ class BatchWriter(DataSourceStreamArrowWriter):
         if written:
             first = written[0]
             transaction = streamed_transaction(first.query_id, batchId)
-            commit_job(self._options, self._values, Job(first.job, _ledger_ids(written), transaction))
+            commit_job(self._options, self._values, Job(first.job, ledger_ids_of(written), transaction))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """On the driver: gives up this try at the batch, unless its rows are visible after all. Without a message nobody knows
@@ -146,7 +144,8 @@ def _written(messages: Sequence[WriterCommitMessage | None]) -> list[WrittenPart
     return sorted(written, key=lambda each: each.partition)
 
 
-def _ledger_ids(written: Sequence[WrittenPartition]) -> tuple[int, ...]:
+def ledger_ids_of(written: Sequence[WrittenPartition]) -> tuple[int, ...]:
+    """The ledgers that were written, in order."""
     return tuple(each.ledger_id for each in written if each.ledger_id is not None)
 
 
