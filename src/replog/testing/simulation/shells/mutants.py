@@ -154,9 +154,10 @@ SHELL_MUTANTS = (
             Patch(
                 upkeep,
                 "collect_garbage",
-                "in candidates:\n                    if await _is_absent(ledger_id, metastore):",
-                "in here:\n                    if ledger_id not in listed and ledger_id not in dropped:",
+                "if await _is_absent(ledger_id, metastore):",
+                "if ledger_id not in listed:",
             ),
+            Patch(upkeep, "collect_garbage", "await _candidates(here, metastore)", "here"),
         ),
         5,
     ),
