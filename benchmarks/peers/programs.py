@@ -1,0 +1,84 @@
+"""Where the peers' programs come from: this system if it has them, else Debian's packages, unpacked below .venv, so that no
+service is left which takes its ports.
+
+    python -m benchmarks.peers.programs     # fetches what is missing, and says what could not be had
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+ROOT = Path(sys.prefix) / "peers"  # laid out as / is
+_FETCH_S = 600.0
+
+# Debian's package of each program.
+PACKAGES: Mapping[str, str] = {
+    "etcd": "etcd-server",
+    "nats-server": "nats-server",
+    "rabbitmq-server": "rabbitmq-server",
+    "redis-server": "redis-server",
+}
+_PLACES = ("usr/bin", "usr/sbin", "usr/lib/rabbitmq/bin", "bin", "sbin")
+
+
+def find(program: str) -> Path | None:
+    """Where it is: on the path, beside this Python, or among what was unpacked."""
+    places = [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]
+    found = shutil.which(program, path=os.pathsep.join(places))
+    found = found or shutil.which(program, path=os.pathsep.join(str(ROOT / each) for each in _PLACES))
+    return Path(found) if found else None
+
+
+def missing(program: str) -> str | None:
+    """A sentence that says how to get it; None if it is there."""
+    if find(program):
+        return None
+    return f"no {program}: install Debian's {PACKAGES[program]}, or type: python -m benchmarks.peers.programs"
+
+
+def environment() -> dict[str, str]:
+    """With which unpacked programs find their libraries; those of the system come first where there are both."""
+    libraries = sorted({str(path.parent) for path in ROOT.glob("usr/lib/*-linux-gnu*/*.so*")})
+    known = os.environ.get("LD_LIBRARY_PATH")
+    return {**os.environ, "LD_LIBRARY_PATH": os.pathsep.join([*([known] if known else []), *libraries])}
+
+
+def fetch(program: str) -> str | None:
+    """Unpacks its package, and those it needs that aren't installed. Returns what went wrong."""
+    if not shutil.which("apt-get") or not shutil.which("dpkg-deb"):
+        return f"{program} has to be installed by hand: this is no Debian"
+    ROOT.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="packages-") as packages:
+        Path(packages, "partial").mkdir()
+        options = ("Debug::NoLocking=1", f"Dir::Cache::archives={packages}", "APT::Sandbox::User=root")
+        command = ["apt-get", "-qq", "-y", "--no-install-recommends", "--download-only"]
+        command += [word for option in options for word in ("-o", option)]
+        try:
+            _run([*command, "install", PACKAGES[program]])
+            for package in sorted(Path(packages).glob("*.deb")):
+                _run(["dpkg-deb", "-x", str(package), str(ROOT)])
+        except (subprocess.SubprocessError, OSError) as error:
+            words = getattr(error, "stderr", None) or str(error)
+            return f"{program}: {words.strip().splitlines()[-1]} (apt-get update may help)"
+    return None if find(program) else f"{program}: Debian's {PACKAGES[program]} has no such program"
+
+
+def _run(command: list[str]) -> None:
+    subprocess.run(command, check=True, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=_FETCH_S)
+
+
+def main() -> None:
+    """Fetches all that is missing; what can't be had is said, and is no error: its system is skipped."""
+    for program in PACKAGES:
+        if not find(program):
+            print(fetch(program) or f"{program}: {find(program)}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

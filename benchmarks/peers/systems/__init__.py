@@ -1,0 +1,1 @@
+"""One module for each system: an adapter, and what only it needs."""
