@@ -109,7 +109,7 @@ endef
 # Each stamp is newer than what it was installed from. `installed` is what a user gets, the others add tools.
 
 EXTRAS_installed :=
-EXTRAS_installed-dev := [test,lint]
+EXTRAS_installed-dev := [test,bench,lint]
 EXTRAS_installed-docs := [docs]
 PLUGINS_installed-dev := $(patsubst %/pyproject.toml,-e ./%,$(wildcard plugins/*/pyproject.toml))
 
