@@ -1,0 +1,317 @@
+"""Redis: a primary and two replicas, all three with an append-only file that is synced before anything is answered; a stream
+is the log, and WAIT the confirmation.
+
+What WAIT says is that replicas have acknowledged the offset, and Redis' own documentation promises no more. It is more here:
+with `appendfsync always` an event loop first writes and syncs its append-only file, then sends what it has to answer
+(`beforeSleep`), on a replica its acknowledgement too. The primary likewise syncs before it sends entries to its replicas.
+
+WAIT holds up what comes behind it on its connection. So entries go out in groups, each with its WAIT, over one or more
+connections (`connections_for`), as the fastest clients do.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
+from pathlib import Path
+
+from benchmarks.figures import Figures, Meter, clock
+from benchmarks.peers import programs
+from benchmarks.peers.following import follow
+from benchmarks.peers.pump import Conversation, cpu_figures, pump
+from benchmarks.peers.system import Load, NotMeasured, Promise, System
+from benchmarks.peers.systems.redis_protocol import ANSWER_S, PAGE_BYTES, STREAM, Appends, Client, Pages, encode
+from tests.servers.processes import HOST, Server, free_port
+
+STARTING_S = 60.0
+TAKEOVER_S = 60.0
+DOWN_AFTER_MS = 1000
+CONNECTIONS_MAX = 50
+READ_BYTES = 16 << 10
+REWRITTEN_FROM_BYTES = 256 << 20  # of an append-only file, between loads
+
+_SETTINGS = (
+    *("--appendonly", "yes"),
+    *("--appendfsync", "always"),
+    *("--no-appendfsync-on-rewrite", "no"),
+    *("--auto-aof-rewrite-percentage", "0"),  # a load is not to be disturbed; we rewrite between loads
+    *("--save", ""),
+    *("--repl-diskless-sync-delay", "0"),  # else a replica waits for 5 s to be joined by others
+    *("--repl-backlog-size", "256mb"),
+    *("--client-output-buffer-limit", "replica 2gb 2gb 0"),
+    *("--bind", HOST),
+    *("--daemonize", "no"),
+    *("--loglevel", "notice"),
+)
+
+
+def connections_for(load: Load) -> int:
+    """Over how many connections a load is spread: each has in flight what an event loop reads of it at most, 16 KiB, so that
+    one sync is for all. Measured with 1 to 100, this was within a tenth of the best for each load."""
+    return max(1, min(CONNECTIONS_MAX, load.in_flight, load.in_flight * load.entry_bytes // READ_BYTES))
+
+
+class Redis:
+    """Three servers that run."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._ports = [free_port() for _ in range(3)]
+        self._primary = 0
+        self._servers = [self._server(number) for number in range(3)]
+
+    def _server(self, number: int) -> Server:
+        place = self._directory / f"redis-{number}"
+        place.mkdir()
+        program = programs.find("redis-server")
+        command = [str(program), "--port", str(self._ports[number]), "--dir", str(place), *_SETTINGS]
+        return Server(f"redis-{number}", command, place, programs.environment())
+
+    def start(self) -> None:
+        """All three, until an entry can be confirmed."""
+        for server in self._servers:
+            server.launch()
+        self._replicate()
+
+    def stop(self) -> None:
+        """Kills them. Idempotent."""
+        for server in self._servers:
+            server.kill()
+
+    @property
+    def process_ids(self) -> Sequence[int]:
+        """Of the three servers."""
+        return [server.pid for server in self._servers]
+
+    def append(self, load: Load) -> Figures:
+        """XADDs in groups, each with a WAIT; the stream of an earlier load is deleted before."""
+        if load.entries_per_call > 1:
+            raise NotMeasured("XADD adds one entry; a group in flight is Redis' form for many")
+        self._forget()
+        payload = os.urandom(load.entry_bytes)
+        with ExitStack() as clients:
+            talks: list[tuple[socket.socket, Conversation]] = [
+                (clients.enter_context(self._client()).stream, Appends(payload)) for _ in range(connections_for(load))
+            ]
+            return pump(talks, load, lambda: Meter(*self.process_ids))
+
+    def scan(self, entry_bytes: int, entries: int) -> Figures:
+        """XRANGE on the primary, a page after the other."""
+        self._forget()
+        self._fill(entry_bytes, entries)
+        pages, at_once = Pages(entry_bytes), max(1, PAGE_BYTES // entry_bytes)
+        count, start = 0, b"-"
+        with self._client() as client:
+            meter = Meter(*self.process_ids)
+            while count < entries:
+                client.stream.sendall(encode("XRANGE", STREAM, start, "+", "COUNT", str(at_once)))
+                page, last = pages.read(client.stream)
+                if not page:
+                    break
+                count, start = count + len(page), b"(" + last
+            found = meter.figures(count)
+        if count != entries:
+            raise NotMeasured(f"read {count} of {entries} entries")
+        return cpu_figures(found)
+
+    def tail(self, entry_bytes: int, entries: int) -> Figures:
+        """XREAD BLOCK on the primary, which hands an entry to readers before it is confirmed: the fastest that there is."""
+        self._forget()
+        payload = os.urandom(entry_bytes)
+        last = "0-0"
+        with self._client() as writer, self._client() as reader:
+
+            def receive() -> int:
+                nonlocal last
+                answer = reader.ask("XREAD", "BLOCK", str(int(ANSWER_S * 500)), "STREAMS", STREAM, last)
+                if not isinstance(answer, list):
+                    raise NotMeasured("XREAD found no entry in time")
+                (found,) = answer
+                assert isinstance(found, list)
+                records = found[1]
+                assert isinstance(records, list)
+                newest = records[-1]
+                assert isinstance(newest, list)
+                assert isinstance(newest[0], bytes)
+                last = newest[0].decode()
+                return len(records)
+
+            return follow(entries, lambda: writer.append(payload), receive)
+
+    def take_over(self, entry_bytes: int) -> Figures:
+        """With three sentinels, which are there for this alone."""
+        payload = os.urandom(entry_bytes)
+        with ExitStack() as sentinels, self._client() as client:
+            self._watch(sentinels)
+            for _ in range(100):
+                client.append(payload)
+            confirmed = client.ask("XLEN", STREAM)
+            killed = clock()
+            self._servers[self._primary].kill()
+            others = [number for number in range(3) if number != self._primary]
+            self._primary = self._confirming(others, payload)
+            took_s = clock() - killed
+        self._servers[next(number for number in range(3) if not self._servers[number].is_running)].launch()
+        self._replicate()
+        with self._client() as client:
+            held = client.ask("XLEN", STREAM)
+        assert isinstance(held, int)
+        assert isinstance(confirmed, int)
+        if held < confirmed:
+            raise NotMeasured(f"of {confirmed} entries that were confirmed, {confirmed - held} are lost")
+        return {"takeover_s": took_s}
+
+    def restart(self) -> Figures:
+        """The primary replays its append-only file, and its replicas are sent all anew."""
+        self.stop()
+        held_bytes = sum(path.stat().st_size for path in self._directory.rglob("*") if path.is_file())
+        began = clock()
+        self.start()
+        with self._client() as client:
+            client.append(bytes(100))
+        return {"restart_s": clock() - began, "held_bytes": float(held_bytes)}
+
+    def _client(self, number: int | None = None) -> Client:
+        return Client(self._ports[self._primary if number is None else number])
+
+    def _replicate(self) -> None:
+        """Until the servers answer, and both replicas have all that the primary has."""
+        for number, server in enumerate(self._servers):
+            server.wait_until(partial(self._answers, number), "it answers", STARTING_S)
+            if number != self._primary:
+                with self._client(number) as client:
+                    client.ask("REPLICAOF", HOST, str(self._ports[self._primary]))
+        is_whole = re.compile(r"^slave\d+:.*state=online", re.MULTILINE)
+        with self._client() as client:
+            self._servers[self._primary].wait_until(
+                lambda: len(is_whole.findall(client.text("INFO", "replication"))) == 2, "two replicas", STARTING_S
+            )
+
+    def _answers(self, number: int) -> bool:
+        try:
+            with self._client(number) as client:
+                return client.ask("PING") == b"PONG"
+        except (OSError, NotMeasured):  # not there, or it says that it loads
+            return False
+
+    def _forget(self) -> None:
+        """The stream, and what append-only files still tell of earlier ones."""
+        with self._client() as client:
+            client.ask("DEL", STREAM)
+            client.ask("WAIT", "2", str(int(ANSWER_S * 1000)))
+        for number, server in enumerate(self._servers):
+            with self._client(number) as client:
+                if _persistence(client, "aof_current_size") > REWRITTEN_FROM_BYTES:
+                    client.ask("BGREWRITEAOF")
+                    is_done = partial(_is_rewritten, client)
+                    server.wait_until(is_done, "its append-only file is rewritten", STARTING_S)
+
+    def _fill(self, entry_bytes: int, entries: int) -> None:
+        group = max(1, min(entries, PAGE_BYTES // entry_bytes))
+        talk = Appends(os.urandom(entry_bytes))
+        with self._client() as client:
+            for first in range(0, entries, group):
+                missing = min(group, entries - first)
+                client.stream.sendall(talk.requests(missing))
+                while missing:
+                    missing -= talk.receive(client.stream.recv(PAGE_BYTES))[0]
+
+    def _watch(self, sentinels: ExitStack) -> None:
+        """Starts three sentinels, until each knows both replicas and both others."""
+        ports = [free_port() for _ in range(3)]
+        started: list[Server] = []
+        for number, port in enumerate(ports):
+            place = self._directory / f"sentinel-{number}-{port}"
+            place.mkdir()
+            settings = place / "sentinel.conf"
+            settings.write_text(
+                f"port {port}\nbind {HOST}\ndir {place}\n"
+                f"sentinel monitor main {HOST} {self._ports[self._primary]} 2\n"
+                f"sentinel down-after-milliseconds main {DOWN_AFTER_MS}\nsentinel failover-timeout main 10000\n"
+            )
+            command = [str(programs.find("redis-server")), str(settings), "--sentinel"]
+            server = Server(f"sentinel-{number}", command, place, programs.environment())
+            server.launch()
+            sentinels.callback(server.kill)
+            started.append(server)
+        for port, server in zip(ports, started, strict=True):
+            server.wait_until(partial(_watches, port), "it knows all others", STARTING_S)
+
+    def _confirming(self, numbers: Sequence[int], payload: bytes) -> int:
+        """Which of these is the first to confirm an entry."""
+        deadline = clock() + TAKEOVER_S
+        while clock() < deadline:
+            for number in numbers:
+                with suppress(OSError, NotMeasured), self._client(number) as client:
+                    if "role:master" in client.text("INFO", "replication"):
+                        client.append(payload)
+                        return number
+        raise NotMeasured(f"no server became the primary within {TAKEOVER_S:.0f} s")
+
+
+def _is_rewritten(client: Client) -> bool:
+    return not _persistence(client, "aof_rewrite_in_progress") and not _persistence(client, "aof_rewrite_scheduled")
+
+
+def _persistence(client: Client, name: str) -> int:
+    found = re.search(rf"^{name}:(\d+)", client.text("INFO", "persistence"), re.MULTILINE)
+    if found is None:
+        raise NotMeasured(f"INFO tells nothing of {name}")
+    return int(found[1])
+
+
+def _watches(port: int) -> bool:
+    try:
+        with Client(port) as client:
+            said = client.text("INFO", "sentinel")
+    except OSError:
+        return False
+    return "status=ok" in said and "slaves=2,sentinels=3" in said
+
+
+class _System:
+    name = "redis"
+    title = "Redis stream"
+    is_replicated = True
+    promise = Promise(
+        copies=3,
+        confirmed_by=2,
+        is_synced=True,
+        words=(
+            "XADD, then WAIT 1 behind each group: the primary and one of two replicas have the entry in their append-only "
+            "files, synced (`appendfsync always` on all three; a replica acknowledges after its sync). The primary syncs "
+            "before it sends. Who takes over is found by Sentinel, without a quorum of writes: an old primary that was "
+            "only cut off goes on taking entries, which WAIT does not confirm."
+        ),
+    )
+
+    def missing(self) -> str | None:
+        return programs.missing("redis-server")
+
+    def version(self) -> str:
+        program = programs.find("redis-server")
+        said = subprocess.run(
+            [str(program), "--version"], env=programs.environment(), capture_output=True, text=True, check=True
+        )
+        found = re.search(r"v=(\S+)", said.stdout)
+        return found[1] if found else said.stdout.strip()
+
+    @contextmanager
+    def running(self, directory: Path) -> Iterator[Redis]:
+        redis = Redis(directory)
+        try:
+            try:
+                redis.start()
+            except AssertionError as error:  # a server's log is within
+                raise NotMeasured(str(error)) from error
+            yield redis
+        finally:
+            redis.stop()
+
+
+SYSTEM: System = _System()
