@@ -1,5 +1,5 @@
 # One verb per thing to do; `make help` lists them. Nothing here needs a terminal or standard input.
-#   ARGS='...'   passed on to the command of test, demo, crash and bench
+#   ARGS='...'   passed on to the command of test, demo, crash, bench and check-speed
 #   SEEDS=n      how many seeds `make sim` runs of the protocol's machines
 #   SHELL_SEEDS=n  and of client, log and bookie
 #   PYTHON=...   the interpreter to build .venv from (3.11 or newer; found by itself otherwise)
@@ -10,7 +10,7 @@ SHELL := /bin/sh
 .SILENT:
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: venv demo test check fmt sim crash bench docs changelog clean help servers
+.PHONY: venv demo test check check-speed fmt sim crash bench docs changelog clean help servers
 
 ARGS ?=
 SEEDS ?= 1000
@@ -23,7 +23,7 @@ TYPED = $(wildcard src tests examples benchmarks plugins/*/src plugins/*/*.py)
 PYTEST = PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -q
 
 help: ## list the verbs
-	sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile | expand -t 18
+	sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
 
 venv: $(VENV)/installed-dev ## make .venv with everything needed to work on replog
 
@@ -54,6 +54,9 @@ crash: $(VENV)/installed-dev servers ## kill real processes and check what they 
 
 bench: $(VENV)/installed-dev ## measure everything, or what is asked for (ARGS='--case push')
 	PYTHONPATH="$(CURDIR)$${PYTHONPATH:+:$$PYTHONPATH}" $(BIN)/python -m benchmarks $(or $(ARGS),--case all)
+
+check-speed: $(VENV)/installed-dev ## compare what the hot paths execute with committed lines (ARGS=--move moves these)
+	PYTHONPATH="$(CURDIR)$${PYTHONPATH:+:$$PYTHONPATH}" $(BIN)/python -m benchmarks.speed $(ARGS)
 
 docs: $(VENV)/installed-docs ## build the documentation; a warning is an error
 	$(BIN)/python -m sphinx -q -n -W --keep-going docs docs/_build/html
