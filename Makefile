@@ -10,7 +10,7 @@ SHELL := /bin/sh
 .SILENT:
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: venv demo test check check-speed fmt sim crash bench docs changelog clean help servers
+.PHONY: venv demo test check check-speed fmt sim crash bench bench-peers peers docs changelog clean help servers
 
 ARGS ?=
 SEEDS ?= 1000
@@ -57,6 +57,12 @@ bench: $(VENV)/installed-dev ## measure everything, or what is asked for (ARGS='
 
 check-speed: $(VENV)/installed-dev ## compare what the hot paths execute with committed lines (ARGS=--move moves these)
 	PYTHONPATH="$(CURDIR)$${PYTHONPATH:+:$$PYTHONPATH}" $(BIN)/python -m benchmarks.speed $(ARGS)
+
+bench-peers: $(VENV)/installed-dev ## measure replog beside what people would use instead (ARGS='--system etcd')
+	PYTHONPATH="$(CURDIR)$${PYTHONPATH:+:$$PYTHONPATH}" $(BIN)/python -m benchmarks.peers $(ARGS)
+
+peers: $(VENV)/installed-dev servers ## get the programs of what replog is measured beside
+	$(BIN)/python -m benchmarks.peers.programs
 
 docs: $(VENV)/installed-docs ## build the documentation; a warning is an error
 	$(BIN)/python -m sphinx -q -n -W --keep-going docs docs/_build/html
