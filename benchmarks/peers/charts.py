@@ -3,6 +3,7 @@ results make the same files, byte for byte."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -12,13 +13,14 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FuncFormatter, NullLocator
 
-from benchmarks.peers.markdown import cpu, grouped, micros, seconds
-from benchmarks.peers.plan import REFERENCE, Task, size
+from benchmarks.figures import Figures
+from benchmarks.peers.markdown import cpu, grouped, micros, ratio, seconds
+from benchmarks.peers.plan import REFERENCE, SIZES_BYTES, Task, size
 from benchmarks.peers.results import Candidate, Results
 
-_OURS, _THEIRS = "#0072B2", "#B8B8B8"  # the colours of Okabe and Ito, which differ for every eye
+_OURS, _THEIRS, _DARK = "#0072B2", "#B8B8B8", "#707070"  # the colours of Okabe and Ito, which differ for every eye
 _LINES = ("#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999933", "#882255")
 _MARKERS = "osD^vP*X"
 _INK, _PALE = "#222222", "#E4E4E4"
@@ -45,18 +47,35 @@ _STYLE: Mapping[str, object] = {
 }
 _DOTS_PER_INCH = 130
 _WIDTH = 9.0  # inches
-_NOT_SYNCED = "hatched, *: not on the disk when it is confirmed"
+_TITLE: Mapping[str, object] = {"x": 0.01, "ha": "left", "fontsize": 12, "fontweight": "bold"}
+
+
+Tell = Callable[[float], str]
 
 
 @attrs.frozen
 class Bar:
-    """One system in a bar chart."""
+    """One system in a panel of bars."""
 
     candidate: Candidate
     value: float
     told: str
     more: float = 0.0  # on top of it, in a lighter colour
-    mark: float | None = None  # a tick beyond it
+
+    @property
+    def end(self) -> float:
+        """Where it ends."""
+        return self.value + self.more
+
+
+@attrs.frozen
+class Panel:
+    """Bars below each other, the best one first."""
+
+    title: str
+    bars: Sequence[Bar]
+    tick: Tell  # what stands at the axis
+    is_smaller_better: bool = False
 
 
 def draw(results: Results, directory: Path) -> list[str]:
@@ -75,12 +94,11 @@ def draw(results: Results, directory: Path) -> list[str]:
 
 def _throughput(results: Results) -> Figure | None:
     """1000 in flight: a panel for each size."""
-    panels = []
-    for entry_bytes in (100, 1024, 64 * 1024):
-        bars = _rates(results, Task("append", entry_bytes, 1_000), is_replicated=True)
-        panels += [(f"{size(entry_bytes)} each", bars)] if bars else []
-    title = "Entries confirmed per second, three nodes, 1 000 in flight"
-    return _bars(title, panels, results, is_sorted=True) if panels else None
+    panels = [
+        Panel(f"{size(each)} each", _rates(results, Task("append", each, 1_000), is_replicated=True), grouped)
+        for each in SIZES_BYTES
+    ]
+    return _bars("Entries confirmed per second, 1 000 in flight (and their share of replog's)", panels, results)
 
 
 def _alone(results: Results) -> Figure | None:
@@ -88,9 +106,8 @@ def _alone(results: Results) -> Figure | None:
     panels = []
     for calls in (1, 100, 1_000):
         bars = _rates(results, Task("append", 1024, 1, calls), is_replicated=False)
-        panels += [("one per call" if calls == 1 else f"{grouped(calls)} per call", bars)] if bars else []
-    title = "One node as a write-ahead log: entries of 1 KiB per second, each call synced"
-    return _bars(title, panels, results, is_sorted=True) if panels else None
+        panels.append(Panel("one per call" if calls == 1 else f"{grouped(calls)} per call", bars, grouped))
+    return _bars("One node: entries of 1 KiB per second, each call synced (and share of replog's)", panels, results)
 
 
 def _rates(results: Results, task: Task, *, is_replicated: bool) -> list[Bar]:
@@ -98,44 +115,31 @@ def _rates(results: Results, task: Task, *, is_replicated: bool) -> list[Bar]:
     found = []
     for each in results.measured(is_replicated=is_replicated):
         if rate := results.figures(each.name, task).get("entries_per_s"):
-            share = f"  (1/{ours / rate:.2g})" if ours and ours > rate * 1.05 else ""
+            share = f"  ({_share(rate / ours)})" if ours and each.name not in REFERENCE.values() else ""
             found.append(Bar(each, rate, f"{grouped(rate)}{share}"))
     return found
 
 
-def _latency(results: Results) -> Figure | None:
-    """One in flight: p50 as a bar, p99 as a tick."""
-    panels = []
-    for entry_bytes in (100, 1024):
-        bars = []
-        for each in results.measured(is_replicated=True):
-            if figures := results.figures(each.name, Task("append", entry_bytes, 1)):
-                told = f"{micros(figures['p50_us'])}, p99 {micros(figures['p99_us'])}"
-                bars.append(Bar(each, figures["p50_us"], told, mark=figures["p99_us"]))
-        panels += [(f"{size(entry_bytes)} each", bars)] if bars else []
-    if not panels:
-        return None
-    title = "One entry in flight, three nodes: from sending until it is confirmed, p50 (bar) and p99 (tick)"
-    return _bars(title, panels, results, is_sorted=True, is_smaller_better=True, line=results.raw_p50_us())
+def _share(value: float) -> str:
+    return f"1/{ratio(1 / value)}" if value < 1 else f"{ratio(value)} times"
 
 
 def _cpu(results: Results) -> Figure | None:
     """1000 in flight: the client's and the servers' on top of each other."""
     panels = []
-    for entry_bytes in (100, 1024):
+    for entry_bytes in SIZES_BYTES[:2]:
         bars = []
         for each in results.measured(is_replicated=True):
             if figures := results.figures(each.name, Task("append", entry_bytes, 1_000)):
                 client, server = figures["client_cpu_us"], figures["server_cpu_us"]
                 bars.append(Bar(each, server, f"{cpu(server)} + {cpu(client)}", more=client))
-        panels += [(f"{size(entry_bytes)} each", bars)] if bars else []
-    title = "CPU time for an entry, 1 000 in flight: all three servers (dark) + client (light)"
-    return _bars(title, panels, results, is_sorted=True, is_smaller_better=True) if panels else None
+        panels.append(Panel(f"{size(entry_bytes)} each", bars, cpu, is_smaller_better=True))
+    return _bars("CPU time for an entry, 1 000 in flight: all servers (dark) + client (light)", panels, results)
 
 
 def _other(results: Results) -> Figure | None:
     """Reading, following, taking over, restarting: a panel each."""
-    kinds: list[tuple[str, str, str, Callable[[float], str]]] = [
+    kinds: list[tuple[str, str, str, Tell]] = [
         ("scan", "entries_per_s", "entries of {} read per second", grouped),
         ("tail", "p50_us", "append until a follower has it, {}, p50", micros),
         ("take-over", "takeover_s", "leader killed until an entry is confirmed", seconds),
@@ -144,93 +148,124 @@ def _other(results: Results) -> Figure | None:
     panels = []
     for case, figure, words, tell in kinds:
         for task in results.tasks(case)[-1:]:  # of scans the larger entries
-            values = [
-                (each, value)
-                for each in results.measured(is_replicated=True)
-                if (value := results.figures(each.name, task).get(figure)) is not None
-            ]
-            bars = [Bar(each, value, tell(value)) for each, value in values]
-            panels += [(words.format(size(task.entry_bytes)), bars)] if bars else []
-    return _bars("Reading, taking over, restarting: three nodes", panels, results) if panels else None
+            values = ((each, results.figures(each.name, task)) for each in results.measured(is_replicated=True))
+            bars = [Bar(each, found[figure], tell(found[figure])) for each, found in values if found]
+            panels.append(Panel(words.format(size(task.entry_bytes)), bars, tell, is_smaller_better=case != "scan"))
+    return _bars("Reading, following, taking over, restarting", panels, results)
 
 
-def _bars(
-    title: str,
-    panels: Sequence[tuple[str, Sequence[Bar]]],
-    results: Results,
-    *,
-    is_sorted: bool = False,
-    is_smaller_better: bool = False,
-    line: float | None = None,
-) -> Figure:
-    """Panels below each other, with an axis from zero each: bars are only honest so."""
-    heights = [len(bars) + 1.6 for _, bars in panels]
-    figure = Figure(figsize=(_WIDTH, 0.27 * sum(heights) + 0.9), layout="constrained")
-    figure.suptitle(title, x=0.01, ha="left", fontsize=13, fontweight="bold")
-    all_axes = figure.subplots(len(panels), 1, squeeze=False, height_ratios=heights)[:, 0]
-    for axes, (words, bars) in zip(all_axes, panels, strict=True):
-        ordered = sorted(bars, key=lambda bar: bar.value + bar.more, reverse=not is_smaller_better)
-        _panel(axes, words, ordered if is_sorted else bars, line)
-    _foot(figure, results, [bar.candidate for _, bars in panels for bar in bars])
+def _bars(title: str, panels: Sequence[Panel], results: Results) -> Figure | None:
+    """Panels below each other, with an axis from zero each: bars are only honest so. None if there is not one bar."""
+    panels = [each for each in panels if each.bars]
+    if not panels:
+        return None
+    figure, all_axes = _stacked(title, [len(each.bars) for each in panels])
+    for axes, panel in zip(all_axes, panels, strict=True):
+        bars = sorted(panel.bars, key=lambda bar: bar.end, reverse=not panel.is_smaller_better)
+        for place, bar in enumerate(bars):
+            colour = _OURS if bar.candidate.name in REFERENCE.values() else _THEIRS
+            hatch = "" if bar.candidate.promise.is_synced else _HATCH
+            axes.barh(place, bar.value, color=colour, hatch=hatch, height=0.72)
+            axes.barh(place, bar.more, left=bar.value, color=colour, alpha=0.45, hatch=hatch, height=0.72)
+            _tell(axes, bar.told, bar.end, place)
+        axes.set_xlim(0, max(bar.end for bar in bars) * 1.3)  # room for what is told at the end of the longest
+        _rows(axes, panel.title, [bar.candidate for bar in bars])
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _, panel=panel: panel.tick(value) if value else "0"))
+    _foot(figure, results, [bar.candidate for panel in panels for bar in panel.bars], "Hatched")
     return figure
 
 
-def _panel(axes: Axes, words: str, bars: Sequence[Bar], line: float | None) -> None:
-    for place, bar in enumerate(bars):
-        colour = _OURS if bar.candidate.name in REFERENCE.values() else _THEIRS
-        hatch = "" if bar.candidate.promise.is_synced else _HATCH
-        axes.barh(place, bar.value, color=colour, hatch=hatch, height=0.72)
-        axes.barh(place, bar.more, left=bar.value, color=colour, alpha=0.45, hatch=hatch, height=0.72)
-        if bar.mark is not None:
-            axes.plot([bar.mark, bar.mark], [place - 0.36, place + 0.36], color=_INK, linewidth=1.5)
-            axes.plot([bar.value, bar.mark], [place, place], color=_INK, linewidth=0.8)
-        end = max(bar.value + bar.more, bar.mark or 0.0)
-        axes.annotate(bar.told, (end, place), (5, 0), textcoords="offset points", va="center", fontsize=9)
-    longest = max(max(bar.value + bar.more, bar.mark or 0.0) for bar in bars)
-    axes.set_xlim(0, longest * 1.3)  # room for what is told at the end of the longest
-    axes.set_ylim(len(bars) - 0.4, -0.6)
-    axes.set_yticks(range(len(bars)), [_name(bar.candidate) for bar in bars])
-    for label, bar in zip(axes.get_yticklabels(), bars, strict=True):
-        label.set_fontweight("bold" if bar.candidate.name in REFERENCE.values() else "normal")
+def _latency(results: Results) -> Figure | None:
+    """One in flight: p50, p99 and p99.9, beside the disk alone. By factors, for they reach over three orders of magnitude."""
+    panels = {}
+    for entry_bytes in SIZES_BYTES[:2]:
+        task = Task("append", entry_bytes, 1)
+        found = [(each, results.figures(each.name, task)) for each in results.measured(is_replicated=True)]
+        panels[entry_bytes] = sorted((each for each in found if each[1]), key=lambda each: each[1]["p50_us"])
+    panels = {entry_bytes: rows for entry_bytes, rows in panels.items() if rows}
+    if not panels:
+        return None
+    title = "One entry in flight: until it is confirmed. p50 (dot), p99, p99.9 (ticks); logarithmic"
+    figure, all_axes = _stacked(title, [len(rows) for rows in panels.values()])
+    raw_us = results.raw_p50_us()
+    for axes, (entry_bytes, rows) in zip(all_axes, panels.items(), strict=True):
+        for place, (candidate, figures) in enumerate(rows):
+            _latency_row(axes, place, candidate, figures)
+        least_us = min(raw_us or math.inf, *(figures["p50_us"] for _, figures in rows))
+        axes.set_xscale("log")
+        axes.set_xlim(least_us * 0.7, max(figures["p999_us"] for _, figures in rows) * 3)
+        _rows(axes, f"{size(entry_bytes)} each", [each for each, _ in rows])
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: micros(value)))
+        if raw_us is not None:
+            axes.axvline(raw_us, color=_RAW, linewidth=1.2, linestyle="--")
+            words = f"fdatasync of 4 KiB alone: {micros(raw_us)}"
+            axes.annotate(
+                words, (raw_us, 1), (4, 4), ("data", "axes fraction"), "offset points", color=_RAW, fontsize=8
+            )
+    _foot(figure, results, [each for rows in panels.values() for each, _ in rows], "Hollow")
+    return figure
+
+
+def _latency_row(axes: Axes, place: int, candidate: Candidate, figures: Figures) -> None:
+    p50_us, p99_us, p999_us = (figures[name] for name in ("p50_us", "p99_us", "p999_us"))
+    colour = _OURS if candidate.name in REFERENCE.values() else _DARK
+    face = colour if candidate.promise.is_synced else "white"
+    axes.plot([p50_us, p99_us], [place, place], color=colour, linewidth=4, alpha=0.45, solid_capstyle="butt")
+    axes.plot([p99_us, p999_us], [place, place], color=colour, linewidth=1.2, alpha=0.6)
+    axes.plot([p99_us, p999_us], [place, place], color=colour, marker="|", markersize=10, linestyle="")
+    axes.plot([p50_us], [place], color=colour, marker="o", markersize=8, markerfacecolor=face)
+    _tell(axes, f"{micros(p50_us)}, p99 {micros(p99_us)}", p999_us, place)
+
+
+def _stacked(title: str, rows: Sequence[int]) -> tuple[Figure, Sequence[Axes]]:
+    """A figure of panels below each other, each as high as its rows want it."""
+    heights = [each + 1.6 for each in rows]
+    figure = Figure(figsize=(_WIDTH, 0.27 * sum(heights) + 0.9), layout="constrained")
+    figure.suptitle(title, **_TITLE)
+    return figure, list(figure.subplots(len(rows), 1, squeeze=False, height_ratios=heights)[:, 0])
+
+
+def _tell(axes: Axes, words: str, end: float, place: int) -> None:
+    axes.annotate(words, (end, place), (6, 0), textcoords="offset points", va="center", fontsize=9)
+
+
+def _rows(axes: Axes, title: str, candidates: Sequence[Candidate]) -> None:
+    """A row for each, the first one above."""
+    axes.set_title(title)
+    axes.set_ylim(len(candidates) - 0.4, -0.6)
+    axes.set_yticks(range(len(candidates)), [_name(each) for each in candidates])
+    for label, each in zip(axes.get_yticklabels(), candidates, strict=True):
+        label.set_fontweight("bold" if each.name in REFERENCE.values() else "normal")
     axes.tick_params(axis="y", length=0)
     axes.tick_params(axis="x", labelsize=8)
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}".replace(",", " ")))
-    if longest < 10:
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.grid(axis="x")
-    axes.set_title(words)
-    if line is not None:
-        axes.axvline(line, color=_RAW, linewidth=1.2, linestyle="--", label=f"fdatasync of 4 KiB alone: {micros(line)}")
-        axes.legend(loc="lower right", fontsize=8, frameon=False)
 
 
 def _in_flight(results: Results) -> Figure | None:
     """Curves, a panel for each size. Both axes grow by factors: the systems differ by a hundred times."""
-    sizes = [each for each in (100, 1024, 64 * 1024) if _curves(results, each)]
+    sizes = [each for each in SIZES_BYTES if _curves(results, each)]
     if not sizes:
         return None
     figure = Figure(figsize=(_WIDTH, 4.6), layout="constrained")
-    figure.suptitle("Entries confirmed per second over entries in flight (logarithmic)", x=0.01, ha="left", fontsize=13)
+    figure.suptitle("Entries confirmed per second over entries in flight; logarithmic", **_TITLE)
     candidates = results.measured(is_replicated=True)
-    looks = _looks(candidates)
+    looks, handles = _looks(candidates), {}
     all_axes = figure.subplots(1, len(sizes), squeeze=False, sharey=True)[0]
-    handles = {}
     for axes, entry_bytes in zip(all_axes, sizes, strict=True):
-        for name, points in _curves(results, entry_bytes).items():
+        curves = _curves(results, entry_bytes)
+        for name, points in curves.items():
             (handles[name],) = axes.loglog(*zip(*points, strict=True), **looks[name])
         axes.set_title(f"{size(entry_bytes)} each")
         axes.set_xlabel("entries in flight")
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}".replace(",", " ")))
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}".replace(",", " ")))
+        asked = sorted({in_flight for points in curves.values() for in_flight, _ in points})
+        axes.set_xticks(asked, [grouped(each) for each in asked], fontsize=8)
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: grouped(value)))
         axes.grid()
     shown = [each for each in candidates if each.name in handles]
-    figure.legend(
-        [handles[each.name] for each in shown],
-        [_name(each) for each in shown],
-        loc="outside right center",
-        frameon=False,
-    )
-    _foot(figure, results, shown)
+    names = [_name(each) for each in shown]
+    figure.legend([handles[each.name] for each in shown], names, loc="outside right center", frameon=False)
+    _foot(figure, results, shown, "Dotted")
     return figure
 
 
@@ -259,11 +294,11 @@ def _looks(candidates: Sequence[Candidate]) -> dict[str, dict[str, object]]:
     return found
 
 
-def _foot(figure: Figure, results: Results, shown: Sequence[Candidate]) -> None:
-    """Where it was measured, and what the marks mean."""
-    words = f"{results.machine.processors} processors for everything, loopback, medians of {results.rounds} rounds."
+def _foot(figure: Figure, results: Results, shown: Sequence[Candidate], mark: str) -> None:
+    """Where it was measured, and what the mark means."""
+    words = f"{results.machine.processors} processors for clients and servers, loopback, medians of {results.rounds} rounds."
     if not all(each.promise.is_synced for each in shown):
-        words += f" {_NOT_SYNCED.capitalize()}."
+        words += f" {mark}, *: not on the disk when it is confirmed."
     figure.supxlabel(words, x=0.01, ha="left", fontsize=8, color="#555555")
 
 

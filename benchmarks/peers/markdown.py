@@ -49,19 +49,19 @@ def page(results: Results, charts: Mapping[str, str]) -> str:
 
 
 def _about(results: Results) -> str:
-    machine, raw_us = results.machine, results.raw_p50_us()
+    machine, limits, raw_us = results.machine, results.limits, results.raw_p50_us()
     lines = [
-        f"- {machine.processor}, {machine.processors} processors, {size(machine.memory_bytes)} of memory, {machine.kernel}, "
+        f"{machine.processor}, {machine.processors} processors, {size(machine.memory_bytes)} of memory, {machine.kernel}, "
         f"{machine.file_system} on {machine.disk}, {machine.python}; replog {machine.replog}; {_list(results.dates)}.",
-        f"- Medians of {_count(results.rounds, 'round')}; {results.seconds:g} s for each load of appends. The systems took turns, "
-        "one running at a time.",
-        f"- {_count(results.count('good'), 'measurement')} of use. {results.count('not quiet')} were thrown away, as fdatasync of 4 KiB "
-        f"alone took more than {results.limits.raw_p50_us:g} µs right before or after, or as other processes used more than "
-        f"{results.limits.foreign_cpus:g} processors.",
+        f"Medians of {_count(results.rounds, 'round')}; {results.seconds:g} s for each load of appends. The systems took "
+        "turns, one running at a time.",
+        f"{_count(results.count('good'), 'measurement')} of use. {results.count('not quiet')} were thrown away: fdatasync of "
+        f"4 KiB alone took more than {limits.raw_p50_us:g} µs right before or after, or other processes used more than "
+        f"{limits.foreign_cpus:g} processors.",
     ]
-    lines += [f"- fdatasync of 4 KiB alone: {micros(raw_us)}, in the middle."] if raw_us else []
-    lines += ["- **The run was interrupted**: what is missing was not measured."] if results.is_interrupted else []
-    return "\n".join(lines)
+    lines += [f"fdatasync of 4 KiB alone, beside them: {micros(raw_us)}."] if raw_us else []
+    lines += ["**The run was interrupted**: what is missing was not measured."] if results.is_interrupted else []
+    return "\n".join(f"- {each}" for each in lines)
 
 
 def _goals(results: Results) -> list[str]:
