@@ -1,5 +1,6 @@
 # One verb per thing to do; `make help` lists them. Nothing here needs a terminal or standard input.
-#   ARGS='...'   passed on to the command of test, demo, crash, bench and check-speed
+#   ARGS='...'   passed on to the command of test, demo, crash, bench, check-speed and profile
+#   CASE=name    what make profile profiles
 #   SEEDS=n      how many seeds `make sim` runs of the protocol's machines
 #   SHELL_SEEDS=n  and of client, log and bookie
 #   PYTHON=...   the interpreter to build .venv from (3.11 or newer; found by itself otherwise)
@@ -10,9 +11,10 @@ SHELL := /bin/sh
 .SILENT:
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: venv demo test check check-speed fmt sim crash bench bench-peers peers docs changelog clean help servers
+.PHONY: venv demo test check check-speed profile fmt sim crash bench bench-peers peers docs changelog clean help servers
 
 ARGS ?=
+CASE ?= push
 SEEDS ?= 1000
 SHELL_SEEDS ?= 20
 PYTHON ?=
@@ -63,6 +65,9 @@ bench-peers: $(VENV)/installed-dev ## measure replog beside what people would us
 
 peers: $(VENV)/installed-dev servers ## get the programs of what replog is measured beside
 	$(BIN)/python -m benchmarks.peers.programs
+
+profile: $(VENV)/installed-dev ## draw a flame graph of a case of bench, or of peers: (CASE=push, CASE=peers:append)
+	PYTHONPATH="$(CURDIR)$${PYTHONPATH:+:$$PYTHONPATH}" $(BIN)/python -m benchmarks.profiling $(CASE) $(ARGS)
 
 docs: $(VENV)/installed-docs ## build the documentation; a warning is an error
 	$(BIN)/python -m sphinx -q -n -W --keep-going docs docs/_build/html
