@@ -24,7 +24,7 @@ WRITTEN = "written"
 CONFIRMED = "confirmed after s:"
 _DIFFERENT_BYTES = 4 * MIB  # of random entries, of which a load is made
 _HISTORY_BYTES = 64 * MIB  # written by who is killed
-_HISTORY_CALL_ENTRIES, _HISTORY_ENTRY_BYTES = 100, 1024
+_HISTORY_CALL_ENTRIES, HISTORY_ENTRY_BYTES = 100, 1024
 
 
 class Store(Protocol):
@@ -169,10 +169,15 @@ def _child(program: Sequence[str], what: str, directory: Path) -> Server:
     return child
 
 
+def history() -> list[list[bytes]]:
+    """What who is killed has appended before, by calls."""
+    entries = different(HISTORY_ENTRY_BYTES, _HISTORY_CALL_ENTRIES)
+    return [entries] * (_HISTORY_BYTES // HISTORY_ENTRY_BYTES // len(entries))
+
+
 def write_until_killed(append: Callable[[list[bytes]], None]) -> None:
     """Says when the history is there, and goes on."""
-    entries = different(_HISTORY_ENTRY_BYTES, _HISTORY_CALL_ENTRIES)
-    for _ in range(_HISTORY_BYTES // _HISTORY_ENTRY_BYTES // len(entries)):
+    for entries in history():
         append(entries)
     print(WRITTEN, flush=True)
     while True:
@@ -184,7 +189,7 @@ def _main(module: Module, what: str, directory: Path) -> None:
     store = module.open_store(directory)
     if what == "write":
         write_until_killed(store.append)
-    store.append(different(_HISTORY_ENTRY_BYTES, 1))
+    store.append(different(HISTORY_ENTRY_BYTES, 1))
     print(CONFIRMED, clock() - started_s, flush=True)
     sys.stdin.read()  # until our parent has read it, and ends us
 
