@@ -65,24 +65,24 @@ class Foreign:
     """What processes that aren't ours did since this was made. Ours are this one and all that come from it, dead ones too."""
 
     def __init__(self) -> None:
-        self._started = clock(), _machine_s(), _ours_s()
+        self._started = clock(), machine_s(), ours_s()
 
     def cpus(self) -> float:
         """As a number of processors that were busy for them."""
-        started, machine_s, ours_s = self._started
-        elapsed_s = clock() - started
-        others_s = (_machine_s() - machine_s) - (_ours_s() - ours_s)
-        return max(0.0, others_s / elapsed_s)
+        started, machine_before_s, ours_before_s = self._started
+        others_s = (machine_s() - machine_before_s) - (ours_s() - ours_before_s)
+        return max(0.0, others_s / (clock() - started))
 
 
-def _machine_s() -> float:
+def machine_s() -> float:
     """Of all processors since the start: of programs, of the kernel for them, and what the host kept for others. Without
     interrupts, as those of the loopback are ours."""
     user, nice, system, _idle, _iowait, _irq, _softirq, steal = _numbers(Path("/proc/stat").read_text(), 1, 8)
     return (user + nice + system + steal) / _TICKS_PER_S
 
 
-def _ours_s() -> float:
+def ours_s() -> float:
+    """Of this process and all that come from it, since they began."""
     processes = dict(_processes())
     return sum(processes[each].ticks for each in descendants(os.getpid(), processes)) / _TICKS_PER_S
 

@@ -1,0 +1,50 @@
+"""Charts are drawn of what there is, the same ones of the same results."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.peers.charts import draw
+from benchmarks.peers.plan import Task
+from benchmarks.peers.results import Results
+from tests.benchmarks.peers.fakes import append_figures, candidate, empty_results, good
+
+
+@pytest.fixture
+def results() -> Results:
+    found = empty_results()
+    found.candidates = [
+        candidate("replog"),
+        candidate("nats", is_synced=False),
+        candidate("replog-local", is_replicated=False),
+    ]
+    for in_flight in (1, 1_000):
+        load = Task("append", 1024, in_flight)
+        found.measurements += [good(name, 0, load, **append_figures(100.0 * in_flight)) for name in ("replog", "nats")]
+    found.measurements += [
+        good("replog-local", 0, Task("append", 1024, 1), **append_figures(50.0)),
+        good("nats", 0, Task("restart"), restart_s=1.0, held_bytes=1.0),
+    ]
+    return found
+
+
+def test_a_chart_is_a_picture_and_a_drawing_and_the_same_each_time(results: Results, tmp_path: Path) -> None:
+    """Otherwise each publishing would change all of them."""
+    names = draw(results, tmp_path / "one")
+    draw(results, tmp_path / "two")
+
+    assert names == ["throughput", "in-flight", "latency", "cpu", "other", "alone"]
+    found = {path.name: path.read_bytes() for path in (tmp_path / "one").iterdir()}
+    assert set(found) == {f"peers-{name}.{kind}" for name in names for kind in ("png", "svg")}
+    for name, data in found.items():
+        assert data.startswith(b"\x89PNG" if name.endswith("png") else b"<?xml")
+        assert data == (tmp_path / "two" / name).read_bytes(), name
+
+
+def test_what_was_not_measured_is_not_drawn(results: Results, tmp_path: Path) -> None:
+    results.measurements = [each for each in results.measurements if each.task.case == "restart"]
+
+    assert draw(results, tmp_path) == ["other"]
+    assert draw(empty_results(), tmp_path) == []
