@@ -1,5 +1,5 @@
 """Where the peers' programs come from: this system if it has them, else Debian's packages, unpacked below .venv, so that no
-service is left which takes its ports.
+service is left which takes its ports. What is written in Java comes from Maven (`pom.xml` in a directory of its name).
 
     python -m benchmarks.peers.programs     # fetches what is missing, and says what could not be had
 """
@@ -24,6 +24,7 @@ PACKAGES: Mapping[str, str] = {
     "rabbitmq-server": "rabbitmq-server",
     "redis-server": "redis-server",
 }
+JARS = ("bookkeeper",)
 _PLACES = ("usr/bin", "usr/sbin", "usr/lib/rabbitmq/bin", "bin", "sbin")
 
 
@@ -69,6 +70,28 @@ def fetch(program: str) -> str | None:
     return None if find(program) else f"{program}: Debian's {PACKAGES[program]} has no such program"
 
 
+def jars(name: str) -> Path:
+    """Where what is written in Java has its jars: with none there if it was not fetched."""
+    return ROOT / name / "lib"
+
+
+def fetch_jars(name: str) -> str | None:
+    """Has Maven copy what `pom.xml` names, and what that needs. Returns what went wrong."""
+    if not shutil.which("mvn"):
+        return f"{name} comes from Maven (Debian: maven), which is not here"
+    pom = Path(__file__).parent / name / "pom.xml"
+    with tempfile.TemporaryDirectory(prefix="jars-") as copied:
+        command = ["mvn", "-B", "-q", "-f", str(pom), "dependency:copy-dependencies", "-DincludeScope=runtime"]
+        try:
+            _run([*command, f"-DoutputDirectory={copied}"])
+        except (subprocess.SubprocessError, OSError) as error:
+            words = (getattr(error, "stdout", None) or str(error)).strip().splitlines()
+            return f"{name}: {next((line for line in words if 'ERROR' in line), words[-1])}"
+        shutil.rmtree(jars(name), ignore_errors=True)
+        shutil.copytree(copied, jars(name))
+    return None
+
+
 def _run(command: list[str]) -> None:
     subprocess.run(command, check=True, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=_FETCH_S)
 
@@ -78,6 +101,9 @@ def main() -> None:
     for program in PACKAGES:
         if not find(program):
             print(fetch(program) or f"{program}: {find(program)}", flush=True)
+    for name in JARS:
+        if not jars(name).is_dir():
+            print(fetch_jars(name) or f"{name}: {jars(name)}", flush=True)
 
 
 if __name__ == "__main__":
