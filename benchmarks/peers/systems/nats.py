@@ -1,0 +1,283 @@
+"""NATS JetStream: three servers, a stream of three replicas in files.
+
+An acknowledgement is sent when two of three have the entry in their Raft logs; nothing is synced before it. A server syncs its
+files every two minutes (`sync_interval`), and this version (before 2.10) has no setting that makes it sync always. So what it
+promises is less than what others here do: two machines that lose power lose entries that were confirmed.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks.figures import Figures, Meter, clock
+from benchmarks.peers import programs
+from benchmarks.peers.following import follow
+from benchmarks.peers.pump import Conversation, cpu_figures, pump
+from benchmarks.peers.system import Load, NotMeasured, Promise, System
+from benchmarks.peers.systems.nats_protocol import ANSWER_S, STREAM, SUBJECT, Appends, Client, Deliveries
+from tests.servers.processes import HOST, Server, free_port
+
+STARTING_S = 60.0
+TAKEOVER_S = 60.0
+ATTEMPT_S = 0.5  # for an answer, while a leader is looked for
+STREAM_BYTES_MAX = 8 << 30  # a load must not fill the disk; older entries go then
+FILLED_BYTES = 1 << 20  # in flight while a scan's entries are appended
+
+_STREAM = {
+    "name": STREAM,
+    "subjects": [SUBJECT],
+    "retention": "limits",
+    "storage": "file",
+    "num_replicas": 3,
+    "max_bytes": STREAM_BYTES_MAX,
+}
+_SETTINGS = """\
+server_name: {name}
+listen: "{host}:{port}"
+jetstream {{ store_dir: "{directory}/store", max_memory_store: 1GB, max_file_store: 64GB }}
+cluster {{ name: peers, listen: "{host}:{cluster_port}", routes: [{routes}] }}
+"""
+
+
+class Nats:
+    """Three servers that run."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._ports = [free_port() for _ in range(3)]
+        self._cluster_ports = [free_port() for _ in range(3)]
+        self._leader = 0
+        self._servers = [self._server(number) for number in range(3)]
+
+    def _server(self, number: int) -> Server:
+        place = self._directory / f"nats-{number}"
+        place.mkdir()
+        settings = place / "nats.conf"
+        settings.write_text(
+            _SETTINGS.format(
+                name=f"nats-{number}",
+                host=HOST,
+                port=self._ports[number],
+                cluster_port=self._cluster_ports[number],
+                directory=place,
+                routes=", ".join(f'"nats://{HOST}:{port}"' for port in self._cluster_ports),
+            )
+        )
+        command = [str(programs.find("nats-server")), "--config", str(settings)]
+        return Server(f"nats-{number}", command, place, programs.environment())
+
+    def start(self) -> None:
+        """All three, until the stream has a leader and two followers that are up to date."""
+        for server in self._servers:
+            server.launch()
+        for number, server in enumerate(self._servers):
+            server.wait_until(partial(self._is_ready, number), "it has a stream", STARTING_S)
+        self._wait_for_all()
+
+    def stop(self) -> None:
+        """Kills them. Idempotent."""
+        for server in self._servers:
+            server.kill()
+
+    @property
+    def process_ids(self) -> Sequence[int]:
+        """Of the three servers."""
+        return [server.pid for server in self._servers]
+
+    def append(self, load: Load) -> Figures:
+        """Messages by one connection to the stream's leader; those of an earlier load are purged before."""
+        if load.entries_per_call > 1:
+            raise NotMeasured("JetStream has no form for many at once")
+        self._forget()
+        with self._client() as client:
+            talks: list[tuple[socket.socket, Conversation]] = [
+                (client.stream, Appends(os.urandom(load.entry_bytes), client.acks))
+            ]
+            return pump(talks, load, lambda: Meter(*self.process_ids))
+
+    def scan(self, entry_bytes: int, entries: int) -> Figures:
+        """By a push consumer with flow control, as NATS' clients make it for ordered reading."""
+        self._forget()
+        self._fill(entry_bytes, entries)
+        count = 0
+        with self._client() as client:
+            meter = Meter(*self.process_ids)
+            self._subscribe(client, "all")
+            deliveries = Deliveries(client.stream, entry_bytes)
+            came = clock()
+            while count < entries and clock() - came < ANSWER_S:  # heartbeats come even if entries don't
+                delivered = len(deliveries.receive())
+                count, came = count + delivered, clock() if delivered else came
+            found = meter.figures(count)
+        if count != entries:
+            raise NotMeasured(f"read {count} of {entries} entries")
+        return cpu_figures(found)
+
+    def tail(self, entry_bytes: int, entries: int) -> Figures:
+        """By such a consumer, which begins with what comes now. It is told of an entry that the leader's Raft has committed."""
+        self._forget()
+        payload = os.urandom(entry_bytes)
+        with self._client() as writer, self._client() as reader:
+            self._subscribe(reader, "new")
+            deliveries = Deliveries(reader.stream, entry_bytes)
+            return follow(entries, partial(writer.append, payload), lambda: len(deliveries.receive()))
+
+    def take_over(self, entry_bytes: int) -> Figures:
+        """Kills the stream's leader."""
+        payload = os.urandom(entry_bytes)
+        leader = self._leader
+        with self._client() as client:
+            for _ in range(100):
+                client.append(payload)
+            confirmed = _entries(client)
+            killed = clock()
+            self._servers[leader].kill()
+            self._append_anywhere([number for number in range(3) if number != leader], payload)
+            took_s = clock() - killed
+        self._servers[leader].launch()
+        self._wait_for_all()
+        self._check(confirmed)
+        return {"takeover_s": took_s}
+
+    def restart(self) -> Figures:
+        """Until an entry is confirmed; all followers come later, and are waited for."""
+        with self._client() as client:
+            confirmed = _entries(client)
+        self.stop()
+        held_bytes = sum(path.stat().st_size for path in self._directory.rglob("*") if path.is_file())
+        began = clock()
+        for server in self._servers:
+            server.launch()
+        self._append_anywhere(range(3), bytes(100))
+        took_s = clock() - began
+        self._wait_for_all()
+        self._check(confirmed)
+        return {"restart_s": took_s, "held_bytes": float(held_bytes)}
+
+    def _client(self) -> Client:
+        """To the leader."""
+        return Client(self._ports[self._leader])
+
+    def _is_ready(self, number: int) -> bool:
+        try:
+            with Client(self._ports[number]) as client:
+                client.stream.settimeout(5.0)
+                client.ask(f"STREAM.CREATE.{STREAM}", _STREAM)  # as often as one likes: it is the same stream
+        except (OSError, NotMeasured):  # not there; or it has no leader, or not enough peers yet
+            return False
+        return True
+
+    def _wait_for_all(self) -> None:
+        """Until all replicas are up to date; then it is known who leads."""
+        self._servers[0].wait_until(self._is_whole, "all replicas are up to date", STARTING_S)
+
+    def _is_whole(self) -> bool:
+        try:
+            with Client(self._ports[0]) as client:
+                client.stream.settimeout(5.0)
+                cluster = client.ask(f"STREAM.INFO.{STREAM}")["cluster"]
+        except (OSError, NotMeasured):  # no leader yet
+            return False
+        followers: list[dict[str, Any]] = cluster.get("replicas", [])
+        if not cluster.get("leader") or len(followers) < 2:
+            return False
+        self._leader = int(cluster["leader"].removeprefix("nats-"))
+        return all(each["current"] and not each.get("offline") for each in followers)
+
+    def _forget(self) -> None:
+        """The entries of an earlier load."""
+        with self._client() as client:
+            client.ask(f"STREAM.PURGE.{STREAM}")
+        self._wait_for_all()
+
+    def _fill(self, entry_bytes: int, entries: int) -> None:
+        at_once = max(1, FILLED_BYTES // entry_bytes)
+        with self._client() as client:
+            talk = Appends(os.urandom(entry_bytes), client.acks)
+            for first in range(0, entries, at_once):
+                missing = min(at_once, entries - first)
+                client.stream.sendall(talk.requests(missing))
+                while missing:
+                    missing -= talk.receive(client.stream.recv(FILLED_BYTES))[0]
+
+    def _subscribe(self, reader: Client, what: str) -> None:
+        settings = {
+            "deliver_subject": reader.delivered,
+            "deliver_policy": what,
+            "ack_policy": "none",
+            "max_deliver": 1,
+            "flow_control": True,
+            "idle_heartbeat": 5_000_000_000,
+            "num_replicas": 1,
+            "mem_storage": True,
+        }
+        with self._client() as client:  # not the reader: entries may come before the answer
+            client.ask(f"CONSUMER.CREATE.{STREAM}", {"stream_name": STREAM, "config": settings})
+
+    def _append_anywhere(self, numbers: Sequence[int], payload: bytes) -> None:
+        """Until one of these has it confirmed by whoever leads."""
+        deadline = clock() + TAKEOVER_S
+        while clock() < deadline:
+            for number in numbers:
+                with suppress(OSError, NotMeasured), Client(self._ports[number]) as client:
+                    client.stream.settimeout(ATTEMPT_S)
+                    client.append(payload)
+                    return
+        raise NotMeasured(f"no entry was confirmed within {TAKEOVER_S:.0f} s")
+
+    def _check(self, confirmed: int) -> None:
+        with self._client() as client:
+            held = _entries(client)
+        if held < confirmed:
+            raise NotMeasured(f"of {confirmed} entries that were confirmed, {confirmed - held} are lost")
+
+
+def _entries(client: Client) -> int:
+    found: int = client.ask(f"STREAM.INFO.{STREAM}")["state"]["messages"]
+    return found
+
+
+class _System:
+    name = "nats"
+    title = "NATS JetStream"
+    is_replicated = True
+    promise = Promise(
+        copies=3,
+        confirmed_by=2,
+        is_synced=False,
+        words=(
+            "R3 stream in files: two of three have the entry in their Raft logs, in memory or the page cache. Not synced: "
+            "files are synced every two minutes (`sync_interval`), and before version 2.10 there is no setting to sync before "
+            "the acknowledgement."
+        ),
+    )
+
+    def missing(self) -> str | None:
+        return programs.missing("nats-server")
+
+    def version(self) -> str:
+        command = [str(programs.find("nats-server")), "--version"]
+        said = subprocess.run(command, env=programs.environment(), capture_output=True, text=True, check=True)
+        return said.stdout.strip().rpartition(" ")[2].removeprefix("v")
+
+    @contextmanager
+    def running(self, directory: Path) -> Iterator[Nats]:
+        nats = Nats(directory)
+        try:
+            try:
+                nats.start()
+            except AssertionError as error:  # a server's log is within
+                raise NotMeasured(str(error)) from error
+            yield nats
+        finally:
+            nats.stop()
+
+
+SYSTEM: System = _System()
