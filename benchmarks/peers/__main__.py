@@ -25,7 +25,7 @@ from rich.markdown import Markdown
 from benchmarks.peers import systems as found_here
 from benchmarks.peers.machine import describe
 from benchmarks.peers.markdown import page
-from benchmarks.peers.plan import CASES, QUICK, Scale
+from benchmarks.peers.plan import CASES, QUICK, ROUNDS, Scale
 from benchmarks.peers.quiet import Limits
 from benchmarks.peers.results import Results, failed, from_json, merged, to_json, write
 from benchmarks.peers.running import Asked, Runner, ThisMachine, candidates
@@ -66,7 +66,7 @@ def parse(arguments: Sequence[str], known: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--system", action="append", choices=known, metavar="NAME", help=f"of {', '.join(known)}")
     parser.add_argument("--case", action="append", choices=CASES, metavar="CASE", help=f"of {', '.join(CASES)}")
-    parser.add_argument("--rounds", type=int, default=3, help="to take the medians of (default: 3)")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="to take the medians of (default: %(default)d)")
     parser.add_argument("--seconds", type=float, help=f"for each load of appends (default: {Scale().seconds:g})")
     parser.add_argument("--dir", type=Path, default=Path(), help="on the disk to measure (default: here); takes 20 GiB")
     parser.add_argument(

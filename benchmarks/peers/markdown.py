@@ -7,7 +7,8 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from benchmarks.figures import Figures
-from benchmarks.peers.plan import REFERENCE, Task, size
+from benchmarks.peers.plan import REFERENCE, ROUNDS, Scale, Task, size
+from benchmarks.peers.quiet import Limits
 from benchmarks.peers.results import Candidate, Results, judge, reference
 
 _HEAD = """\
@@ -61,7 +62,17 @@ def _about(results: Results) -> str:
     ]
     lines += [f"fdatasync of 4 KiB alone, beside them: {micros(raw_us)}."] if raw_us else []
     lines += ["**The run was interrupted**: what is missing was not measured."] if results.is_interrupted else []
-    return "\n".join(f"- {each}" for each in lines)
+    return "\n".join(f"- {each}" for each in [*_warnings(results), *lines])
+
+
+def _warnings(results: Results) -> list[str]:
+    """What a reader must know before anything else."""
+    limits, usual = results.limits, Limits()
+    is_noisy = limits.raw_p50_us > usual.raw_p50_us or limits.foreign_cpus > usual.foreign_cpus
+    reasons = ["other things went on beside"] * is_noisy
+    reasons += ["the loads were short"] * (results.seconds < Scale().seconds)
+    reasons += ["there were few rounds"] * (results.rounds < ROUNDS)
+    return [f"**These figures show that it works, not how well**: {_list(reasons)}."] if reasons else []
 
 
 def _goals(results: Results) -> list[str]:

@@ -13,6 +13,7 @@ KIB = 1 << 10
 SIZES_BYTES = (100, KIB, 64 * KIB)
 IN_FLIGHT = (1, 100, 1_000, 10_000)
 CASES = ("append", "scan", "tail", "take-over", "restart")
+ROUNDS = 3
 REFERENCE = {True: "replog", False: "replog-local"}  # with which others are compared, by whether they are replicated
 
 
@@ -49,7 +50,7 @@ class Scale:
 
 QUICK = Scale(seconds=0.2, warm_up_s=0.2, scans=((100, 2_000),), tail_entries=50)
 EXTEND = tuple(Task("append", size_bytes, 10_000, 1_000) for size_bytes in (100, KIB))  # replog's form for many at once
-WARM_UP = Task("append", KIB, 100)
+WARM_UP = {True: Task("append", KIB, 100), False: Task("append", KIB, 1, 100)}  # by whether it is replicated
 
 APPENDS = tuple(
     Task("append", entry_bytes, in_flight)

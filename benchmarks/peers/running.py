@@ -98,7 +98,7 @@ class Runner:
                 with deadline(_DEADLINE_S):
                     running = stack.enter_context(system.running(directory))
                     if tasks[0].case == "append":
-                        carry_out(running, WARM_UP, self._asked.scale.warm_up_s)
+                        carry_out(running, WARM_UP[system.is_replicated], self._asked.scale.warm_up_s)
                 while left:
                     self._measure(number, system, running, left[0])
                     del left[0]

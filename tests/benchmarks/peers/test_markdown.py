@@ -7,6 +7,7 @@ import pytest
 from benchmarks.peers import markdown
 from benchmarks.peers.markdown import page
 from benchmarks.peers.plan import Task
+from benchmarks.peers.quiet import Limits
 from benchmarks.peers.results import Measurement, Results
 from tests.benchmarks.peers.fakes import append_figures, candidate, empty_results, good
 
@@ -109,6 +110,14 @@ def test_where_and_how_it_was_measured(results: Results) -> None:
     assert "interrupted" not in text
     results.is_interrupted = True
     assert "**The run was interrupted**" in page(results, {})
+
+
+def test_a_short_or_noisy_run_is_called_so(results: Results) -> None:
+    assert "**These figures show that it works, not how well**: there were few rounds." in page(results, {})
+    results.rounds = 3
+    assert "not how well" not in page(results, {})
+    results.limits, results.seconds = Limits(raw_p50_us=5_000), 0.2
+    assert "not how well**: other things went on beside and the loads were short." in page(results, {})
 
 
 def test_charts_stand_where_they_are(results: Results) -> None:
