@@ -15,4 +15,4 @@ def test_a_machine_is_described(tmp_path: Path) -> None:
     assert found.kernel.startswith("Linux ")
     assert found.python.startswith("CPython 3.")
     assert all((found.processor, found.file_system, found.disk, found.replog))
-    assert not [each for each in (found.processor, found.disk, found.replog) if "/" in each]
+    assert not [each for each in (found.disk, found.replog) if "/" in each]
