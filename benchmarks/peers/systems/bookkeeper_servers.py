@@ -19,13 +19,16 @@ _STARTING_S = 60.0
 _MIB = 1 << 20
 
 # What differs from BookKeeper's defaults, apart from places and ports. The first four are what Pulsar's distribution sets,
-# which is where most bookies run.
+# which is where most bookies run; the others make fewer threads wake for an entry. Measured side by side in one run: for each
+# load these are faster than the defaults, which in addition refuse entries now and then when 10 000 are in flight.
 TUNED: Mapping[str, object] = {
     "ledgerStorageClass": "org.apache.bookkeeper.bookie.storage.ldb.DbLedgerStorage",
     "journalMaxGroupWaitMSec": 1,
     "numAddWorkerThreads": 0,
     "flushEntrylogBytes": 32 * _MIB,
     "journalFlushWhenQueueEmpty": "true",
+    "numJournalCallbackThreads": 0,
+    "journalWriteBufferSizeKB": 512,
 }
 # Not what is measured.
 _BESIDES: Mapping[str, object] = {
@@ -46,6 +49,12 @@ _FLAGS = (
     "-XX:MaxGCPauseMillis=10",
     "-XX:+ParallelRefProcEnabled",
     "-XX:+DisableExplicitGC",
+)
+# Without these it cannot reach for what it has fast ways for: checksums, direct memory, the page cache. Its own scripts set them.
+_OPENED = ("java.io", "java.lang", "java.nio", "java.util.zip", "jdk.internal.misc", "sun.nio.ch")
+_COMMON_FLAGS = (
+    *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED),
+    "-Dio.netty.tryReflectionSetAccessible=true",
     "-Dio.netty.leakDetectionLevel=disabled",
     "-Djava.net.preferIPv4Stack=true",
 )
@@ -77,7 +86,7 @@ class Java:
         logging.write_text(LOGGING)
         java = programs.find("java")
         assert java is not None
-        return [str(java), f"-Dlog4j2.configurationFile={logging}", "-cp", self.class_path, *arguments]
+        return [str(java), *_COMMON_FLAGS, f"-Dlog4j2.configurationFile={logging}", "-cp", self.class_path, *arguments]
 
 
 class Bookies:
