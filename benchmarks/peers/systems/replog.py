@@ -216,6 +216,8 @@ class ReplogRunning:
         return {"restart_s": clock() - started_s, "held_bytes": float(held_bytes)}
 
     async def _is_led_again(self, client: replog.Client) -> bool:
+        if len(await client.remote_bookies()) < BOOKIES:
+            return False  # who tries to reach one before it is there leaves it alone for a while
         try:
             async with client.write_log(LOG) as log:
                 await log.append(os.urandom(1024))
