@@ -24,6 +24,9 @@ _PAUSE_S = 1.0  # after one that was disturbed: what disturbs it may be over the
 _DEADLINE_S = 240.0  # of a task, and of a start: longer than any adapter waits for anything
 _FAILURES_MAX = 3  # of one system in one round; then it isn't asked any more until the next one
 
+_WORDS_MAX = 3_000  # characters
+_ROOT = Path(__file__).parents[2]
+
 Say = Callable[[str], None]
 
 
@@ -138,18 +141,24 @@ class Runner:
         except NotMeasured as error:
             if task.case == "append" or system.name in REFERENCE.values():
                 raise  # all of them can append, and replog can do everything: something is wrong
-            return Measurement(system.name, number, task, "not measured", words=str(error))
+            return Measurement(system.name, number, task, "not measured", words=self._words(str(error)))
         cpus = foreign()
         noise = Noise(before_us, self._surroundings.raw_p50_us(), cpus)
         words = noise.exceeds(limits) or ""
         return Measurement(system.name, number, task, "not quiet" if words else "good", figures, noise, words)
 
     def _failed(self, number: int, system: System, tasks: Sequence[Task], error: Exception) -> None:
-        words = f"{type(error).__name__}: {error}"
+        words = self._words(f"{type(error).__name__}: {error}")
         for task in tasks:
             self._take(Measurement(system.name, number, task, "failed", words=words))
         doing = tasks[0].words if tasks else "stopping"
         self.results.failures.append(f"{system.title}, round {number + 1}, {doing}: {words}")
+
+    def _words(self, words: str) -> str:
+        """Without places on this machine, as results are published; of long ones, which are logs, how they begin and end."""
+        for place, name in ((self._directory, "DIR"), (_ROOT, "ROOT")):
+            words = words.replace(str(place), name)
+        return words if len(words) <= _WORDS_MAX else f"{words[: _WORDS_MAX // 2]} ... {words[-_WORDS_MAX // 2 :]}"
 
     def _take(self, found: Measurement) -> None:
         self.results.measurements.append(found)

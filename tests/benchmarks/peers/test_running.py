@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.peers import running as program
 from benchmarks.peers.plan import APPENDS, EXTEND, KIB, LOCAL_APPENDS, Scale, Task, starts
 from benchmarks.peers.results import Results
 from benchmarks.peers.running import candidates, deadline
@@ -166,6 +167,19 @@ def test_a_failure_to_stop_is_told_and_measures_nothing_twice(tmp_path: Path) ->
 
     assert [each.verdict for each in results.measurements] == ["good"]
     assert results.failures == ["One, round 1, stopping: OSError: it goes on"]
+
+
+def test_results_name_no_place_of_this_machine_and_no_endless_log(tmp_path: Path) -> None:
+    def fail(words: str) -> None:
+        raise OSError(f"the log {tmp_path}/a.log of {Path(program.__file__).parent}: {'x' * 10_000} its end")
+
+    results, _ = run(tmp_path, [FakeSystem("one", doing=fail)], "restart")
+
+    [failure, *_] = results.failures
+    assert failure.startswith("One, round 1, restart: OSError: the log DIR/a.log of ROOT/benchmarks/peers: xxx")
+    assert failure.endswith("xxx its end")
+    assert len(failure) < 3_100
+    assert results.measurements[0].words in failure
 
 
 def test_an_interrupt_ends_the_run_and_leaves_nothing(tmp_path: Path) -> None:
