@@ -58,7 +58,8 @@ class ServerTls:
 @attrs.frozen(kw_only=True)
 class Settings:
     """`users`: names and passwords of SASL DIGEST-MD5; `only_users`: nobody else may do anything. `is_synced`: whether changes
-    reach the disk before they are answered: tests kill processes, not the machine. `heap_mb`: 100 000 nodes need 256."""
+    reach the disk before they are answered: tests kill processes, not the machine. `heap_mb`: 100 000 nodes need 256.
+    `java_options`: those here are for servers that live for seconds. `more`: of zoo.cfg."""
 
     tick_ms: int = TICK_MS
     tls: ServerTls | None = None
@@ -67,6 +68,8 @@ class Settings:
     is_synced: bool = False
     heap_mb: int = 128
     log_level: str = "WARN"
+    java_options: tuple[str, ...] = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+    more: Mapping[str, str] = attrs.Factory(dict)
 
 
 def missing() -> str | None:
@@ -91,7 +94,8 @@ def _jars_directory() -> Path | None:
     return found if found.is_dir() else None
 
 
-def _class_path(settings: Settings) -> str:
+def class_path(settings: Settings) -> str:
+    """The jars that a server with these settings needs."""
     patterns = _JARS + _LOGGING_JARS + (_NETTY_JARS if settings.tls or settings.users else ())
     directory = _jars_directory()
     assert directory is not None
@@ -148,8 +152,8 @@ class ZooKeeper:
         java = _java()
         assert java is not None, missing()
         main = "quorum.QuorumPeerMain" if self._peers else "ZooKeeperServerMain"
-        command = [java, *self._flags(), f"-Xmx{self.settings.heap_mb}m", "-XX:+UseSerialGC"]
-        command += ["-XX:TieredStopAtLevel=1", "-cp", _class_path(self.settings)]
+        command = [java, *self._flags(), f"-Xmx{self.settings.heap_mb}m", *self.settings.java_options]
+        command += ["-cp", class_path(self.settings)]
         command += [f"org.apache.zookeeper.server.{main}", str(self._directory / "zoo.cfg")]
         return Server(self.name, command, self._directory, {"LC_ALL": "C.UTF-8"})
 
@@ -157,6 +161,7 @@ class ZooKeeper:
         yield from (f"dataDir={data}", f"tickTime={self.settings.tick_ms}")
         yield from (f"clientPortAddress={HOST}", f"clientPort={self.port}", "maxClientCnxns=0")
         yield from ("admin.enableServer=false", "4lw.commands.whitelist=*")
+        yield from (f"{name}={value}" for name, value in self.settings.more.items())
         if self._peers:
             yield from ("initLimit=20", "syncLimit=4")
             yield from (peer.line() for peer in self._peers)
@@ -189,6 +194,16 @@ class ZooKeeper:
     def address(self) -> str:
         """ "HOST:PORT" for clients: with TLS if there is TLS."""
         return f"{HOST}:{self.secure_port or self.port}"
+
+    @property
+    def data_directory(self) -> Path:
+        """Where its snapshots and its log of transactions are."""
+        return self._directory / "data"
+
+    @property
+    def pid(self) -> int:
+        """Of the process that runs now."""
+        return self._server.pid
 
     @property
     def is_running(self) -> bool:
