@@ -56,7 +56,7 @@ final class Cluster implements AutoCloseable {
         return client().createLedger(ENSEMBLE, ENSEMBLE, ACK_QUORUM, DIGEST, PASSWORD);
     }
 
-    /** Closed as it is: fences its writer, and recovers what it had in flight. */
+    /** Opens it for reading as a new leader would: fences its writer, recovers what that had in flight, and closes it. */
     LedgerHandle recover(long ledger) throws Exception {
         return client().openLedger(ledger, DIGEST, PASSWORD);
     }

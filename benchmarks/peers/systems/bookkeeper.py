@@ -112,10 +112,9 @@ class BookKeeper:
 
     def tail(self, entry_bytes: int, entries: int) -> Figures:
         """By long polls over connections of their own, in a thread of the writer's process."""
-        self._client.ask(
-            "tail", _PATIENCE_S, entry_bytes=entry_bytes, entries=_PRACTICE_ENTRIES
-        )  # connects, and is warm then
-        found = self._client.ask("tail", _PATIENCE_S, entry_bytes=entry_bytes, entries=entries)
+        found: Mapping[str, float] = {}
+        for count in (_PRACTICE_ENTRIES, entries):  # first to connect, and to have it compiled
+            found = self._client.ask("tail", _PATIENCE_S, entry_bytes=entry_bytes, entries=count)
         return {name: float(found[name]) for name in ("p50_us", "p99_us")}
 
     def take_over(self, entry_bytes: int) -> Figures:
@@ -128,11 +127,11 @@ class BookKeeper:
         confirmed = -1
         while confirmed < _PRACTICE_ENTRIES:
             confirmed = first.said(_PATIENCE_S)["confirmed"]
-        first.kill()
         started = clock()
+        first.kill()
         last = second.ask("take_over", _PATIENCE_S, ledger=ledger, entry_bytes=entry_bytes)["last"]
         took = clock() - started
-        confirmed = max([confirmed, *(line["confirmed"] for line in first.remaining())])
+        confirmed = max([confirmed, *(line.get("confirmed", -1) for line in first.remaining())])
         first.close()
         if last < confirmed:
             raise NotMeasured(f"entry {confirmed} was confirmed, and the recovered ledger ends with {last}")
@@ -199,8 +198,10 @@ class _BookKeeperSystem:
             return lacking
         if not list(programs.jars("bookkeeper").glob("bookkeeper-server-*.jar")):
             return "no jars of BookKeeper; with Maven, type: python -m benchmarks.peers.programs"
-        if not programs.find("javac"):
-            return "no javac, which compiles the client of BookKeeper: install a JDK (Debian: default-jdk-headless)"
+        if not programs.find("java") or not programs.find("javac"):
+            return (
+                "no java, or no javac, which compiles BookKeeper's client: install a JDK (Debian: default-jdk-headless)"
+            )
         return None
 
     def version(self) -> str:
