@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from benchmarks.figures import Figures, Meter, clock
+from benchmarks.peers.children import environment, held_bytes
 from benchmarks.peers.pump import WARM_UP_SHARE, cpu_figures
 from benchmarks.peers.system import Latencies, Load, NotMeasured
 from tests.servers.processes import Server, ServerFailedError
@@ -143,12 +144,12 @@ def restart(program: Sequence[str], directory: Path) -> Figures:
         writer.launch()
         writer.wait_until(lambda: WRITTEN in writer.log(), WRITTEN)
         writer.kill()
-        held_bytes = held(directory)
+        held = held_bytes(directory)
         reader = _child(program, "reopen", directory)
         try:
             reader.launch()
             reader.wait_until(lambda: reader.log().endswith("\n"), CONFIRMED)
-            return {"restart_s": float(reader.log().removeprefix(CONFIRMED)), "held_bytes": float(held_bytes)}
+            return {"restart_s": float(reader.log().removeprefix(CONFIRMED)), "held_bytes": float(held)}
         finally:
             reader.kill()
     except ServerFailedError as error:
@@ -157,14 +158,9 @@ def restart(program: Sequence[str], directory: Path) -> Figures:
         writer.kill()
 
 
-def held(directory: Path) -> int:
-    """What the files below it take on the disk."""
-    return sum(path.stat().st_blocks * 512 for path in directory.rglob("*") if path.is_file())
-
-
 def _child(program: Sequence[str], what: str, directory: Path) -> Server:
     command = [sys.executable, "-m", *program, what, str(directory)]
-    child = Server(what, command, directory, {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))})
+    child = Server(what, command, directory, environment())
     child.log_path.unlink(missing_ok=True)
     return child
 

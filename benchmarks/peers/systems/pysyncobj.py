@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.figures import Figures, clock, percentiles
-from benchmarks.peers.local import held
+from benchmarks.peers.children import environment, held_bytes
 from benchmarks.peers.system import Load, NotMeasured, Promise
 from tests.servers.processes import HOST, free_port
 
@@ -51,10 +51,14 @@ class Member:
         """It ends with its standard input, so it does not outlive us."""
         self._directory.mkdir(exist_ok=True)
         self._received = b""
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                self._command, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=environment
+                self._command,
+                bufsize=0,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env={**os.environ, **environment()},
             )
 
     def kill(self) -> None:
@@ -181,13 +185,13 @@ class PySyncObjRunning:
         """As `Running.restart`."""
         for each in self._members:
             each.kill()
-        held_bytes = held(self._directory)
+        held = held_bytes(self._directory)
         started_s = clock()
         for each in self._members:
             each.start()
         confirmed_s = self._members[0].ask("confirm_one", entry_bytes=1024)["confirmed_s"]
         self._wait_until_all_agree()
-        return {"restart_s": confirmed_s - started_s, "held_bytes": float(held_bytes)}
+        return {"restart_s": confirmed_s - started_s, "held_bytes": float(held)}
 
     def _leader(self) -> Member:
         return next(each for each in self._members if each.address == self._members[0].ask("look")["leader"])

@@ -22,6 +22,7 @@ import trio
 
 import replog
 from benchmarks.figures import Figures, Meter, clock, percentiles
+from benchmarks.peers.children import environment, held_bytes
 from benchmarks.peers.pump import WARM_UP_SHARE, cpu_figures
 from benchmarks.peers.system import Latencies, Load, NotMeasured, Promise
 from benchmarks.peers.systems.replog_children import CONFIRMED, FOLLOWING
@@ -156,7 +157,7 @@ class ReplogRunning:
     @contextmanager
     def _child(self, what: str, number: int) -> Iterator[Server]:
         command = [sys.executable, "-m", _CHILDREN, what, self._metastore, LOG, str(number)]
-        child = Server(what, command, self._directory, _environment())
+        child = Server(what, command, self._directory, environment())
         child.log_path.unlink(missing_ok=True)
         child.launch()
         try:
@@ -205,7 +206,7 @@ class ReplogRunning:
             await trio.to_thread.run_sync(leader.wait_until, lambda: CONFIRMED in leader.log(), "it leads")
             for bookie in self._bookies:
                 bookie.kill()
-        held_bytes = _held_bytes(self._directory)
+        held = held_bytes(self._directory)
         started_s = clock()
         for bookie in self._bookies:
             bookie.launch()
@@ -213,7 +214,7 @@ class ReplogRunning:
             with trio.fail_after(_PATIENCE_S):
                 while not await self._is_led_again(client):  # noqa: ASYNC110 - bookies that don't run yet tell nothing
                     await trio.sleep(0.01)
-        return {"restart_s": clock() - started_s, "held_bytes": float(held_bytes)}
+        return {"restart_s": clock() - started_s, "held_bytes": float(held)}
 
     async def _is_led_again(self, client: replog.Client) -> bool:
         if len(await client.remote_bookies()) < BOOKIES:
@@ -360,13 +361,4 @@ def _bookie(directory: Path, metastore: str, number: int) -> Server:
     data = str(directory / f"bookie-{number}")
     command = [sys.executable, "-m", "replog.cli", "bookie", "--metastore", metastore]
     command += ["--data", data, "--listen", f"{HOST}:{free_port()}"]
-    return Server(f"bookie-{number}", command, directory, _environment())
-
-
-def _environment() -> dict[str, str]:
-    return {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-
-
-def _held_bytes(directory: Path) -> int:
-    """What the files take on the disk."""
-    return sum(path.stat().st_blocks * 512 for path in directory.rglob("*") if path.is_file())
+    return Server(f"bookie-{number}", command, directory, environment())

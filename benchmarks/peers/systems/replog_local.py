@@ -21,6 +21,7 @@ from benchmarks.loads import recycled
 from benchmarks.peers import local
 from benchmarks.peers.pump import WARM_UP_SHARE, cpu_figures
 from benchmarks.peers.system import Latencies, Load, NotMeasured, Promise
+from replog.registry import Registry
 
 LOG = "benchmark"
 MIB = 1 << 20
@@ -195,5 +196,6 @@ async def _reopen(directory: Path) -> None:
 
 
 if __name__ == "__main__":
+    Registry()  # its modules are loaded then, as those of the others are
     started_s = clock()
     trio.run(_write_until_killed if sys.argv[1] == "write" else _reopen, Path(sys.argv[2]))
