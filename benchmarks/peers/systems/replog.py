@@ -38,6 +38,8 @@ _PATIENCE_S = 60.0
 _LEADING_S = 0.5  # that a leader appends, and another one waits for its turn
 _DIFFERENT_BYTES = 4 * MIB  # of random entries, of which the load is made
 
+_NOT_DONE = (replog.ReplogError, ServerFailedError, NotMeasured, trio.TooSlowError)
+
 Result = TypeVar("Result")
 
 
@@ -56,32 +58,32 @@ class ReplogRunning:
 
     def append(self, load: Load) -> Figures:
         """As `Running.append`; with several entries for each call, as many tasks extend as are in flight together."""
-        return _run(self._append, load)
+        return run(self._append, load)
 
     def scan(self, entry_bytes: int, entries: int) -> Figures:
         """As `Running.scan`, by `batches()` to `bytes`."""
-        return _run(self._scan, entry_bytes, entries)
+        return run(self._scan, entry_bytes, entries)
 
     def tail(self, entry_bytes: int, entries: int) -> Figures:
         """As `Running.tail`; the reader is a process of its own."""
-        return _run(self._tail, entry_bytes, entries)
+        return run(self._tail, entry_bytes, entries)
 
     def take_over(self, entry_bytes: int) -> Figures:
         """As `Running.take_over`: `lead_log`, that finds out by itself. LMDB's metastore tells at once that a process of this
         machine is dead; with ZooKeeper its session has to end first. `told_takeover_s`: `write_log`, by somebody who
         is told of the death."""
         return {
-            "takeover_s": _run(self._take_over, entry_bytes, True),
-            "told_takeover_s": _run(self._take_over, entry_bytes, False),
+            "takeover_s": run(self._take_over, entry_bytes, True),
+            "told_takeover_s": run(self._take_over, entry_bytes, False),
         }
 
     def restart(self) -> Figures:
         """As `Running.restart`; the log's leader is killed as well, so that it has to be taken over."""
-        return _run(self._restart)
+        return run(self._restart)
 
     def warm_up(self, size_bytes: int) -> None:
         """Journal files that were used before are what a log has that is trimmed now and then."""
-        _run(self._warm_up, size_bytes)
+        run(self._warm_up, size_bytes)
 
     # -- appending --------------------------------------------------------------------------------------------------
 
@@ -296,12 +298,17 @@ def _different(entry_bytes: int) -> list[bytes]:
     return [os.urandom(entry_bytes) for _ in range(max(1, min(1000, _DIFFERENT_BYTES // entry_bytes)))]
 
 
-def _run(function: Callable[..., Awaitable[Result]], *arguments: object) -> Result:
+def run(function: Callable[..., Awaitable[Result]], *arguments: object) -> Result:
     """In a trio run of its own. What replog could not do was not measured."""
     try:
         return trio.run(function, *arguments)
-    except* (replog.ReplogError, ServerFailedError, NotMeasured, trio.TooSlowError) as errors:
-        raise NotMeasured("; ".join(str(each) or type(each).__name__ for each in _leaves(errors))) from errors
+    except _NOT_DONE as error:
+        raise NotMeasured(str(error) or type(error).__name__) from error
+    except BaseExceptionGroup as errors:
+        not_done, others = errors.split(_NOT_DONE)
+        if not_done is None or others is not None:
+            raise
+        raise NotMeasured("; ".join(str(each) or type(each).__name__ for each in _leaves(not_done))) from errors
 
 
 def _leaves(errors: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:

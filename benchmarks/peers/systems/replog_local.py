@@ -21,6 +21,7 @@ from benchmarks.loads import recycled
 from benchmarks.peers import local
 from benchmarks.peers.pump import WARM_UP_SHARE, cpu_figures
 from benchmarks.peers.system import Latencies, Load, NotMeasured, Promise
+from benchmarks.peers.systems.replog import run
 from replog.registry import Registry
 
 LOG = "benchmark"
@@ -40,15 +41,15 @@ class ReplogLocalRunning:
     def append(self, load: Load) -> Figures:
         """As `Running.append`: one call after the other."""
         local.check_is_local(load)
-        return trio.run(self._append, load)
+        return run(self._append, load)
 
     def scan(self, entry_bytes: int, entries: int) -> Figures:
         """As `Running.scan`, by `batches()` to `bytes`."""
-        return trio.run(self._scan, entry_bytes, entries)
+        return run(self._scan, entry_bytes, entries)
 
     def tail(self, entry_bytes: int, entries: int) -> Figures:
         """As `Running.tail`, but the reader is a task of the same trio run: no other process may open the directory."""
-        return trio.run(self._tail, entry_bytes, entries)
+        return run(self._tail, entry_bytes, entries)
 
     def take_over(self, entry_bytes: int) -> Figures:
         """There is no form of it."""
@@ -60,7 +61,7 @@ class ReplogLocalRunning:
 
     def warm_up(self, size_bytes: int) -> None:
         """So that the files for reuse exist."""
-        trio.run(self._warm_up, size_bytes)
+        run(self._warm_up, size_bytes)
 
     async def _append(self, load: Load) -> Figures:
         entries, latencies = local.different(load.entry_bytes, load.entries_per_call), Latencies()

@@ -6,8 +6,8 @@ import pytest
 import trio
 
 import replog
-from benchmarks.peers.system import Latencies, Load
-from benchmarks.peers.systems.replog import Replog, _Calling, _Pushing
+from benchmarks.peers.system import Latencies, Load, NotMeasured
+from benchmarks.peers.systems.replog import Replog, _Calling, _Pushing, run
 
 
 class Watched:
@@ -56,6 +56,23 @@ async def test_several_for_each_call_are_in_flight_together(tmp_path: Path) -> N
             assert await calling.run_for(0.0, latencies) == 40
             nursery.cancel_scope.cancel()
     assert 10 <= most <= 40
+
+
+def test_what_replog_could_not_do_was_not_measured() -> None:
+    async def fail(*errors: BaseException) -> None:
+        await trio.lowlevel.checkpoint()
+        if len(errors) == 1:
+            raise errors[0]
+        raise BaseExceptionGroup("of a nursery", errors)
+
+    refused = replog.MetastoreError("it is away")
+    for errors in ([refused], [refused, BaseExceptionGroup("within", [NotMeasured("too few")])]):
+        with pytest.raises(NotMeasured, match="it is away"):
+            run(fail, *errors)
+    with pytest.raises(ZeroDivisionError):
+        run(fail, ZeroDivisionError())
+    with pytest.raises(BaseExceptionGroup):  # a mistake of the benchmark's own is no figure that is missing
+        run(fail, refused, ZeroDivisionError())
 
 
 @pytest.mark.slow
