@@ -16,6 +16,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import attrs
@@ -135,17 +136,17 @@ def measure(options: argparse.Namespace, known: Sequence[System], command: str) 
         rounds=options.rounds,
         seconds=scale.seconds,
         limits=limits,
-        candidates=candidates(chosen),
     )
+    results.candidates, results.failures = candidates(chosen)
     missing = {each.name: each.missing for each in results.candidates if each.missing}
     for name, words in missing.items():
         console.print(f"skipped: {name}: {words}", markup=False, highlight=False)
     there = [each for each in chosen if each.name not in missing]
     asked = Asked(options.case or CASES, scale, limits, is_quick=options.quick)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    say = partial(console.print, markup=False, highlight=False, soft_wrap=True)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with tempfile.TemporaryDirectory(prefix="peers-", dir=options.dir.resolve()) as made:
-            say = lambda line: console.print(line, markup=False, highlight=False, soft_wrap=True)  # noqa: E731
             runner = Runner(Path(made), asked, ThisMachine(Path(made)), results, say)
             for number in range(options.rounds):
                 for _ in runner.round(number, there):
@@ -157,6 +158,8 @@ def measure(options: argparse.Namespace, known: Sequence[System], command: str) 
         if not group.subgroup(KeyboardInterrupt):
             raise
         results.is_interrupted = True
+    finally:
+        signal.signal(signal.SIGTERM, before)
     return results
 
 

@@ -185,11 +185,17 @@ def deadline(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def candidates(systems: Sequence[System]) -> list[Candidate]:
-    """What they are, and what those lack that can't run here."""
-    found = []
+def candidates(systems: Sequence[System]) -> tuple[list[Candidate], list[str]]:
+    """What they are, and what those lack that can't run here; and a sentence for each that could not be asked."""
+    found, failures = [], []
     for each in systems:
-        missing = each.missing()
-        version = "" if missing else each.version()
+        try:
+            missing = each.missing()
+            version = "" if missing else each.version()
+        except (
+            Exception
+        ) as error:  # whatever it is: the other systems can be measured. It is told in the end, with code 1
+            missing, version = f"{type(error).__name__}: {error}", ""
+            failures.append(f"{each.title} can't be asked for its version: {missing}")
         found.append(Candidate(each.name, each.title, each.is_replicated, each.promise, version, missing or ""))
-    return found
+    return found, failures

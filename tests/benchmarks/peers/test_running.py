@@ -209,10 +209,23 @@ def test_what_ends_in_time_is_not_disturbed_afterwards() -> None:
 
 
 def test_a_missing_system_says_what_it_lacks_and_is_not_asked_for_its_version() -> None:
-    there, missing = candidates([FakeSystem("one"), FakeSystem("two", lacks="no two: install it")])
+    (there, missing), failures = candidates([FakeSystem("one"), FakeSystem("two", lacks="no two: install it")])
 
     assert (there.version, there.missing) == ("1.2.3", "")
     assert (missing.version, missing.missing) == ("", "no two: install it")
+    assert failures == []
+
+
+def test_a_system_that_can_not_be_asked_is_skipped_and_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: FakeSystem) -> str:
+        raise OSError("it does not run")
+
+    monkeypatch.setattr(FakeSystem, "version", fail)
+
+    [found], failures = candidates([FakeSystem("one")])
+
+    assert found.missing == "OSError: it does not run"
+    assert failures == ["One can't be asked for its version: OSError: it does not run"]
 
 
 def test_the_loads_of_the_whole_run() -> None:
