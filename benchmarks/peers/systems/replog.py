@@ -1,7 +1,8 @@
 """replog: three `replog bookie` processes with their defaults, metadata in LMDB, and a client in the runner's process.
 
-Appends go to a ledger by `push_nowait` (one in flight: `append`, several for each call: `extend`); they are counted, so that
-exactly as many are in flight as were asked for. Scanning, following and taking over are those of a log.
+Appends go to a ledger, as BookKeeper's do, by `push_nowait` (one in flight: `append`, several for each call: `extend`); they
+are counted, so that exactly as many are in flight as were asked for. `push_nowait` of a log costs the client 0.4 us more for
+an entry, for its `Position`. Scanning, following and taking over are those of a log.
 
 A leader is a client of its own, and no bookie: what is killed for a takeover is that client's process.
 """
@@ -330,7 +331,7 @@ class Replog:
         confirmed_by=2,
         is_synced=True,
         words="three bookies with their defaults, ensemble and write quorum 3, ack quorum 2: fdatasync on two of them before an "
-        "entry is confirmed, the third follows; metadata in LMDB",
+        "entry is confirmed, the third follows; metadata in LMDB; appends to one ledger",
     )
     warm_up_bytes = 384 * MIB  # as much as the journal files that a bookie keeps for reuse: 6 of 64 MiB
 
