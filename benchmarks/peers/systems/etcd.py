@@ -6,6 +6,7 @@ Entries are not put together in transactions: each one is confirmed by itself, a
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import socket
@@ -14,12 +15,15 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 import attrs
 
-from benchmarks.figures import Figures, Meter, clock, percentiles
+from benchmarks.figures import Figures, Meter, clock
 from benchmarks.peers import programs
+from benchmarks.peers.children import held_bytes
+from benchmarks.peers.following import follow
 from benchmarks.peers.pump import cpu_figures, pump
 from benchmarks.peers.system import Load, NotMeasured, Promise, System
 from benchmarks.peers.systems import etcd_messages as messages
@@ -120,6 +124,10 @@ class Node:
         except (OSError, NotMeasured):
             return b""
 
+    def has_applied(self, index: int) -> bool:
+        """Whether its store has all up to this place in Raft's log."""
+        return messages.applied(self.status()) >= index
+
 
 def _launched(directory: Path) -> list[Node]:
     program = programs.find("etcd")
@@ -190,7 +198,6 @@ class RunningEtcd:
     # --- reads -----------------------------------------------------------------------------------------------------------
 
     def scan(self, entry_bytes: int, entries: int) -> Figures:
-        self._trim()
         prefix, port, entry = self._new_prefix(), self.leader().port, os.urandom(entry_bytes)
         with Channel(port, messages.PUT) as channel:
             for first in range(0, entries, SCAN_IN_FLIGHT):
@@ -213,19 +220,12 @@ class RunningEtcd:
             watch.begin(messages.watch(prefix, messages.after(prefix)))
             while not messages.is_watching(watch.next_message()):
                 pass
-            seen: list[float] = []
-            reader = threading.Thread(target=_follow, args=(watch, entries, seen), name="etcd-watch")
-            reader.start()
-            try:
-                sent = []
-                for number in range(entries):
-                    sent.append(clock())
-                    channel.ask(messages.put(_key(prefix, number), entry))
-            finally:
-                reader.join(ANSWER_S)  # the watch's own deadline
-        if len(seen) != entries:
-            raise NotMeasured(f"the watch saw {len(seen)} entries of {entries}")
-        return percentiles([there - then for then, there in zip(sent, seen, strict=True)])
+            numbers = itertools.count()
+            return follow(
+                entries,
+                lambda: channel.ask(messages.put(_key(prefix, next(numbers)), entry)),
+                lambda: len(messages.events(watch.next_message())),
+            )
 
     # --- failures --------------------------------------------------------------------------------------------------------
 
@@ -251,11 +251,9 @@ class RunningEtcd:
         return {"takeover_s": took_s}
 
     def restart(self) -> Figures:
-        held = 0
         for each in self._nodes:
             each.server.kill()
-        for each in self._nodes:
-            held += sum(path.stat().st_blocks * 512 for path in each.directory.rglob("*") if path.is_file())
+        held = held_bytes(*(each.directory for each in self._nodes))
         started = clock()
         for each in self._nodes:
             each.server.launch()
@@ -294,7 +292,7 @@ class RunningEtcd:
         """Until all have what the leader has."""
         target = messages.applied(self.leader().status())
         for each in self._nodes:
-            _wait(each, lambda node=each: messages.applied(node.status()) >= target, "it has caught up")  # type: ignore[misc]
+            _wait(each, partial(each.has_applied, target), "it has caught up")
 
 
 def _wait(node: Node, is_so: Callable[[], bool], what: str) -> None:
@@ -323,16 +321,6 @@ def _scanned(channel: Channel, prefix: bytes, entries: int) -> list[bytes]:
         if page >= 0:
             found += messages.values(channel.next_message(), len(_key(prefix, 0)))
     return found
-
-
-def _follow(watch: Channel, entries: int, seen: list[float]) -> None:
-    """In a thread: when each entry was in its hand. Ends early if nothing comes any more; then some are missing."""
-    try:
-        while len(seen) < entries:
-            come = len(messages.events(watch.next_message()))
-            seen += [clock()] * come
-    except (OSError, NotMeasured):
-        return
 
 
 class _Etcd:

@@ -15,7 +15,9 @@ from contextlib import ExitStack, contextmanager
 from itertools import islice
 from pathlib import Path
 
-from benchmarks.figures import Figures, Meter, clock, percentiles
+from benchmarks.figures import Figures, Meter, clock
+from benchmarks.peers.children import held_bytes
+from benchmarks.peers.following import follow
 from benchmarks.peers.pump import cpu_figures, pump
 from benchmarks.peers.system import Load, NotMeasured, Promise, System
 from benchmarks.peers.systems import zookeeper_jute as jute
@@ -127,10 +129,12 @@ class RunningZooKeeper:
         if load.entries_per_call != 1:
             raise NotMeasured("an entry is one node")
         self._warm_up()
+        self._delete(self._logs)
+        for each in self._ensemble.servers:
+            purge(each.data_directory / "version-2")
         return self._append(load, connections_for(load.in_flight))
 
     def _append(self, load: Load, connections: int) -> Figures:
-        self._trim()
         log, port, entry = self._new_log(), self._leader().port, os.urandom(load.entry_bytes)
         with ExitStack() as stack:
             sessions = [stack.enter_context(Session(port)) for _ in range(connections)]
@@ -139,10 +143,11 @@ class RunningZooKeeper:
 
     def _warm_up(self) -> None:
         """After a start: until the JVMs have compiled what is used often, or have had time enough for it."""
-        entries, deadline = 0.0, clock() + ANSWER_S
+        before, entries, deadline = len(self._logs), 0.0, clock() + ANSWER_S
         while not self._is_warm:
             entries += self._append(WARM_UP, connections_for(WARM_UP.in_flight))["entries"]
             self._is_warm = entries >= WARM_UP_ENTRIES or clock() > deadline
+        self._delete(self._logs[before:])
 
     def _new_log(self) -> bytes:
         self._made += 1
@@ -152,19 +157,16 @@ class RunningZooKeeper:
         self._logs.append(log)
         return log
 
-    def _trim(self) -> None:
-        """Deletes what there is, and the files that are not needed any more."""
+    def _delete(self, logs: Sequence[bytes]) -> None:
         with Session(self._leader().port) as session:
-            for log in self._logs:
+            for log in list(logs):
                 names = sorted(jute.texts(session.ask(jute.get_children(log))))
                 groups = (names[first : first + DELETED_AT_ONCE] for first in range(0, len(names), DELETED_AT_ONCE))
                 requests = (jute.delete(log + b"/" + name for name in group) for group in groups)
                 for _ in session.pipeline(requests, DELETES):
                     pass
                 session.ask(jute.delete([log]))
-        self._logs.clear()
-        for each in self._ensemble.servers:
-            purge(each.data_directory / "version-2")
+                self._logs.remove(log)
 
     def _leader(self) -> servers.ZooKeeper:
         try:
@@ -176,7 +178,6 @@ class RunningZooKeeper:
 
     def scan(self, entry_bytes: int, entries: int) -> Figures:
         self._warm_up()
-        self._trim()
         log, entry = self._new_log(), os.urandom(entry_bytes)
         with Session(self._leader().port) as session:
             requests = (jute.create(log + b"/", entry, jute.SEQUENTIAL) for _ in range(entries))
@@ -195,19 +196,11 @@ class RunningZooKeeper:
         log, port, entry = self._new_log(), self._leader().port, os.urandom(entry_bytes)
         with Session(port) as watch, Session(port) as session:
             watch.ask(jute.add_watch(log))
-            seen: list[float] = []
-            reader = threading.Thread(target=_follow, args=(watch, entries, seen), name="zookeeper-watch")
-            reader.start()
-            try:
-                sent = []
-                for _ in range(entries):
-                    sent.append(clock())
-                    session.ask(jute.create(log + b"/", entry, jute.SEQUENTIAL))
-            finally:
-                reader.join(2 * ANSWER_S)  # the session's own deadline is sooner
-        if len(seen) != entries:
-            raise NotMeasured(f"the watch saw {len(seen)} entries of {entries}")
-        return percentiles([there - then for then, there in zip(sent, seen, strict=True)])
+            return follow(
+                entries,
+                lambda: session.ask(jute.create(log + b"/", entry, jute.SEQUENTIAL)),
+                lambda: _read_what_is_new(watch),
+            )
 
     # --- failures --------------------------------------------------------------------------------------------------------
 
@@ -235,9 +228,7 @@ class RunningZooKeeper:
 
     def restart(self) -> Figures:
         self._ensemble.kill()
-        held = 0
-        for each in self._ensemble.servers:
-            held += sum(path.stat().st_blocks * 512 for path in each.data_directory.rglob("*") if path.is_file())
+        held = held_bytes(*(each.data_directory for each in self._ensemble.servers))
         started = clock()
         for each in self._ensemble.servers:
             each.launch()
@@ -301,19 +292,16 @@ def _pause(seconds: float) -> None:
         threading.Event().wait(seconds)
 
 
-def _follow(watch: Session, entries: int, seen: list[float]) -> None:
-    """In a thread: when each entry was in its hand, that is read after the watch told its name. Ends early if nothing comes any
-    more; then some are missing."""
+def _read_what_is_new(watch: Session) -> int:
+    """Entries that have come into its hand, that is read after the watch told their names."""
     answers = watch.answers
-    try:
-        while len(seen) < entries:
-            watch.stream.sendall(b"".join(map(jute.get_data, answers.created)))
-            answers.created.clear()
-            watch.receive()
-            seen += [clock()] * len(answers.bodies)
-            answers.bodies.clear()
-    except (OSError, NotMeasured):
-        return
+    while not answers.bodies:
+        watch.stream.sendall(b"".join(map(jute.get_data, answers.created)))
+        answers.created.clear()
+        watch.receive()
+    count = len(answers.bodies)
+    answers.bodies.clear()
+    return count
 
 
 class _ZooKeeper:
