@@ -56,7 +56,7 @@ def _about(results: Results) -> str:
         f"{machine.file_system} on {machine.disk}, {machine.python}; replog {machine.replog}; {_list(results.dates)}.",
         f"Medians of {_count(results.rounds, 'round')}; {results.seconds:g} s for each load of appends. The systems took "
         "turns, one running at a time.",
-        f"{_count(results.count('good'), 'measurement')} of use. {results.count('not quiet')} were thrown away: fdatasync of "
+        f"{_count(results.count('good'), 'measurement')} of use, {results.count('not quiet')} thrown away: fdatasync of "
         f"4 KiB alone took more than {limits.raw_p50_us:g} µs right before or after, or other processes used more than "
         f"{limits.foreign_cpus:g} processors.",
     ]

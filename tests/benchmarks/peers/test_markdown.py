@@ -92,7 +92,7 @@ def test_what_is_missing_says_why(results: Results) -> None:
     assert "- Redis was skipped: no redis-server: install it." in text
     assert "- Etcd: scan, 1 KiB, 50000 entries: etcd is no log." in text
     assert "- Nats: scan, 1 KiB, 50000 entries: failed: OSError: gone." in text
-    assert "1 were thrown away" in text
+    assert ", 1 thrown away: fdatasync" in text
 
 
 def test_where_and_how_it_was_measured(results: Results) -> None:
