@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import selectors
 import socket
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Protocol
@@ -18,6 +19,7 @@ from benchmarks.figures import Figures, Meter, clock
 from benchmarks.peers.system import Latencies, Load, NotMeasured
 
 _RECEIVE_BYTES = 1 << 18
+_JOINED_BYTES = 1 << 18
 WARM_UP_SHARE = 0.2
 SILENCE_S = 30.0  # without an answer: then something is wrong
 
@@ -37,17 +39,25 @@ class Conversation(Protocol):
 class _Connection:
     stream: socket.socket
     conversation: Conversation
-    unsent: memoryview = attrs.field(factory=lambda: memoryview(b""))
+    unsent: deque[memoryview] = attrs.field(factory=deque)
 
     def send(self, data: bytes) -> bool:
-        """Queues behind what is unsent; whether all of it was sent."""
-        self.unsent = memoryview(b"".join((self.unsent, data))) if self.unsent else memoryview(data)
+        """Queues behind what is unsent; whether all of it was sent. Small requests are sent together; large ones, of which
+        there may be tens of MiB, are not copied for each that is added."""
+        if self.unsent and len(self.unsent[-1]) + len(data) <= _JOINED_BYTES:
+            self.unsent[-1] = memoryview(b"".join((self.unsent[-1], data)))
+        else:
+            self.unsent.append(memoryview(data))
         return self.flush()
 
     def flush(self) -> bool:
         try:
             while self.unsent:
-                self.unsent = self.unsent[self.stream.send(self.unsent) :]
+                rest = self.unsent[0][self.stream.send(self.unsent[0]) :]
+                if rest:
+                    self.unsent[0] = rest
+                else:
+                    self.unsent.popleft()
         except BlockingIOError:
             return False
         return True

@@ -76,7 +76,8 @@ class Redis:
         """All three, until an entry can be confirmed."""
         for server in self._servers:
             server.launch()
-        self._replicate()
+        self._follow()
+        self._wait_for_replicas()
 
     def stop(self) -> None:
         """Kills them. Idempotent."""
@@ -157,7 +158,8 @@ class Redis:
             self._primary = self._confirming(others, payload)
             took_s = clock() - killed
         self._servers[next(number for number in range(3) if not self._servers[number].is_running)].launch()
-        self._replicate()
+        self._follow()
+        self._wait_for_replicas()
         with self._client() as client:
             held = client.ask("XLEN", STREAM)
         assert isinstance(held, int)
@@ -171,21 +173,28 @@ class Redis:
         self.stop()
         held_bytes = sum(path.stat().st_size for path in self._directory.rglob("*") if path.is_file())
         began = clock()
-        self.start()
+        for server in self._servers:
+            server.launch()
+        self._follow()
         with self._client() as client:
             client.append(bytes(100))
-        return {"restart_s": clock() - began, "held_bytes": float(held_bytes)}
+        took_s = clock() - began
+        self._wait_for_replicas()
+        return {"restart_s": took_s, "held_bytes": float(held_bytes)}
 
     def _client(self, number: int | None = None) -> Client:
         return Client(self._ports[self._primary if number is None else number])
 
-    def _replicate(self) -> None:
-        """Until the servers answer, and both replicas have all that the primary has."""
+    def _follow(self) -> None:
+        """When the servers answer, has the replicas follow the primary."""
         for number, server in enumerate(self._servers):
             server.wait_until(partial(self._answers, number), "it answers", STARTING_S)
             if number != self._primary:
                 with self._client(number) as client:
                     client.ask("REPLICAOF", HOST, str(self._ports[self._primary]))
+
+    def _wait_for_replicas(self) -> None:
+        """Until both have all that the primary has."""
         is_whole = re.compile(r"^slave\d+:.*state=online", re.MULTILINE)
         with self._client() as client:
             self._servers[self._primary].wait_until(
@@ -285,8 +294,8 @@ class _System:
         words=(
             "XADD, then WAIT 1 behind each group: the primary and one of two replicas have the entry in their append-only "
             "files, synced (`appendfsync always` on all three; a replica acknowledges after its sync). The primary syncs "
-            "before it sends. Who takes over is found by Sentinel, without a quorum of writes: an old primary that was "
-            "only cut off goes on taking entries, which WAIT does not confirm."
+            "before it sends. Who takes over is found by Sentinel (three, 1 s until a primary counts as dead), without a "
+            "quorum of writes: an old primary that was only cut off goes on taking entries, which WAIT does not confirm."
         ),
     )
 
