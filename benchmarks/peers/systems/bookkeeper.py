@@ -150,7 +150,8 @@ class BookKeeper:
         return {"restart_s": took, "held_bytes": float(_held_bytes(self._bookies.directory))}
 
     def own_benchmark(self, seconds: int, entry_bytes: int, in_flight: int) -> str:
-        """What BookKeeper's own tool says, with the default wire protocol: it has no option for another."""
+        """What BookKeeper's own tool says, with the default wire protocol: it has no option for another. What it takes as the
+        number in flight is its bound of entries per second, too."""
         tool = "org.apache.bookkeeper.benchmark.BenchThroughputLatency"
         zookeeper_address = self._metadata.split("/")[2]
         options = {"zookeeper": zookeeper_address, "ensemble": COUNT, "quorum": COUNT, "ackQuorum": 2, "ledgers": 1}
