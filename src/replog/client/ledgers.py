@@ -10,6 +10,7 @@ from replog.client.driving import Surroundings
 from replog.client.membership import connect_all
 from replog.client.reader import LedgerReader, LedgerScan
 from replog.client.recovering import RecoveringShell
+from replog.client.supervising import Supervisor
 from replog.client.writer import LedgerWriter
 from replog.config import ClientOptions
 from replog.errors import ConfigError, NotEnoughBookiesError, UnauthorizedError
@@ -41,6 +42,8 @@ class Ledgers:
         self.deleted: Callable[[], None] = lambda: None  # called after ledgers were deleted: bookies may collect them
         self._nursery = nursery
         self._writers: dict[int, LedgerWriter] = {}
+        self._supervisor = Supervisor(options.explicit_last_add_confirmed_after_s)
+        nursery.start_soon(self._supervisor.run)
 
     # -- creating and writing ---------------------------------------------------------------------------------------
 
@@ -70,7 +73,7 @@ class Ledgers:
         version = await self.records.create(metadata)
         digest = Digest(digest_type, ledger_id, password)
         machine = LedgerWriting(metadata, version, digest, self.chance.token())
-        writer = LedgerWriter(machine, key, self.surroundings, self.options, self.observe)
+        writer = LedgerWriter(machine, key, self.surroundings, self.options, self.observe, self._supervisor)
         self._writers[ledger_id] = writer
         self._nursery.start_soon(self._run_writer, writer)
         return writer

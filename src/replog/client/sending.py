@@ -13,6 +13,7 @@ import trio
 from replog.client.channel import Answer, BookieChannel
 from replog.client.confirmations import Confirmations
 from replog.client.driving import Surroundings, WaitingEffects
+from replog.client.supervising import Supervisor
 from replog.config import ClientOptions
 from replog.errors import (
     AddTimeoutError,
@@ -56,6 +57,7 @@ class BatchSender:
         surroundings: Surroundings,
         options: ClientOptions,
         observe: Callable[[Event], None],
+        supervisor: Supervisor,
     ) -> None:
         self.ledger_id = machine.metadata.ledger_id
         self.last_add_pushed = -1
@@ -88,8 +90,10 @@ class BatchSender:
         self._error: ReplogError | None = None
         self._is_error_told = False
         self._fragments = machine.metadata.fragments
-        self._attention = trio.Event()
+        self._supervisor = supervisor
         self._published = -1
+        self._entries_at_look = -1  # sent when it was looked after last
+        self._missing_at_look, self._retry_at = 0, 0.0
         self._token = trio.lowlevel.current_trio_token()
         self._clock = trio.lowlevel.current_clock()
         self._time_ns = surroundings.chance.time_ns
@@ -135,7 +139,7 @@ class BatchSender:
     def _keep_up(self) -> bool:
         """Whether no bookie has fallen behind: the slowest one must not do so without bound."""
         if self._lagging():
-            self._attention.set()  # it may be silent, and nothing else may be in flight
+            self._supervisor.watch(self)  # it may be silent, and nothing else may be in flight
             return False
         self._unchecked_bytes = 0
         return True
@@ -166,7 +170,7 @@ class BatchSender:
         self.entries_sent += len(payloads)
         self._published = self._machine.last_add_confirmed  # the batch carries it
         self._machine.add(payloads, self._time_ns())
-        self._attention.set()
+        self._supervisor.watch(self)
 
     def _take_batch(self) -> tuple[list[bytes], int]:
         """As many of the gathered entries as fit into one batch for each rotation; at least one for each."""
@@ -223,8 +227,7 @@ class BatchSender:
         pairs = enumerate(zip(before.ensemble, after.ensemble, strict=True))
         replaced = {index: (old, new) for index, (old, new) in pairs if old != new}
         self._published = -1  # a bookie that is new does not know it
-        if not self._attention.is_set():
-            self._attention.set()
+        self._supervisor.watch(self)
         if replaced:  # else only the close dropped a fragment without entries
             self._observe(EnsembleChanged(self.ledger_id, after.first_entry_id, replaced))
 
@@ -296,7 +299,6 @@ class BatchSender:
         self._gathered, self._gathered_bytes = [], 0
         self._confirmations.fail()
         self._closed.set()
-        self._attention.set()
         if self.on_progress is not None:
             self.on_progress()
         if isinstance(error, FencedError):
@@ -310,11 +312,10 @@ class BatchSender:
     # -- background -----------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """The writer's background task: changes of ensemble, deadlines, publishing when idle. Ends when it is closed."""
+        """The writer's background task: changes of ensemble. Ends when it is closed."""
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._waiting_effects.run)
-                nursery.start_soon(self._supervise)
                 await self._closed.wait()
                 nursery.cancel_scope.cancel()
         finally:  # nobody drives it any more, be it closed or cancelled with its client: nobody may wait for it
@@ -323,32 +324,27 @@ class BatchSender:
             self._confirmations.fail()
             self._closed.set()
 
-    async def _supervise(self) -> None:
-        """Looks after the writer a few times a second, and not at all while it is idle."""
-        tick_s = self._options.explicit_last_add_confirmed_after_s
-        missing, retry_at = 0, 0.0
-        entries_sent = -1
-        while True:
-            is_up_to_date = self._published >= self.last_add_confirmed
-            is_waiting = bool(self._confirmations.in_flight or self._gathered)
-            if not is_waiting and is_up_to_date and not self._machine.missing:
-                self._attention = trio.Event()
-                await self._attention.wait()
-            await trio.sleep(tick_s)
-            is_idle = not self._confirmations.in_flight and entries_sent == self.entries_sent
-            if is_idle and self._published < self.last_add_confirmed and not self._machine.is_changing:
-                self._published = self.last_add_confirmed
-                self._machine.publish()
-            entries_sent = self.entries_sent
-            if self._machine.missing != missing:
-                missing = self._machine.missing
-                retry_at = trio.current_time() + self._options.bookie_retry_after_s
-            elif missing and trio.current_time() >= retry_at:
-                missing = 0
-                self._machine.bookies_changed()
-            self._replace_silent()
-            self._check_deadline()
-            self._drive()
+    def look(self) -> bool:
+        """Looks after deadlines and silent bookies, and publishes when idle: the supervisor calls it a few times a second
+        while it returns True. False says that nothing is under way."""
+        if self._closed.is_set():
+            return False
+        is_idle = not self._confirmations.in_flight and self._entries_at_look == self.entries_sent
+        if is_idle and self._published < self.last_add_confirmed and not self._machine.is_changing:
+            self._published = self.last_add_confirmed
+            self._machine.publish()
+        self._entries_at_look = self.entries_sent
+        if self._machine.missing != self._missing_at_look:
+            self._missing_at_look = self._machine.missing
+            self._retry_at = trio.current_time() + self._options.bookie_retry_after_s
+        elif self._missing_at_look and trio.current_time() >= self._retry_at:
+            self._missing_at_look = 0
+            self._machine.bookies_changed()
+        self._replace_silent()
+        self._check_deadline()
+        self._drive()
+        is_waiting = bool(self._confirmations.in_flight or self._gathered)
+        return is_waiting or self._published < self.last_add_confirmed or bool(self._machine.missing)
 
     def _check_deadline(self) -> None:
         sent_at = self._confirmations.oldest_sent_at

@@ -77,8 +77,8 @@ SHELL_MUTANTS = (
         (
             Patch(
                 BatchSender,
-                "_supervise",
-                "is_idle = not self._confirmations.in_flight and entries_sent == self.entries_sent",
+                "look",
+                "is_idle = not self._confirmations.in_flight and self._entries_at_look == self.entries_sent",
                 "is_idle = True",
             ),
             Patch(
