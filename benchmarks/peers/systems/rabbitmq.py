@@ -241,7 +241,8 @@ SYSTEM: system.System = System(
         is_synced=True,
         words=(
             "quorum queue, persistent messages, publisher confirms: two of three nodes have the entry in their Raft logs, "
-            "synced (the default; one write-ahead log for each node). A queue is consumed, and can't be read again."
+            "synced (the default; one write-ahead log for each node). Erlang's schedulers don't wait busily (`+sbwt none`). "
+            "A queue is consumed, and can't be read again."
         ),
     ),
 )

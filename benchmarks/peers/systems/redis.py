@@ -294,8 +294,8 @@ class _System:
         words=(
             "XADD, then WAIT 1 behind each group: the primary and one of two replicas have the entry in their append-only "
             "files, synced (`appendfsync always` on all three; a replica acknowledges after its sync). The primary syncs "
-            "before it sends. Who takes over is found by Sentinel (three, 1 s until a primary counts as dead), without a "
-            "quorum of writes: an old primary that was only cut off goes on taking entries, which WAIT does not confirm."
+            "before it sends. Who takes over is found by three Sentinels (1 s until a primary counts as dead), without a "
+            "consensus on entries: those that were confirmed are lost if the replica that has them can't be chosen."
         ),
     )
 
