@@ -445,3 +445,30 @@ async def test_leaving_the_client_ends_writers_that_are_still_open(autojump_cloc
             with pytest.raises(trio.ClosedResourceError):
                 await writer.append(b"two")
             await context.__aexit__(None, None, None)
+
+
+@pytest.mark.parametrize(("entry_bytes", "in_flight"), [(100, 10), (1024, 200)])
+async def test_entries_that_are_kept_in_flight_do_not_fall_apart_into_a_large_batch_and_a_tiny_one(
+    entry_bytes: int, in_flight: int, autojump_clock: trio.testing.MockClock
+) -> None:
+    """For ever, which is what sending the first of them at once would lead to: that costs as two, and overlaps as none."""
+    budget, data = 1 << 21, bytes(entry_bytes)
+    async with cluster() as world, world.client(ClientOptions(in_flight_bytes_max=budget)) as client:
+        for bookie in world.bookies:
+            bookie.wire.delay_s = 0.0005
+        async with client.create_ledger() as writer:
+            while writer.last_add_confirmed < 20 * in_flight:
+                for _ in range(in_flight - (writer.last_add_pushed - writer.last_add_confirmed)):
+                    writer.push_nowait(data)
+                await writer.wait_for_room(budget - (in_flight - 1) * entry_bytes)  # there is when one is confirmed
+        async with client.open_ledger(writer.ledger_id) as reader:
+            sizes = [len(batch) async for batch in reader.batches()]
+    assert sum(size * 4 < in_flight for size in sizes) <= len(sizes) * 0.2
+
+
+async def test_what_comes_one_by_one_is_sent_at_once(autojump_clock: trio.testing.MockClock) -> None:
+    async with cluster() as world, world.client() as client, client.create_ledger() as writer:
+        for number in range(10):
+            writer.push_nowait(b"x")
+            assert writer.statistics()["batches_sent"] == number + 1
+            await writer.flush()

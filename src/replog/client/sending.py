@@ -35,6 +35,8 @@ from replog.protocol.messages import AddRequest, Response, Status, WriteLastAddC
 from replog.protocol.writing import LedgerWriting
 
 _DEPTH_MIN = 2  # batches in flight on a fast disk; more would only cut them smaller
+_FAR_ROUND_S = 0.01  # no disk makes rounds as long as this: the bookies are far away
+_HALVED_BYTES_MIN = 64 << 10  # less than this goes as one batch: what each batch costs would be more than is gained
 _SLOW_ROUND_S = 0.002  # rounds that take longer let more batches fly
 _LAG_BYTES_MAX = 32 << 20  # that the slowest bookie may be behind before everybody waits for it
 _LAG_CHECK_BYTES = 1 << 20  # how much is sent between two looks at that
@@ -75,8 +77,12 @@ class BatchSender:
         self._confirmations = Confirmations()
         self._gathered: list[bytes] = []
         self._gathered_bytes = 0
+        self._expected_bytes = 0  # were confirmed since the last batch was sent: as many may be pushed
+        self._is_pushed = False  # the last entries were: their caller goes on, and awaits none of them
+        self._are_many = False  # entries came together with others lately
         self._in_flight_bytes_max = options.in_flight_bytes_max
         self._depth = _DEPTH_MIN
+        self._round_s = 0.0  # how long the last batch took
         self._unchecked_bytes = 0  # sent since the last look at who lags behind
         self._driving = False
         self._send_scheduled = False
@@ -120,8 +126,10 @@ class BatchSender:
         self._drive()
 
     def _schedule_send(self) -> None:
-        """Sends at once if nothing is in flight: nothing is gained by waiting for more. Else soon."""
-        if not self._confirmations.in_flight and not self._held:
+        """Sends at once if nothing is in flight and entries come one by one: nothing is gained by waiting for more. Else
+        soon."""
+        self._is_pushed = True
+        if not self._confirmations.in_flight and not self._held and not self._are_many:
             self._drive()
         else:
             self._send_scheduled = True
@@ -132,9 +140,18 @@ class BatchSender:
         self._drive()
 
     def _may_send(self) -> bool:
-        if self._confirmations.in_flight >= self._depth or self._held or self._machine.is_done:
+        in_flight = self._confirmations.in_flight
+        if in_flight >= self._depth or self._held or self._machine.is_done:
+            return False
+        if in_flight and self._round_s < _FAR_ROUND_S and self._is_little():
             return False
         return self._unchecked_bytes < _LAG_CHECK_BYTES or self._keep_up()
+
+    def _is_little(self) -> bool:
+        """Whether much more is under way than has gathered: then it is worth waiting for that, on a fast disk. Whoever keeps
+        a number of entries in flight would else have one large batch and one tiny one for ever, which cost as two large
+        ones and overlap as none."""
+        return self._gathered_bytes * 4 < self._confirmations.unconfirmed_bytes
 
     def _keep_up(self) -> bool:
         """Whether no bookie has fallen behind: the slowest one must not do so without bound."""
@@ -168,6 +185,8 @@ class BatchSender:
         self._unchecked_bytes += size_bytes
         self.batches_sent += 1
         self.entries_sent += len(payloads)
+        self._are_many = len(payloads) > 1
+        self._expected_bytes = 0
         self._published = self._machine.last_add_confirmed  # the batch carries it
         self._machine.add(payloads, self._time_ns())
         self._supervisor.watch(self)
@@ -175,7 +194,7 @@ class BatchSender:
     def _take_batch(self) -> tuple[list[bytes], int]:
         """As many of the gathered entries as fit into one batch for each rotation; at least one for each."""
         gathered, size_bytes = self._gathered, self._gathered_bytes
-        stride, limit_bytes = self._machine.quorum.stride, self._options.batch_bytes_max
+        stride, limit_bytes = self._machine.quorum.stride, self._batch_bytes_max()
         fits = size_bytes + _ENTRY_OVERHEAD_BYTES * len(gathered) <= limit_bytes
         if fits and len(gathered) <= _BATCH_ENTRIES_MAX:
             self._gathered, self._gathered_bytes = [], 0
@@ -188,6 +207,16 @@ class BatchSender:
         batch_bytes = sum(map(len, batch))
         self._gathered_bytes -= batch_bytes
         return batch, batch_bytes
+
+    def _batch_bytes_max(self) -> int:
+        """If nearly all that is unconfirmed has gathered, half of that: so that the bookies write one half while the client
+        builds, and sends, the other. What a call awaits goes as a whole."""
+        limit_bytes, gathered_bytes = self._options.batch_bytes_max, self._gathered_bytes
+        is_nearly_all = gathered_bytes * 4 >= self._confirmations.unconfirmed_bytes * 3
+        if not self._is_pushed or not is_nearly_all or gathered_bytes < _HALVED_BYTES_MIN:
+            return limit_bytes
+        stored_bytes = gathered_bytes + _ENTRY_OVERHEAD_BYTES * len(self._gathered)
+        return min(limit_bytes, stored_bytes // (2 * self._machine.quorum.stride))
 
     def _largest_bytes(self, batch: list[bytes], stride: int) -> int:
         """The size of the largest batch that these entries make (W1)."""
@@ -216,6 +245,8 @@ class BatchSender:
                     if self._machine.metadata.fragments is not self._fragments:
                         self._report_ensemble_change()
                     if not self._gathered or self._send_scheduled or not self._may_send():
+                        return
+                    if self._are_more_expected():
                         return
                     self._send_batch()
         finally:
@@ -283,10 +314,23 @@ class BatchSender:
         self._membership.shun(bookie_id)
         self._machine.bookie_failed(index, bookie_id)
 
+    def _are_more_expected(self) -> bool:
+        """Whether less has gathered than was just confirmed: whoever waited for that may be about to push as much again. So
+        the event loop gets a turn first, once."""
+        expected_bytes, self._expected_bytes = self._expected_bytes, 0
+        if not self._are_many or self._gathered_bytes >= expected_bytes:
+            return False
+        self._send_scheduled = True
+        self._token.run_sync_soon(self._send_soon)
+        return True
+
     def _confirmed(self, last_add_confirmed: int) -> None:
+        unconfirmed_bytes = self._confirmations.unconfirmed_bytes
         sent_at = self._confirmations.advance(last_add_confirmed)
+        self._expected_bytes += unconfirmed_bytes - self._confirmations.unconfirmed_bytes
         if self._gathered or self._confirmations.in_flight:  # a lone one says nothing of how many should fly
-            slow_rounds = int((self._clock.current_time() - sent_at) / _SLOW_ROUND_S)
+            self._round_s = self._clock.current_time() - sent_at
+            slow_rounds = int(self._round_s / _SLOW_ROUND_S)
             self._depth = max(_DEPTH_MIN, min(self._options.batches_in_flight_max, _DEPTH_MIN + slow_rounds))
         if self.on_progress is not None:
             self.on_progress()

@@ -134,6 +134,7 @@ class LedgerWriter(BatchSender, WriterContext):
                 await trio.lowlevel.checkpoint()
         finally:
             self._send_scheduled = False
+            self._is_pushed, self._expected_bytes = False, 0
             self._alone = len(self._gathered) == 1 and not self._confirmations.in_flight
             self._lone_appends = self._lone_appends + 1 if self._alone else 0
             self._drive()
@@ -154,6 +155,7 @@ class LedgerWriter(BatchSender, WriterContext):
         self.last_add_pushed += len(data)
         ids = range(first, self.last_add_pushed + 1)
         if data:
+            self._is_pushed = False
             event = self._confirmations.gathering()
             self._drive()
             if not event.is_set():
