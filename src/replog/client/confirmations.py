@@ -15,7 +15,8 @@ class Confirmations:
 
     def __init__(self) -> None:
         self.confirmed = -1
-        self.unconfirmed_bytes = 0
+        self.unconfirmed_bytes = 0  # pushed and not confirmed
+        self.in_flight_bytes = 0  # of these, sent
         self._waiting: deque[tuple[int, trio.Event]] = deque()  # by the last id waited for
         self._sizes: deque[tuple[int, int, float]] = deque()  # last id, bytes, when sent: of each batch under way
         self._gathering: trio.Event | None = None
@@ -32,6 +33,7 @@ class Confirmations:
 
         Who waits so far waits for the last pushed now, and not for what others push later: that might never end."""
         self._sizes.append((last_entry_id, size_bytes, now))
+        self.in_flight_bytes += size_bytes
         if self._gathering is not None:
             self._waiting.append((last_add_pushed, self._gathering))
             self._gathering = None
@@ -59,6 +61,7 @@ class Confirmations:
         while self._sizes and self._sizes[0][0] <= confirmed:
             _, size_bytes, sent_at = self._sizes.popleft()
             self.unconfirmed_bytes -= size_bytes
+            self.in_flight_bytes -= size_bytes
         while self._waiting and self._waiting[0][0] <= confirmed:
             self._waiting.popleft()[1].set()
         if self._freed is not None:

@@ -76,11 +76,11 @@ class BatchSender:
         self._waiting_effects = WaitingEffects(surroundings, machine, self._drive)
         self._confirmations = Confirmations()
         self._gathered: list[bytes] = []
-        self._gathered_bytes = 0
         self._expected_bytes = 0  # were confirmed since the last batch was sent: as many may be pushed
         self._is_pushed = False  # the last entries were: their caller goes on, and awaits none of them
         self._are_many = False  # entries came together with others lately
         self._in_flight_bytes_max = options.in_flight_bytes_max
+        self._push_bytes_max = options.in_flight_bytes_max  # that may be unconfirmed; -1 when no push is taken any more
         self._depth = _DEPTH_MIN
         self._round_s = 0.0  # how long the last batch took
         self._unchecked_bytes = 0  # sent since the last look at who lags behind
@@ -90,7 +90,7 @@ class BatchSender:
         self._alone = False
         self._lone_appends = 0  # since somebody else was seen to append
         self._last_effect: Effect | None = None
-        self._closing = False  # no push is taken any more
+        self._closing = False
         self._is_machine_closed = False
         self._closed = trio.Event()
         self._error: ReplogError | None = None
@@ -113,6 +113,15 @@ class BatchSender:
     def unconfirmed(self) -> range:
         """The ids that were pushed and are not confirmed."""
         return range(self.last_add_confirmed + 1, self.last_add_pushed + 1)
+
+    @property
+    def _gathered_bytes(self) -> int:
+        """Pushed and not sent. What is paid for an entry is one sum, not two."""
+        return self._confirmations.unconfirmed_bytes - self._confirmations.in_flight_bytes
+
+    def _take_no_more(self) -> None:
+        self._closing = True
+        self._push_bytes_max = -1
 
     # -- sending --------------------------------------------------------------------------------------------------
 
@@ -197,16 +206,14 @@ class BatchSender:
         stride, limit_bytes = self._machine.quorum.stride, self._batch_bytes_max()
         fits = size_bytes + _ENTRY_OVERHEAD_BYTES * len(gathered) <= limit_bytes
         if fits and len(gathered) <= _BATCH_ENTRIES_MAX:
-            self._gathered, self._gathered_bytes = [], 0
+            self._gathered = []
             return gathered, size_bytes
         fitting = len(gathered) * limit_bytes * stride // (size_bytes + _ENTRY_OVERHEAD_BYTES * len(gathered))
         batch = gathered[: max(1, min(_BATCH_ENTRIES_MAX, fitting))]
         while len(batch) > stride and self._largest_bytes(batch, stride) > limit_bytes:
             del batch[len(batch) // 2 :]  # their sizes differ much
         del gathered[: len(batch)]
-        batch_bytes = sum(map(len, batch))
-        self._gathered_bytes -= batch_bytes
-        return batch, batch_bytes
+        return batch, sum(map(len, batch))
 
     def _batch_bytes_max(self) -> int:
         """If nearly all that is unconfirmed has gathered, half of that: so that the bookies write one half while the client
@@ -340,7 +347,8 @@ class BatchSender:
         if isinstance(error, FencedError | AddTimeoutError | NotEnoughBookiesError):
             error.unconfirmed = unconfirmed
         self._error = error
-        self._gathered, self._gathered_bytes = [], 0
+        self._push_bytes_max = -1
+        self._gathered = []
         self._confirmations.fail()
         self._closed.set()
         if self.on_progress is not None:
@@ -363,8 +371,9 @@ class BatchSender:
                 await self._closed.wait()
                 nursery.cancel_scope.cancel()
         finally:  # nobody drives it any more, be it closed or cancelled with its client: nobody may wait for it
-            self._closing = self._is_machine_closed = True
-            self._gathered, self._gathered_bytes = [], 0
+            self._take_no_more()
+            self._is_machine_closed = True
+            self._gathered = []
             self._confirmations.fail()
             self._closed.set()
 

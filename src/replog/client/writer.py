@@ -75,21 +75,22 @@ class LedgerWriter(BatchSender, WriterContext):
         Raises `trio.WouldBlock` if the byte budget `in_flight_bytes_max` is used up (W6), `PayloadTooLargeError` or
         TypeError for what is no entry: then nothing was pushed. Costs no system call while others are in flight.
         """
-        if type(data) is not bytes or len(data) > ENTRY_BYTES_MAX:
+        if type(data) is not bytes:
             check_payload(data)
+        size_bytes = len(data)
         confirmations = self._confirmations
-        if confirmations.unconfirmed_bytes + len(data) > self._in_flight_bytes_max and confirmations.unconfirmed_bytes:
+        unconfirmed_bytes = confirmations.unconfirmed_bytes + size_bytes
+        if unconfirmed_bytes > self._push_bytes_max or size_bytes > ENTRY_BYTES_MAX:
+            check_payload(data)
             self.check_usable()
-            raise trio.WouldBlock
-        if self._closing or self._error is not None:
-            self.check_usable()
-        confirmations.unconfirmed_bytes += len(data)
+            if unconfirmed_bytes > size_bytes:  # else it is the only one
+                raise trio.WouldBlock
+        confirmations.unconfirmed_bytes = unconfirmed_bytes
         self._gathered.append(data)
-        self._gathered_bytes += len(data)
-        self.last_add_pushed += 1
+        self.last_add_pushed = entry_id = self.last_add_pushed + 1
         if not self._send_scheduled:
             self._schedule_send()
-        return self.last_add_pushed
+        return entry_id
 
     async def push(self, data: bytes) -> int:
         """As `push_nowait`, but waits for the byte budget. If cancelled, nothing was pushed."""
@@ -108,7 +109,6 @@ class LedgerWriter(BatchSender, WriterContext):
         if self._closing or self._error is not None:
             self.check_usable()
         self._gathered.append(data)
-        self._gathered_bytes += len(data)
         self._confirmations.unconfirmed_bytes += len(data)
         self.last_add_pushed += 1
         entry_id = self.last_add_pushed
@@ -149,7 +149,6 @@ class LedgerWriter(BatchSender, WriterContext):
         size_bytes = self._check_payloads(data)
         await self._wait_for_budget(size_bytes)
         self._gathered += data
-        self._gathered_bytes += size_bytes
         self._confirmations.unconfirmed_bytes += size_bytes
         first = self.last_add_pushed + 1
         self.last_add_pushed += len(data)
@@ -219,16 +218,16 @@ class LedgerWriter(BatchSender, WriterContext):
     async def aclose(self) -> None:
         """Confirms what was pushed, takes nothing more, and closes the ledger (R1). Idempotent. Raises the writer's failure
         if it failed, unless that was raised before. If cancelled, the ledger may be open or closed; recover it to know."""
-        self._closing = True
+        self._take_no_more()
         if self._error is None and not self._is_machine_closed:
             await self._confirm_all()
         await self._close()
 
     async def _close(self) -> None:
-        self._closing = True
+        self._take_no_more()
         if self._error is None and not self._is_machine_closed:
             self._is_machine_closed = True
-            self._gathered, self._gathered_bytes = [], 0
+            self._gathered = []
             self._machine.close()
             self._drive()
         self._confirmations.fail()
