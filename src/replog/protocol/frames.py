@@ -16,6 +16,7 @@ FRAME_BYTES_MAX = HEADER.size + FIELDS_BYTES_MAX + BATCH_BYTES_MAX
 
 _CHECKSUM = struct.Struct("<I")
 _SEALED = struct.Struct("<IIBBHQ")  # the header without its checksum
+_HEADER_BYTES, _CHECKSUM_BYTES, _SEALED_BYTES = HEADER.size, _CHECKSUM.size, _SEALED.size
 _SMALL_PART_BYTES = 4096  # of a body: several such parts are kept as one
 _JOINED_BYTES_MAX = 64 << 10  # of which each has at most so many
 
@@ -35,8 +36,8 @@ class Frame:
 
 def seal(kind: int, flags: int, request_id: int, fields: bytes, body_bytes: int = 0) -> bytes:
     """The header and the fields of a frame; a body of so many bytes is to follow."""
-    size = HEADER.size + len(fields) + body_bytes
-    sealed = _SEALED.pack(size, len(fields), kind, flags, 0, request_id) + fields
+    fields_bytes = len(fields)
+    sealed = _SEALED.pack(_HEADER_BYTES + fields_bytes + body_bytes, fields_bytes, kind, flags, 0, request_id) + fields
     return _CHECKSUM.pack(crc32c(sealed)) + sealed
 
 
@@ -106,19 +107,20 @@ class FrameSplitter:
 
     def _split(self, data: bytes, start: int, found: list[Frame]) -> None:
         end = len(data)
-        while end - start >= HEADER.size:
+        while end - start >= _HEADER_BYTES:
             checksum, size, fields_bytes, kind, flags, _, request_id = HEADER.unpack_from(data, start)
-            body = start + HEADER.size + fields_bytes
-            self._check_sizes(size, fields_bytes)
+            body = start + _HEADER_BYTES + fields_bytes
+            if size > self.frame_bytes_max or fields_bytes > self._fields_bytes_max or body > start + size:
+                raise self._wrong_sizes(size, fields_bytes)
             if body > end:
                 self.begun_bytes = size
                 self._needed = body - start
                 self._rest = bytearray(data[start:])
                 return
-            sealed = data[start + _CHECKSUM.size : body]
+            sealed = data[start + _CHECKSUM_BYTES : body]
             if crc32c(sealed) != checksum:
                 raise RemoteProtocolError("a frame that does not match its checksum")
-            fields = sealed[_SEALED.size :]
+            fields = sealed[_SEALED_BYTES:]
             if start + size <= end:
                 found.append(Frame(kind, flags, request_id, fields, data[body : start + size]))
                 start += size
@@ -133,8 +135,7 @@ class FrameSplitter:
             self._needed = HEADER.size
             self._rest = bytearray(data[start:])
 
-    def _check_sizes(self, size: int, fields_bytes: int) -> None:
-        if size > self.frame_bytes_max or fields_bytes > self._fields_bytes_max or HEADER.size + fields_bytes > size:
-            raise RemoteProtocolError(
-                f"a frame of {size} bytes with {fields_bytes} bytes of fields; at most {self.frame_bytes_max} are taken"
-            )
+    def _wrong_sizes(self, size: int, fields_bytes: int) -> RemoteProtocolError:
+        return RemoteProtocolError(
+            f"a frame of {size} bytes with {fields_bytes} bytes of fields; at most {self.frame_bytes_max} are taken"
+        )

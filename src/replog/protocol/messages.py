@@ -13,8 +13,9 @@ import attrs
 from replog.protocol.batch import Batch
 
 
-class Status(enum.Enum):
-    """A bookie's answer. Only NO_ENTRY says that something is absent (R4); every doubt is UNKNOWN."""
+class Status(enum.IntEnum):
+    """A bookie's answer. Only NO_ENTRY says that something is absent (R4); every doubt is UNKNOWN. The numbers pass over the
+    wire."""
 
     OK = 0
     NO_ENTRY = 1  # proven: never durable here, under this stamp

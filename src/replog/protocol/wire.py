@@ -70,7 +70,7 @@ _BATCH_SIZE = struct.Struct("<8xI")  # where a batch says how long it is
 _GREETING = struct.Struct("<6sHHQ32s")  # magic, lowest and highest version, features, nonce
 _TEXT = struct.Struct("<H")
 _COMMANDS = {int(command) for command in AdminCommand}
-_STATUSES = {status.value: status for status in Status}
+_STATUSES = {int(status): status for status in Status}
 
 
 # -- requests -----------------------------------------------------------------------------------------------------
@@ -88,13 +88,15 @@ def encode_request(request: Request, pieces: list[bytes]) -> int:
 
 def _encode_add(request: AddRequest, pieces: list[bytes]) -> int:
     batch = request.batch
-    checksum = 0 if batch.digest_type is DigestType.CRC32C else crc32c(batch.data)
-    key = _key(request.key)
+    data, key = batch.data, request.key
+    checksum = 0 if batch.digest_type is DigestType.CRC32C else crc32c(data)
+    if len(key) != KEY_BYTES:
+        key = _key(key)
     fields = _ADD.pack(request.ledger_id, request.term, request.last_add_confirmed, key, checksum)
     flags = (_RECOVERY if request.recovery else 0) | (_ALONE if request.alone else 0)
-    prefix = seal(ADD, flags, request.request_id, fields, len(batch.data))
-    pieces += (prefix, batch.data)
-    return len(prefix) + len(batch.data)
+    prefix = seal(ADD, flags, request.request_id, fields, len(data))
+    pieces += (prefix, data)
+    return len(prefix) + len(data)
 
 
 def _encode_fence(request: FenceRequest, pieces: list[bytes]) -> int:
@@ -225,8 +227,12 @@ def encode_response(response: Response, pieces: list[bytes]) -> int:
     detail = response.detail.encode("utf-8", "replace")[:DETAIL_BYTES_MAX] if response.detail else b""
     batches = response.batches
     fields = _RESPONSE.pack(
-        response.status.value, response.last_add_confirmed, response.fence_term, len(detail), len(batches)
+        response.status, response.last_add_confirmed, response.fence_term, len(detail), len(batches)
     )
+    if not batches:
+        frame = seal(RESPONSE, 0, response.request_id, fields + detail)
+        pieces.append(frame)
+        return len(frame)
     body_bytes = 0
     for batch in batches:
         body_bytes += len(batch.data)
@@ -245,9 +251,9 @@ def decode_response(frame: Frame) -> Response:
     status = _STATUSES.get(number)
     if status is None or _RESPONSE.size + detail_bytes > len(frame.fields):
         raise RemoteProtocolError(f"an answer of status {number} with {detail_bytes} bytes of detail")
-    detail = ""
-    if detail_bytes:
-        detail = frame.fields[_RESPONSE.size : _RESPONSE.size + detail_bytes].decode("utf-8", "replace")
+    if not (detail_bytes or count or frame.body):
+        return Response(frame.request_id, status, confirmed, fence_term)
+    detail = frame.fields[_RESPONSE.size : _RESPONSE.size + detail_bytes].decode("utf-8", "replace")
     batches = _decode_batches(frame.body, count) if count or frame.body else ()
     return Response(frame.request_id, status, confirmed, fence_term, batches, detail)
 

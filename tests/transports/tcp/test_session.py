@@ -229,7 +229,7 @@ class SlowStream:
 
     def __init__(self, waiting_bytes: int) -> None:
         self.waiting_bytes = waiting_bytes
-        self.taken_bytes = 0
+        self.taken_bytes = self.received_bytes = 0
         self.is_closed = False
 
     def take(self, size_bytes: int) -> None:

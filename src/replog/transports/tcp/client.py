@@ -26,7 +26,6 @@ class TcpConnection(Connection):
         "_flush_scheduled",
         "_frame_bytes_max",
         "_gathered",
-        "_heard_at_s",
         "_is_gathering",
         "_options",
         "_outbox",
@@ -64,7 +63,6 @@ class TcpConnection(Connection):
         self._flush_scheduled = False
         self._gathered = 0  # requests since the last scheduled flush
         self._is_gathering = False  # there were many, so more are to be expected
-        self._heard_at_s = trio.current_time()
         self._scope = trio.CancelScope()
         self._token = trio.lowlevel.current_trio_token()
 
@@ -132,7 +130,6 @@ class TcpConnection(Connection):
                 data = await self._stream.receive()
                 if not data:
                     return "it closed the connection"
-                self._heard_at_s = trio.current_time()
                 self._handle(self._splitter.feed(data))
                 if self._problem:
                     return self._problem
@@ -159,17 +156,21 @@ class TcpConnection(Connection):
     async def _watch(self) -> None:
         """Asks for a sign of life where nothing is heard, and ends what does not give one (W6)."""
         look_s = self._silence_max_s / 4
+        stream, heard_at_s = self._stream, trio.current_time()
         while True:
-            waiting_bytes, taken_bytes = self._stream.waiting_bytes, self._stream.taken_bytes
+            waiting_bytes, taken_bytes, received_bytes = stream.waiting_bytes, stream.taken_bytes, stream.received_bytes
             await trio.sleep(look_s)
-            if waiting_bytes and self._stream.taken_bytes > taken_bytes:
-                self._heard_at_s = trio.current_time()  # it takes what has to wait: until then it has nothing to say
-            silence_s = trio.current_time() - self._heard_at_s
-            if silence_s > self._silence_max_s:
+            now_s = trio.current_time()
+            if stream.received_bytes != received_bytes:
+                heard_at_s = now_s
+            elif waiting_bytes and stream.taken_bytes > taken_bytes:
+                heard_at_s = now_s  # it takes what has to wait: until then it has nothing to say
+            silence_s = now_s - heard_at_s
+            if silence_s >= self._silence_max_s:
                 self._problem = f"nothing was heard from it for {self._silence_max_s} s"
                 self._scope.cancel()
-            elif silence_s >= look_s and not self._stream.waiting_bytes:
-                self._stream.write([wire.PING_FRAME])
+            elif silence_s >= look_s and not stream.waiting_bytes:
+                stream.write([wire.PING_FRAME])
 
     # -- the end --------------------------------------------------------------------------------------------------
 

@@ -43,12 +43,12 @@ class Budget:
         self.total_bytes_max = total_bytes_max
         self.used_bytes = 0
         self.waiting = 0  # sessions that wait for room
-        self._freed = trio.Event()
+        self._freed = trio.Event()  # asked for only while somebody waits
 
     def charge(self, change_bytes: int) -> None:
         """Counts these, or gives them back if negative."""
         self.used_bytes += change_bytes
-        if change_bytes < 0:
+        if change_bytes < 0 and self.waiting:
             self._freed.set()
 
     def has_room(self, size_bytes: int) -> bool:
@@ -99,11 +99,12 @@ class Session:
         self._largest_answer_bytes = 0  # to a read, so far: the next one may be as large, however little it asks for
         self._is_handling = False
         self._is_draining = False
-        self._told = trio.Event()  # something was answered or sent
+        self._told: trio.Event | None = None  # something was answered or sent; only while somebody waits for it
         self._ended = trio.Event()
         self._scope = trio.CancelScope()
         now_s = trio.current_time()
-        self._heard_at_s = self._taken_at_s = now_s
+        self._heard_at_s = self._taken_at_s = now_s  # as `look` saw it
+        self._heard_bytes = stream.received_bytes
         self._taken_bytes = 0
         self._mark_bytes, self._marked_at_s = 0, now_s  # what has to be taken, since when, if room is scarce
         self._reply = self._answered  # one object: answers to one session are recognized by it
@@ -120,12 +121,12 @@ class Session:
         except OSError as error:
             self.problem = f"the connection broke: {error}"
         finally:
-            self._stream.on_sent = self._told.set
+            self._stream.on_sent = self._tell
             self._stream.close()
             self._charges.clear()
             self._changing.clear()
             self._charge(-self._charged_bytes)
-            self._told.set()
+            self._tell()
             self._ended.set()
 
     # -- requests -------------------------------------------------------------------------------------------------
@@ -143,15 +144,15 @@ class Session:
             data = await self._stream.receive()
             if not data:
                 return
-            self._heard_at_s = trio.current_time()
             frames = self._splitter.feed(data)
             if self._splitter.is_empty:
                 self._begun_at_s = None
             elif frames or self._begun_at_s is None:
-                self._begun_at_s = self._heard_at_s
+                self._begun_at_s = trio.current_time()
             if frames:
-                self._charge(-self._begun_bytes)  # it has ended: from here on its request is charged
-                self._begun_bytes = 0
+                if self._begun_bytes:
+                    self._charge(-self._begun_bytes)  # it has ended: from here on its request is charged
+                    self._begun_bytes = 0
                 await self._take(frames)
         await self._discard()
 
@@ -166,7 +167,7 @@ class Session:
     async def _discard(self) -> None:
         """Until `drain` ends it, or the client goes: what is left unread would cut off what is being sent."""
         while await self._stream.receive():
-            self._heard_at_s = trio.current_time()
+            pass
 
     def _handle(self, frames: Sequence[Frame], first: int) -> int:
         """Handles frames from this one on, at least one; returns the place of the first one that there is no room for."""
@@ -232,17 +233,20 @@ class Session:
             freed_bytes = self._charges.pop(response.request_id, None)
             if freed_bytes is None:
                 continue  # answered twice: the client would not know what to make of it
-            self._charge(-freed_bytes)
             self._changing.discard(response.request_id)
             if response.batches:
+                self._charge(-freed_bytes)
                 response = self._fitting(response, freed_bytes)
+                freed_bytes = 0
             answer_bytes = wire.encode_response(response, pieces)
             if self._is_handling:
                 self._outbox_bytes += answer_bytes
-                self._charge(answer_bytes)
+                freed_bytes -= answer_bytes
+            self._charge(-freed_bytes)
         if not self._is_handling:
             self._write(pieces)
-        self._told.set()
+        if self._told is not None:
+            self._tell()
 
     def _fitting(self, response: Response, set_aside_bytes: int) -> Response:
         """The answer, or if it is larger than expected and there is no room for it, that there is none."""
@@ -263,7 +267,7 @@ class Session:
         change_bytes = self._stream.waiting_bytes - self._waiting_bytes
         self._waiting_bytes += change_bytes
         self._charge(change_bytes)
-        self._told.set()
+        self._tell()
 
     def _charge(self, change_bytes: int) -> None:
         self._charged_bytes += change_bytes
@@ -296,9 +300,14 @@ class Session:
 
     async def _wait_until_told(self) -> None:
         """Returns after the next answer, or when something was sent. Several may wait."""
-        if self._told.is_set():
+        if self._told is None:
             self._told = trio.Event()
         await self._told.wait()
+
+    def _tell(self) -> None:
+        told, self._told = self._told, None
+        if told is not None:
+            told.set()
 
     def look(self, now_s: float, *, is_room_scarce: bool = False) -> None:
         """Ends the session if its client is too slow, or gone: called now and then. If others have to wait for room, the
@@ -310,6 +319,8 @@ class Session:
         if now_s - self._marked_at_s > limits.transfer_timeout_s:
             self.end(f"it is slow to take the {self._stream.waiting_bytes} bytes that wait for it, and room is scarce")
             return
+        if self._stream.received_bytes != self._heard_bytes:
+            self._heard_bytes, self._heard_at_s = self._stream.received_bytes, now_s
         if self._stream.taken_bytes != self._taken_bytes or not self._stream.waiting_bytes:
             self._taken_bytes, self._taken_at_s = self._stream.taken_bytes, now_s
         if now_s - self._taken_at_s > limits.transfer_timeout_s:
