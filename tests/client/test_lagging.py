@@ -47,6 +47,25 @@ async def test_one_that_is_slow_and_answers_is_waited_for(autojump_clock: trio.t
             assert world.told(EnsembleChanged) == []
 
 
+async def test_who_waited_for_a_slow_one_goes_on_with_its_answer(autojump_clock: trio.testing.MockClock) -> None:
+    """What is confirmed already is not all that an answer tells: entries may have gathered because of who gives it."""
+    looks_rarely = ClientOptions(
+        add_timeout_s=60.0, add_quorum_timeout_s=60.0, explicit_last_add_confirmed_after_s=30.0
+    )
+    async with cluster(3) as world, world.client(looks_rarely, Quorum(3, 3, 2)) as client:
+        async with client.create_ledger() as writer:
+            await writer.append(b"all answer")
+            world.named(writer.metadata.last_fragment.ensemble)[1].wire.delay_s = 0.8
+            longest_s = 0.0
+            for _ in range(ENTRIES):
+                before_s = trio.current_time()
+                await writer.append(ENTRY)
+                longest_s = max(longest_s, trio.current_time() - before_s)
+            assert longest_s == pytest.approx(0.8), (
+                "as long as its first answer takes, and not until the writer looks around"
+            )
+
+
 async def test_one_that_is_silent_and_far_from_lagging_is_not_replaced_before_its_adds_time_out(
     autojump_clock: trio.testing.MockClock,
 ) -> None:

@@ -295,6 +295,8 @@ class BatchSender:
     def _add_answered(self, answer: Answer, context: tuple[int, str, int]) -> None:
         index, bookie_id, first_entry_id = context
         if isinstance(answer, Response) and answer.status is Status.OK:
+            if first_entry_id <= self._confirmations.confirmed and not self._gathered:
+                return  # it is confirmed without this one, and nothing waits for who lags behind
             self._machine.add_confirmed(index, bookie_id, first_entry_id)
         elif isinstance(answer, Response) and answer.status is Status.FENCED:
             self._machine.add_fenced(answer.fence_term)
