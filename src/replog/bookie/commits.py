@@ -375,6 +375,9 @@ class GroupCommit:
 
     def _reply(self, works: Sequence[Work], answers: list[Response]) -> None:
         """Those that go to one connection, one behind the other, go together."""
+        if len(works) == 1:
+            works[0].reply(answers)
+            return
         start = 0
         for place in range(1, len(works) + 1):
             if place == len(works) or works[place].reply is not works[start].reply:

@@ -94,7 +94,9 @@ class BookieServer:
     def handle(self, requests: Sequence[Request], reply: Reply) -> None:
         """Takes requests in their order. Answers come through `reply`, some before this returns."""
         for request in requests:
-            if isinstance(request, ReadRequest):
+            if isinstance(request, AddRequest):
+                self._accept(request, reply)
+            elif isinstance(request, ReadRequest):
                 self._read(request, reply)
             elif isinstance(request, ReadLastAddConfirmedRequest):
                 self._read_last_add_confirmed(request, reply)

@@ -157,7 +157,8 @@ class FilesStorage(Storage):
 
         What follows the deletion of a ledger in any commit changes nothing: it is gone for good (L5)."""
         with self._commit_lock:
-            self._check_usable()
+            if not self._is_usable or self._pool.failure is not None or self._maintenance.failure is not None:
+                self._check_usable()  # which raises, and says why
             plan = self._plan(mutations)
             try:
                 if plan.records:
