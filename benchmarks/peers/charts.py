@@ -16,12 +16,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullLocator
 
 from benchmarks.figures import Figures
-from benchmarks.peers.markdown import cpu, grouped, micros, ratio, seconds
+from benchmarks.peers.markdown import counted, cpu, grouped, micros, ratio, seconds
 from benchmarks.peers.plan import REFERENCE, SIZES_BYTES, Task, size
 from benchmarks.peers.results import Candidate, Results
 
 _OURS, _THEIRS, _DARK = "#0072B2", "#B8B8B8", "#707070"  # the colours of Okabe and Ito, which differ for every eye
-_LINES = ("#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999933", "#882255")
+_LINES = ("#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999933", "#882255", "#44AA99")
 _MARKERS = "osD^vP*X"
 _INK, _PALE = "#222222", "#E4E4E4"
 _RAW = "#D55E00"
@@ -195,12 +195,13 @@ def _latency(results: Results) -> Figure | None:
         axes.set_xscale("log")
         axes.set_xlim(least_us * 0.7, max(figures["p999_us"] for _, figures in rows) * 3)
         _rows(axes, f"{size(entry_bytes)} each", [each for each, _ in rows])
+        axes.set_ylim(len(rows) + 0.3, -0.6)  # room for what is said of the disk
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: micros(value)))
         if raw_us is not None:
             axes.axvline(raw_us, color=_RAW, linewidth=1.2, linestyle="--")
             words = f"fdatasync of 4 KiB alone: {micros(raw_us)}"
             axes.annotate(
-                words, (raw_us, 1), (4, 4), ("data", "axes fraction"), "offset points", color=_RAW, fontsize=8
+                words, (raw_us, 0), (4, 5), ("data", "axes fraction"), "offset points", color=_RAW, fontsize=8
             )
     _foot(figure, results, [each for rows in panels.values() for each, _ in rows], "Hollow")
     return figure
@@ -296,7 +297,8 @@ def _looks(candidates: Sequence[Candidate]) -> dict[str, dict[str, object]]:
 
 def _foot(figure: Figure, results: Results, shown: Sequence[Candidate], mark: str) -> None:
     """Where it was measured, and what the mark means."""
-    words = f"{results.machine.processors} processors for clients and servers, loopback, medians of {results.rounds} rounds."
+    machine, rounds = results.machine, counted(results.rounds, "round")
+    words = f"{machine.processors} processors for clients and servers, loopback, medians of {rounds}."
     if not all(each.promise.is_synced for each in shown):
         words += f" {mark}, *: not on the disk when it is confirmed."
     figure.supxlabel(words, x=0.01, ha="left", fontsize=8, color="#555555")

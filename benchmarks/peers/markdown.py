@@ -54,9 +54,9 @@ def _about(results: Results) -> str:
     lines = [
         f"{machine.processor}, {machine.processors} processors, {size(machine.memory_bytes)} of memory, {machine.kernel}, "
         f"{machine.file_system} on {machine.disk}, {machine.python}; replog {machine.replog}; {_list(results.dates)}.",
-        f"Medians of {_count(results.rounds, 'round')}; {results.seconds:g} s for each load of appends. The systems took "
+        f"Medians of {counted(results.rounds, 'round')}; {results.seconds:g} s for each load of appends. The systems took "
         "turns, one running at a time.",
-        f"{_count(results.count('good'), 'measurement')} of use, {results.count('not quiet')} thrown away: fdatasync of "
+        f"{counted(results.count('good'), 'measurement')} of use, {results.count('not quiet')} thrown away: fdatasync of "
         f"4 KiB alone took more than {limits.raw_p50_us:g} µs right before or after, or other processes used more than "
         f"{limits.foreign_cpus:g} processors.",
     ]
@@ -302,7 +302,8 @@ def _list(words: Sequence[str]) -> str:
     return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
-def _count(number: int, name: str) -> str:
+def counted(number: int, name: str) -> str:
+    """With an s, unless it is one."""
     return f"{number} {name}{'s' * (number != 1)}"
 
 
