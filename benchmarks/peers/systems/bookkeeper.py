@@ -2,7 +2,8 @@
 
 The client is a process of its own, which lives as long as the bookies: before the first load all of them have had time to
 compile what is hot. An entry is sent by `asyncAddEntry`, which is what `WriteHandle.appendAsync` is built on, without an
-object for each entry; measured, this is some three times as fast as BookKeeper's own benchmark tool, which `python -m
+object for each entry; measured, this is some three times as fast as BookKeeper's own benchmark tool (which is cold when it
+begins, and has the default wire protocol). `python -m
 benchmarks.peers.systems.bookkeeper SECONDS ENTRY_BYTES IN_FLIGHT` runs on the same bookies.
 
 BookKeeper has no leader. What is measured as a takeover is what replaces one: a second client, which runs already, opens the
