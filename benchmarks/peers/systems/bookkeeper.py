@@ -192,8 +192,8 @@ class _BookKeeperSystem:
         is_synced=True,
         words="Three bookies, ensemble and write quorum 3, ack quorum 2; each syncs its journal before it answers "
         "(`journalSyncData`). DbLedgerStorage and the settings of Pulsar's distribution, the journal flushed as soon as "
-        "nothing waits (`journalFlushWhenQueueEmpty`) and answered by the thread that syncs (`numJournalCallbackThreads=0`), CRC-32C, "
-        "wire protocol 2.",
+        "nothing waits (`journalFlushWhenQueueEmpty`) and answered by the thread that syncs (`numJournalCallbackThreads=0`), "
+        "CRC-32C, wire protocol 2.",
     )
 
     def missing(self) -> str | None:
