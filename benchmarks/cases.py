@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from functools import partial
 
-from benchmarks import loads, memory, raw
+from benchmarks import footprint, loads, memory, raw
 from benchmarks.figures import Figures, percentiles
 from benchmarks.metastore import cases as metastore
 from benchmarks.remote import cases as remote
@@ -103,14 +103,21 @@ CASES: dict[str, Callable[[Setting], Round]] = {
     "scan": scan,
     "sqlite": sqlite,
     "memory": memory_use,
+    "footprint": footprint.footprint,
     **storage.CASES,
     **remote.CASES,
     **metastore.CASES,
     **spark.CASES,
 }
-ONCE = {"memory", *storage.ONCE, *metastore.CASES, *spark.ONCE}  # long, and not noisy, or in rounds of their own
+ONCE = {
+    "memory",
+    "footprint",
+    *storage.ONCE,
+    *metastore.CASES,
+    *spark.ONCE,
+}  # long, and not noisy, or in rounds of their own
 # They have directories of their own, and need no bookies.
-ALONE = {"memory", *storage.CASES, *remote.CASES, *metastore.CASES, *spark.CASES}
+ALONE = {"memory", "footprint", *storage.CASES, *remote.CASES, *metastore.CASES, *spark.CASES}
 # Cases to ask for by one name.
 GROUPS = {
     "storage": list(storage.CASES),
@@ -164,6 +171,7 @@ COMPARISONS = (
     Comparison("memory", "  its growth", "1", "1", "growth_mib", "limit_mib", "MiB", 1.0, at_least=False),
     Comparison("memory", "3 bookies, peak memory", "3", "3", "peak_mib", "limit_mib", "MiB", 1.0, at_least=False),
     Comparison("memory", "  its growth", "3", "3", "growth_mib", "limit_mib", "MiB", 1.0, at_least=False),
+    *footprint.COMPARISONS,
     *storage.COMPARISONS,
     *remote.COMPARISONS,
     *metastore.COMPARISONS,

@@ -37,6 +37,7 @@ class Scale:
     metastore_ledgers: tuple[int, ...] = (1_000, 10_000, 100_000)  # in a metastore, ascending
     metastore_segments: tuple[int, ...] = (10, 1_000, 10_000)  # of a log there, ascending
     metastore_times: int = 30  # that each thing is done there
+    footprint: int = 2_000  # ledgers, readers, followers that are open at once
     spark_rows: int = 2_000_000  # of a job of Spark's
     spark_job_rows: int = 10_000_000  # of a long one
 
@@ -54,6 +55,7 @@ QUICK = Scale(
     quiet_s=1.0,
     metastore_ledgers=(100, 1_000),
     metastore_segments=(10, 1_000),
+    footprint=100,
     spark_rows=100_000,
     spark_job_rows=200_000,
 )
