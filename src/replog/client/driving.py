@@ -15,6 +15,7 @@ import trio
 from replog.chance import current_chance
 from replog.client.membership import Membership, connect_all
 from replog.client.records import Records
+from replog.client.turns import Turns
 from replog.errors import MetastoreError
 from replog.protocol.effects import ChooseReplacements, Effect, ReadMetadata, WriteMetadata
 
@@ -34,6 +35,7 @@ class Surroundings:
         self.membership = membership
         self.placement = placement
         self.chance = current_chance()
+        self.turns = Turns()
 
     async def perform(self, effect: WaitingEffect, machine: LedgerWriting | LedgerRecovery) -> None:
         """Does an effect that has to wait, and tells the machine the answer."""

@@ -44,6 +44,7 @@ class Ledgers:
         self._writers: dict[int, LedgerWriter] = {}
         self._supervisor = Supervisor(options.explicit_last_add_confirmed_after_s)
         nursery.start_soon(self._supervisor.run)
+        nursery.start_soon(surroundings.turns.run)
 
     # -- creating and writing ---------------------------------------------------------------------------------------
 

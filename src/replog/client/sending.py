@@ -100,7 +100,6 @@ class BatchSender:
         self._published = -1
         self._entries_at_look = -1  # sent when it was looked after last
         self._missing_at_look, self._retry_at = 0, 0.0
-        self._token = trio.lowlevel.current_trio_token()
         self._clock = trio.lowlevel.current_clock()
         self._time_ns = surroundings.chance.time_ns
 
@@ -142,7 +141,7 @@ class BatchSender:
             self._drive()
         else:
             self._send_scheduled = True
-            self._token.run_sync_soon(self._send_soon)
+            self._surroundings.turns.soon(self._send_soon)
 
     def _send_soon(self) -> None:
         self._send_scheduled = False
@@ -330,7 +329,7 @@ class BatchSender:
         if not self._are_many or self._gathered_bytes >= expected_bytes:
             return False
         self._send_scheduled = True
-        self._token.run_sync_soon(self._send_soon)
+        self._surroundings.turns.soon(self._send_soon, after_woken=True)
         return True
 
     def _confirmed(self, last_add_confirmed: int) -> None:

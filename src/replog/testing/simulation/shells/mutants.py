@@ -243,7 +243,7 @@ SHELL_MUTANTS = (
                 "self._change.version = 0\n        self._won()",
             ),
         ),
-        18,
+        30,
     ),
 )
 

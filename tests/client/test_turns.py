@@ -1,0 +1,58 @@
+"""Calls that are made a turn later."""
+
+from __future__ import annotations
+
+import trio
+import trio.testing
+
+from replog.client.turns import Turns
+
+
+async def test_a_call_is_made_when_the_caller_has_given_way_and_once(autojump_clock: trio.testing.MockClock) -> None:
+    turns, called = Turns(), list[int]()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(turns.run)
+        for number in range(3):
+            turns.soon(lambda number=number: called.append(number))  # type: ignore[misc]
+            assert called == list(range(number))
+            await trio.testing.wait_all_tasks_blocked()
+        assert called == [0, 1, 2]
+        nursery.cancel_scope.cancel()
+
+
+async def test_who_was_woken_before_comes_first_if_that_is_asked_for(autojump_clock: trio.testing.MockClock) -> None:
+    turns = Turns()
+
+    for _ in range(20):  # in which order trio runs those who are ready is chance
+        order: list[str] = []
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(turns.run)
+            woken = trio.Event()
+
+            async def wait(woken: trio.Event = woken, order: list[str] = order) -> None:
+                await woken.wait()
+                order.append("woken")
+
+            nursery.start_soon(wait)
+            await trio.testing.wait_all_tasks_blocked()
+            woken.set()
+            turns.soon(lambda order=order: order.append("called"), after_woken=True)  # type: ignore[misc]
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.cancel_scope.cancel()
+        assert order == ["woken", "called"]
+
+
+async def test_a_call_may_ask_for_the_next_one(autojump_clock: trio.testing.MockClock) -> None:
+    turns, left = Turns(), [5]
+
+    def call() -> None:
+        left[0] -= 1
+        if left[0]:
+            turns.soon(call, after_woken=left[0] % 2 == 0)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(turns.run)
+        turns.soon(call)
+        await trio.testing.wait_all_tasks_blocked()
+        assert left == [0]
+        nursery.cancel_scope.cancel()
