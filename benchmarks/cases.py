@@ -12,6 +12,7 @@ from benchmarks.figures import Figures, percentiles
 from benchmarks.metastore import cases as metastore
 from benchmarks.remote import cases as remote
 from benchmarks.setting import Comparison, Round, Setting
+from benchmarks.shapes import cases as shapes
 from benchmarks.spark import cases as spark
 from benchmarks.storage import cases as storage
 
@@ -107,6 +108,7 @@ CASES: dict[str, Callable[[Setting], Round]] = {
     **storage.CASES,
     **remote.CASES,
     **metastore.CASES,
+    **shapes.CASES,
     **spark.CASES,
 }
 ONCE = {
@@ -117,12 +119,13 @@ ONCE = {
     *spark.ONCE,
 }  # long, and not noisy, or in rounds of their own
 # They have directories of their own, and need no bookies.
-ALONE = {"memory", "footprint", *storage.CASES, *remote.CASES, *metastore.CASES, *spark.CASES}
+ALONE = {"memory", "footprint", *storage.CASES, *remote.CASES, *metastore.CASES, *shapes.CASES, *spark.CASES}
 # Cases to ask for by one name.
 GROUPS = {
     "storage": list(storage.CASES),
     "remote": list(remote.CASES),
     "metastore": list(metastore.CASES),
+    "shapes": list(shapes.CASES),
     "spark": list(spark.CASES),
 }
 
@@ -175,5 +178,6 @@ COMPARISONS = (
     *storage.COMPARISONS,
     *remote.COMPARISONS,
     *metastore.COMPARISONS,
+    *shapes.COMPARISONS,
     *spark.COMPARISONS,
 )

@@ -21,7 +21,7 @@ Round = Mapping[str, Figures]  # by what was measured
 
 @attrs.frozen
 class Scale:
-    """How much the cases of the storages and of Spark write, and those of the metastores create."""
+    """How much the cases of the storages, of shapes and of Spark write, and those of the metastores create."""
 
     write_bytes: int = 4 * GIB  # through each storage, for its rate
     ledgers: int = 1000  # written in turn
@@ -38,6 +38,16 @@ class Scale:
     metastore_segments: tuple[int, ...] = (10, 1_000, 10_000)  # of a log there, ascending
     metastore_times: int = 30  # that each thing is done there
     footprint: int = 2_000  # ledgers, readers, followers that are open at once
+    shapes_ledgers: tuple[int, ...] = (1, 10, 100, 1_000, 10_000)  # open at once in one client, ascending
+    shapes_remote_ledgers: tuple[int, ...] = (1, 10, 100, 1_000)
+    shapes_entries: int = 20_000  # appended to them together, whatever their number
+    shapes_segments: tuple[int, ...] = (10, 1_000, 10_000)  # of a log, ascending
+    shapes_ledger_entries: tuple[int, ...] = (10_000, 100_000, 1_000_000, 10_000_000)  # of a ledger, ascending
+    shapes_bookies: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 7, 8, 9)  # ascending, three among them
+    shapes_remote_bookies: tuple[int, ...] = (1, 3, 5)
+    shapes_in_flight_bytes: tuple[int, ...] = (KIB, MIB, 8 * MIB, 64 * MIB)  # when a leader is killed, ascending
+    shapes_ledger_bytes: tuple[int, ...] = (MIB, 32 * MIB, 256 * MIB)  # of its ledger, ascending
+    shapes_times: int = 7  # that a log is taken over
     spark_rows: int = 2_000_000  # of a job of Spark's
     spark_job_rows: int = 10_000_000  # of a long one
 
@@ -56,6 +66,16 @@ QUICK = Scale(
     metastore_ledgers=(100, 1_000),
     metastore_segments=(10, 1_000),
     footprint=100,
+    shapes_ledgers=(1, 100),
+    shapes_remote_ledgers=(1, 100),
+    shapes_entries=2_000,
+    shapes_segments=(10, 1_000),
+    shapes_ledger_entries=(1_000, 100_000),
+    shapes_bookies=(1, 3, 5),
+    shapes_remote_bookies=(1, 3),
+    shapes_in_flight_bytes=(KIB, MIB),
+    shapes_ledger_bytes=(MIB, 8 * MIB),
+    shapes_times=2,
     spark_rows=100_000,
     spark_job_rows=200_000,
 )

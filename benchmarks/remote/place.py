@@ -1,4 +1,4 @@
-"""Where to measure: three bookie processes, which stay for all measurements of one case."""
+"""Where to measure: bookie processes, three by default, which stay for all measurements of one case."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import replog
 from benchmarks.figures import Meter
 from benchmarks.loads import warm_up
 from replog.config import ClientOptions
+from replog.protocol.quorum import Quorum
 
 BOOKIES = 3
 SPARE_FILES_MAX = 8  # journal files of 64 MiB that each bookie keeps: what a second of appends needs
@@ -23,10 +24,11 @@ SPARE_FILES_MAX = 8  # journal files of 64 MiB that each bookie keeps: what a se
 
 @attrs.frozen
 class Kind:
-    """What kind of bookies: TLS or none, and how long their disks take for a sync at least."""
+    """What kind of bookies: TLS or none, how long their disks take for a sync at least, and how many there are."""
 
     certificate: Path | None = None
     sync_s: float = 0.0
+    bookies: int = BOOKIES
 
     @property
     def listen(self) -> str:
@@ -41,12 +43,14 @@ class Kind:
 
 
 class RemotePlace:
-    """Bookie processes, and the clients of this one. `metastore` is the URL for those of others."""
+    """Bookie processes, and the clients of this one. `metastore` is the URL for those of others. Without another one, the
+    quorum has all bookies, and most of them confirm."""
 
     def __init__(self, processes: list[subprocess.Popen[str]], metastore: str, transports: tuple[str, ...]) -> None:
         self._processes = processes
         self.metastore = metastore
         self._transports = transports
+        self._quorum = Quorum(len(processes), len(processes), len(processes) // 2 + 1)
 
     @property
     def process_ids(self) -> list[int]:
@@ -61,7 +65,7 @@ class RemotePlace:
     async def client(self, options: ClientOptions | None = None) -> AsyncIterator[replog.Client]:
         """A client of these bookies; at the end nothing but spare files is left of what was written."""
         chosen = attrs.evolve(options or ClientOptions(), transports=self._transports)
-        async with replog.connect(self.metastore, options=chosen) as client:
+        async with replog.connect(self.metastore, options=chosen, quorum=self._quorum) as client:
             yield client
             for name in await client.logs():
                 await client.delete_log(name)
@@ -102,7 +106,7 @@ class RemotePlaces:
 
 @contextmanager
 def _remote_place(directory: Path, spare_files: int, kind: Kind) -> Iterator[RemotePlace]:
-    """Three bookies in this directory; they end when this is left."""
+    """Bookies in this directory; they end when this is left."""
     directory.mkdir()
     spare_files = min(spare_files, SPARE_FILES_MAX)
     scheme = "slow-files" if kind.sync_s else "files"
@@ -110,7 +114,7 @@ def _remote_place(directory: Path, spare_files: int, kind: Kind) -> Iterator[Rem
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     with ExitStack() as stack:
         processes: list[subprocess.Popen[str]] = []
-        for number in range(BOOKIES):
+        for number in range(kind.bookies):
             arguments = [str(directory / f"{number}"), metastore, storage, kind.listen, str(kind.sync_s)]
             command = [sys.executable, "-m", "benchmarks.remote.bookie", *arguments]
             process = subprocess.Popen(

@@ -42,10 +42,30 @@ TINY = Scale(
     metastore_segments=(2, 250),
     metastore_times=3,
     footprint=10,
+    shapes_ledgers=(1, 5),
+    shapes_remote_ledgers=(1, 5),
+    shapes_entries=50,
+    shapes_segments=(2, 250),
+    shapes_ledger_entries=(100, 1_000),
+    shapes_bookies=(1, 3),
+    shapes_remote_bookies=(3,),
+    shapes_in_flight_bytes=(KIB, MIB),
+    shapes_ledger_bytes=(KIB, 64 * KIB),
+    shapes_times=1,
     spark_rows=5_000,
     spark_job_rows=5_000,
 )
-SHARED = {*remote_cases.CASES, *spark_cases.CASES}  # several of these in one run: processes are started once
+REMOTE_SHAPES = {
+    "shapes-ledgers-remote",
+    "shapes-bookies-remote",
+    "shapes-take-over-in-flight",
+    "shapes-take-over-length",
+}
+SHARED = {
+    *remote_cases.CASES,
+    *REMOTE_SHAPES,
+    *spark_cases.CASES,
+}  # several of these in one run: processes are started once
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
@@ -67,9 +87,9 @@ def test_each_case_runs_and_compares(case: str, tmp_path: Path, capsys: pytest.C
 
 def test_the_remote_cases_run_and_compare(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Of each kind of bookies one, in one run: processes are started once. The others only carry other loads there."""
-    cases = ("remote-push-100", "remote-slow-disk", "remote-tls")
+    cases = {"remote-push-100", "remote-slow-disk", "remote-tls", "shapes-ledgers-remote", "shapes-take-over-in-flight"}
     found = run(capsys, *(word for case in cases for word in ("--case", case)), "--dir", str(tmp_path))
-    titles = {each.title for each in remote_cases.COMPARISONS if each.case in cases}
+    titles = {each.title for each in COMPARISONS if each.case in cases}
     assert {each["title"] for each in found["compared"]} == titles
     assert all(each["ratio"] > 0 for each in found["compared"])
     assert list(tmp_path.iterdir()) == []
