@@ -6,7 +6,6 @@ import os
 import platform
 import shutil
 import subprocess
-import sysconfig
 from pathlib import Path
 
 from benchmarks.peers.results import Machine
@@ -24,7 +23,7 @@ def describe(directory: Path) -> Machine:
         kernel=f"{platform.system()} {platform.release()}",
         file_system=file_system,
         disk=_model(device),
-        python=f"{platform.python_implementation()} {platform.python_version()} ({_build()})",
+        python=f"{platform.python_implementation()} {platform.python_version()}",
         replog=_commit(),
     )
 
@@ -52,12 +51,6 @@ def _model(device: str) -> str:
         if model.is_file():
             return model.read_text().strip()
     return "a virtual disk" if name.startswith(("vd", "xvd")) else "a disk without a name"
-
-
-def _build() -> str:
-    """How this Python was compiled: an interpreter without a profile takes an eighth longer for a lone append."""
-    arguments = str(sysconfig.get_config_var("CONFIG_ARGS"))
-    return "compiled with a profile" if "--enable-optimizations" in arguments else "compiled without a profile"
 
 
 def _commit() -> str:
