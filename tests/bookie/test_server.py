@@ -395,7 +395,8 @@ async def test_the_queue_has_a_bound_in_bytes() -> None:
         assert served.server.statistics()["queued_bytes"] == 0
 
 
-async def test_machines_of_idle_ledgers_are_let_go() -> None:
+async def test_machines_of_idle_ledgers_are_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "_LEDGERS_MAX", 4096)
     async with serving(is_instant=True) as served:
         for ledger_id in range(1, 6000):
             served.asker.send(add(a_batch(ledger_id=ledger_id)))

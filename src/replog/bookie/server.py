@@ -38,7 +38,7 @@ from replog.protocol.messages import (
 
 T = TypeVar("T")
 
-_LEDGERS_MAX = 4096  # machines kept: an idle one is made anew from its durable marks
+_LEDGERS_MAX = 16384  # machines kept: an idle one is made anew from its durable marks
 _ADMINISTRATIONS_MAX = 32  # at a time
 _LOOK_S = 1.0  # how often the bookie looks how much space is left
 _TURN_S = 10.0  # how long a ledger counts as active after an add, at least
