@@ -141,10 +141,22 @@ class RabbitMq:
         return True
 
     def _forget(self) -> None:
-        """The messages of an earlier load, by a queue of the same name that is made anew."""
+        """The messages of an earlier load, by a queue of the same name that is made anew. Nodes that are behind with their
+        logs, after large messages, refuse that for a while ("cluster_not_formed")."""
         with self._client() as client:
             client.delete()
-            client.declare(self._kind)
+        try:
+            self._cluster.servers[0].wait_until(self._declares, "it makes the queue anew", STARTING_S)
+        except ServerFailedError as error:
+            raise NotMeasured(str(error)) from error
+
+    def _declares(self) -> bool:
+        try:
+            with self._client() as client:
+                client.declare(self._kind)
+        except (OSError, NotMeasured):
+            return False
+        return True
 
     def _fill(self, entry_bytes: int, entries: int) -> None:
         talk = Appends(os.urandom(entry_bytes))
