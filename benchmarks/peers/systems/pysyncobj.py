@@ -157,6 +157,7 @@ class PySyncObjRunning:
 
     def tail(self, entry_bytes: int, entries: int) -> Figures:
         """As `Running.tail`: until the entry is applied to the object of a follower."""
+        self._wait_until_all_agree()  # else the follower would see the last entries of an earlier load
         leader = self._leader()
         follower = next(each for each in self._members if each is not leader)
         follower.ask("watch")
