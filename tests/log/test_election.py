@@ -176,7 +176,8 @@ async def test_who_lost_the_log_competes_again(world: World) -> None:
                     await second.append(b"1")
                     with pytest.raises(FencedError) as caught:
                         await log.append(b"not confirmed")
-                    assert list(caught.value.positions) == [replog.Position(1, 1)]
+                    # In doubt; unless the writer had learnt of it before, when it published what is confirmed (W5).
+                    assert list(caught.value.positions) in ([replog.Position(1, 1)], [])
                     await second.append(b"2")
                 await log.append(b"nor this")
         with trio.fail_after(TURN_S):
