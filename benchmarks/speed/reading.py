@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import replog
 from benchmarks.speed.bookies import STAMP, Batches, open_storage
 from benchmarks.speed.setting import Case, Work, embedded
 from replog.protocol.mutations import PutBatch
@@ -15,12 +16,19 @@ _BATCH_ENTRIES = 500
 
 
 @asynccontextmanager
-async def _scan(directory: Path) -> AsyncIterator[Work]:
-    count = 20
+async def _filled(directory: Path, batches: int) -> AsyncIterator[replog.Client]:
+    """A client with a closed log of so many batches."""
     async with embedded(directory, 1) as client:
         async with client.write_log("speed") as log:
-            for _ in range(count):
+            for _ in range(batches):
                 await log.extend([bytes(_ENTRY_BYTES)] * _BATCH_ENTRIES)
+        yield client
+
+
+@asynccontextmanager
+async def _scan(directory: Path) -> AsyncIterator[Work]:
+    count = 20
+    async with _filled(directory, count) as client:
 
         async def run(_: object) -> None:
             found = 0
@@ -35,10 +43,7 @@ async def _scan(directory: Path) -> AsyncIterator[Work]:
 @asynccontextmanager
 async def _records(directory: Path) -> AsyncIterator[Work]:
     count = 4
-    async with embedded(directory, 1) as client:
-        async with client.write_log("speed") as log:
-            for _ in range(count):
-                await log.extend([bytes(_ENTRY_BYTES)] * _BATCH_ENTRIES)
+    async with _filled(directory, count) as client:
 
         async def run(_: object) -> None:
             found = 0
