@@ -23,6 +23,7 @@ from pathlib import Path
 
 from benchmarks.figures import Figures, clock
 from benchmarks.peers import programs
+from benchmarks.peers.children import held_bytes
 from benchmarks.peers.pump import WARM_UP_SHARE
 from benchmarks.peers.system import Load, NotMeasured, Promise, System
 from benchmarks.peers.systems.bookkeeper_client import Client
@@ -36,7 +37,6 @@ _WARM_ENTRIES = 400_000  # until an entry costs no less CPU time than it will la
 _WARMING_S = 20.0  # but no longer: on a busy machine
 _PATIENCE_S = 120.0
 _PRACTICE_ENTRIES = 200
-_BLOCK_BYTES = 512
 
 
 class BookKeeper:
@@ -148,7 +148,7 @@ class BookKeeper:
             raise NotMeasured(str(error)) from error
         self._confirm_one(started + _PATIENCE_S)
         took, self._is_warm = clock() - started, False
-        return {"restart_s": took, "held_bytes": float(_held_bytes(self._bookies.directory))}
+        return {"restart_s": took, "held_bytes": float(held_bytes(*self._bookies.directory.glob("bookie-*/*")))}
 
     def own_benchmark(self, seconds: int, entry_bytes: int, in_flight: int) -> str:
         """What BookKeeper's own tool says, with the default wire protocol: it has no option for another. What it takes as the
@@ -176,10 +176,6 @@ class BookKeeper:
                     raise
             else:
                 return
-
-
-def _held_bytes(directory: Path) -> int:
-    return sum(path.stat().st_blocks * _BLOCK_BYTES for path in directory.glob("bookie-*/*/**/*") if path.is_file())
 
 
 class _BookKeeperSystem:

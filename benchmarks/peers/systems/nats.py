@@ -18,6 +18,7 @@ from typing import Any
 
 from benchmarks.figures import Figures, Meter, clock
 from benchmarks.peers import programs
+from benchmarks.peers.children import held_bytes
 from benchmarks.peers.following import follow
 from benchmarks.peers.pump import Conversation, cpu_figures, pump
 from benchmarks.peers.system import Load, NotMeasured, Promise, System
@@ -151,7 +152,7 @@ class Nats:
         with self._client() as client:
             confirmed = _entries(client)
         self.stop()
-        held_bytes = sum(path.stat().st_size for path in self._directory.rglob("*") if path.is_file())
+        held = held_bytes(self._directory)
         began = clock()
         for server in self._servers:
             server.launch()
@@ -159,7 +160,7 @@ class Nats:
         took_s = clock() - began
         self._wait_for_all()
         self._check(confirmed)
-        return {"restart_s": took_s, "held_bytes": float(held_bytes)}
+        return {"restart_s": took_s, "held_bytes": float(held)}
 
     def _client(self) -> Client:
         """To the leader."""

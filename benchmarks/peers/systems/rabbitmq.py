@@ -15,6 +15,7 @@ from pathlib import Path
 
 from benchmarks.figures import Figures, Meter, clock
 from benchmarks.peers import programs, system
+from benchmarks.peers.children import held_bytes
 from benchmarks.peers.following import follow
 from benchmarks.peers.pump import Conversation, cpu_figures, pump
 from benchmarks.peers.system import Load, NotMeasured, Promise
@@ -113,15 +114,14 @@ class RabbitMq:
         """All nodes at once, until an entry is confirmed by any of them."""
         confirmed = self._count()
         self._cluster.kill()
-        place = self._cluster.directory
-        held_bytes = sum(path.stat().st_size for path in place.rglob("*") if path.is_file())
+        held = held_bytes(self._cluster.directory)
         began = clock()
         self._cluster.launch()
         self._append_anywhere(range(3), bytes(100))
         took_s = clock() - began
         self._wait_for_all()
         self._check(confirmed + 1)
-        return {"restart_s": took_s, "held_bytes": float(held_bytes)}
+        return {"restart_s": took_s, "held_bytes": float(held)}
 
     def _client(self, number: int = 0) -> Client:
         return Client(self._cluster.ports[number])

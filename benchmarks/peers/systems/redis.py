@@ -22,6 +22,7 @@ from pathlib import Path
 
 from benchmarks.figures import Figures, Meter, clock
 from benchmarks.peers import programs
+from benchmarks.peers.children import held_bytes
 from benchmarks.peers.following import follow
 from benchmarks.peers.pump import Conversation, cpu_figures, pump
 from benchmarks.peers.system import Load, NotMeasured, Promise, System
@@ -171,7 +172,7 @@ class Redis:
     def restart(self) -> Figures:
         """The primary replays its append-only file, and its replicas are sent all anew."""
         self.stop()
-        held_bytes = sum(path.stat().st_size for path in self._directory.rglob("*") if path.is_file())
+        held = held_bytes(self._directory)
         began = clock()
         for server in self._servers:
             server.launch()
@@ -180,7 +181,7 @@ class Redis:
             client.append(bytes(100))
         took_s = clock() - began
         self._wait_for_replicas()
-        return {"restart_s": took_s, "held_bytes": float(held_bytes)}
+        return {"restart_s": took_s, "held_bytes": float(held)}
 
     def _client(self, number: int | None = None) -> Client:
         return Client(self._ports[self._primary if number is None else number])
