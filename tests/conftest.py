@@ -2,6 +2,8 @@
 
 import signal
 
+from hypothesis import settings
+
 from tests.servers.fixtures import own_zookeeper as own_zookeeper
 from tests.servers.fixtures import pytest_runtest_makereport as pytest_runtest_makereport
 from tests.servers.fixtures import shared_ensemble as shared_ensemble
@@ -15,6 +17,9 @@ from tests.servers.spark import spark_log as spark_log
 
 
 def pytest_configure() -> None:
-    """Ctrl-C interrupts, also where the shell started the tests in the background and had them ignore it."""
+    """Ctrl-C interrupts, also where the shell started the tests in the background and had them ignore it. An example of
+    Hypothesis may take as long as it takes: how busy the machine is says nothing about what is tested."""
+    settings.register_profile("replog", parent=settings(), deadline=None)
+    settings.load_profile("replog")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

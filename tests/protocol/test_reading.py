@@ -213,7 +213,7 @@ class Reading(RuleBasedStateMachine):
 
 
 TestReading = Reading.TestCase
-TestReading.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+TestReading.settings = settings(max_examples=100, stateful_step_count=30)
 
 
 def test_a_read_brings_several_batches_also_when_entries_stripe() -> None:

@@ -209,7 +209,6 @@ def test_details_and_reasons_are_cut_where_they_would_not_fit() -> None:
 # -- cutting a stream ------------------------------------------------------------------------------------------------
 
 
-@settings(deadline=None)
 @given(st.lists(requests.map(encoded_request) | responses.map(encoded_response), min_size=1, max_size=6), st.data())
 def test_wherever_a_stream_is_cut_it_has_the_same_frames(frames: list[bytes], data: st.DataObject) -> None:
     stream = b"".join(frames)

@@ -223,4 +223,4 @@ class Writing(RuleBasedStateMachine):
 
 
 TestWriting = Writing.TestCase
-TestWriting.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestWriting.settings = settings(max_examples=150, stateful_step_count=40)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as arrow
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.types import (
     ArrayType,
@@ -132,7 +132,6 @@ def test_the_option_knows_the_same_formats() -> None:
 
 
 @pytest.mark.parametrize("value_format", [ValueFormat.ARROW, ValueFormat.JSON])
-@settings(deadline=None)
 @given(rows=st.lists(rows_of_everything(), max_size=4))
 def test_rows_come_back_as_they_were(value_format: ValueFormat, rows: list[dict[str, Any]]) -> None:
     value_schema = ValueSchema.of_rows(value_format, EVERYTHING)
