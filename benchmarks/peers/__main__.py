@@ -69,6 +69,9 @@ def parse(arguments: Sequence[str], known: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--case", action="append", choices=CASES, metavar="CASE", help=f"of {', '.join(CASES)}")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="to take the medians of (default: %(default)d)")
     parser.add_argument("--seconds", type=float, help=f"for each load of appends (default: {Scale().seconds:g})")
+    parser.add_argument(
+        "--sustained-seconds", type=float, help=f"for the case sustained (default: {Scale().sustained_s:g})"
+    )
     parser.add_argument("--dir", type=Path, default=Path(), help="on the disk to measure (default: here); takes 20 GiB")
     parser.add_argument(
         "--quick", action="store_true", help="one size, short loads: to see that it works, not how well"
@@ -90,8 +93,10 @@ def parse(arguments: Sequence[str], known: Sequence[str]) -> argparse.Namespace:
     )
     _add_outputs(parser)
     options = parser.parse_args(arguments)
-    if options.rounds < 1 or (options.seconds is not None and options.seconds <= 0):
-        parser.error("--rounds and --seconds must be positive")
+    if options.rounds < 1 or any(
+        each <= 0 for each in (options.seconds, options.sustained_seconds) if each is not None
+    ):
+        parser.error("--rounds, --seconds and --sustained-seconds must be positive")
     if options.publish:
         options.json, options.markdown, options.charts = PUBLISHED_JSON, PUBLISHED_MARKDOWN, PUBLISHED_CHARTS
     _check_charts(parser, options)
@@ -127,7 +132,8 @@ def measure(options: argparse.Namespace, known: Sequence[System], command: str) 
     console = Console(stderr=True)
     limits = Limits(options.raw_us, options.foreign_cpus)
     scale = QUICK if options.quick else Scale()
-    scale = attrs.evolve(scale, seconds=options.seconds or scale.seconds)
+    sustained_s = options.sustained_seconds or scale.sustained_s
+    scale = attrs.evolve(scale, seconds=options.seconds or scale.seconds, sustained_s=sustained_s)
     chosen = [each for each in known if not options.system or each.name in options.system]
     results = Results(
         machine=describe(options.dir),

@@ -137,6 +137,20 @@ def _cpu(results: Results) -> Figure | None:
     return _bars("CPU time for an entry, 1 000 in flight: all servers (dark) + client (light)", panels, results)
 
 
+def _sustained(results: Results) -> Figure | None:
+    """The rate over all of its time, and in words that of its worst second."""
+    panels = []
+    for task in results.tasks("sustained"):
+        bars = []
+        for bar in _rates(results, task, is_replicated=True):
+            lowest = results.figures(bar.candidate.name, task).get("lowest_per_s")
+            words = f"; worst second: {grouped(lowest)}" if lowest is not None else ""
+            bars.append(attrs.evolve(bar, told=bar.told + words))
+        panels.append(Panel(f"{size(task.entry_bytes)} each, {grouped(task.in_flight)} in flight", bars, grouped))
+    title = "Entries per second over a longer time, from an empty directory, nothing deleted (and share of replog's)"
+    return _bars(title, panels, results, rounds=results.rounds_of("sustained"))
+
+
 def _other(results: Results) -> Figure | None:
     """Reading, following, taking over, restarting: a panel each."""
     kinds: list[tuple[str, str, str, Tell]] = [
@@ -154,7 +168,7 @@ def _other(results: Results) -> Figure | None:
     return _bars("Reading, following, taking over, restarting", panels, results)
 
 
-def _bars(title: str, panels: Sequence[Panel], results: Results) -> Figure | None:
+def _bars(title: str, panels: Sequence[Panel], results: Results, rounds: int | None = None) -> Figure | None:
     """Panels below each other, with an axis from zero each: bars are only honest so. None if there is not one bar."""
     panels = [each for each in panels if each.bars]
     if not panels:
@@ -171,7 +185,7 @@ def _bars(title: str, panels: Sequence[Panel], results: Results) -> Figure | Non
         axes.set_xlim(0, max(bar.end for bar in bars) * 1.3)  # room for what is told at the end of the longest
         _rows(axes, panel.title, [bar.candidate for bar in bars])
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _, panel=panel: panel.tick(value) if value else "0"))
-    _foot(figure, results, [bar.candidate for panel in panels for bar in panel.bars], "Hatched")
+    _foot(figure, results, [bar.candidate for panel in panels for bar in panel.bars], "Hatched", rounds)
     return figure
 
 
@@ -295,10 +309,10 @@ def _looks(candidates: Sequence[Candidate]) -> dict[str, dict[str, object]]:
     return found
 
 
-def _foot(figure: Figure, results: Results, shown: Sequence[Candidate], mark: str) -> None:
-    """Where it was measured, and what the mark means."""
-    machine, rounds = results.machine, counted(results.rounds, "round")
-    words = f"{machine.processors} processors for clients and servers, loopback, medians of {rounds}."
+def _foot(figure: Figure, results: Results, shown: Sequence[Candidate], mark: str, rounds: int | None = None) -> None:
+    """Where it was measured, and what the mark means. `rounds`: as many as those of the run, if nothing is said."""
+    processors, told = results.machine.processors, counted(rounds or results.rounds, "round")
+    words = f"{processors} processors for clients and servers, loopback, {'medians of ' * (rounds != 1)}{told}."
     if not all(each.promise.is_synced for each in shown):
         words += f" {mark}, *: not on the disk when it is confirmed."
     figure.supxlabel(words, x=0.01, ha="left", fontsize=8, color="#555555")
@@ -313,6 +327,7 @@ _CHARTS: Mapping[str, Callable[[Results], Figure | None]] = {
     "in-flight": _in_flight,
     "latency": _latency,
     "cpu": _cpu,
+    "sustained": _sustained,
     "other": _other,
     "alone": _alone,
 }

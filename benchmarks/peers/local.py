@@ -16,7 +16,7 @@ from typing import Protocol
 
 from benchmarks.figures import Figures, Meter, clock
 from benchmarks.peers.children import environment, held_bytes
-from benchmarks.peers.pump import WARM_UP_SHARE, cpu_figures
+from benchmarks.peers.pump import cpu_figures
 from benchmarks.peers.system import Latencies, Load, NotMeasured
 from tests.servers.processes import Server, ServerFailedError
 
@@ -66,7 +66,7 @@ class LocalRunning:
         check_is_local(load)
         self._store.clear()
         entries, latencies = different(load.entry_bytes, load.entries_per_call), Latencies()
-        self._append_for(load.seconds * WARM_UP_SHARE, entries, latencies)
+        self._append_for(load.warm_up_s, entries, latencies)
         latencies.forget()
         meter = Meter()
         appended = self._append_for(load.seconds, entries, latencies)

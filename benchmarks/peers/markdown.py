@@ -39,6 +39,8 @@ def page(results: Results, charts: Mapping[str, str]) -> str:
         *_chart(charts, "latency", "the middle latency of a lone append by system, beside the disk alone"),
         *_cpu(results),
         *_chart(charts, "cpu", "CPU time for an entry by system, of clients and of servers"),
+        *_sustained(results),
+        *_chart(charts, "sustained", "entries per second by system, over a longer time in which nothing is deleted"),
         *_other(results),
         *_chart(charts, "other", "reading, following, taking over and restarting by system"),
         *_alone(results),
@@ -185,6 +187,45 @@ def _cpu(results: Results) -> list[str]:
             found += [_table(heading, rows)]
     words = "CPU time for an entry, in user and kernel mode, of all threads."
     return ["## CPU time of appends", words, *found] if found else []
+
+
+def _sustained(results: Results) -> list[str]:
+    """A row for each system, with its own rate in the short load of the same kind beside."""
+    tables, tasks = [], results.tasks("sustained")
+    for task in tasks:
+        rows, took_s = [], 0.0
+        for each in results.measured(is_replicated=True):
+            figures = results.figures(each.name, task)
+            took_s = max(took_s, figures["entries"] / figures["entries_per_s"] if figures else 0.0)
+            rows.append((_name(each), _rate(results, each, task), *_sustained_cells(results, each, task, figures)))
+        title = f"{size(task.entry_bytes)}, {grouped(task.in_flight)} in flight, {seconds(took_s)}"
+        heading = (title, "per second", "replog's", "of the short load", "worst second", "p99.9", "CPU", "held")
+        tables += [_table(heading, [row for row in rows if any(row[1:])])]
+    words = (
+        "What a short load does not show: files of which none was used before, and what a system does now and then, by its "
+        "defaults (snapshots, compactions, rewritten files). Each has a start of its own from an empty directory, nothing "
+        f"is deleted meanwhile; {counted(results.rounds_of('sustained'), 'round')} of it. *replog's*: how many times as "
+        "many entries replog appends. *Of the short load*: entries per second as a share of those above. *Worst second*: "
+        "the entries confirmed in the worst of its seconds. *CPU*: for an entry, of clients and servers together. *Held*: "
+        "on the disks of all nodes, right after."
+    )
+    return ["## Appends without an end", words, *tables] if tables else []
+
+
+def _sustained_cells(results: Results, candidate: Candidate, task: Task, figures: Figures) -> tuple[str, ...]:
+    """What stands behind the rate; nothing where there is none."""
+    if not figures:
+        return ("",) * 6
+    short = results.figures(candidate.name, Task("append", task.entry_bytes, task.in_flight))
+    against = results.ratios(candidate.name, reference(candidate), task, "entries_per_s")
+    return (
+        ratio(statistics.median(against)) if against and candidate.name != reference(candidate) else "",
+        f"{_rounded(figures['entries_per_s'] / short['entries_per_s'] * 100, 2):g} %" if short else "",
+        grouped(figures["lowest_per_s"]) if "lowest_per_s" in figures else "",
+        micros(figures["p999_us"]),
+        cpu(figures["client_cpu_us"] + figures["server_cpu_us"]),
+        size(figures["held_bytes"]),
+    )
 
 
 def _other(results: Results) -> list[str]:

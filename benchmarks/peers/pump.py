@@ -20,7 +20,6 @@ from benchmarks.peers.system import Latencies, Load, NotMeasured
 
 _RECEIVE_BYTES = 1 << 18
 _JOINED_BYTES = 1 << 18
-WARM_UP_SHARE = 0.2
 SILENCE_S = 30.0  # without an answer: then something is wrong
 
 
@@ -72,14 +71,15 @@ def pump(
     nothing in flight at the end. `meter` is asked for one when the warm-up is over."""
     pumping = _Pumping([_Connection(stream, conversation) for stream, conversation in connections], load)
     with pumping:
-        pumping.run_for(load.seconds * WARM_UP_SHARE)
+        pumping.run_for(load.warm_up_s)
         pumping.latencies.forget()
         before, measured_by = pumping.confirmed, meter()
         pumping.run_for(load.seconds)
         entries = pumping.confirmed - before
         found = measured_by.figures(max(1, entries))
+        lowest = pumping.latencies.lowest_per_s()
         pumping.drain()
-    return {"entries": float(entries), **cpu_figures(found), **pumping.latencies.figures()}
+    return {"entries": float(entries), **cpu_figures(found), **lowest, **pumping.latencies.figures()}
 
 
 def cpu_figures(found: Figures) -> Figures:
@@ -116,8 +116,8 @@ class _Pumping:
     def run_for(self, seconds: float) -> None:
         """Sends anew what is confirmed, and returns with as much in flight as before."""
         deadline = clock() + seconds
-        before = self.confirmed
-        while clock() < deadline or self.confirmed == before:
+        before, most = self.confirmed, self.confirmed + self._load.entries_max
+        while (clock() < deadline and self.confirmed < most) or self.confirmed == before:
             self._turn(is_ending=False)
 
     def drain(self) -> None:

@@ -90,6 +90,10 @@ class Results:
         """Medians over the rounds; empty if there is none."""
         return medians(each.figures for each in self.good(system, task))
 
+    def rounds_of(self, case: str) -> int:
+        """In how many rounds there is a figure of this case."""
+        return len({each.round for each in self.measurements if each.task.case == case and each.verdict == "good"})
+
     def ratios(self, system: str, reference: str, task: Task, figure: str) -> list[float]:
         """Of the reference's figure to the system's, one for each round in which both were measured."""
         found = {each.round: each.figures[figure] for each in self.good(system, task)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import shutil
 import signal
 import tempfile
@@ -14,6 +13,7 @@ from typing import Protocol
 
 import attrs
 
+from benchmarks.peers.children import held_bytes
 from benchmarks.peers.plan import REFERENCE, WARM_UP, Scale, Task, carry_out, starts
 from benchmarks.peers.quiet import Disk, Foreign, Limits, Noise
 from benchmarks.peers.results import Candidate, Measurement, Results
@@ -22,6 +22,7 @@ from benchmarks.peers.system import NotMeasured, Running, System
 _ATTEMPTS = 4  # at a task that something else disturbs
 _PAUSE_S = 1.0  # after one that was disturbed: what disturbs it may be over then
 _DEADLINE_S = 240.0  # of a task, and of a start: longer than any adapter waits for anything
+_APPENDING = ("append", "sustained")
 _FAILURES_MAX = 3  # of one system in one round; then it isn't asked any more until the next one
 
 _WORDS_MAX = 3_000  # characters
@@ -83,7 +84,7 @@ class Runner:
 
     def _turn(self, number: int, system: System) -> None:
         failures = 0
-        for tasks in starts(system, self._asked.cases, self._asked.scale, is_quick=self._asked.is_quick):
+        for tasks in starts(system, self._asked.cases, self._asked.scale, number, is_quick=self._asked.is_quick):
             left = tasks
             while left and failures < _FAILURES_MAX:
                 left, is_failed = self._start(number, system, left)
@@ -92,7 +93,8 @@ class Runner:
                 self._take(Measurement(system.name, number, task, "failed", words="it had failed too often"))
 
     def _start(self, number: int, system: System, tasks: list[Task]) -> tuple[list[Task], bool]:
-        """Carries out these, until one fails. Returns those that are left for a new start, and whether one failed."""
+        """Carries out these, until one fails, or was disturbed and has to be done again from an empty directory. Returns those
+        that are left for a new start, and whether one failed."""
         self._say(f"round {number + 1}: {system.title}: starts")
         left = list(tasks)
         try:
@@ -100,10 +102,12 @@ class Runner:
                 directory = stack.enter_context(self._empty(system))
                 with deadline(_DEADLINE_S):
                     running = stack.enter_context(system.running(directory))
-                    if tasks[0].case == "append":
-                        carry_out(running, WARM_UP[system.is_replicated], self._asked.scale.warm_up_s)
+                    if tasks[0].case in _APPENDING:
+                        scale = attrs.evolve(self._asked.scale, seconds=self._asked.scale.warm_up_s)
+                        carry_out(running, WARM_UP[system.is_replicated], scale)
                 while left:
-                    self._measure(number, system, running, left[0])
+                    if not self._measure(number, system, running, left[0], directory):
+                        return left, False
                     del left[0]
         except (
             Exception
@@ -120,16 +124,22 @@ class Runner:
         finally:
             shutil.rmtree(directory)
 
-    def _measure(self, number: int, system: System, running: Running, task: Task) -> None:
-        """Again and again, as long as something disturbs it."""
-        for attempt in itertools.count(1):
-            found = self._attempt(number, system, running, task)
+    def _measure(self, number: int, system: System, running: Running, task: Task, directory: Path) -> bool:
+        """Again and again, as long as something disturbs it. False if it has to be done again from a new start."""
+        while True:
+            found = self._attempt(number, system, running, task, directory)
             self._take(found)
-            if found.verdict != "not quiet" or attempt == _ATTEMPTS:
-                return
+            if found.verdict != "not quiet" or self._attempts(number, system, task) == _ATTEMPTS:
+                return True
             time.sleep(self._asked.pause_s)
+            if task.case == "sustained" and found.figures:
+                return False
 
-    def _attempt(self, number: int, system: System, running: Running, task: Task) -> Measurement:
+    def _attempts(self, number: int, system: System, task: Task) -> int:
+        found = ((each.round, each.system, each.task) for each in self.results.measurements)
+        return sum(each == (number, system.name, task) for each in found)
+
+    def _attempt(self, number: int, system: System, running: Running, task: Task, directory: Path) -> Measurement:
         limits, before_us = self._asked.limits, self._surroundings.raw_p50_us()
         busy = Noise(before_us, before_us, 0.0).exceeds(limits)
         if busy:
@@ -137,9 +147,11 @@ class Runner:
         foreign = self._surroundings.foreign()
         try:
             with deadline(_DEADLINE_S):
-                figures = carry_out(running, task, self._asked.scale.seconds)
+                figures = carry_out(running, task, self._asked.scale)
+                if task.case == "sustained":
+                    figures["held_bytes"] = float(held_bytes(directory))
         except NotMeasured as error:
-            if task.case == "append" or system.name in REFERENCE.values():
+            if task.case in _APPENDING or system.name in REFERENCE.values():
                 raise  # all of them can append, and replog can do everything: something is wrong
             return Measurement(system.name, number, task, "not measured", words=self._words(str(error)))
         cpus = foreign()

@@ -6,7 +6,8 @@ them where the system is replicated, on free ports of the loopback, and does wha
 
 from __future__ import annotations
 
-from collections import deque
+import sys
+from collections import Counter, deque
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -18,6 +19,8 @@ from benchmarks.figures import Figures, clock
 from benchmarks.setting import NotMeasured
 
 __all__ = ["Latencies", "Load", "NotMeasured", "Promise", "Running", "System"]
+
+_WARM_UP_SHARE, _WARM_UP_S_MAX = 0.2, 1.0  # of a load's time, before it
 
 
 @attrs.frozen
@@ -39,6 +42,13 @@ class Load:
     in_flight: int
     seconds: float
     entries_per_call: int = 1
+    entries_max: int = sys.maxsize  # a replicated one ends when so many are confirmed: a disk is full some day
+    is_sustained: bool = False  # what servers do now and then, by their defaults, is not put off until it is over
+
+    @property
+    def warm_up_s(self) -> float:
+        """What comes before, and does not count."""
+        return min(_WARM_UP_S_MAX, self.seconds * _WARM_UP_SHARE)
 
 
 class Running(Protocol):
@@ -51,7 +61,8 @@ class Running(Protocol):
 
     def append(self, load: Load) -> Figures:
         """entries, entries_per_s, p50_us, p99_us, p999_us (from sending to hearing that it is confirmed), client_cpu_us and
-        server_cpu_us for an entry. After a warm-up that does not count, which lasts a fifth of the load's time."""
+        server_cpu_us for an entry; of a load of two seconds or more lowest_per_s, the entries that were confirmed in the worst
+        of its whole seconds. After a warm-up that does not count (`warm_up_s`)."""
 
     def scan(self, entry_bytes: int, entries: int) -> Figures:
         """Appends so many entries, then reads them all from the first to the last into the client's memory, as `bytes`
@@ -96,6 +107,8 @@ class Latencies:
     def __init__(self) -> None:
         self._sent: deque[list[float]] = deque()  # [when, how many are not confirmed]
         self._took: list[tuple[float, int]] = []  # (seconds, entries)
+        self._began = clock()
+        self._by_second: Counter[int] = Counter()  # entries, by the whole seconds since then
 
     def sent(self, entries: int) -> None:
         """So many entries are sent now."""
@@ -104,6 +117,7 @@ class Latencies:
     def confirmed(self, entries: int) -> None:
         """The oldest ones are confirmed now."""
         now, left = clock(), entries
+        self._by_second[int(now - self._began)] += entries
         while left:
             group = self._sent[0]
             count = min(left, int(group[1]))
@@ -116,6 +130,14 @@ class Latencies:
     def forget(self) -> None:
         """What was confirmed so far: it was the warm-up."""
         self._took.clear()
+        self._by_second.clear()
+        self._began = clock()
+
+    def lowest_per_s(self) -> Figures:
+        """lowest_per_s: the fewest entries that were confirmed in one of the whole seconds since `forget`, up to now; nothing
+        unless there were two of them."""
+        whole = int(clock() - self._began)
+        return {"lowest_per_s": float(min(self._by_second[each] for each in range(whole)))} if whole > 1 else {}
 
     def figures(self) -> Figures:
         """Of each entry, not of each group: p50_us, p99_us, p999_us."""

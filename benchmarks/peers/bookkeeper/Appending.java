@@ -1,6 +1,7 @@
 package peer;
 
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
@@ -30,14 +31,19 @@ final class Appending implements AddCallback {
     private final LedgerHandle ledger;
     private final BlockingQueue<Slot> freed;
     private final AtomicInteger left;
+    private final long entriesMax;
     private final CountDownLatch drained = new CountDownLatch(1);
+    private final CountDownLatch full = new CountDownLatch(1); // when `entriesMax` are confirmed
     private final Histogram histogram = new Histogram(); // of the ledger's one callback thread, until `drained`
+    private long[] bySecond = {}; // so are these: entries confirmed in each second
+    private long measuredSince; // like `bySecond`, set before `phase` is
     private volatile Phase phase = Phase.WARMING;
     private volatile int failure = BKException.Code.OK;
 
-    Appending(Cluster cluster, int entryBytes, int inFlight) throws Exception {
+    Appending(Cluster cluster, int entryBytes, int inFlight, long entriesMax) throws Exception {
         this.cluster = cluster;
         this.inFlight = inFlight;
+        this.entriesMax = entriesMax;
         payload = Cluster.payload(entryBytes);
         ledger = cluster.create();
         left = new AtomicInteger(inFlight);
@@ -51,13 +57,14 @@ final class Appending implements AddCallback {
             freed.add(new Slot());
         }
         sending.start();
-        sleep(warmUpSeconds);
+        Thread.sleep(millis(warmUpSeconds));
         events.say("measuring", true);
-        long before = System.nanoTime();
+        bySecond = new long[(int) seconds + 2 + Cluster.DEADLINE_S];
+        measuredSince = System.nanoTime();
         phase = Phase.MEASURING;
-        sleep(seconds);
+        full.await(millis(seconds), TimeUnit.MILLISECONDS);
         phase = Phase.ENDING;
-        double took = (System.nanoTime() - before) / 1e9;
+        double took = (System.nanoTime() - measuredSince) / 1e9;
         events.say("measured", true);
         if (!drained.await(Cluster.DEADLINE_S, TimeUnit.SECONDS)) {
             throw new IllegalStateException(left.get() + " entries were not confirmed in " + Cluster.DEADLINE_S + " s");
@@ -70,11 +77,14 @@ final class Appending implements AddCallback {
         Map<String, Object> found = new HashMap<>(histogram.microseconds());
         found.put("entries", histogram.count());
         found.put("entries_per_s", histogram.count() / took);
+        if (took >= 2) {
+            found.put("lowest_per_s", (double) Arrays.stream(bySecond, 0, (int) took).min().getAsLong());
+        }
         return found;
     }
 
-    private static void sleep(double seconds) throws InterruptedException {
-        Thread.sleep((long) (seconds * 1000));
+    private static long millis(double seconds) {
+        return (long) (seconds * 1000);
     }
 
     private void sendFreed() {
@@ -101,7 +111,12 @@ final class Appending implements AddCallback {
         if (code != BKException.Code.OK) {
             failure = code;
         } else if (now == Phase.MEASURING) {
-            histogram.add(System.nanoTime() - slot.sentNanos);
+            long confirmed = System.nanoTime();
+            histogram.add(confirmed - slot.sentNanos);
+            bySecond[(int) ((confirmed - measuredSince) / 1_000_000_000L)]++;
+            if (histogram.count() == entriesMax) {
+                full.countDown();
+            }
         }
         if (now == Phase.ENDING || failure != BKException.Code.OK) {
             if (left.decrementAndGet() == 0) {

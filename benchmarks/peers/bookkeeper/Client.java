@@ -74,7 +74,9 @@ public final class Client {
                 double warmUpSeconds = command.get("warm_up_s").asDouble();
                 double seconds = command.get("seconds").asDouble();
                 int inFlight = command.get("in_flight").asInt();
-                return new Appending(cluster, entryBytes, inFlight).figures(warmUpSeconds, seconds, Client::say);
+                long entriesMax = command.get("entries_max").asLong();
+                Appending appending = new Appending(cluster, entryBytes, inFlight, entriesMax);
+                return appending.figures(warmUpSeconds, seconds, Client::say);
             case "fill":
                 return Reading.fill(cluster, entryBytes, entries);
             case "read":

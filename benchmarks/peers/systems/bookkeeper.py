@@ -24,7 +24,6 @@ from pathlib import Path
 from benchmarks.figures import Figures, clock
 from benchmarks.peers import programs
 from benchmarks.peers.children import held_bytes
-from benchmarks.peers.pump import WARM_UP_SHARE
 from benchmarks.peers.system import Load, NotMeasured, Promise, System
 from benchmarks.peers.systems.bookkeeper_client import Client
 from benchmarks.peers.systems.bookkeeper_servers import COUNT, TUNED, Bookies, Java, metadata_service
@@ -97,8 +96,9 @@ class BookKeeper:
             _PATIENCE_S + load.seconds,
             entry_bytes=load.entry_bytes,
             in_flight=load.in_flight,
-            warm_up_s=load.seconds * WARM_UP_SHARE,
+            warm_up_s=load.warm_up_s,
             seconds=load.seconds,
+            entries_max=load.entries_max,
         )
         return {name: float(value) for name, value in found.items()}
 

@@ -19,6 +19,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import attrs
+
 from benchmarks.figures import Figures, clock, percentiles
 from benchmarks.peers.children import environment, held_bytes
 from benchmarks.peers.system import Load, NotMeasured, Promise
@@ -147,8 +149,8 @@ class PySyncObjRunning:
             each.ask("compact")
         leader = self._leader()
         others = [each.process.pid for each in self._members if each is not leader]
-        arguments = {"entry_bytes": load.entry_bytes, "in_flight": load.in_flight, "seconds": load.seconds}
-        found: Figures = leader.ask("append", process_ids=others, within_s=_PATIENCE_S + 2 * load.seconds, **arguments)
+        within_s = _PATIENCE_S + 2 * load.seconds
+        found: Figures = leader.ask("append", process_ids=others, within_s=within_s, **attrs.asdict(load))
         return found
 
     def scan(self, entry_bytes: int, entries: int) -> Figures:

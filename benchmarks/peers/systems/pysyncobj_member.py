@@ -21,8 +21,8 @@ from typing import Any
 from pysyncobj import SyncObj, SyncObjConf, replicated
 
 from benchmarks.figures import Figures, Meter, clock
-from benchmarks.peers.pump import SILENCE_S, WARM_UP_SHARE
-from benchmarks.peers.system import Latencies, NotMeasured
+from benchmarks.peers.pump import SILENCE_S
+from benchmarks.peers.system import Latencies, Load, NotMeasured
 
 TICK_S = 0.001
 # It encodes what it sends twice, in a form that makes bytes longer, and compresses it: 64 KiB take 20 ms of CPU time in all.
@@ -101,18 +101,27 @@ class Member:
             "log_length": self._counter.getStatus()["log_len"],
         }
 
-    def append(self, entry_bytes: int, in_flight: int, seconds: float, process_ids: list[int]) -> Figures:
-        """The figures of `Running.append`, with the CPU time of these other processes and of this one as the servers'."""
-        load = _Load(self, os.urandom(entry_bytes), in_flight)
-        load.run_for(seconds * WARM_UP_SHARE)
-        load.latencies.forget()
+    def append(self, process_ids: list[int], **asked: Any) -> Figures:
+        """The figures of `Running.append`, with the CPU time of these other processes and of this one as the servers'. `asked`
+        are the fields of a `Load`."""
+        load = Load(**asked)
+        appending = _Appending(self, load)
+        appending.run_for(load.warm_up_s)
+        appending.latencies.forget()
         before, meter = self._confirmed, Meter(*process_ids)
-        load.run_for(seconds)
+        appending.run_for(load.seconds)
         entries = self._confirmed - before
         found = meter.figures(max(1, entries))
-        load.drain()
+        lowest = appending.latencies.lowest_per_s()
+        appending.drain()
         cpu = {"client_cpu_us": 0.0, "server_cpu_us": found["total_cpu_us"]}
-        return {"entries": entries, "entries_per_s": found["entries_per_s"], **cpu, **load.latencies.figures()}
+        return {
+            "entries": entries,
+            "entries_per_s": found["entries_per_s"],
+            **cpu,
+            **lowest,
+            **appending.latencies.figures(),
+        }
 
     def append_each(self, entry_bytes: int, entries: int) -> list[float]:
         """One after the other. When each was handed in."""
@@ -196,20 +205,21 @@ class Member:
                 raise NotMeasured(f"not within {SILENCE_S:.0f} s: {what}")
 
 
-class _Load:
+class _Appending:
     """As many as are confirmed are appended anew."""
 
-    def __init__(self, member: Member, data: bytes, in_flight: int) -> None:
+    def __init__(self, member: Member, load: Load) -> None:
         self.latencies = Latencies()
         self._member = member
-        self._data = data
-        self._wanted = in_flight
+        self._data = os.urandom(load.entry_bytes)
+        self._wanted = load.in_flight
+        self._entries_max = load.entries_max
         self._in_flight = 0
 
     def run_for(self, seconds: float) -> None:
         """With as much in flight at its end as before."""
         deadline, confirmed = clock() + seconds, 0
-        while not confirmed or clock() < deadline:
+        while not confirmed or (confirmed < self._entries_max and clock() < deadline):
             count = self._wanted - self._in_flight
             if count:
                 self.latencies.sent(count)

@@ -35,12 +35,13 @@ DOWN_AFTER_MS = 1000
 CONNECTIONS_MAX = 50
 READ_BYTES = 16 << 10
 REWRITTEN_FROM_BYTES = 256 << 20  # of an append-only file, between loads
+REWRITTEN_BY_PERCENT = 100  # in a sustained load, the default: whenever the file has doubled, from 64 MB on
 
 _SETTINGS = (
     *("--appendonly", "yes"),
     *("--appendfsync", "always"),
     *("--no-appendfsync-on-rewrite", "no"),
-    *("--auto-aof-rewrite-percentage", "0"),  # a load is not to be disturbed; we rewrite between loads
+    *("--auto-aof-rewrite-percentage", "0"),  # a short load is not to be disturbed; we rewrite between loads
     *("--save", ""),
     *("--repl-diskless-sync-delay", "0"),  # else a replica waits for 5 s to be joined by others
     *("--repl-backlog-size", "256mb"),
@@ -91,7 +92,8 @@ class Redis:
         return [server.pid for server in self._servers]
 
     def append(self, load: Load) -> Figures:
-        """XADDs in groups, each with a WAIT; the stream of an earlier load is deleted before."""
+        """XADDs in groups, each with a WAIT; the stream of an earlier load is deleted before. In a sustained load append-only
+        files are rewritten as they are by default."""
         if load.entries_per_call > 1:
             raise NotMeasured("XADD adds one entry; a group in flight is Redis' form for many")
         self._forget()
@@ -100,6 +102,9 @@ class Redis:
             talks: list[tuple[socket.socket, Conversation]] = [
                 (clients.enter_context(self._client()).stream, Appends(payload)) for _ in range(connections_for(load))
             ]
+            if load.is_sustained:
+                clients.callback(self._rewrite_by_percent, 0)
+                self._rewrite_by_percent(REWRITTEN_BY_PERCENT)
             return pump(talks, load, lambda: Meter(*self.process_ids))
 
     def scan(self, entry_bytes: int, entries: int) -> Figures:
@@ -220,6 +225,12 @@ class Redis:
                     client.ask("BGREWRITEAOF")
                     is_done = partial(_is_rewritten, client)
                     server.wait_until(is_done, "its append-only file is rewritten", STARTING_S)
+
+    def _rewrite_by_percent(self, percent: int) -> None:
+        """That an append-only file has to have grown by until its server rewrites it; 0: it never does."""
+        for number in range(3):
+            with self._client(number) as client:
+                client.ask("CONFIG", "SET", "auto-aof-rewrite-percentage", str(percent))
 
     def _fill(self, entry_bytes: int, entries: int) -> None:
         group = max(1, min(entries, PAGE_BYTES // entry_bytes))

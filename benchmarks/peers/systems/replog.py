@@ -24,7 +24,7 @@ import trio
 import replog
 from benchmarks.figures import Figures, Meter, clock, percentiles
 from benchmarks.peers.children import environment, held_bytes
-from benchmarks.peers.pump import WARM_UP_SHARE, cpu_figures
+from benchmarks.peers.pump import cpu_figures
 from benchmarks.peers.system import Latencies, Load, NotMeasured, Promise
 from benchmarks.peers.systems.replog_children import CONFIRMED, FOLLOWING
 from replog.config import ClientOptions
@@ -97,13 +97,14 @@ class ReplogRunning:
         pushes = load.entries_per_call == 1 and load.in_flight > 1
         async with replog.connect(self._metastore, options=options) as client, client.create_ledger() as writer:
             appending: Appending = _Pushing(writer, load, room_bytes) if pushes else _Calling(writer, load)
-            await appending.run_for(load.seconds * WARM_UP_SHARE, latencies)
+            await appending.run_for(load.warm_up_s, latencies)
             latencies.forget()
             meter = Meter(*self.process_ids)
             entries = await appending.run_for(load.seconds, latencies)
             found = meter.figures(entries)
+            lowest = latencies.lowest_per_s()
             await writer.flush()
-        return {"entries": float(entries), **cpu_figures(found), **latencies.figures()}
+        return {"entries": float(entries), **cpu_figures(found), **lowest, **latencies.figures()}
 
     async def _clear(self) -> None:
         """Deletes what was written, and waits until the bookies have dropped it, and have their journal files for reuse."""
@@ -246,6 +247,7 @@ class _Pushing:
     def __init__(self, writer: replog.LedgerWriter, load: Load, room_bytes: int) -> None:
         self._writer = writer
         self._in_flight = load.in_flight
+        self._entries_max = load.entries_max
         # There is room for so much when at least one of those in flight is confirmed.
         self._until_one_is_confirmed_bytes = room_bytes - (load.in_flight - 1) * load.entry_bytes
         self._supply = itertools.cycle(_different(load.entry_bytes))
@@ -254,8 +256,8 @@ class _Pushing:
         """As `Appending.run_for`."""
         writer, push = self._writer, self._writer.push_nowait
         confirmed_before = confirmed = writer.last_add_confirmed
-        deadline = clock() + seconds
-        while confirmed == confirmed_before or clock() < deadline:
+        deadline, last = clock() + seconds, confirmed_before + self._entries_max
+        while confirmed == confirmed_before or (confirmed < last and clock() < deadline):
             room = self._in_flight - (writer.last_add_pushed - confirmed)
             latencies.sent(room)
             for data in itertools.islice(self._supply, room):

@@ -19,7 +19,7 @@ import replog
 from benchmarks.figures import Figures, Meter, clock, percentiles
 from benchmarks.loads import recycled
 from benchmarks.peers import local
-from benchmarks.peers.pump import WARM_UP_SHARE, cpu_figures
+from benchmarks.peers.pump import cpu_figures
 from benchmarks.peers.system import Latencies, Load, NotMeasured, Promise
 from benchmarks.peers.systems.replog import run
 from replog.registry import Registry
@@ -66,7 +66,7 @@ class ReplogLocalRunning:
     async def _append(self, load: Load) -> Figures:
         entries, latencies = local.different(load.entry_bytes, load.entries_per_call), Latencies()
         async with _cleared(self._directory) as client, client.write_log(LOG) as log:
-            await _append_for(log, load.seconds * WARM_UP_SHARE, entries, latencies)
+            await _append_for(log, load.warm_up_s, entries, latencies)
             latencies.forget()
             meter = Meter()
             appended = await _append_for(log, load.seconds, entries, latencies)

@@ -17,7 +17,7 @@ from benchmarks.peers.system import Load, NotMeasured, Promise
 
 MACHINE = Machine("a processor", 2, 8 * KIB**3, "Linux 6", "ext4", "a disk", "CPython 3.11", "abc1234")
 QUIET = Noise(100.0, 110.0, 0.1)
-TINY = Scale(seconds=0.25, warm_up_s=0.5, scans=((100, 20),), tail_entries=5)
+TINY = Scale(seconds=0.25, sustained_s=0.75, warm_up_s=0.5, scans=((100, 20),), tail_entries=5)
 
 
 _PROMISE = Promise(3, 2, True, "all of it | and more")

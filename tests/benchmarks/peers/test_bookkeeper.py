@@ -145,5 +145,9 @@ def test_it_is_measured(tmp_path: Path) -> None:
         restarted = running.restart()
         assert restarted["restart_s"] > 0
         assert restarted["held_bytes"] > 5000 * 100 * 3
+        short = running.append(Load(1024, 100, 60.0, entries_max=2000))
+        assert 2000 <= short["entries"] < 2000 + 60_000
+        longer = running.append(Load(1024, 100, 2.5, is_sustained=True))
+        assert 0 < longer["lowest_per_s"] < 2 * longer["entries_per_s"]
         with pytest.raises(NotMeasured, match="one entry at a time"):
             running.append(Load(100, 1, 1.0, entries_per_call=10))

@@ -23,7 +23,10 @@ def results() -> Results:
     for in_flight in (1, 1_000):
         load = Task("append", 1024, in_flight)
         found.measurements += [good(name, 0, load, **append_figures(100.0 * in_flight)) for name in ("replog", "nats")]
+    sustained = Task("sustained", 1024, 1_000)
     found.measurements += [
+        good("replog", 0, sustained, **append_figures(100.0), lowest_per_s=70.0),
+        good("nats", 0, sustained, **append_figures(50.0)),
         good("replog-local", 0, Task("append", 1024, 1), **append_figures(50.0)),
         good("nats", 0, Task("restart"), restart_s=1.0, held_bytes=1.0),
     ]
@@ -35,7 +38,7 @@ def test_a_chart_is_a_picture_and_a_drawing_and_the_same_each_time(results: Resu
     names = draw(results, tmp_path / "one")
     draw(results, tmp_path / "two")
 
-    assert names == ["throughput", "in-flight", "latency", "cpu", "other", "alone"]
+    assert names == ["throughput", "in-flight", "latency", "cpu", "sustained", "other", "alone"]
     found = {path.name: path.read_bytes() for path in (tmp_path / "one").iterdir()}
     assert set(found) == {f"peers-{name}.{kind}" for name in names for kind in ("png", "svg")}
     for name, data in found.items():

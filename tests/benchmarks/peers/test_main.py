@@ -127,7 +127,14 @@ def test_publishing_writes_to_the_documentation(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [("--rounds", "0"), ("--seconds", "0"), ("--system", "nobody"), ("--case", "nothing")]
+    "wrong",
+    [
+        ("--rounds", "0"),
+        ("--seconds", "0"),
+        ("--sustained-seconds", "-1"),
+        ("--system", "nobody"),
+        ("--case", "nothing"),
+    ],
 )
 def test_nonsense_is_refused(wrong: tuple[str, str]) -> None:
     with pytest.raises(SystemExit) as ended:

@@ -12,6 +12,7 @@ from benchmarks.peers.results import Measurement, Results
 from tests.benchmarks.peers.fakes import append_figures, candidate, empty_results, good
 
 LOAD, LONE = Task("append", 1024, 1_000), Task("append", 1024, 1)
+SUSTAINED = Task("sustained", 1024, 1_000)
 SCAN = Task("scan", 1024, entries=50_000)
 
 
@@ -33,6 +34,9 @@ def results() -> Results:
             found.measurements.append(good(name, number, load, **append_figures(rate)))
     found.measurements += [
         good("replog", 0, LONE, **append_figures(4_000.0)),
+        good("replog", 0, SUSTAINED, **sustained_figures(300_000.0), lowest_per_s=123_456.0),
+        good("nats", 0, SUSTAINED, **sustained_figures(30_000.0)),
+        Measurement("etcd", 0, SUSTAINED, "not quiet", words="busy"),
         good("replog", 0, SCAN, entries_per_s=2.5e6),
         Measurement("etcd", 0, SCAN, "not measured", words="etcd is no log\nand more"),
         Measurement("nats", 0, SCAN, "failed", words="OSError: gone"),
@@ -42,6 +46,10 @@ def results() -> Results:
         good("replog", 0, Task("restart"), restart_s=1.234, held_bytes=3.5 * 1024**2),
     ]
     return found
+
+
+def sustained_figures(entries_per_s: float) -> dict[str, float]:
+    return {**append_figures(entries_per_s), "entries": 15 * entries_per_s, "held_bytes": 3.5 * 1024**3}
 
 
 def rows(text: str) -> list[list[str]]:
@@ -60,6 +68,20 @@ def test_figures_stand_in_tables(results: Results) -> None:
     assert ["Etcd", "1 µs", "3 µs", "4 µs"] in found
     assert ["**Replog**", "2 500 000/s", "300 µs", "1.25 ms", "42.1 ms", "1.23 s", "3.5 MiB"] in found
     assert ["Sqlite", "617/s", "", ""] in found
+
+
+def test_a_sustained_load_stands_beside_the_short_one_and_says_of_how_many_rounds_it_is(results: Results) -> None:
+    text = page(results, {})
+    found = rows(text)
+
+    assert "nothing is deleted meanwhile; 1 round of it" in text
+    heading = ["1 KiB, 1 000 in flight, 15 s", "per second", "replog's", "of the short load", "worst second", "p99.9"]
+    assert [*heading, "CPU", "held"] in found
+    assert ["**Replog**", "300 000", "", "87 %", "123 000", "13.3 µs", "4 µs", "3.5 GiB"] in found
+    assert ["Nats\\*", "30 000", "10", "75 %", "", "133 µs", "4 µs", "3.5 GiB"] in found
+    assert ["Etcd", "*not quiet*", "", "", "", "", "", ""] in found
+    results.measurements.append(good("nats", 1, SUSTAINED, **sustained_figures(300_000.0)))
+    assert "nothing is deleted meanwhile; 2 rounds of it" in page(results, {})
 
 
 def test_a_goal_stands_with_its_ratio_and_spread(results: Results) -> None:
@@ -92,7 +114,7 @@ def test_what_is_missing_says_why(results: Results) -> None:
     assert "- Redis was skipped: no redis-server: install it." in text
     assert "- Etcd: scan, 1 KiB, 50000 entries: etcd is no log." in text
     assert "- Nats: scan, 1 KiB, 50000 entries: failed: OSError: gone." in text
-    assert ", 1 thrown away: fdatasync" in text
+    assert ", 2 thrown away: fdatasync" in text
 
 
 def test_where_and_how_it_was_measured(results: Results) -> None:

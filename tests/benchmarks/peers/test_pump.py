@@ -45,7 +45,9 @@ def _answer(stream: socket.socket, request_bytes: int, counts: list[int]) -> Non
     counts.append(number)
 
 
-def _pumped(request_bytes: int, in_flight: int) -> tuple[dict[str, float], int, list[int]]:
+def _pumped(
+    request_bytes: int, in_flight: int, seconds: float = 0.05, entries_max: int = 1 << 40
+) -> tuple[dict[str, float], int, list[int]]:
     ours, theirs = socket.socketpair()
     talk, counts = _Numbered(request_bytes), list[int]()
     server = threading.Thread(target=_answer, args=(theirs, request_bytes, counts))
@@ -54,7 +56,7 @@ def _pumped(request_bytes: int, in_flight: int) -> tuple[dict[str, float], int, 
         try:
             with ours:
                 ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-                figures = pump([(ours, talk)], Load(request_bytes, in_flight, seconds=0.05), Meter)
+                figures = pump([(ours, talk)], Load(request_bytes, in_flight, seconds, entries_max=entries_max), Meter)
         finally:
             server.join(10)
     return figures, talk.asked, counts
@@ -70,6 +72,13 @@ def test_what_a_socket_does_not_take_at_once_is_sent_in_order(
     assert counts == [asked]
     assert 0 < figures["entries"] < asked
     assert figures["p50_us"] <= figures["p99_us"] <= figures["p999_us"]
+
+
+def test_a_load_ends_when_so_many_are_confirmed() -> None:
+    figures, asked, counts = _pumped(10, in_flight=50, seconds=60.0, entries_max=200)
+
+    assert counts == [asked]
+    assert 200 <= figures["entries"] < 250
 
 
 def test_a_server_that_hangs_up_ends_it() -> None:

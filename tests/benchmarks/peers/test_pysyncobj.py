@@ -37,13 +37,18 @@ def alone(tmp_path: Path) -> Any:
 
 
 def test_a_load_counts_what_is_confirmed(alone: Any) -> None:
-    found = alone.append(100, 10, 0.05, [])
+    found = alone.append([], entry_bytes=100, in_flight=10, seconds=0.05)
     assert found["entries"] > 0
     assert found["client_cpu_us"] == 0
     assert found["server_cpu_us"] > 0
     seen = alone.look()
     assert seen["entries"] == seen["confirmed"] >= found["entries"], "nothing is left in flight"
     assert alone._counter.bytes == 100 * seen["entries"]
+
+
+def test_a_load_ends_when_so_many_are_confirmed(alone: Any) -> None:
+    found = alone.append([], entry_bytes=100, in_flight=10, seconds=60.0, entries_max=25)
+    assert 25 <= found["entries"] < 35
 
 
 def test_entries_one_by_one_are_seen_where_they_are_applied(alone: Any) -> None:

@@ -120,6 +120,7 @@ def test_real_servers_confirm_scan_follow_fail_over_and_restart(tmp_path: Path) 
         figures = redis.append(Load(entry_bytes=100, in_flight=100, seconds=0.2))
         assert figures["entries"] >= 100
         assert figures["server_cpu_us"] > 0
+        assert redis.append(Load(1024, 100, 0.1, entries_max=50, is_sustained=True))["entries"] >= 50
         assert redis.scan(1024, 5000)["entries_per_s"] > 0
         assert redis.tail(100, 20)["p50_us"] > 0
         assert redis.take_over(100)["takeover_s"] > 0

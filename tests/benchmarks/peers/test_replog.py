@@ -39,6 +39,12 @@ async def test_as_many_as_asked_for_are_in_flight(tmp_path: Path, entry_bytes: i
     assert min(latencies.figures().values()) > 0
 
 
+async def test_a_load_ends_when_so_many_are_confirmed(tmp_path: Path) -> None:
+    async with replog.embed(tmp_path, bookies=1, storage="memory") as client, client.create_ledger() as writer:
+        pushing = _Pushing(writer, Load(100, 50, 60.0, entries_max=200), 64 << 20)
+        assert 200 <= await pushing.run_for(60.0, Latencies()) < 250
+
+
 async def test_several_for_each_call_are_in_flight_together(tmp_path: Path) -> None:
     latencies = Latencies()
     async with replog.embed(tmp_path, bookies=1, storage="memory") as client, client.create_ledger() as writer:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.peers import running as program
-from benchmarks.peers.plan import APPENDS, EXTEND, KIB, LOCAL_APPENDS, Scale, Task, starts
+from benchmarks.peers.plan import APPENDS, CASES, EXTEND, KIB, LOCAL_APPENDS, Scale, Task, starts
 from benchmarks.peers.results import Results
 from benchmarks.peers.running import candidates, deadline
 from benchmarks.peers.system import NotMeasured
@@ -47,6 +47,38 @@ def test_a_start_for_appends_which_are_warmed_up_and_one_for_the_rest(tmp_path: 
         "restart",
     ]
     assert results.failures == []
+
+
+def test_a_sustained_load_has_a_start_of_its_own_and_tells_what_is_on_the_disk_then(tmp_path: Path) -> None:
+    system = FakeSystem("one")
+
+    results, _ = run(tmp_path, [system], "append", "sustained", "restart", rounds=2)
+
+    sustained = ["start", "append, 1 KiB, 100 in flight, 0.5 s", "append, 1 KiB, 1000 in flight, 0.75 s", "stop"]
+    assert [system.asked[first : first + 4] for first in range(len(system.asked))].count(sustained) == 1
+    assert system.asked[6:10] == sustained
+    [found] = results.good("one", Task("sustained", KIB, 1000))
+    assert found.round == 0
+    assert found.figures["held_bytes"] == 4096, "the file that a fake system has"
+
+
+def test_a_sustained_load_that_was_disturbed_is_done_again_from_an_empty_directory(tmp_path: Path) -> None:
+    system = FakeSystem("one")
+
+    results, _ = run(tmp_path, [system], "sustained", noise=FakeSurroundings(cpus=[9.0] * 10))
+
+    assert len(set(system.directories)) == system.asked.count("start") == system.asked.count("stop") == 4
+    assert [each.verdict for each in results.measurements] == ["not quiet"] * 4
+    assert results.failures == []
+
+
+def test_a_disk_that_is_busy_before_a_sustained_load_spoils_no_directory(tmp_path: Path) -> None:
+    system = FakeSystem("one")
+
+    results, _ = run(tmp_path, [system], "sustained", noise=FakeSurroundings(raw_us=[500.0]))
+
+    assert [each.verdict for each in results.measurements] == ["not quiet", "good"]
+    assert system.asked.count("start") == 1
 
 
 def test_what_a_system_has_no_form_of_is_told_and_no_failure(tmp_path: Path) -> None:
@@ -230,25 +262,31 @@ def test_a_system_that_can_not_be_asked_is_skipped_and_a_failure(monkeypatch: py
 
 def test_the_loads_of_the_whole_run() -> None:
     """Those that the issue asks for; 64 KiB with 10 000 in flight would be 640 MB."""
-    appends, others = starts(
-        FakeSystem("etcd"), ("append", "scan", "tail", "take-over", "restart"), Scale(), is_quick=False
-    )
+    appends, sustained, others = starts(FakeSystem("etcd"), CASES, Scale(), 0, is_quick=False)
 
     assert tuple(appends) == APPENDS
     assert {each.entry_bytes: [] for each in appends} == {100: [], KIB: [], 64 * KIB: []}
     assert [each.in_flight for each in appends] == [1, 100, 1000, 10_000, 1, 100, 1000, 10_000, 1, 100, 1000]
+    assert sustained == [Task("sustained", KIB, 1000)]
     assert [each.case for each in others] == ["scan", "scan", "tail", "take-over", "restart"]
 
 
+def test_what_takes_long_is_measured_in_the_first_round_only() -> None:
+    first, second, third = (starts(FakeSystem("etcd"), CASES, Scale(), number, is_quick=False) for number in range(3))
+
+    assert second == third == [each for each in first if each[0].case != "sustained"]
+    assert len(first) == len(second) + 1
+
+
 def test_replog_is_asked_for_its_form_for_many_at_once_too() -> None:
-    [appends] = starts(FakeSystem("replog"), ("append",), Scale(), is_quick=False)
+    [appends] = starts(FakeSystem("replog"), ("append",), Scale(), 0, is_quick=False)
 
     assert tuple(appends) == (*APPENDS, *EXTEND)
 
 
 def test_a_single_node_is_asked_for_calls_and_not_for_what_takes_three() -> None:
     local = FakeSystem("sqlite", is_replicated=False)
-    appends, others = starts(local, ("append", "scan", "tail", "take-over", "restart"), Scale(), is_quick=False)
+    appends, others = starts(local, CASES, Scale(), 0, is_quick=False)
 
     assert tuple(appends) == LOCAL_APPENDS
     assert {(each.in_flight, each.entries_per_call) for each in appends} == {(1, 1), (1, 100), (1, 1000)}
