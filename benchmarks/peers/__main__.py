@@ -36,8 +36,8 @@ ROOT = Path(__file__).parents[2]
 PUBLISHED_JSON = ROOT / "docs" / "figures" / "peers.json"
 PUBLISHED_MARKDOWN = ROOT / "docs" / "peers-results.md"
 PUBLISHED_CHARTS = ROOT / "docs" / "figures"
-_ORDER: tuple[str, ...] = ("replog", "bookkeeper", "etcd", "redis", "nats", "zookeeper", "rabbitmq")
-_ORDER += ("rabbitmq-stream", "pysyncobj")
+_ORDER: tuple[str, ...] = ("replog", "bookkeeper", "etcd", "redis", "nats", "zookeeper")
+_ORDER += ("zookeeper-session", "rabbitmq", "rabbitmq-stream", "pysyncobj")
 _ORDER += ("replog-local", "sqlite", "lmdb", "file")
 
 

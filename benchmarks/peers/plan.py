@@ -14,6 +14,7 @@ SIZES_BYTES = (100, KIB, 64 * KIB)
 IN_FLIGHT = (1, 100, 1_000, 10_000)
 CASES = ("append", "sustained", "scan", "tail", "take-over", "restart")
 ONCE = ("sustained",)  # in the first round only: it takes long, and no goal hangs on it
+APPENDS_ONLY = ("zookeeper-session",)  # another form of the writer alone: the rest is that of `zookeeper`
 ROUNDS = 3
 REFERENCE = {True: "replog", False: "replog-local"}  # with which others are compared, by whether they are replicated
 
@@ -77,6 +78,7 @@ def starts(system: System, cases: Sequence[str], scale: Scale, number: int, *, i
         others += [Task("tail", KIB, entries=scale.tail_entries), Task("take-over", KIB)]
     others += [Task("restart")]
     asked = [each for each in cases if not (number and each in ONCE)]
+    asked = [each for each in asked if each == "append" or system.name not in APPENDS_ONLY]
     sustained = [SUSTAINED] * system.is_replicated
     found = [[each for each in tasks if each.case in asked] for tasks in (appends, sustained, others)]
     return [tasks for tasks in found if tasks]

@@ -157,6 +157,7 @@ GOALS = (
     *_rates("redis", 5.0, _LARGE),
     *_rates("nats", 8.0, _LARGE),
     *_rates("zookeeper", 50.0, _SMALL),
+    *_rates("zookeeper-session", 50.0, _SMALL),
     *_rates("rabbitmq", 20.0, _LARGE, _SMALL),
     *_rates("pysyncobj", 12.0, _LARGE),
     *(Goal(system, task, 1.0, "p50_us") for system in ("redis", "etcd") for task in _LONE),

@@ -100,6 +100,24 @@ def test_a_goal_stands_with_its_ratio_and_spread(results: Results) -> None:
     assert ["Sqlite", "1 KiB, 1000 per call", "entries per second", "**2**", "2 to 2", "≥ 3", "**not met**"] in found
 
 
+def test_what_a_system_was_not_asked_for_has_no_row_and_forms_of_one_writer_are_told_apart(results: Results) -> None:
+    assert "as many sessions as are fastest" not in page(results, {})
+    results.candidates += [candidate("zookeeper"), candidate("zookeeper-session")]
+    results.measurements += [
+        good("zookeeper", 0, LOAD, **append_figures(20_000.0)),
+        good("zookeeper-session", 0, LOAD, **append_figures(10_000.0)),
+        good("zookeeper", 0, SCAN, entries_per_s=1e4),
+    ]
+
+    text = page(results, {})
+    found = [each for each in rows(text) if each[0].startswith("Zookeeper")]
+
+    assert ["Zookeeper-session", "", "10 000"] in found
+    assert ["Zookeeper", "10 000/s", "", "", "", "", ""] in found
+    assert not [each for each in found if not any(each[1:])]
+    assert "as many sessions as are fastest" in text
+
+
 def test_each_system_says_what_it_promises(results: Results) -> None:
     found = rows(page(results, {}))
 

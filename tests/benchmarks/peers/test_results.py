@@ -123,6 +123,7 @@ def test_the_goals_are_those_of_the_issue() -> None:
         ("redis", 1024, "entries_per_s"): 5.0,
         ("nats", 1024, "entries_per_s"): 8.0,
         ("zookeeper", 100, "entries_per_s"): 50.0,
+        ("zookeeper-session", 100, "entries_per_s"): 50.0,
         ("rabbitmq", 1024, "entries_per_s"): 20.0,
         ("rabbitmq", 100, "entries_per_s"): 20.0,
         ("pysyncobj", 1024, "entries_per_s"): 12.0,

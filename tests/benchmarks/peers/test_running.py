@@ -284,6 +284,11 @@ def test_replog_is_asked_for_its_form_for_many_at_once_too() -> None:
     assert tuple(appends) == (*APPENDS, *EXTEND)
 
 
+def test_another_form_of_a_writer_is_asked_for_appends_alone() -> None:
+    assert starts(FakeSystem("zookeeper-session"), CASES, Scale(), 0, is_quick=False) == [[*APPENDS]]
+    assert starts(FakeSystem("zookeeper-session"), ("sustained", "scan"), Scale(), 0, is_quick=False) == []
+
+
 def test_a_single_node_is_asked_for_calls_and_not_for_what_takes_three() -> None:
     local = FakeSystem("sqlite", is_replicated=False)
     appends, others = starts(local, CASES, Scale(), 0, is_quick=False)

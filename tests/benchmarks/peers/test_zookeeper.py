@@ -5,8 +5,9 @@ from pathlib import Path
 import attrs
 import pytest
 
-from benchmarks.peers.system import Load, NotMeasured
-from benchmarks.peers.systems import zookeeper
+from benchmarks.peers.pump import pump
+from benchmarks.peers.system import Load, NotMeasured, System
+from benchmarks.peers.systems import zookeeper, zookeeper_session
 from benchmarks.peers.systems import zookeeper_jute as jute
 from benchmarks.peers.systems.zookeeper import SYSTEM, connections_for, purge
 from tests.servers.zookeeper import Settings
@@ -32,6 +33,12 @@ def text(value: bytes) -> bytes:
 
 def event(kind: int, path: bytes) -> bytes:
     return answer(kind.to_bytes(4, "big") + (3).to_bytes(4, "big") + text(path), xid=-1)
+
+
+def make_quick(monkeypatch: pytest.MonkeyPatch, **more: object) -> None:
+    quick = attrs.evolve(zookeeper.SETTINGS, tick_ms=500, java_options=Settings().java_options)
+    for name, value in {"SETTINGS": quick, "WARM_UP_ENTRIES": 1, "WARM_UP": Load(100, 1000, 0.05), **more}.items():
+        monkeypatch.setattr(zookeeper, name, value)
 
 
 def test_requests() -> None:
@@ -93,6 +100,7 @@ def test_texts_may_be_empty_or_absent() -> None:
 
 def test_connections_share_what_is_in_flight() -> None:
     assert [connections_for(in_flight) for in_flight in (1, 100, 1000, 10_000)] == [1, 5, 32, 32]
+    assert [connections_for(in_flight, 1) for in_flight in (1, 100, 10_000)] == [1, 1, 1]
 
 
 @pytest.mark.parametrize(
@@ -114,10 +122,27 @@ def test_only_what_no_kept_snapshot_needs_is_purged(snapshots: str, logs: str, k
 
 @pytest.mark.slow
 @needs_zookeeper
+@pytest.mark.parametrize(("system", "sessions"), [(zookeeper.SYSTEM, {32}), (zookeeper_session.SYSTEM, {1})])
+def test_a_load_has_as_many_sessions_as_it_says(
+    system: System, sessions: set[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def pump_and_count(pairs: list[object], *arguments: object) -> object:
+        asked.append(len(pairs))
+        return pump(pairs, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(zookeeper, "pump", pump_and_count)
+    make_quick(monkeypatch)
+    with system.running(tmp_path) as running:
+        assert running.append(Load(100, 1000, 0.05))["entries"] > 0
+    assert set(asked) == sessions, "warm-ups too"
+
+
+@pytest.mark.slow
+@needs_zookeeper
 def test_real_servers_do_all_that_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    quick = attrs.evolve(zookeeper.SETTINGS, tick_ms=500, java_options=Settings().java_options)
-    for name, value in (("SETTINGS", quick), ("WARM_UP_ENTRIES", 1), ("WARM_UP", Load(100, 10, 0.05))):
-        monkeypatch.setattr(zookeeper, name, value)
+    make_quick(monkeypatch, WARM_UP=Load(100, 10, 0.05))
     with SYSTEM.running(tmp_path) as running:
         assert len(running.process_ids) == 3
         for load in (Load(100, 1, 0.05), Load(1024, 100, 0.05), Load(65_536, 10, 0.05)):
