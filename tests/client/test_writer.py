@@ -466,6 +466,45 @@ async def test_entries_that_are_kept_in_flight_do_not_fall_apart_into_a_large_ba
     assert sum(size * 4 < in_flight for size in sizes) <= len(sizes) * 0.2
 
 
+@pytest.mark.parametrize(("entry_bytes", "batch_entries"), [(100, 1000), (1024, 500)])
+async def test_what_is_kept_in_flight_goes_as_a_whole_if_it_is_small_and_in_halves_if_it_is_not(
+    entry_bytes: int, batch_entries: int, autojump_clock: trio.testing.MockClock
+) -> None:
+    """What a batch costs each bookie beside its bytes is more than overlapping two of 50 KB gains, and less than two of 500."""
+    budget, in_flight, data = 4 << 20, 1000, bytes(entry_bytes)
+    async with cluster() as world, world.client(ClientOptions(in_flight_bytes_max=budget)) as client:
+        for bookie in world.bookies:
+            bookie.wire.delay_s = 0.0005
+        async with client.create_ledger() as writer:
+            while writer.last_add_confirmed < 20 * in_flight:
+                for _ in range(in_flight - (writer.last_add_pushed - writer.last_add_confirmed)):
+                    writer.push_nowait(data)
+                await writer.wait_for_room(budget - (in_flight - 1) * entry_bytes)
+        async with client.open_ledger(writer.ledger_id) as reader:
+            sizes = [len(batch) async for batch in reader.batches()]
+    assert sum(size == batch_entries for size in sizes) >= len(sizes) * 0.8, sizes
+
+
+async def test_who_waits_for_room_sends_first_what_was_pushed(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody can push more before something is confirmed: a turn of the event loop would only be waited for."""
+    later: list[Callable[[], None]] = []
+    async with cluster() as world, world.client(SMALL) as client, client.create_ledger() as writer:
+        await writer.extend([b"one", b"two"])  # several together: so the next ones are not sent one by one
+        with monkeypatch.context() as patch:
+            patch.setattr("replog.client.turns.Turns.soon", lambda _, call, **__: later.append(call))
+            for _ in range(10):
+                writer.push_nowait(bytes(100))
+            assert later, "they wait for their turn"
+            with trio.move_on_after(1):
+                await writer.wait_for_room(100)
+            confirmed = writer.last_add_confirmed
+        for call in later:
+            call()
+    assert confirmed > 1
+
+
 async def test_what_comes_one_by_one_is_sent_at_once(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster() as world, world.client() as client, client.create_ledger() as writer:
         for number in range(10):

@@ -49,7 +49,8 @@ uneven = st.lists(st.binary(max_size=30), min_size=1, max_size=40)
 even = st.tuples(st.integers(0, 20), st.integers(1, 40)).flatmap(
     lambda shape: st.lists(st.binary(min_size=shape[0], max_size=shape[0]), min_size=shape[1], max_size=shape[1])
 )
-payload_lists = uneven | even
+large = st.lists(st.integers(0, 20_000), min_size=1, max_size=4).map(lambda sizes: [bytes(size) for size in sizes])
+payload_lists = uneven | even | large
 
 
 # -- round trips ---------------------------------------------------------------------------------------------------

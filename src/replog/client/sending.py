@@ -36,7 +36,7 @@ from replog.protocol.writing import LedgerWriting
 
 _DEPTH_MIN = 2  # batches in flight on a fast disk; more would only cut them smaller
 _FAR_ROUND_S = 0.01  # no disk makes rounds as long as this: the bookies are far away
-_HALVED_BYTES_MIN = 64 << 10  # less than this goes as one batch: what each batch costs would be more than is gained
+_HALVED_BYTES_MIN = 512 << 10  # less than this goes as one batch: what each batch costs would be more than is gained
 _SLOW_ROUND_S = 0.002  # rounds that take longer let more batches fly
 _LAG_BYTES_MAX = 32 << 20  # that the slowest bookie may be behind before everybody waits for it
 _LAG_CHECK_BYTES = 1 << 20  # how much is sent between two looks at that

@@ -164,9 +164,12 @@ class LedgerWriter(BatchSender, WriterContext):
         return ids
 
     def _check_payloads(self, data: list[bytes]) -> int:
-        if not (set(map(type, data)) <= {bytes}) or (data and max(map(len, data)) > ENTRY_BYTES_MAX):
-            for payload in data:
-                check_payload(payload)
+        if set(map(type, data)) <= {bytes}:
+            sizes_bytes = list(map(len, data))
+            if not data or max(sizes_bytes) <= ENTRY_BYTES_MAX:
+                return sum(sizes_bytes)
+        for payload in data:
+            check_payload(payload)
         return sum(map(len, data))
 
     async def flush(self) -> None:
@@ -202,6 +205,8 @@ class LedgerWriter(BatchSender, WriterContext):
         await trio.lowlevel.checkpoint_if_cancelled()
         self.check_usable()
         while not self.has_room(size_bytes):
+            if self._send_scheduled:  # whoever has no room pushes nothing: there is no more to come
+                self._send_soon()
             await self._confirmations.freed().wait()
             self.check_usable()
 

@@ -33,6 +33,7 @@ BATCH_BYTES_MAX = 32 << 20
 BATCH_COUNT_MAX = 1 << 20
 ENTRY_ID_MAX = (1 << 63) - 1
 _REQUIRED_FLAGS = 0xFF00
+_LARGE_PAYLOAD_BYTES = 8 << 10
 _CACHED_COUNT_MAX = 4096  # of larger batches little is cached: it would keep much memory
 _RECENT_COUNT_MAX = 65_536  # up to this many, the offsets of the last shapes are: bulk loads repeat one
 _DIGEST_TYPES = {int(digest_type): digest_type for digest_type in DigestType}
@@ -84,7 +85,7 @@ class Batch:
         self.stamp = stamp
         self.timestamp_ns = timestamp_ns
         self.cumulative_length = cumulative_length
-        self.is_sealed = False  # `check_damage` or `build` has seen that it ends with the CRC32C of all before it
+        self.is_sealed = False  # `check_damage` has seen that it ends with the CRC32C of all before it
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Batch) and self.data == other.data
@@ -158,11 +159,11 @@ def build(
     assert count <= BATCH_COUNT_MAX, "too many entries for one batch"
     size = len(payloads[0])
     if len(set(map(len, payloads))) == 1:
-        offsets = _even_offsets(count, size)
+        offsets, length = _even_offsets(count, size), count * size
     else:
-        offsets = struct.pack(f"<{count + 1}i", *itertools.accumulate(map(len, payloads), initial=0))
-    body = b"".join(payloads)
-    batch_bytes = HEADER.size + len(offsets) + len(body) + digest.code_size
+        starts = list(itertools.accumulate(map(len, payloads), initial=0))
+        offsets, length = struct.pack(f"<{count + 1}i", *starts), starts[-1]
+    batch_bytes = HEADER.size + len(offsets) + length + digest.code_size
     assert batch_bytes <= BATCH_BYTES_MAX, "too many bytes for one batch"
     header = HEADER.pack(
         MAGIC,
@@ -180,8 +181,11 @@ def build(
         timestamp_ns,
         cumulative_length,
     )
+    # One by one, small payloads would cost the code more than a second copy of all of them does.
+    pieces = payloads if length >= count * _LARGE_PAYLOAD_BYTES else (b"".join(payloads),)
+    covered = (header, offsets, *pieces)
     return Batch(
-        b"".join((header, offsets, body, digest.code(header, offsets, body))),
+        b"".join((*covered, digest.code(*covered))),
         digest.digest_type,
         count,
         stride,
