@@ -40,6 +40,7 @@ def test_per_entry_arithmetic_agrees_with_sets(quorum: Quorum) -> None:
         write_set = set(quorum.write_set(entry_id))
         assert len(write_set) == quorum.write
         assert write_set == bits(quorum.write_mask(entry_id))
+        assert write_set == {index for index in range(quorum.ensemble) if quorum.stores(index, entry_id)}
         for mask in range(1 << quorum.ensemble):
             held = len(bits(mask) & write_set)
             assert quorum.is_acknowledged(entry_id, mask) == (held >= quorum.ack)

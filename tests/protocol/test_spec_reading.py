@@ -211,18 +211,112 @@ def test_d3_every_order_of_asking_reads_the_same_in_the_order_of_ids(quorum: Quo
 
 
 def test_d3_answers_that_overtake_each_other_are_handed_out_in_order() -> None:
-    """D3: the rotation of entry 0 answers last: nothing is handed out before it, and then everything."""
+    """D3: the bookie of entries 0 to 2 answers last: nothing is handed out before it, and then everything."""
     cluster = Cluster(STRIPED)
     written(cluster, 10)
-    reader = cluster.reader()
+    reader = cluster.reader(order=("b3", "b5"))
     reader.poll()
     reader.read_on()
-    assert [effect.entry_id for effect in reader.find(SendRead)] == [0, 1, 2, 3, 4]
-    for entry_id in (4, 2, 3, 1):
-        reader.deliver(SendRead, None, entry_id)
+    assert [(effect.bookie_id, effect.entry_id) for effect in reader.find(SendRead)] == [("b3", 0), ("b5", 3)]
+    reader.deliver(SendRead, "b5")
     assert reader.payloads == []
-    reader.deliver(SendRead, None, 0)
+    reader.deliver(SendRead, "b3")
     assert reader.payloads == payloads(10)
+
+
+@pytest.mark.parametrize("fault", ["slow", "absence", "silence"])
+def test_d2_who_was_to_be_read_with_another_does_not_wait_for_its_bookie(fault: str) -> None:
+    """D2: entries 1 and 2 were to come with 0 from b3. As soon as that is in doubt, others are asked for them too."""
+    cluster = Cluster(STRIPED)
+    written(cluster, 10)
+    reader = cluster.reader(order=("b3", "b5", "b1", "b2"))
+    reader.poll()
+    if fault == "absence":
+        cluster["b3"].disk.batches.clear()
+    reader.read_on()
+    reader.deliver(SendRead, "b5")
+    if fault == "slow":
+        reader.lose(SendRead, "b3")
+        reader.machine.read_slow(0)
+        reader.collect()
+    elif fault == "silence":
+        reader.fail(SendRead, "b3")
+    else:
+        reader.deliver(SendRead, "b3")
+    assert reader.find(SendRead, "b1", 0)
+    asked = {effect.entry_id: effect for effect in reader.find(SendRead)}
+    assert 1 in asked
+    cluster.down = {"b3"} if fault == "slow" else set()
+    assert reader.read_all() == payloads(10)
+
+
+def test_d3_answers_too_short_for_several_write_sets_are_asked_for_side_by_side() -> None:
+    """D3: each answer has room for one batch: after the first one everybody asks for itself, until answers are long again."""
+    cluster = Cluster(Quorum(4, 2, 2))
+    writer = written(cluster, *[8] * 6)
+    writer.close()
+    writer.run()
+    reader = cluster.reader(order=("b2", "b4"))
+    reader.read_on()
+
+    def answer(bookie_id: str, entry_id: int, count: int) -> None:
+        effect = reader.take(SendRead, bookie_id, entry_id)
+        found = cluster[bookie_id].disk.read(7, entry_id, effect.stamp)
+        assert found is not None
+        reader.machine.read_found(effect.index, entry_id, found[:count])
+        reader.collect()
+
+    def asked() -> list[int]:
+        return sorted(effect.entry_id for effect in reader.find(SendRead))
+
+    assert asked() == [0, 2]
+    answer("b2", 0, 1)
+    assert asked() == [1, 2]  # 1 was not brought
+    answer("b4", 2, 1)
+    assert asked() == [1, 3]
+    answer("b2", 1, 1)
+    answer("b4", 3, 1)
+    assert reader.payloads == payloads(8)
+    reader.read_on()
+    assert asked() == [8, 9, 10, 11]
+    for entry_id in (8, 9, 10):
+        answer("b2" if entry_id < 10 else "b4", entry_id, 1)
+    answer("b4", 11, 2)  # has room for two write sets again
+    reader.read_on()
+    assert len(asked()) == 2
+    assert reader.read_all() == payloads(48)
+
+
+def test_d3_nothing_is_asked_for_that_nobody_wants() -> None:
+    """D3: of one entry only its write set is asked, also while all of the ledger could be read."""
+    cluster = Cluster(STRIPED)
+    written(cluster, 10)
+    reader = cluster.reader(first_entry_id=6)
+    reader.machine.last_add_confirmed_heard(9)
+    reader.machine.last_wanted = 6
+    reader.read_on()
+    assert [effect.entry_id for effect in reader.find(SendRead)] == [6]
+    assert reader.read_all() == [b"6"]
+
+
+def test_d3_no_more_is_read_ahead_than_was_asked_for() -> None:
+    """D3: what an answer completes is handed out, and nothing else is asked for until somebody reads on."""
+    cluster = Cluster(STRIPED)
+    writer = written(cluster, 10, 10)
+    writer.close()
+    writer.run()
+    reader = cluster.reader()
+    reader.read_on()
+    reads = reader.find(SendRead)
+    assert len(reads) == 2
+    for effect in reads:
+        reader.take(SendRead, effect.bookie_id)
+        found = cluster[effect.bookie_id].disk.read(7, effect.entry_id, effect.stamp)
+        assert found is not None
+        reader.machine.read_found(effect.index, effect.entry_id, [each for each in found if each.first_entry_id < 10])
+        reader.collect()
+    assert reader.payloads == payloads(10)
+    assert not reader.waiting
 
 
 def test_d3_a_reader_with_old_metadata_finds_the_entries_that_moved() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Awaitable, Callable, Iterator
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar
 
 from replog.errors import ConfigError
@@ -11,6 +13,7 @@ from replog.protocol.effects import Delivered
 if TYPE_CHECKING:
     from replog.protocol.batch import Batch
 
+_CACHED_COUNT_MAX = 1 << 15  # of more entries in a delivery, where they stand is not kept: it has four bytes for each
 
 AnyBatch = TypeVar("AnyBatch")
 
@@ -64,32 +67,15 @@ class EntryBatch:
 
     def payloads(self) -> list[bytes]:
         """The entries' bytes, in order. Raises `RemoteProtocolError` if their writer was broken."""
-        if len(self._batches) == 1:
-            batch = self._batches[0]
-            payloads = batch.payloads()
-            if len(payloads) == len(self):
-                return payloads
-            start = self.first_entry_id - batch.first_entry_id
-            return (
-                payloads[start // batch.stride : start // batch.stride + len(self)]
-                if batch.stride == 1
-                else self._merge()
-            )
-        return self._merge()
-
-    def _merge(self) -> list[bytes]:
-        """Entries of several write sets, put in order (W1)."""
-        merged: list[bytes | None] = [None] * len(self)
-        for batch in self._batches:
-            payloads = batch.payloads()
-            ids = batch.entry_ids
-            skipped = sum(1 for entry_id in ids if entry_id < self.first_entry_id)
-            kept = [payload for entry_id, payload in zip(ids, payloads, strict=True) if entry_id <= self.last_entry_id]
-            kept = kept[skipped:]
-            if kept:
-                merged[ids[skipped] - self.first_entry_id :: batch.stride] = kept
-        assert all(payload is not None for payload in merged), "a delivery without a gap"
-        return merged  # type: ignore[return-value]
+        batch, count = self._batches[0], len(self)
+        if len(self._batches) == 1 and batch.stride == 1:
+            payloads, begin = batch.payloads(), self.first_entry_id - batch.first_entry_id
+            return payloads if len(payloads) == count else payloads[begin : begin + count]
+        parts = self._parts()
+        merged = [b""] * count
+        for at, part in enumerate(parts):
+            merged[at :: len(parts)] = part.batch.payloads()[part.begin : part.end]
+        return merged
 
     def to_arrow(self) -> Any:
         """A pyarrow BinaryArray of the entries' bytes, without a copy if they are one stored batch. Needs `replog[arrow]`."""
@@ -97,22 +83,58 @@ class EntryBatch:
             import pyarrow as arrow
         except ImportError as error:
             raise ConfigError("to_arrow needs pyarrow: pip install 'replog[arrow]'") from error
-        if len(self._batches) == 1 and self._batches[0].stride == 1:
-            batch = self._batches[0]
-            buffers = [None, *map(arrow.py_buffer, batch.arrow_buffers())]
-            array = arrow.Array.from_buffers(arrow.binary(), batch.count, buffers)
-            return array.slice(self.first_entry_id - batch.first_entry_id, len(self))
-        return arrow.array(self.payloads(), arrow.binary())
+        arrays = []
+        for part in self._parts():
+            buffers = [None, *map(arrow.py_buffer, part.batch.arrow_buffers())]
+            array = arrow.Array.from_buffers(arrow.binary(), part.batch.count, buffers)
+            arrays.append(array.slice(part.begin, part.end - part.begin))
+        if len(arrays) == 1:
+            return arrays[0]
+        return arrow.concat_arrays(arrays).take(_dealt(len(self), len(arrays)))
 
     def __iter__(self) -> Iterator[Entry]:
-        if len(self._batches) == 1:
-            timestamp_ns = self._batches[0].timestamp_ns
-            for entry_id, data in enumerate(self.payloads(), self.first_entry_id):
-                yield Entry(entry_id, data, timestamp_ns)
-        else:
-            for entry_id, data in enumerate(self.payloads(), self.first_entry_id):
-                holder = next(batch for batch in self._batches if batch.holds(entry_id))
-                yield Entry(entry_id, data, holder.timestamp_ns)
+        entry_ids = range(self.first_entry_id, self.last_entry_id + 1)
+        timestamps_ns = itertools.cycle([part.batch.timestamp_ns for part in self._parts()])
+        return map(Entry, entry_ids, self.payloads(), timestamps_ns)
+
+    def _parts(self) -> list[_Part]:
+        """What of each stored batch belongs to these entries. They are dealt out to the parts in turn (W1): the first one here
+        is the first of the first part, the next one that of the second part, and after the last part it is the first's turn."""
+        parts = []
+        for batch in self._batches:
+            begin = max(0, -((batch.first_entry_id - self.first_entry_id) // batch.stride))
+            end = min(batch.count, (self.last_entry_id - batch.first_entry_id) // batch.stride + 1)
+            if begin < end:
+                parts.append(_Part(batch, begin, end))
+        if len(parts) > 1:
+            parts.sort(key=lambda part: part.batch.first_entry_id + part.begin * part.batch.stride)
+        assert sum([part.end - part.begin for part in parts]) == len(self), "a delivery without a gap"
+        return parts
+
+
+class _Part(NamedTuple):
+    """The entries of a stored batch from one place in it up to another, which is not included."""
+
+    batch: Batch
+    begin: int
+    end: int
+
+
+def _dealt(count: int, parts: int) -> Any:
+    """Where the entries stand that were dealt out to so many parts, if these follow one another: indices for Arrow."""
+    return _cached_dealt(count, parts) if count <= _CACHED_COUNT_MAX else _cached_dealt.__wrapped__(count, parts)
+
+
+@lru_cache(maxsize=16)
+def _cached_dealt(count: int, parts: int) -> Any:
+    import pyarrow as arrow
+
+    places, begin = [0] * count, 0
+    for at in range(parts):
+        end = begin + len(range(at, count, parts))
+        places[at::parts] = range(begin, end)
+        begin = end
+    return arrow.array(places, arrow.int32())
 
 
 class Batches(Generic[AnyBatch]):

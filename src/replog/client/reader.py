@@ -23,7 +23,6 @@ from replog.errors import (
     ReplogError,
     UnauthorizedError,
 )
-from replog.protocol.batch import ENTRY_ID_MAX
 from replog.protocol.digest import Digest
 from replog.protocol.effects import Delivered, Effect, Failed, SendRead, SendReadLastAddConfirmed
 from replog.protocol.messages import ReadLastAddConfirmedRequest, ReadRequest, Response, Status
@@ -59,7 +58,6 @@ class LedgerScan:
         self._options = options
         self._confirmed_here = confirmed_here
         self._bytes_max = _READ_BYTES_MAX
-        self._last_wanted = ENTRY_ID_MAX
         self._deliveries: deque[Delivered] = deque()
         self._arrived = trio.Event()
         self._error: ReplogError | None = None
@@ -159,7 +157,7 @@ class LedgerScan:
 
     def want_only(self, first: int, last: int) -> None:
         """Only these entries are wanted: nothing after them is asked for."""
-        self._last_wanted = last
+        self._machine.last_wanted = last
         self._bytes_max = min(_READ_BYTES_MAX, (last - first) * _SHORT_ENTRY_BYTES)
 
     def take_nowait(self) -> EntryBatch:
@@ -225,7 +223,7 @@ class LedgerScan:
         self._drive()
 
     def _read_on(self) -> None:
-        if self._machine.next_entry_id <= self._last_wanted:
+        if self._machine.next_entry_id <= self._machine.last_wanted:
             self._machine.read_on()
             self._drive()
 
@@ -276,9 +274,10 @@ class LedgerScan:
         """Raises what reading failed with, once: the next call tries again."""
         if self._error is not None:
             error, self._error = self._error, None
-            confirmed = self._machine.last_readable
-            self._machine = self._start(self._machine.metadata, self._machine.next_entry_id)
-            self._machine.last_add_confirmed_heard(confirmed)
+            failed = self._machine
+            self._machine = self._start(failed.metadata, failed.next_entry_id)
+            self._machine.last_add_confirmed_heard(failed.last_readable)
+            self._machine.last_wanted = failed.last_wanted
             self._to_connect, self._rereads = [], 0
             raise error
 

@@ -103,7 +103,8 @@ class Batch:
 
     def holds(self, entry_id: int) -> bool:
         """Whether this entry is one of them."""
-        return entry_id in self.entry_ids
+        first = self.first_entry_id
+        return first <= entry_id <= self.last_entry_id and not (entry_id - first) % self.stride
 
     def verify(self, digest: Digest) -> bool:
         """Whether the bytes are what a writer who knows the password wrote."""

@@ -46,6 +46,10 @@ class Quorum:
         """The ensemble indices that store this entry, first choice first (W1)."""
         return tuple((entry_id + offset) % self.ensemble for offset in range(self.write))
 
+    def stores(self, index: int, entry_id: int) -> bool:
+        """Whether this index is in the write set of the entry."""
+        return (index - entry_id) % self.ensemble < self.write
+
     def is_acknowledged(self, entry_id: int, indices: int) -> bool:
         """Whether these indices contain an ack quorum of the entry's write set."""
         return (indices & self.write_mask(entry_id)).bit_count() >= self.ack

@@ -1,7 +1,8 @@
 """The machine of a ledger's reader: which bookie to ask for what, and what may be handed out (rules D, R7).
 
 Nothing past the bound is handed out: the last entry of a closed ledger, else the highest last add confirmed known.
-Batches of different rotations (E > Qw) are asked for side by side, and handed out in the order of the ids.
+With E > Qw a bookie has the batches of Qw rotations side by side. So E / Qw bookies are asked, each for what it has of all
+of its rotations, and the batches are handed out in the order of the ids.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from replog.errors import EntryNotFoundError, EntryUnreadableError, LedgerNotFoundError, ReplogError
-from replog.protocol.batch import Batch
+from replog.protocol.batch import ENTRY_ID_MAX, Batch
 from replog.protocol.digest import Digest
 from replog.protocol.effects import Delivered, Effect, Failed, ReadMetadata, SendRead, SendReadLastAddConfirmed
 from replog.protocol.model import LedgerMetadata, LedgerState
@@ -21,12 +22,26 @@ ReadOrder = Callable[[Sequence[int]], list[int]]
 class _Rotation:
     """The reading of the entries of one write set."""
 
-    __slots__ = ("asked_entry_id", "doubted", "held", "next_entry_id", "order", "refreshed", "waiting")
+    __slots__ = (
+        "asked_entry_id",
+        "doubted",
+        "guests",
+        "held",
+        "is_guest",
+        "next_entry_id",
+        "order",
+        "preferred",
+        "refreshed",
+        "waiting",
+    )
 
     def __init__(self, next_entry_id: int) -> None:
         self.next_entry_id = next_entry_id  # the first that no held batch has
         self.held: deque[Batch] = deque()
         self.asked_entry_id: int | None = None
+        self.guests: list[_Rotation] = []  # whose batches the answer should bring as well
+        self.is_guest = False  # of another one that has asked
+        self.preferred: int | None = None  # the index that answered last: reading on there is sequential for its disk
         self.order: list[int] = []  # indices still to ask
         self.waiting = 0  # indices asked and not answered, as a bit mask
         self.doubted = 0  # indices that could not tell
@@ -34,15 +49,17 @@ class _Rotation:
 
 
 class LedgerReading:
-    """One scan of one ledger, from `first_entry_id` on. `read_order` puts the indices of a write set in an order."""
+    """One scan of one ledger, from `first_entry_id` on. `read_order` puts the indices of a write set in an order.
+    Nothing past `last_wanted` is asked for."""
 
     def __init__(self, metadata: LedgerMetadata, digest: Digest, first_entry_id: int, read_order: ReadOrder) -> None:
         self.metadata = metadata
         self.next_entry_id = first_entry_id
+        self.last_wanted = ENTRY_ID_MAX
         self._digest = digest
         self._read_order = read_order
         self._confirmed = -1
-        self._preferred: int | None = None  # the index that answered last: reading on there is sequential for its disk
+        self._takes_guests = True  # an answer has room for batches of all rotations of its bookie
         self._refreshing = False
         self._done = False
         self._effects: list[Effect] = []
@@ -110,20 +127,54 @@ class LedgerReading:
         """Asks for what comes next, if it may be read and was not asked for yet. Call it again after a delivery."""
         if self._done:
             return
-        for rotation in self._rotations:
-            if rotation.asked_entry_id is None and not rotation.held and rotation.next_entry_id <= self.last_readable:
-                self._ask(rotation, rotation.next_entry_id)
+        last = min(self.last_readable, self.last_wanted)
+        lacking = [
+            each
+            for each in self._rotations
+            if not (each.held or each.is_guest) and each.asked_entry_id is None and each.next_entry_id <= last
+        ]
+        if len(lacking) > 1:
+            lacking.sort(key=lambda rotation: rotation.next_entry_id)  # an answer goes on from the entry asked for
+        for rotation in lacking:
+            if not rotation.is_guest:
+                self._ask(rotation, rotation.next_entry_id, lacking if self._takes_guests else ())
 
-    def _ask(self, rotation: _Rotation, entry_id: int) -> None:
+    def _ask(self, rotation: _Rotation, entry_id: int, lacking: Sequence[_Rotation] = ()) -> None:
+        """Asks for this entry. Those that lack a batch, too, and whose next one the bookie stores as well, become guests."""
         if rotation.asked_entry_id != entry_id:
             rotation.asked_entry_id = entry_id
             rotation.refreshed = False
         rotation.doubted = 0
         rotation.order = self._read_order(self.metadata.quorum.write_set(entry_id))
-        if self._preferred in rotation.order:
-            rotation.order.remove(self._preferred)
-            rotation.order.insert(0, self._preferred)
+        if len(lacking) > 1:
+            rotation.order.sort(key=lambda index: len(self._guests(index, entry_id, lacking)), reverse=True)
+        if rotation.preferred in rotation.order:
+            rotation.order.remove(rotation.preferred)
+            rotation.order.insert(0, rotation.preferred)
+        if len(lacking) > 1:
+            rotation.guests = self._guests(rotation.order[0], entry_id, lacking)
+            for guest in rotation.guests:
+                guest.is_guest = True
         self._ask_next(rotation)
+
+    def _guests(self, index: int, entry_id: int, lacking: Sequence[_Rotation]) -> list[_Rotation]:
+        """Those nobody has asked for yet, and whose next entry this index stores in the same fragment as this entry."""
+        quorum, fragment = self.metadata.quorum, self.metadata.fragment_of(entry_id)
+        return [
+            each
+            for each in lacking
+            if each.asked_entry_id is None
+            and not each.is_guest
+            and quorum.stores(index, each.next_entry_id)
+            and self.metadata.fragment_of(each.next_entry_id) is fragment
+        ]
+
+    def _dismiss_guests(self, host: _Rotation) -> bool:
+        """From now on they are asked for themselves. Returns whether one still lacks a batch."""
+        guests, host.guests = host.guests, []
+        for guest in guests:
+            guest.is_guest = False
+        return any([not guest.held for guest in guests])
 
     def _ask_next(self, rotation: _Rotation) -> None:
         assert rotation.asked_entry_id is not None
@@ -133,10 +184,12 @@ class LedgerReading:
         self._effects.append(SendRead(index, fragment.ensemble[index], rotation.asked_entry_id, fragment.term))
 
     def read_slow(self, entry_id: int) -> None:
-        """The answer is late: ask the next bookie as well (D2)."""
+        """The answer is late: ask the next bookie as well (D2). Guests fend for themselves."""
         rotation = self._rotations[entry_id % len(self._rotations)]
         if rotation.asked_entry_id == entry_id and rotation.order:
             self._ask_next(rotation)
+            if self._dismiss_guests(rotation):
+                self.read_on()
 
     def read_found(self, index: int, entry_id: int, batches: Sequence[Batch]) -> None:
         """This index gave these batches, the first of which should hold the entry."""
@@ -146,15 +199,22 @@ class LedgerReading:
         if not batches or not self._accept(rotation, batches[0], entry_id):
             self.read_unknown(index, entry_id)
             return
+        rotation.preferred = index
         stride = len(self._rotations)
         for batch in batches[1:]:
-            if (batch.first_entry_id - entry_id) % stride:
-                continue  # of another rotation, which asks for itself
-            if not self._accept(rotation, batch, rotation.next_entry_id):
-                break  # a gap, damage, or not yet confirmed: asked for when its turn comes
-        self._preferred = index
+            other = self._rotations[batch.first_entry_id % stride]
+            # A gap, damage, or not yet confirmed: asked for when its turn comes.
+            if (other is rotation or other.asked_entry_id is None) and self._accept(other, batch, other.next_entry_id):
+                other.preferred = index
         rotation.asked_entry_id, rotation.waiting = None, 0
+        if not self._takes_guests:
+            brought = {batch.first_entry_id % stride for batch in batches}
+            self._takes_guests = len(brought) >= self.metadata.quorum.write
+        is_short = bool(rotation.guests) and self._dismiss_guests(rotation)
         self._deliver()
+        if is_short:
+            self._takes_guests = False  # they ask for themselves, side by side
+            self.read_on()
 
     def _accept(self, rotation: _Rotation, batch: Batch, entry_id: int) -> bool:
         good = (
@@ -185,12 +245,14 @@ class LedgerReading:
             return
         rotation.waiting &= ~(1 << index)
         rotation.doubted |= doubt << index
-        if index == self._preferred:
-            self._preferred = None
+        if index == rotation.preferred:
+            rotation.preferred = None
         if rotation.order:
             self._ask_next(rotation)
         elif not rotation.waiting:
             self._exhausted(rotation, entry_id)
+        if self._dismiss_guests(rotation):
+            self.read_on()
 
     def _exhausted(self, rotation: _Rotation, entry_id: int) -> None:
         if not rotation.refreshed:  # the entry may have moved to a fragment that we don't know yet
@@ -212,12 +274,11 @@ class LedgerReading:
     def _deliver(self) -> None:
         """Hands out every id that is held without a gap and within the bound."""
         while self.next_entry_id <= self.last_readable:
-            holders = [rotation.held[0] for rotation in self._rotations if rotation.held]
-            if not any(batch.holds(self.next_entry_id) for batch in holders):
+            if not self._rotations[self.next_entry_id % len(self._rotations)].held:
                 return
-            last = min(self._held_through(rotation) for rotation in self._rotations)
-            last = min(last, self.last_readable)
-            self._effects.append(Delivered(self.next_entry_id, last, tuple(holders)))
+            holders = tuple([rotation.held[0] for rotation in self._rotations if rotation.held])
+            last = min(self.last_readable, *map(self._held_through, self._rotations))
+            self._effects.append(Delivered(self.next_entry_id, last, holders))
             self.next_entry_id = last + 1
             for rotation in self._rotations:
                 while rotation.held and rotation.held[0].last_entry_id <= last:
