@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import random
 import struct
 import time
@@ -224,6 +225,41 @@ def test_wherever_a_stream_is_cut_it_has_the_same_frames(frames: list[bytes], da
         else:
             assert splitter.begun_bytes == 0
     assert contents(found) == [contents([only_frame(frame)])[0] for frame in frames]
+
+
+@given(st.lists(st.sampled_from([0, 10, 5_000, 260_000, 300_000]), min_size=1, max_size=8), st.data())
+def test_who_receives_what_is_wanted_has_the_same_frames(sizes: list[int], data: st.DataObject) -> None:
+    """Whether all of it comes at once, or less; of a large frame never more than to its end."""
+    fields = [bytes(number % 3 * 10) for number in range(len(sizes))]
+    frames = [wire.seal(wire.ADD, 0, 1, field, size) + bytes(size) for field, size in zip(fields, sizes, strict=True)]
+    stream, start = b"".join(frames), 0
+    ends = list(itertools.accumulate(map(len, frames)))
+    splitter = FrameSplitter(wire.FRAME_BYTES_MAX)
+    found: list[Frame] = []
+    while start < len(stream):
+        wanted = splitter.wanted_bytes
+        if wanted and not splitter.is_empty:
+            assert start + wanted == ends[len(found)]
+        taken = data.draw(st.sampled_from([wanted or 100_000, (wanted or 100_000) // 2 + 1]))
+        found += splitter.feed(stream[start : start + taken])
+        start += taken
+    assert [(frame.fields, len(frame.body)) for frame in found] == list(zip(fields, sizes, strict=True))
+
+
+def test_a_large_body_that_comes_by_itself_is_not_copied() -> None:
+    """After the first one, of which nobody knew that it would be large."""
+    body = bytes(300_000)
+    head = wire.seal(wire.ADD, 0, 1, b"fields", len(body))
+    splitter = FrameSplitter(wire.FRAME_BYTES_MAX)
+    splitter.feed(head + body)
+    for _ in range(2):
+        assert splitter.wanted_bytes == len(head)
+        assert not splitter.feed(head)
+        assert splitter.wanted_bytes == len(body)
+        (frame,) = splitter.feed(body)
+        assert frame.body is body
+    splitter.feed(wire.PING_FRAME)
+    assert splitter.wanted_bytes == 0, "small ones come many at a time"
 
 
 @pytest.mark.parametrize("piece_bytes", [1, 2, 23, 1000, 1 << 20])

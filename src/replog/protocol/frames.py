@@ -17,6 +17,7 @@ FRAME_BYTES_MAX = HEADER.size + FIELDS_BYTES_MAX + BATCH_BYTES_MAX
 _CHECKSUM = struct.Struct("<I")
 _SEALED = struct.Struct("<IIBBHQ")  # the header without its checksum
 _HEADER_BYTES, _CHECKSUM_BYTES, _SEALED_BYTES = HEADER.size, _CHECKSUM.size, _SEALED.size
+_LARGE_FRAME_BYTES = 256 << 10  # whose body is worth a system call of its own: copying it costs more
 _SMALL_PART_BYTES = 4096  # of a body: several such parts are kept as one
 _JOINED_BYTES_MAX = 64 << 10  # of which each has at most so many
 
@@ -45,28 +46,34 @@ class FrameSplitter:
     """Cuts what a stream gives into frames. Keeps no more than what arrived, and of that no more than one frame.
 
     `begun_bytes` is the size of the frame whose header has arrived and whose end has not, 0 if there is none: whoever feeds
-    may wait until there is room for it. `frame_bytes_max` may be raised once the peer is trusted."""
+    may wait until there is room for it. `wanted_bytes` is how much is best received next, 0 if as much as there is: a large body
+    that arrives by itself is not copied, and as large frames seldom come alone, the head of the next one is asked for by
+    itself, too. `frame_bytes_max` may be raised once the peer is trusted."""
 
     __slots__ = (
         "_fields_bytes_max",
         "_frame",
+        "_head_bytes",
         "_missing",
         "_needed",
         "_parts",
         "_rest",
         "begun_bytes",
         "frame_bytes_max",
+        "wanted_bytes",
     )
 
     def __init__(self, frame_bytes_max: int, fields_bytes_max: int = FIELDS_BYTES_MAX) -> None:
         self.frame_bytes_max = frame_bytes_max
         self._fields_bytes_max = fields_bytes_max
         self.begun_bytes = 0
+        self.wanted_bytes = 0
         self._rest = bytearray()  # the beginning of a header and its fields
         self._needed = HEADER.size  # how many bytes of these tell more
         self._frame: Frame | None = None  # whose body is arriving, in parts
         self._parts: list[bytes | bytearray] = []
         self._missing = 0
+        self._head_bytes = 0  # of the last frame whose body came behind it
 
     @property
     def is_empty(self) -> bool:
@@ -83,6 +90,8 @@ class FrameSplitter:
             start = min(self._missing, len(data))
             self._keep(data if start == len(data) else data[:start])
             self._missing -= start
+            if self.wanted_bytes:
+                self.wanted_bytes = self._missing or self._head_bytes
             if self._missing:
                 return found
             self._frame.body = b"".join(self._parts)
@@ -98,7 +107,7 @@ class FrameSplitter:
 
     def _keep(self, part: bytes) -> None:
         """Small parts go together: the objects around them would cost more than they hold."""
-        if len(part) >= _SMALL_PART_BYTES:
+        if len(part) >= _SMALL_PART_BYTES or not self._parts:
             self._parts.append(part)
         elif isinstance(last := self._parts[-1], bytearray) and len(last) < _JOINED_BYTES_MAX:
             last += part
@@ -114,6 +123,7 @@ class FrameSplitter:
                 raise self._wrong_sizes(size, fields_bytes)
             if body > end:
                 self.begun_bytes = size
+                self.wanted_bytes = 0
                 self._needed = body - start
                 self._rest = bytearray(data[start:])
                 return
@@ -121,17 +131,22 @@ class FrameSplitter:
             if crc32c(sealed) != checksum:
                 raise RemoteProtocolError("a frame that does not match its checksum")
             fields = sealed[_SEALED_BYTES:]
+            head_bytes = body - start
             if start + size <= end:
                 found.append(Frame(kind, flags, request_id, fields, data[body : start + size]))
                 start += size
                 self.begun_bytes = 0
+                self.wanted_bytes = head_bytes if size >= _LARGE_FRAME_BYTES else 0
                 continue
             self._frame = Frame(kind, flags, request_id, fields, b"")
-            self._parts = [data[body:]]
+            self._parts = [data[body:]] if body < end else []
             self._missing = start + size - end
+            self._head_bytes = head_bytes
             self.begun_bytes = size
+            self.wanted_bytes = self._missing if size >= _LARGE_FRAME_BYTES else 0
             return
         if start < end:
+            self.wanted_bytes = 0
             self._needed = HEADER.size
             self._rest = bytearray(data[start:])
 

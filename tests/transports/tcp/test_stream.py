@@ -14,6 +14,8 @@ import trio
 import trio.testing
 
 from replog.nursery import open_service_nursery
+from replog.protocol import wire
+from replog.protocol.wire import FrameSplitter
 from replog.transports.tcp.stream import Stream
 
 
@@ -64,6 +66,33 @@ async def test_many_and_large_pieces_arrive_in_order() -> None:
         assert found == expected
         assert one.waiting_bytes == 0
         assert one.taken_bytes == len(expected)
+
+
+async def test_no_more_is_received_than_is_wanted() -> None:
+    async with pair() as (one, other):
+        one.write([bytes(range(100))])
+        with trio.fail_after(5):
+            assert await other.receive(10) == bytes(range(10))
+            assert await other.receive(1000) == bytes(range(10, 100))
+
+
+async def test_others_have_their_turn_while_large_frames_come_faster_than_they_are_taken() -> None:
+    frame = wire.seal(wire.ADD, 0, 1, b"", 300_000) + bytes(300_000)
+    splitter, frames, turns = FrameSplitter(1 << 20), 0, [0]
+
+    async def take_turns() -> None:
+        while True:
+            turns[0] += 1
+            await trio.lowlevel.checkpoint()
+
+    async with pair(buffer_bytes=4 << 20) as (one, other), trio.open_nursery() as nursery:
+        nursery.start_soon(take_turns)
+        one.write([frame] * 10)
+        with trio.fail_after(10):
+            while frames < 10:
+                frames += len(splitter.feed(await other.receive(splitter.wanted_bytes)))
+        nursery.cancel_scope.cancel()
+    assert turns[0] >= frames
 
 
 async def test_what_waits_is_counted_and_told_of_as_it_goes() -> None:

@@ -127,7 +127,7 @@ class TcpConnection(Connection):
         try:
             self._handle(early)
             while True:
-                data = await self._stream.receive()
+                data = await self._stream.receive(self._splitter.wanted_bytes)
                 if not data:
                     return "it closed the connection"
                 self._handle(self._splitter.feed(data))

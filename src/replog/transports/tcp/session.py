@@ -141,7 +141,7 @@ class Session:
                 self._begun_bytes = begun_bytes
             elif not begun_bytes and not self._has_room(0):
                 await self._wait_for_room(0)
-            data = await self._stream.receive()
+            data = await self._stream.receive(self._splitter.wanted_bytes)
             if not data:
                 return
             frames = self._splitter.feed(data)

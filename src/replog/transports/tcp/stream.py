@@ -141,10 +141,11 @@ class Stream:
 
     # -- in -------------------------------------------------------------------------------------------------------
 
-    async def receive(self) -> bytes:
-        """Some bytes; b"" when the peer has ended the connection, or this side closed it. Raises OSError if it broke.
-        If cancelled, nothing is lost."""
-        if not self._is_drained:
+    async def receive(self, wanted_bytes: int = 0) -> bytes:
+        """Some bytes, at most as many as are wanted if that is not 0; b"" when the peer has ended the connection, or this side
+        closed it. Raises OSError if it broke. If cancelled, nothing is lost."""
+        size = min(wanted_bytes, _RECEIVE_BYTES_MAX) or self._receive_bytes
+        if not self._is_drained and not wanted_bytes:
             await trio.lowlevel.checkpoint()  # others get their turn, however fast this one sends
         while True:
             if self.is_closed:
@@ -152,15 +153,16 @@ class Stream:
             try:
                 if self._is_drained:
                     await trio.lowlevel.wait_readable(self._socket)
-                data = self._socket.recv(self._receive_bytes)
+                data = self._socket.recv(size)
             except BlockingIOError:
                 self._is_drained = True
                 continue
             except trio.ClosedResourceError:
                 return b""
             self.received_bytes += len(data)
-            self._is_drained = len(data) < self._receive_bytes
-            if not self._is_drained and self._receive_bytes < _RECEIVE_BYTES_MAX:
+            # Behind a large piece that was wanted there is seldom more. And others get their turn before the next one.
+            self._is_drained = len(data) < size or wanted_bytes >= _RECEIVE_BYTES_MIN
+            if not self._is_drained and not wanted_bytes and self._receive_bytes < _RECEIVE_BYTES_MAX:
                 self._receive_bytes *= 2
             return data
 

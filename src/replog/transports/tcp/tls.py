@@ -86,10 +86,10 @@ class TlsStream(Stream):
             self.break_off()
         self._send_records()
 
-    async def receive(self) -> bytes:
+    async def receive(self, wanted_bytes: int = 0) -> bytes:
         while True:
             try:
-                data = self._tls.read(_READ_BYTES)
+                data = self._tls.read(min(wanted_bytes, _READ_BYTES) or _READ_BYTES)
             except ssl.SSLWantReadError:
                 self._send_records()  # TLS has messages of its own
                 if not await self._receive_records():
