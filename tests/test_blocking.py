@@ -126,6 +126,28 @@ def test_a_ledger_is_written_read_recovered_and_deleted(client: replog.blocking.
     assert "client" in client.statistics()
 
 
+def test_a_stretch_of_a_ledger_is_read_in_batches(client: replog.blocking.Client) -> None:
+    numbers = [b"%d" % number for number in range(200)]
+    with client.create_ledger() as writer:
+        for first in range(0, 200, 10):
+            writer.extend(numbers[first : first + 10])
+    with client.open_ledger(writer.ledger_id) as reader:
+        for first, last in ((0, 0), (3, 5), (8, 185), (0, 199), (199, 199)):
+            batches = list(reader.batches_between(first, last))
+            assert [payload for batch in batches for payload in batch.payloads()] == numbers[first : last + 1]
+            assert (batches[0].first_entry_id, batches[-1].last_entry_id) == (first, last)
+        one, other = reader.batches_between(20, 39), iter(reader)
+        assert next(one).first_entry_id == 20
+        assert next(other).entry_id == 0  # apart from each other
+        assert next(one).last_entry_id == 39
+        with pytest.raises(replog.EntryNotFoundError, match=r"ends at entry 199 \(R7\)"):
+            list(reader.batches_between(195, 200))
+        with pytest.raises(replog.ConfigError, match="3 to 2 are no entries"):
+            reader.batches_between(3, 2)
+    with pytest.raises(trio.ClosedResourceError):
+        reader.batches_between(0, 1)
+
+
 def test_what_was_written_is_there_when_the_directory_is_opened_again(tmp_path: Path) -> None:
     for number in range(3):
         with replog.blocking.embed(tmp_path) as client, client.lead_log("log") as log:

@@ -54,6 +54,11 @@ class _Fetching(Generic[Batch]):
             return None
         return self._fetched.popleft()
 
+    def batches(self) -> Iterator[Batch]:
+        """All that come, however long they take."""
+        while (batch := self.next_batch(None)) is not None:
+            yield batch
+
     async def _fetch(self, timeout_s: float | None) -> bool:
         """Gets a batch, and those that are there already behind it. False at the end."""
         with trio.move_on_after(float("inf") if timeout_s is None else timeout_s) as scope:
@@ -83,9 +88,9 @@ class LedgerReader:
         self.ledger_id = reader.ledger_id
         self._portal = portal
         self._reader = reader
-        what = f"ledger {reader.ledger_id}"
+        self._what = f"ledger {reader.ledger_id}"
         self._fetching: _Fetching[EntryBatch] = _Fetching(
-            portal, reader.receive_batch, reader.receive_batch_nowait, what
+            portal, reader.receive_batch, reader.receive_batch_nowait, self._what
         )
 
     @property
@@ -113,10 +118,20 @@ class LedgerReader:
         `last_add_confirmed`, `EntryUnreadableError` (retry: yes)."""
         return self._portal.call(self._reader.read, first, last)
 
+    def batches_between(self, first: int, last: int) -> Iterator[EntryBatch]:
+        """The entries from `first` to `last`, both included, in batches as they were stored; nothing after them is asked for.
+        Apart from what this reader iterates over.
+
+        Who calls it knows that `last` is confirmed, perhaps from another reader: bookies are not asked again (D1). Raises
+        `ConfigError` if these are no entries. Iterating raises `EntryNotFoundError` if the ledger is closed and ends before
+        it, `EntryUnreadableError` (retry: yes), `MetastoreError`; after that, and after `KeyboardInterrupt`, call it again from
+        the first entry that has not come."""
+        stretch = self._portal.call_sync(self._reader.batches_between, first, last)
+        return _Fetching(self._portal, stretch.receive_batch, stretch.receive_batch_nowait, self._what).batches()
+
     def batches(self) -> Iterator[EntryBatch]:
         """The entries in batches, as they were stored. Iterate this or the reader, not both."""
-        while (batch := self._fetching.next_batch(None)) is not None:
-            yield batch
+        return self._fetching.batches()
 
     def __iter__(self) -> Iterator[Entry]:
         for batch in self.batches():

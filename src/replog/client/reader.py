@@ -337,7 +337,7 @@ class LedgerReader:
             found += batch.payloads()
         return found[: last - first + 1]
 
-    def batches_between(self, first: int, last: int) -> Batches[EntryBatch]:
+    def batches_between(self, first: int, last: int) -> LedgerStretch:
         """The entries from `first` to `last`, both included, in batches as they were stored; nothing after them is asked for.
         Apart from what this reader iterates over.
 
@@ -348,7 +348,7 @@ class LedgerReader:
             raise ConfigError(
                 f"ledger {self.ledger_id}: {first} to {last} are no entries: the first must not be after the last"
             )
-        return Batches(_Between(self._make_scan(self._scan.metadata, first), first, last).receive)
+        return LedgerStretch(self._make_scan(self._scan.metadata, first), first, last)
 
     async def receive_batch(self) -> EntryBatch | None:
         """The next batch of entries; None at the end, as far as is known. Raises `EntryUnreadableError` (retry: yes),
@@ -388,17 +388,19 @@ class LedgerReader:
         self._closed = True
 
 
-class _Between:
-    """The entries from the first to the last, of a ledger that has them."""
+class LedgerStretch(Batches[EntryBatch]):
+    """The entries from the first to the last, of a ledger that has them. An async iterator over batches."""
 
     def __init__(self, scan: LedgerScan, first: int, last: int) -> None:
+        super().__init__(self.receive_batch)
         scan.adopt(last)
         scan.want_only(first, last)
         self._scan = scan
         self._next = first
         self._last = last
 
-    async def receive(self) -> EntryBatch | None:
+    async def receive_batch(self) -> EntryBatch | None:
+        """The next batch; None after the last one. Raises as `LedgerReader.receive_batch`. If cancelled, nothing is lost."""
         if self._next > self._last:
             await trio.lowlevel.checkpoint()
             return None
@@ -406,6 +408,15 @@ class _Between:
         if batch is None:
             problem = f"the ledger is closed, and ends at entry {self._scan.last_readable} (R7)"
             raise EntryNotFoundError(self._scan.ledger_id, self._last, problem)
+        return self._given_out(batch)
+
+    def receive_batch_nowait(self) -> EntryBatch:
+        """As `receive_batch`, but raises `trio.WouldBlock` if none is here yet, or at the end."""
+        if self._next > self._last:
+            raise trio.WouldBlock
+        return self._given_out(self._scan.take_nowait())
+
+    def _given_out(self, batch: EntryBatch) -> EntryBatch:
         if batch.last_entry_id > self._last:
             batch = batch.through(self._last)
         self._next = batch.last_entry_id + 1

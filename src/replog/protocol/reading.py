@@ -174,7 +174,7 @@ class LedgerReading:
         guests, host.guests = host.guests, []
         for guest in guests:
             guest.is_guest = False
-        return any([not guest.held for guest in guests])
+        return any(not guest.held for guest in guests)
 
     def _ask_next(self, rotation: _Rotation) -> None:
         assert rotation.asked_entry_id is not None
