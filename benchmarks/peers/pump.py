@@ -20,6 +20,7 @@ from benchmarks.peers.system import Latencies, Load, NotMeasured
 
 _RECEIVE_BYTES = 1 << 18
 _JOINED_BYTES = 1 << 18
+_FILLED_BYTES = 1 << 20  # in flight while entries are appended that are to be read
 SILENCE_S = 30.0  # without an answer: then something is wrong
 
 
@@ -80,6 +81,22 @@ def pump(
         lowest = pumping.latencies.lowest_per_s()
         pumping.drain()
     return {"entries": float(entries), **cpu_figures(found), **lowest, **pumping.latencies.figures()}
+
+
+def append_all(stream: socket.socket, conversation: Conversation, entries: int, entry_bytes: int) -> None:
+    """So many, a MiB of them in flight, until all are confirmed. For a blocking socket; nothing is measured."""
+    at_once = max(1, _FILLED_BYTES // entry_bytes)
+    for first in range(0, entries, at_once):
+        missing = min(at_once, entries - first)
+        stream.sendall(conversation.requests(missing))
+        while missing:
+            data = stream.recv(_RECEIVE_BYTES)
+            if not data:
+                raise NotMeasured(f"the server hung up, with {missing} entries in flight")
+            confirmed, answer = conversation.receive(data)
+            missing -= confirmed
+            if answer:
+                stream.sendall(answer)
 
 
 def cpu_figures(found: Figures) -> Figures:

@@ -10,26 +10,24 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks.figures import Figures, Meter, clock
 from benchmarks.peers import programs
-from benchmarks.peers.children import held_bytes
+from benchmarks.peers.crashing import Crashing, started
 from benchmarks.peers.following import follow
-from benchmarks.peers.pump import Conversation, cpu_figures, pump
+from benchmarks.peers.pump import Conversation, append_all, cpu_figures, pump
 from benchmarks.peers.system import Load, NotMeasured, Promise, System
 from benchmarks.peers.systems.nats_protocol import ANSWER_S, STREAM, SUBJECT, Appends, Client, Deliveries
 from tests.servers.processes import HOST, Server, free_port
 
 STARTING_S = 60.0
-TAKEOVER_S = 60.0
 ATTEMPT_S = 0.5  # for an answer, while a leader is looked for
 STREAM_BYTES_MAX = 8 << 30  # a load must not fill the disk; older entries go then
-FILLED_BYTES = 1 << 20  # in flight while a scan's entries are appended
 
 _STREAM = {
     "name": STREAM,
@@ -47,18 +45,18 @@ cluster {{ name: peers, listen: "{host}:{cluster_port}", routes: [{routes}] }}
 """
 
 
-class Nats:
+class Nats(Crashing):
     """Three servers that run."""
 
+    attempt_s = ATTEMPT_S
+
     def __init__(self, directory: Path) -> None:
-        self._directory = directory
         self._ports = [free_port() for _ in range(3)]
         self._cluster_ports = [free_port() for _ in range(3)]
-        self._leader = 0
-        self._servers = [self._server(number) for number in range(3)]
+        super().__init__(directory, [self._server(directory, number) for number in range(3)])
 
-    def _server(self, number: int) -> Server:
-        place = self._directory / f"nats-{number}"
+    def _server(self, directory: Path, number: int) -> Server:
+        place = directory / f"nats-{number}"
         place.mkdir()
         settings = place / "nats.conf"
         settings.write_text(
@@ -76,21 +74,10 @@ class Nats:
 
     def start(self) -> None:
         """All three, until the stream has a leader and two followers that are up to date."""
-        for server in self._servers:
-            server.launch()
+        self._launch()
         for number, server in enumerate(self._servers):
             server.wait_until(partial(self._is_ready, number), "it has a stream", STARTING_S)
         self._wait_for_all()
-
-    def stop(self) -> None:
-        """Kills them. Idempotent."""
-        for server in self._servers:
-            server.kill()
-
-    @property
-    def process_ids(self) -> Sequence[int]:
-        """Of the three servers."""
-        return [server.pid for server in self._servers]
 
     def append(self, load: Load) -> Figures:
         """Messages by one connection to the stream's leader; those of an earlier load are purged before."""
@@ -106,7 +93,8 @@ class Nats:
     def scan(self, entry_bytes: int, entries: int) -> Figures:
         """By a push consumer with flow control, as NATS' clients make it for ordered reading."""
         self._forget()
-        self._fill(entry_bytes, entries)
+        with self._client() as client:
+            append_all(client.stream, Appends(os.urandom(entry_bytes), client.acks), entries, entry_bytes)
         count = 0
         with self._client() as client:
             meter = Meter(*self.process_ids)
@@ -130,41 +118,14 @@ class Nats:
             deliveries = Deliveries(reader.stream, entry_bytes)
             return follow(entries, partial(writer.append, payload), lambda: len(deliveries.receive()))
 
-    def take_over(self, entry_bytes: int) -> Figures:
-        """Kills the stream's leader."""
-        payload = os.urandom(entry_bytes)
-        leader = self._leader
-        with self._client() as client:
-            for _ in range(100):
-                client.append(payload)
-            confirmed = _entries(client)
-            killed = clock()
-            self._servers[leader].kill()
-            self._append_anywhere([number for number in range(3) if number != leader], payload)
-            took_s = clock() - killed
-        self._servers[leader].launch()
-        self._wait_for_all()
-        self._check(confirmed)
-        return {"takeover_s": took_s}
-
-    def restart(self) -> Figures:
-        """Until an entry is confirmed; all followers come later, and are waited for."""
-        with self._client() as client:
-            confirmed = _entries(client)
-        self.stop()
-        held = held_bytes(self._directory)
-        began = clock()
-        for server in self._servers:
-            server.launch()
-        self._append_anywhere(range(3), bytes(100))
-        took_s = clock() - began
-        self._wait_for_all()
-        self._check(confirmed)
-        return {"restart_s": took_s, "held_bytes": float(held)}
-
     def _client(self) -> Client:
         """To the leader."""
         return Client(self._ports[self._leader])
+
+    def _writer(self, number: int, within_s: float) -> Client:
+        client = Client(self._ports[number])
+        client.stream.settimeout(within_s)
+        return client
 
     def _is_ready(self, number: int) -> bool:
         try:
@@ -198,16 +159,6 @@ class Nats:
             client.ask(f"STREAM.PURGE.{STREAM}")
         self._wait_for_all()
 
-    def _fill(self, entry_bytes: int, entries: int) -> None:
-        at_once = max(1, FILLED_BYTES // entry_bytes)
-        with self._client() as client:
-            talk = Appends(os.urandom(entry_bytes), client.acks)
-            for first in range(0, entries, at_once):
-                missing = min(at_once, entries - first)
-                client.stream.sendall(talk.requests(missing))
-                while missing:
-                    missing -= talk.receive(client.stream.recv(FILLED_BYTES))[0]
-
     def _subscribe(self, reader: Client, what: str) -> None:
         settings = {
             "deliver_subject": reader.delivered,
@@ -222,27 +173,10 @@ class Nats:
         with self._client() as client:  # not the reader: entries may come before the answer
             client.ask(f"CONSUMER.CREATE.{STREAM}", {"stream_name": STREAM, "config": settings})
 
-    def _append_anywhere(self, numbers: Sequence[int], payload: bytes) -> None:
-        """Until one of these has it confirmed by whoever leads."""
-        deadline = clock() + TAKEOVER_S
-        while clock() < deadline:
-            for number in numbers:
-                with suppress(OSError, NotMeasured), Client(self._ports[number]) as client:
-                    client.stream.settimeout(ATTEMPT_S)
-                    client.append(payload)
-                    return
-        raise NotMeasured(f"no entry was confirmed within {TAKEOVER_S:.0f} s")
-
-    def _check(self, confirmed: int) -> None:
+    def _count(self) -> int:
         with self._client() as client:
-            held = _entries(client)
-        if held < confirmed:
-            raise NotMeasured(f"of {confirmed} entries that were confirmed, {confirmed - held} are lost")
-
-
-def _entries(client: Client) -> int:
-    found: int = client.ask(f"STREAM.INFO.{STREAM}")["state"]["messages"]
-    return found
+            found: int = client.ask(f"STREAM.INFO.{STREAM}")["state"]["messages"]
+            return found
 
 
 class _System:
@@ -270,15 +204,9 @@ class _System:
 
     @contextmanager
     def running(self, directory: Path) -> Iterator[Nats]:
-        nats = Nats(directory)
-        try:
-            try:
-                nats.start()
-            except AssertionError as error:  # a server's log is within
-                raise NotMeasured(str(error)) from error
+        """Three servers."""
+        with started(Nats, directory) as nats:
             yield nats
-        finally:
-            nats.stop()
 
 
 SYSTEM: System = _System()

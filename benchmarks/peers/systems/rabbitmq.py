@@ -8,39 +8,40 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from benchmarks.figures import Figures, Meter, clock
+from benchmarks.figures import Figures, Meter
 from benchmarks.peers import programs, system
-from benchmarks.peers.children import held_bytes
+from benchmarks.peers.crashing import ANSWER_S, Crashing, started
 from benchmarks.peers.following import follow
-from benchmarks.peers.pump import Conversation, cpu_figures, pump
+from benchmarks.peers.pump import Conversation, append_all, cpu_figures, pump
 from benchmarks.peers.system import Load, NotMeasured, Promise
 from benchmarks.peers.systems.rabbitmq_protocol import Appends, Client, Deliveries, Value
 from benchmarks.peers.systems.rabbitmq_server import Cluster, erlang, home
 from tests.servers.processes import ServerFailedError
 
 STARTING_S = 120.0  # one node after the other joins
-TAKEOVER_S = 60.0
 ATTEMPT_S = 1.0  # for an answer, while a leader is looked for
-COUNTED_S = 30.0  # until a queue has said how many messages it has
 AHEAD = 2000  # messages that a consumer has not answered
-FILLED_BYTES = 1 << 20  # in flight while a scan's entries are appended
 
 
-class RabbitMq:
-    """Three nodes that run. The queue is declared anew for each load, by the first node, which leads it then."""
+class RabbitMq(Crashing):
+    """Three nodes that run. The queue is declared anew for each load, by the first node, which leads it then; when it dies the
+    others hear of it from the kernel, which closes its connections."""
+
+    attempt_s = ATTEMPT_S
 
     def __init__(self, directory: Path, kind: str) -> None:
         self._kind = kind
         self._cluster = Cluster(directory)
+        super().__init__(directory, self._cluster.servers)
 
     def start(self) -> None:
         """All nodes, until an entry can be confirmed."""
-        self._cluster.launch()
+        self._launch()
         for number, server in enumerate(self._cluster.servers):
             server.wait_until(partial(self._serves, number, declares=False), "it serves", STARTING_S)
         with self._client() as client:
@@ -48,21 +49,15 @@ class RabbitMq:
         self._wait_for_all()
 
     def stop(self) -> None:
-        """Kills them. Idempotent."""
+        """Their port mapper as well."""
         self._cluster.stop()
-
-    @property
-    def process_ids(self) -> Sequence[int]:
-        """Of the three nodes."""
-        return [server.pid for server in self._cluster.servers]
 
     def append(self, load: Load) -> Figures:
         """Messages by one channel to the queue's leader."""
         if load.entries_per_call > 1:
             raise NotMeasured("AMQP has no form for many at once")
         self._forget()
-        with self._client() as client:
-            client.confirm()
+        with self._writer(0, ANSWER_S) as client:
             talks: list[tuple[socket.socket, Conversation]] = [(client.stream, Appends(os.urandom(load.entry_bytes)))]
             return pump(talks, load, lambda: Meter(*self.process_ids))
 
@@ -71,7 +66,8 @@ class RabbitMq:
         if self._kind != "stream":
             raise NotMeasured("a queue is consumed, and can't be read again: see RabbitMQ's stream")
         self._forget()
-        self._fill(entry_bytes, entries)
+        with self._writer(0, ANSWER_S) as client:
+            append_all(client.stream, Appends(os.urandom(entry_bytes)), entries, entry_bytes)
         count = 0
         with self._client() as client:
             meter = Meter(*self.process_ids)
@@ -87,41 +83,21 @@ class RabbitMq:
         """A consumer that answers what it gets."""
         self._forget()
         payload = os.urandom(entry_bytes)
-        with self._client() as writer, self._client() as reader:
-            writer.confirm()
+        with self._writer(0, ANSWER_S) as writer, self._client() as reader:
             receive = self._consumer(reader, {"x-stream-offset": "next"} if self._kind == "stream" else {})
             return follow(entries, partial(writer.append, payload), receive)
 
-    def take_over(self, entry_bytes: int) -> Figures:
-        """Kills the first node, which leads the queue. The others hear of it from the kernel, which closes its connections."""
-        self._forget()
-        payload = os.urandom(entry_bytes)
-        confirmed = 100
-        with self._client() as client:
+    def _writer(self, number: int, within_s: float) -> Client:
+        client = Client(self._cluster.ports[number], within_s)
+        try:
             client.confirm()
-            for _ in range(confirmed):
-                client.append(payload)
-            killed = clock()
-            self._cluster.servers[0].kill()
-            self._append_anywhere((1, 2), payload)
-            took_s = clock() - killed
-        self._cluster.launch()
-        self._wait_for_all()
-        self._check(confirmed + 1)
-        return {"takeover_s": took_s}
+        except BaseException:
+            client.stream.close()
+            raise
+        return client
 
-    def restart(self) -> Figures:
-        """All nodes at once, until an entry is confirmed by any of them."""
-        confirmed = self._count()
-        self._cluster.kill()
-        held = held_bytes(self._cluster.directory)
-        began = clock()
+    def _launch(self) -> None:
         self._cluster.launch()
-        self._append_anywhere(range(3), bytes(100))
-        took_s = clock() - began
-        self._wait_for_all()
-        self._check(confirmed + 1)
-        return {"restart_s": took_s, "held_bytes": float(held)}
 
     def _client(self, number: int = 0) -> Client:
         return Client(self._cluster.ports[number])
@@ -143,6 +119,7 @@ class RabbitMq:
     def _forget(self) -> None:
         """The messages of an earlier load, by a queue of the same name that is made anew. Nodes that are behind with their
         logs, after large messages, refuse that for a while ("cluster_not_formed")."""
+        self._leader = 0
         with self._client() as client:
             client.delete()
         try:
@@ -158,17 +135,6 @@ class RabbitMq:
             return False
         return True
 
-    def _fill(self, entry_bytes: int, entries: int) -> None:
-        talk = Appends(os.urandom(entry_bytes))
-        at_once = max(1, FILLED_BYTES // entry_bytes)
-        with self._client() as client:
-            client.confirm()
-            for first in range(0, entries, at_once):
-                missing = min(at_once, entries - first)
-                client.stream.sendall(talk.requests(missing))
-                while missing:
-                    missing -= talk.receive(client.received())[0]
-
     def _consumer(self, client: Client, arguments: dict[str, Value]) -> Callable[[], int]:
         """What waits for messages, and counts them."""
         client.consume(AHEAD, arguments)
@@ -182,29 +148,14 @@ class RabbitMq:
 
         return receive
 
-    def _append_anywhere(self, numbers: Sequence[int], payload: bytes) -> None:
-        """Until one of these has it confirmed by whoever leads."""
-        deadline = clock() + TAKEOVER_S
-        while clock() < deadline:
-            for number in numbers:
-                with suppress(OSError, NotMeasured), Client(self._cluster.ports[number], ATTEMPT_S) as client:
-                    client.confirm()
-                    client.append(payload)
-                    return
-        raise NotMeasured(f"no entry was confirmed within {TAKEOVER_S:.0f} s")
-
     def _count(self) -> int:
         with self._client() as client:
             return client.declare(self._kind, is_passive=True)
 
     def _check(self, confirmed: int) -> None:
         """That so many are there. A stream's are not counted by its declaration."""
-        if self._kind == "stream":
-            return
-        try:
-            self._cluster.servers[0].wait_until(lambda: self._count() >= confirmed, "all entries are there", COUNTED_S)
-        except ServerFailedError as error:
-            raise NotMeasured(f"of {confirmed} entries that were confirmed, {self._count()} are there") from error
+        if self._kind != "stream":
+            super()._check(confirmed)
 
 
 class System:
@@ -232,15 +183,8 @@ class System:
     @contextmanager
     def running(self, directory: Path) -> Iterator[RabbitMq]:
         """Three nodes."""
-        rabbit = RabbitMq(directory, self._kind)
-        try:
-            try:
-                rabbit.start()
-            except ServerFailedError as error:  # a server's log is within
-                raise NotMeasured(str(error)) from error
+        with started(partial(RabbitMq, kind=self._kind), directory) as rabbit:
             yield rabbit
-        finally:
-            rabbit.stop()
 
 
 SYSTEM: system.System = System(

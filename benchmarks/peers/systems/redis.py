@@ -15,22 +15,21 @@ import os
 import re
 import socket
 import subprocess
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
-from benchmarks.figures import Figures, Meter, clock
+from benchmarks.figures import Figures, Meter
 from benchmarks.peers import programs
-from benchmarks.peers.children import held_bytes
+from benchmarks.peers.crashing import Crashing, started
 from benchmarks.peers.following import follow
-from benchmarks.peers.pump import Conversation, cpu_figures, pump
+from benchmarks.peers.pump import Conversation, append_all, cpu_figures, pump
 from benchmarks.peers.system import Load, NotMeasured, Promise, System
 from benchmarks.peers.systems.redis_protocol import ANSWER_S, PAGE_BYTES, STREAM, Appends, Client, Pages, encode
 from tests.servers.processes import HOST, Server, free_port
 
 STARTING_S = 60.0
-TAKEOVER_S = 60.0
 DOWN_AFTER_MS = 1000
 CONNECTIONS_MAX = 50
 READ_BYTES = 16 << 10
@@ -58,38 +57,21 @@ def connections_for(load: Load) -> int:
     return max(1, min(CONNECTIONS_MAX, load.in_flight, load.in_flight * load.entry_bytes // READ_BYTES))
 
 
-class Redis:
-    """Three servers that run."""
+class Redis(Crashing):
+    """Three servers that run. The primary is the leader."""
+
+    attempt_s = ANSWER_S  # WAIT needs a replica of the new primary, and nobody else can become one meanwhile
 
     def __init__(self, directory: Path) -> None:
-        self._directory = directory
         self._ports = [free_port() for _ in range(3)]
-        self._primary = 0
-        self._servers = [self._server(number) for number in range(3)]
+        super().__init__(directory, [self._server(directory, number) for number in range(3)])
 
-    def _server(self, number: int) -> Server:
-        place = self._directory / f"redis-{number}"
+    def _server(self, directory: Path, number: int) -> Server:
+        place = directory / f"redis-{number}"
         place.mkdir()
         program = programs.find("redis-server")
         command = [str(program), "--port", str(self._ports[number]), "--dir", str(place), *_SETTINGS]
         return Server(f"redis-{number}", command, place, programs.environment())
-
-    def start(self) -> None:
-        """All three, until an entry can be confirmed."""
-        for server in self._servers:
-            server.launch()
-        self._follow()
-        self._wait_for_replicas()
-
-    def stop(self) -> None:
-        """Kills them. Idempotent."""
-        for server in self._servers:
-            server.kill()
-
-    @property
-    def process_ids(self) -> Sequence[int]:
-        """Of the three servers."""
-        return [server.pid for server in self._servers]
 
     def append(self, load: Load) -> Figures:
         """XADDs in groups, each with a WAIT; the stream of an earlier load is deleted before. In a sustained load append-only
@@ -110,7 +92,8 @@ class Redis:
     def scan(self, entry_bytes: int, entries: int) -> Figures:
         """XRANGE on the primary, a page after the other."""
         self._forget()
-        self._fill(entry_bytes, entries)
+        with self._client() as client:
+            append_all(client.stream, Appends(os.urandom(entry_bytes)), entries, entry_bytes)
         pages, at_once = Pages(entry_bytes), max(1, PAGE_BYTES // entry_bytes)
         count, start = 0, b"-"
         with self._client() as client:
@@ -150,60 +133,37 @@ class Redis:
 
             return follow(entries, lambda: writer.append(payload), receive)
 
-    def take_over(self, entry_bytes: int) -> Figures:
-        """With three sentinels, which are there for this alone."""
-        payload = os.urandom(entry_bytes)
-        with ExitStack() as sentinels, self._client() as client:
-            self._watch(sentinels)
-            for _ in range(100):
-                client.append(payload)
-            confirmed = client.ask("XLEN", STREAM)
-            killed = clock()
-            self._servers[self._primary].kill()
-            others = [number for number in range(3) if number != self._primary]
-            self._primary = self._confirming(others, payload)
-            took_s = clock() - killed
-        self._servers[next(number for number in range(3) if not self._servers[number].is_running)].launch()
-        self._follow()
-        self._wait_for_replicas()
-        with self._client() as client:
-            held = client.ask("XLEN", STREAM)
-        assert isinstance(held, int)
-        assert isinstance(confirmed, int)
-        if held < confirmed:
-            raise NotMeasured(f"of {confirmed} entries that were confirmed, {confirmed - held} are lost")
-        return {"takeover_s": took_s}
+    def _writer(self, number: int, within_s: float) -> Client:
+        client = self._client(number)
+        try:
+            if "role:master" not in client.text("INFO", "replication"):
+                raise NotMeasured(f"server {number} does not lead")
+        except BaseException:
+            client.stream.close()
+            raise
+        client.stream.settimeout(within_s)
+        return client
 
-    def restart(self) -> Figures:
-        """The primary replays its append-only file, and its replicas are sent all anew."""
-        self.stop()
-        held = held_bytes(self._directory)
-        began = clock()
-        for server in self._servers:
-            server.launch()
+    def _launch(self) -> None:
+        super()._launch()
         self._follow()
-        with self._client() as client:
-            client.append(bytes(100))
-        took_s = clock() - began
-        self._wait_for_replicas()
-        return {"restart_s": took_s, "held_bytes": float(held)}
 
     def _client(self, number: int | None = None) -> Client:
-        return Client(self._ports[self._primary if number is None else number])
+        return Client(self._ports[self._leader if number is None else number])
 
     def _follow(self) -> None:
         """When the servers answer, has the replicas follow the primary."""
         for number, server in enumerate(self._servers):
             server.wait_until(partial(self._answers, number), "it answers", STARTING_S)
-            if number != self._primary:
+            if number != self._leader:
                 with self._client(number) as client:
-                    client.ask("REPLICAOF", HOST, str(self._ports[self._primary]))
+                    client.ask("REPLICAOF", HOST, str(self._ports[self._leader]))
 
-    def _wait_for_replicas(self) -> None:
+    def _wait_for_all(self) -> None:
         """Until both have all that the primary has."""
         is_whole = re.compile(r"^slave\d+:.*state=online", re.MULTILINE)
         with self._client() as client:
-            self._servers[self._primary].wait_until(
+            self._servers[self._leader].wait_until(
                 lambda: len(is_whole.findall(client.text("INFO", "replication"))) == 2, "two replicas", STARTING_S
             )
 
@@ -232,15 +192,12 @@ class Redis:
             with self._client(number) as client:
                 client.ask("CONFIG", "SET", "auto-aof-rewrite-percentage", str(percent))
 
-    def _fill(self, entry_bytes: int, entries: int) -> None:
-        group = max(1, min(entries, PAGE_BYTES // entry_bytes))
-        talk = Appends(os.urandom(entry_bytes))
-        with self._client() as client:
-            for first in range(0, entries, group):
-                missing = min(group, entries - first)
-                client.stream.sendall(talk.requests(missing))
-                while missing:
-                    missing -= talk.receive(client.stream.recv(PAGE_BYTES))[0]
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        """With three sentinels, which are there for this alone."""
+        with ExitStack() as sentinels:
+            self._watch(sentinels)
+            yield
 
     def _watch(self, sentinels: ExitStack) -> None:
         """Starts three sentinels, until each knows both replicas and both others."""
@@ -252,7 +209,7 @@ class Redis:
             settings = place / "sentinel.conf"
             settings.write_text(
                 f"port {port}\nbind {HOST}\ndir {place}\n"
-                f"sentinel monitor main {HOST} {self._ports[self._primary]} 2\n"
+                f"sentinel monitor main {HOST} {self._ports[self._leader]} 2\n"
                 f"sentinel down-after-milliseconds main {DOWN_AFTER_MS}\nsentinel failover-timeout main 10000\n"
             )
             command = [str(programs.find("redis-server")), str(settings), "--sentinel"]
@@ -263,16 +220,11 @@ class Redis:
         for port, server in zip(ports, started, strict=True):
             server.wait_until(partial(_watches, port), "it knows all others", STARTING_S)
 
-    def _confirming(self, numbers: Sequence[int], payload: bytes) -> int:
-        """Which of these is the first to confirm an entry."""
-        deadline = clock() + TAKEOVER_S
-        while clock() < deadline:
-            for number in numbers:
-                with suppress(OSError, NotMeasured), self._client(number) as client:
-                    if "role:master" in client.text("INFO", "replication"):
-                        client.append(payload)
-                        return number
-        raise NotMeasured(f"no server became the primary within {TAKEOVER_S:.0f} s")
+    def _count(self) -> int:
+        with self._client() as client:
+            found = client.ask("XLEN", STREAM)
+        assert isinstance(found, int)
+        return found
 
 
 def _is_rewritten(client: Client) -> bool:
@@ -324,15 +276,9 @@ class _System:
 
     @contextmanager
     def running(self, directory: Path) -> Iterator[Redis]:
-        redis = Redis(directory)
-        try:
-            try:
-                redis.start()
-            except AssertionError as error:  # a server's log is within
-                raise NotMeasured(str(error)) from error
+        """Three servers."""
+        with started(Redis, directory) as redis:
             yield redis
-        finally:
-            redis.stop()
 
 
 SYSTEM: System = _System()

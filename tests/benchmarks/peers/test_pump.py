@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.figures import Meter
 from benchmarks.peers import pump as pumping
-from benchmarks.peers.pump import pump
+from benchmarks.peers.pump import append_all, pump
 from benchmarks.peers.system import Load, NotMeasured
 
 
@@ -79,6 +79,31 @@ def test_a_load_ends_when_so_many_are_confirmed() -> None:
 
     assert counts == [asked]
     assert 200 <= figures["entries"] < 250
+
+
+@pytest.mark.parametrize("entries", [1, 16, 17, 40])
+def test_what_is_to_be_read_is_appended_and_confirmed(entries: int) -> None:
+    """A MiB at once: 16 of these."""
+    ours, theirs = socket.socketpair()
+    talk, counts = _Numbered(1 << 16), list[int]()
+    server = threading.Thread(target=_answer, args=(theirs, 1 << 16, counts))
+    with theirs:
+        server.start()
+        try:
+            with ours:
+                append_all(ours, talk, entries, 1 << 16)
+        finally:
+            server.join(10)
+
+    assert counts == [talk.asked] == [entries]
+
+
+def test_appending_ends_with_a_server_that_hangs_up() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.shutdown(socket.SHUT_WR)
+        with pytest.raises(NotMeasured, match="hung up, with 5 entries"):
+            append_all(ours, _Numbered(10), 5, 10)
 
 
 def test_a_server_that_hangs_up_ends_it() -> None:
