@@ -144,10 +144,10 @@ def _sustained(results: Results) -> Figure | None:
         bars = []
         for bar in _rates(results, task, is_replicated=True):
             lowest = results.figures(bar.candidate.name, task).get("lowest_per_s")
-            words = f"; worst second: {grouped(lowest)}" if lowest is not None else ""
+            words = f"; {grouped(lowest)}" if lowest is not None else ""
             bars.append(attrs.evolve(bar, told=bar.told + words))
         panels.append(Panel(f"{size(task.entry_bytes)} each, {grouped(task.in_flight)} in flight", bars, grouped))
-    title = "Entries per second over a longer time, from an empty directory, nothing deleted (and share of replog's)"
+    title = "Entries per second over a longer time (share of replog's); in the worst second"
     return _bars(title, panels, results, rounds=results.rounds_of("sustained"))
 
 
