@@ -47,6 +47,41 @@ def test_a_synced_file_may_lose_its_name_and_a_name_its_content() -> None:
     assert outcomes(disk, lambda left: bytes(left.content("/a/two"))) == {b"x", b""}
 
 
+def test_what_is_dropped_from_the_page_cache_is_read_from_the_disk() -> None:
+    disk = made()
+    write(disk, "/a/one", b"x" * 9, sync=True)
+    fd = disk.open("/a/one")
+    disk.pwritev(fd, (b"y",), 0)
+    disk.drop_cached(fd)
+    assert disk.pread_cached(fd, 9, 0) == b"y" + b"x" * 8, "what is not synced stays"
+    disk.fdatasync(fd)
+    disk.drop_cached(fd)
+    with pytest.raises(BlockingIOError):
+        disk.pread_cached(fd, 9, 0)
+    assert disk.pread(fd, 9, 0) == b"y" + b"x" * 8
+    assert disk.pread_cached(fd, 9, 0) == b"y" + b"x" * 8
+
+
+def test_what_a_failed_sync_left_is_gone_when_it_is_dropped() -> None:
+    def fault(operation: str, path: str) -> None:
+        if operation == "fdatasync":
+            raise OSError(errno.EIO, "injected", path)
+
+    found = set()
+    for seed in range(20):
+        disk = MemoryDisk(seed)
+        write(disk, "/one", b"x", sync=True)
+        fd = disk.open("/one")
+        disk.pwritev(fd, (b"y",), 0)
+        disk.fault = fault
+        with pytest.raises(OSError, match="injected"):
+            disk.fdatasync(fd)
+        assert disk.pread(fd, 1, 0) == b"y"
+        disk.drop_cached(fd)
+        found.add(disk.pread(fd, 1, 0))
+    assert found == {b"x", b"y"}
+
+
 def test_any_subset_of_sectors_survives() -> None:
     disk = made()
     write(disk, "/a/one", bytes(3 * SECTOR_BYTES), sync=True)

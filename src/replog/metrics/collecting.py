@@ -49,6 +49,7 @@ _COUNTERS = {
     "catalogs_written": "Catalogs that were written.",
     "journal_recycled_files": "Journal files that were used again.",
     "ledger_cache_loaded_pages": "Pages of indexes that were read.",
+    "page_cache_dropped_bytes": "Bytes of log files that were dropped from the page cache, as newer ones were written.",
     "map_growths": "Times that the map grew.",
     "damaged_batches_found": "Damaged batches that were found.",
     "tcp_accepted_connections": "Connections that were heard.",

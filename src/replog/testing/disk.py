@@ -8,8 +8,10 @@ What it keeps to, and what the storage may rely on:
   so that a later change of one may survive without an earlier one of another.
 - A file's sync makes its content durable, not its name; a name may be durable before the content.
 - When a process is killed, everything written is still there to be read, but no more durable than before.
-- After a failed `fdatasync` the pages count as clean: they can be read until the power fails, and no later sync saves them.
-  Any part of them may have reached the disk.
+- After a failed `fdatasync` the pages count as clean: they can be read until the power fails or they are dropped from the
+  page cache, and no later sync saves them. Any part of them may have reached the disk.
+- What is dropped from the page cache is on the disk only, until some of the file is read or written. A file with unsynced
+  writes stays.
 """
 
 from __future__ import annotations
@@ -30,14 +32,16 @@ class PowerLoss(BaseException):
 
 
 class _Inode:
-    __slots__ = ("durable", "pending", "visible")
+    __slots__ = ("durable", "is_cached", "pending", "visible")
 
     def __init__(self) -> None:
         self.visible = bytearray()
         self.durable = bytearray()
         self.pending: list[tuple[int, bytes]] = []
+        self.is_cached = True
 
     def write(self, offset: int, data: bytes) -> None:
+        self.is_cached = True
         _store(self.visible, offset, data)
         self.pending.append((offset, data))
 
@@ -61,11 +65,18 @@ class _Inode:
         for offset, data in sectors[:kept]:
             _store(content, offset, data)
 
+    def drop_cached(self) -> None:
+        """What is clean goes, whether it reached the disk or not."""
+        if not self.pending:
+            self.is_cached = False
+            self.visible = bytearray(self.durable)
+
     def copy(self) -> _Inode:
         """The same content, as durable as here."""
         twin = _Inode()
         twin.visible, twin.durable = bytearray(self.visible), bytearray(self.durable)
         twin.pending = list(self.pending)
+        twin.is_cached = self.is_cached
         return twin
 
     def after_power_loss(self, chance: random.Random) -> _Inode:
@@ -120,12 +131,13 @@ class _Change(NamedTuple):
 class MemoryDisk(Disk):
     """A `Disk` in memory. `fault(operation, path)` is called before each change and read of the disk, and may raise an
     OSError or `PowerLoss` in its place. `write_bytes_max` makes writes short. Files may take `capacity_bytes` in all.
-    `random_bytes` repeat per `seed`."""
+    `random_bytes` repeat per `seed`. Each look at the clock takes `clock_step_s`: with 0 everybody is infinitely fast."""
 
     def __init__(self, seed: int = 0) -> None:
         self.fault: Callable[[str, str], None] = _no_fault
         self.write_bytes_max = 1 << 62
         self.capacity_bytes = 1 << 62
+        self.clock_step_s = 1.0
         self.seed = seed
         self._names: Names = {"/": None}
         self._durable_names: Names = {"/": None}
@@ -176,6 +188,7 @@ class MemoryDisk(Disk):
     def _successor(self, names: Names, durable: Names, changes: list[_Change]) -> MemoryDisk:
         successor = MemoryDisk(self._successor_seeds.randrange(1 << 32))
         successor.capacity_bytes = self.capacity_bytes
+        successor.clock_step_s = self.clock_step_s
         successor._names, successor._durable_names, successor._changes = names, durable, changes
         return successor
 
@@ -226,12 +239,15 @@ class MemoryDisk(Disk):
         """As `Disk.pread`."""
         path, inode = self._open[fd]
         self.fault("pread", path)
+        inode.is_cached = True
         return bytes(inode.visible[offset : offset + size])
 
     def pread_cached(self, fd: int, size: int, offset: int) -> bytes:
-        """As `Disk.pread_cached`: all is in memory, unless the fault function raises BlockingIOError."""
+        """As `Disk.pread_cached`: all is in memory that was not dropped, unless the fault function raises BlockingIOError."""
         path, inode = self._open[fd]
         self.fault("pread_cached", path)
+        if not inode.is_cached:
+            raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable", path)
         return bytes(inode.visible[offset : offset + size])
 
     def pwritev(self, fd: int, buffers: Sequence[Buffer], offset: int) -> int:
@@ -263,6 +279,12 @@ class MemoryDisk(Disk):
         if grown > self._free_bytes():
             raise OSError(errno.ENOSPC, "No space left on device", path)
         inode.write(len(inode.visible), bytes(grown))
+
+    def drop_cached(self, fd: int) -> None:
+        """As `Disk.drop_cached`."""
+        path, inode = self._open[fd]
+        self.fault("drop_cached", path)
+        inode.drop_cached()
 
     def size(self, fd: int) -> int:
         """As `Disk.size`."""
@@ -329,8 +351,8 @@ class MemoryDisk(Disk):
         return self._free_bytes()
 
     def clock_s(self) -> float:
-        """As `Disk.clock_s`: each look at it takes a second, so that nothing depends on the machine's speed."""
-        self._now_s += 1.0
+        """As `Disk.clock_s`: each look at it takes so long, so that nothing depends on the machine's speed."""
+        self._now_s += self.clock_step_s
         return self._now_s
 
     def random_bytes(self, size: int) -> bytes:

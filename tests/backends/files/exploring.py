@@ -31,9 +31,12 @@ class WrongAfterCrash(BaseException):
 
 
 class Explorer:
-    """A run of a workload, and the crashes on its way. `outcomes` of each are looked at, of a `share` of all changes."""
+    """A run of a workload, and the crashes on its way. `outcomes` of each are looked at, of a `share` of all changes. Of a
+    writer that `is_fast` new journal files are allocated, those of others are filled."""
 
-    def __init__(self, seed: int, options: FilesOptions, *, outcomes: int, share: float = 1.0) -> None:
+    def __init__(
+        self, seed: int, options: FilesOptions, *, outcomes: int, share: float = 1.0, is_fast: bool = False
+    ) -> None:
         self._name = f"seed {seed}, journal {options.journal_dir or 'inside'}"
         self._options = options
         self._chance = random.Random(seed)
@@ -42,6 +45,7 @@ class Explorer:
         self.changes = self.crashes = self.found_in_flight = 0
         self.workload = Workload(seed, options)
         self.disk = MemoryDisk(seed)
+        self.disk.clock_step_s = 0.0 if is_fast else 1.0
         self.disk.fault = self._crash_here
         self.kinds = count_kinds(self.disk)
 

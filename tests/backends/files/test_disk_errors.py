@@ -39,6 +39,7 @@ OPERATIONS = {
     "pread",
     "names",
     "lock",
+    "drop_cached",
 }
 TAKES_SPACE = {"pwritev", "allocate", "rename", "unlink", "open", "make_directory"}
 FULL = {errno.ENOSPC, errno.EDQUOT}
@@ -310,11 +311,15 @@ def test_an_index_that_can_never_be_read_ends_no_compaction(profile: str) -> Non
     workload.check(open_small(disk, PROFILES[profile]))
 
 
+@pytest.mark.parametrize("clock_step_s", [1.0, 0.0], ids=["filled", "allocated"])
 @pytest.mark.parametrize("capacity_bytes", [400_000, 500_000, 700_000])
 @pytest.mark.parametrize("profile", PROFILES)
-def test_a_full_disk_fences_and_drops_and_makes_room_again(profile: str, capacity_bytes: int) -> None:
+def test_a_full_disk_fences_and_drops_and_makes_room_again(
+    profile: str, capacity_bytes: int, clock_step_s: float
+) -> None:
     """B5: everything is full and sealed, and the catalog finds no space either: the reserve is for that."""
     disk = MemoryDisk(1)
+    disk.clock_step_s = clock_step_s
     options = PROFILES[profile]
     storage = open_small(disk, options)
     disk.capacity_bytes = capacity_bytes

@@ -30,10 +30,12 @@ def expect_everything(kinds: Counter[str], profile: str) -> None:
     assert not {kind: why for kind, why in expected.items() if kinds[kind] < 3}
 
 
+@pytest.mark.parametrize("is_fast", [False, True], ids=["filled", "allocated"])
 @pytest.mark.parametrize("profile", PROFILES)
-def test_power_lost_at_every_change_of_the_disk(profile: str) -> None:
-    explorer = Explorer(3, PROFILES[profile], outcomes=1)
+def test_power_lost_at_every_change_of_the_disk(profile: str, *, is_fast: bool) -> None:
+    explorer = Explorer(3, PROFILES[profile], outcomes=1, is_fast=is_fast)
     explorer.run()
+    assert (explorer.kinds["allocate new journal file"] > 10) == is_fast
     assert explorer.crashes > explorer.changes > 400
     assert explorer.found_in_flight > 20, "some of what was in flight must survive too"
     expect_everything(explorer.kinds, profile)
@@ -46,7 +48,8 @@ def test_many_things_left_by_many_power_losses(profile: str, request: pytest.Fix
     is_long = request.config.option.markexpr == "crash"
     kinds: Counter[str] = Counter()
     for seed in range(100, 112 if is_long else 102):
-        explorer = Explorer(seed, PROFILES[profile], outcomes=4 if is_long else 1, share=1.0 if is_long else 0.07)
+        outcomes, share = (4, 1.0) if is_long else (1, 0.07)
+        explorer = Explorer(seed, PROFILES[profile], outcomes=outcomes, share=share, is_fast=seed % 2 == 1)
         explorer.run()
         kinds += explorer.kinds
     expect_everything(kinds, profile)
@@ -58,6 +61,7 @@ def test_a_long_life_of_crashes(seed: int) -> None:
     options = (INSIDE, ELSEWHERE)[seed % 2]
     chance = random.Random(seed)
     disk = MemoryDisk(seed)
+    disk.clock_step_s = float(seed % 3 > 0)
     workload = Workload(seed, options)
     for _ in range(12):
         kind = chance.choice(("power", "power", "kill", "sync fails", "full"))

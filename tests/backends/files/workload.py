@@ -46,6 +46,7 @@ def tiny(*, journal_dir: str = "") -> FilesOptions:
         flush_bytes=100 << 10,
         open_files_max=2,
         ledger_cache_bytes=3000,
+        page_cache_bytes=70 << 10,
         entry_log_bytes=40 << 10,
         compaction_bytes_per_s=0,
         scrub_bytes_per_s=0,
@@ -274,8 +275,12 @@ EVERYTHING = {
     "rename spare file": "and used again",
     "unlink journal file": "or removed",
     "rename new journal file": "new ones are made",
+    "drop_cached entry log": "an entry log is dropped from the page cache",
 }
-ADOPTION = {"rename index of a journal file": "a full journal file is adopted"}
+ADOPTION = {
+    "rename index of a journal file": "a full journal file is adopted",
+    "drop_cached journal file": "and later dropped from the page cache",
+}
 
 FIRST_FILE = "/st/journal/000000000001.journal"
 

@@ -118,6 +118,7 @@ class Rewriter:
         file.is_indexed = True
         self._contents.entry_logs[file.number] = file
         self._contents.descriptors.add(file)
+        self._contents.page_cache.add(file)
 
     def _copy(self, sections: list[Section], age: int, pace: Pace, written: list[EntryLogWriter]) -> None:
         contents = self._contents

@@ -13,6 +13,7 @@ from replog.backends.files.indexing import read_page
 from replog.backends.files.ledger_cache import LedgerCache
 from replog.backends.files.log_file import EntryLogFile, JournalFile, LogFile
 from replog.backends.files.options import FilesOptions
+from replog.backends.files.page_cache import PageCache
 from replog.backends.files.reading import DamagedBatch
 from replog.errors import StorageDamagedError, StorageUncertainError
 
@@ -49,6 +50,7 @@ class Contents:
         self.entry_logs = entry_logs
         self.cache = LedgerCache(options.ledger_cache_bytes)
         self.descriptors = Descriptors(disk, self.changed, options.open_files_max)
+        self.page_cache = PageCache(disk, self.descriptors, self.changed, options.page_cache_bytes)
         self.damage: dict[tuple[int, int, int, int], Damage] = {}
         self.unreadable_indexes: set[LogFile] = set()
 
@@ -56,10 +58,18 @@ class Contents:
         """All log files."""
         return [*self.journals.values(), *self.entry_logs.values()]
 
+    def journal_file_is_full(self, file: JournalFile) -> None:
+        """It stays open while others are read. With a journal elsewhere its batches are flushed soon, and it is written again:
+        until then it stays in memory."""
+        self.descriptors.add(file)
+        if not self.options.journal_dir:
+            self.page_cache.add(file)
+
     def remove(self, file: LogFile) -> None:
         """The file is no longer part of the storage."""
         (self.journals if file.is_journal else self.entry_logs).pop(file.number)
         self.descriptors.forget(file)
+        self.page_cache.forget(file)
         self.unreadable_indexes.discard(file)
 
     def load_page(self, section: Section) -> IndexPage:

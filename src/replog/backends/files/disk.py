@@ -65,6 +65,10 @@ class Disk:
         """Reserves space; the file grows to it and reads as zeros there."""
         os.posix_fallocate(fd, offset, size)
 
+    def drop_cached(self, fd: int) -> None:
+        """Takes a file out of the page cache, but for pages that are not synced or being read. Only advice."""
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+
     def size(self, fd: int) -> int:
         """The file's length in bytes."""
         return os.fstat(fd).st_size

@@ -26,10 +26,11 @@ Record = tuple[RecordType, bytes, int]  # its type, payload and the checksum of 
 
 _EPOCH_RECORD_BYTES = RECORD_HEADER_BYTES + 8
 _ALLOCATE_BYTES = 16 << 20
-_FILL_BYTES_PER_S_MAX = (
-    100 << 20
-)  # who writes new files faster than this loses more by the zeros than by waiting for metadata
-
+# Who writes new files faster than this loses more by the zeros than by waiting for metadata. With large commits that is
+# soon the case: the metadata is a small part of them, and the zeros take as much of the disk as with small ones.
+_FILL_BYTES_PER_S_MAX = 100 << 20
+_FILL_LARGE_BYTES_PER_S_MAX = 25 << 20
+_LARGE_COMMIT_BYTES = 192 << 10
 
 _PADDING = memoryview(ZEROS)[:PAGE_BYTES]
 
@@ -178,8 +179,14 @@ class Journal:
     def _prepare_ahead(self, file: JournalFile) -> None:
         capacity = self._capacity
         if file.position > capacity // 2:
-            elapsed_s = self._disk.clock_s() - file.began_s
-            self._pool.want(file.number + 1, fill=file.position < elapsed_s * _FILL_BYTES_PER_S_MAX)
+            self._pool.want(file.number + 1, fill=self._is_worth_filling(file))
         ahead = self._options.fill_ahead_bytes
         if file.allocated < capacity and not file.is_outrun and file.allocated - file.position < ahead // 2:
             self._pool.fill(file)
+
+    def _is_worth_filling(self, file: JournalFile) -> bool:
+        """Whether the next file had better be zeros before it is written, if it goes on as with this one."""
+        commits = file.last_sequence - file.first_sequence + 1
+        is_large = file.position >= commits * _LARGE_COMMIT_BYTES
+        bytes_per_s = _FILL_LARGE_BYTES_PER_S_MAX if is_large else _FILL_BYTES_PER_S_MAX
+        return file.position < (self._disk.clock_s() - file.began_s) * bytes_per_s

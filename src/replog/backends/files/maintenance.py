@@ -77,6 +77,7 @@ class Maintenance:
             self._contents.changed.notify_all()
         if self._thread is None and self.failure is None and self._is_checkpoint_due_now():
             self._attempt(self._checkpoint)
+        self._pool.look()
 
     def wait_for_flush(self) -> None:
         """With a journal elsewhere: waits while it is too far ahead of the entry logs.
@@ -335,6 +336,7 @@ class Maintenance:
             "minor_compactions": self.minor_compactions,
             "major_compactions": self.major_compactions,
             "last_compaction_s": self.last_compaction_s,
+            "page_cache_dropped_bytes": self._contents.page_cache.dropped_bytes,
             "copied_bytes": self._rewriter.copied_bytes,
             "copied_batches": self._rewriter.copied_batches,
             "scrubs": self._scrubber.scrubs,

@@ -48,7 +48,7 @@ def make_storage(disk: Disk, path: str, options: FilesOptions) -> str:
         disk.make_directory(f"{path}/{LOGS}")
         disk.sync_directory(path)
         pool = FilePool(disk, journal, identity_of(bookie_id), options, threading.Condition())
-        disk.close(pool.make(1).fd)
+        disk.close(pool.make(1, fill=True).fd)
         catalog = Catalog(identity_of(bookie_id), 1, 1, 0, 0, 1, [], [], [])
         write_file_atomically(disk, path, CATALOG, (pack_catalog(catalog),))
         write_format(disk, path, bookie_id, is_journal_elsewhere=bool(options.journal_dir))

@@ -51,6 +51,11 @@ class Opened:
     dead: list[JournalFile]
     spares: list[str]
 
+    @property
+    def ready(self) -> JournalFile | None:
+        """The next file, if it was prepared and not written yet."""
+        return self.replay.unused[0] if self.replay.unused else None
+
 
 def open_directory(disk: Disk, path: str, options: FilesOptions, lock: Callable[[str], None]) -> Opened:
     """Reads the storage in a directory that is locked, or makes one; locks that of a journal elsewhere before anything in it

@@ -20,12 +20,15 @@ class FilesOptions:
     entry logs in the storage's directory. "" keeps it in the storage's directory, and writes once: full journal files
     are the log. Decided when the storage is made, for ever.
     `spare_files`: this many journal files that nobody needs any more are kept for reuse, the others are removed.
-    `fill_ahead_bytes`: how far the first file is filled with zeros ahead of the writes; the next ones are filled whole.
+    `fill_ahead_bytes`: how far the first file is filled with zeros ahead of the writes; the next ones are filled whole, or
+    only allocated while commits are so large and fast that writing all of it twice costs more than the metadata.
     `flush_bytes`: with `journal_dir`, full journal files are flushed to entry logs when they have so many bytes in all; four
     times as many, and commits wait for the flush.
 
     Reading. `open_files_max`: this many full files are kept open. `ledger_cache_bytes`: this much memory is for pages of
-    the index of full files.
+    the index of full files. `page_cache_bytes`: of the full files that are the log, so much of what was written last is left
+    in the kernel's page cache, whole files at a time; older ones are dropped from it, and read from the disk if anybody
+    wants them. 0 is no limit: the kernel decides alone.
 
     Compaction (B6). A full file is rewritten when less of it than a threshold is still needed: `minor_compaction_threshold`,
     looked at every `minor_compaction_interval_s`, and `major_compaction_threshold`, every `major_compaction_interval_s`; the
@@ -46,6 +49,7 @@ class FilesOptions:
     flush_bytes: int = 256 << 20
     open_files_max: int = 256
     ledger_cache_bytes: int = 64 << 20
+    page_cache_bytes: int = 512 << 20
     minor_compaction_threshold: float = 0.2
     minor_compaction_interval_s: float = 3600.0
     major_compaction_threshold: float = 0.8
@@ -85,6 +89,7 @@ _LEAST: dict[str, float] = {
     "flush_bytes": 1,
     "open_files_max": 1,
     "ledger_cache_bytes": 1 << 20,
+    "page_cache_bytes": 0,
     "minor_compaction_threshold": 0,
     "minor_compaction_interval_s": 0,
     "major_compaction_threshold": 0,

@@ -1,8 +1,10 @@
-"""Journal files before and after their use: prepared ahead, filled with zeros, recycled.
+"""Journal files before and after their use: prepared ahead, filled with zeros or allocated, recycled, dropped from memory.
 
 A write into a file that is filled or was used before needs no metadata from the file system: 1.75 times the latency
 and twice the bandwidth of a growing file. So the next file is made ready while the current one is written, and files
-that nobody needs any more are renamed instead of removed. All that happens in a thread which the pool owns and joins.
+that nobody needs any more are renamed instead of removed. Who writes much in large commits doesn't get zeros: writing
+all of it twice costs more than the metadata does, and the next file is only allocated. All that happens in a thread
+which the pool owns and joins; so does dropping full files from the page cache.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from replog.backends.files.directory import journal_name
 from replog.backends.files.disk import ZEROS, Disk, is_full, named_error, write_all
 from replog.backends.files.log_file import JournalFile, LogFile
 from replog.backends.files.options import FilesOptions
+from replog.backends.files.page_cache import PageCache
 from replog.backends.files.record import PAGE_BYTES, FileHeader, pack_file_header
 from replog.errors import StorageError, StorageFailedError
 
@@ -47,6 +50,7 @@ class FilePool:
         self._to_fill: JournalFile | None = None
         self._retired: deque[LogFile] = deque()
         self._postponed: list[LogFile] = []  # could not be removed, for want of space
+        self._page_cache: PageCache | None = None
         self._thread: threading.Thread | None = None
         self._is_closing = False
         self.failure: StorageError | None = None
@@ -54,8 +58,9 @@ class FilePool:
 
     # -- for the storage ------------------------------------------------------------------------------------------
 
-    def start(self, spares: list[str], ready: JournalFile | None, *, background: bool) -> None:
+    def start(self, spares: list[str], ready: JournalFile | None, page_cache: PageCache, *, background: bool) -> None:
         """Begins, with the spare files of before. Without `background` all work is done in the caller's thread."""
+        self._page_cache = page_cache
         self._spares = spares
         self._spare_count = 1 + max((int(name[len(SPARE_PREFIX) :].split(".")[0]) for name in spares), default=0)
         self._ready = ready
@@ -76,7 +81,7 @@ class FilePool:
                 file.fd = -1
 
     def want(self, number: int, *, fill: bool) -> None:
-        """Asks for the next file to be prepared, and to be filled if it is a new one. Returns at once."""
+        """Asks for the next file to be prepared, and to be filled or else allocated if it is a new one. Returns at once."""
         with self.changed:
             if self._ready is not None or self._wanted == number:
                 return
@@ -123,6 +128,10 @@ class FilePool:
             self.changed.notify_all()
         self._work_inline()
 
+    def look(self) -> None:
+        """There may be something to do. Returns at once, if there is a thread: it looks by itself."""
+        self._work_inline()
+
     @property
     def spare_files(self) -> int:
         """How many files wait for reuse."""
@@ -166,6 +175,8 @@ class FilePool:
             return self._recycle
         if self._wanted:
             return self._prepare
+        if self._page_cache is not None and self._page_cache.is_too_full:
+            return self._page_cache.drop_oldest
         if self._to_fill is not None:
             return self._fill_current
         if self._ready is not None and self._is_fillable(self._ready) and self._thread is not None:
@@ -214,7 +225,7 @@ class FilePool:
 
     def _prepare(self) -> None:
         try:
-            ready = self.make(self._wanted)
+            ready = self.make(self._wanted, fill=self._fill_wanted)
         except OSError as error:
             if not is_full(error):
                 raise
@@ -229,8 +240,9 @@ class FilePool:
             self._ready = ready
             self.changed.notify_all()
 
-    def make(self, number: int) -> JournalFile:
-        """Makes a journal file from a spare, or anew, and gives it its name when it is durable. May raise OSError."""
+    def make(self, number: int, *, fill: bool) -> JournalFile:
+        """Makes a journal file from a spare, or anew, and gives it its name when it is durable. A new one has its beginning
+        filled, or all of it allocated, as far as there is space. May raise OSError."""
         disk = self._disk
         epoch = int.from_bytes(disk.random_bytes(8), "little")
         header = pack_file_header(FileHeader(number, epoch, self._identity))
@@ -238,8 +250,9 @@ class FilePool:
         source = f"{self._directory}/{spare or _TEMPORARY}"
         fd = disk.open(source, create=spare is None)
         try:
-            content = (header,) if spare else (header, ZEROS[: self._first_fill_bytes() - PAGE_BYTES])
-            write_all(disk, fd, content, 0)
+            write_all(disk, fd, (header,), 0)
+            if spare is None and (fill or not self._allocate(fd)):
+                write_all(disk, fd, (ZEROS[: self._first_fill_bytes() - PAGE_BYTES],), PAGE_BYTES)
             disk.fdatasync(fd)
             path = f"{self._directory}/{journal_name(number)}"
             disk.rename(source, path)
@@ -255,6 +268,16 @@ class FilePool:
             raise
         file.is_pristine = True
         return file
+
+    def _allocate(self, fd: int) -> bool:
+        """Makes a new file as long as it may become. False if there is no space for that."""
+        try:
+            self._disk.allocate(fd, PAGE_BYTES, self._options.capacity_bytes - PAGE_BYTES)
+        except OSError as error:
+            if not is_full(error):
+                raise
+            return False
+        return True
 
     def _first_fill_bytes(self) -> int:
         return min(FIRST_FILL_BYTES, self._options.capacity_bytes)

@@ -111,7 +111,7 @@ class FilesStorage(Storage):
         self._checkpointer = Checkpointer(contents, journal, catalog)
         self._maintenance = Maintenance(contents, journal, pool, self._checkpointer, catalog.next_entry_log)
         try:
-            pool.start(opened.spares, replay.unused[0] if replay.unused else None, background=background)
+            pool.start(opened.spares, opened.ready, contents.page_cache, background=background)
             if opened.catalog is None:
                 self._upgrade()
             for dead in opened.dead:
@@ -222,7 +222,7 @@ class FilesStorage(Storage):
                 self._apply(change, location)
             for file in journal.rolled:
                 if not file.is_retired:  # a commit that found no space may have rolled it long ago
-                    self._contents.descriptors.add(file)
+                    self._contents.journal_file_is_full(file)
         self._bytes += plan.size
         if self._has_dropped or journal.rolled:
             self._has_dropped = False
