@@ -381,7 +381,9 @@ class ClientOptions(Checked):
     )
     speculative_read_after_s: float = option(0.5, "After how long a second bookie is asked as well (D2).", positive)
     explicit_last_add_confirmed_after_s: float = option(
-        0.1, "After how long an idle writer publishes its last add confirmed (W5).", positive
+        0.1,
+        "After how long an idle writer publishes its last add confirmed, if no follower waits for it (W5).",
+        positive,
     )
     follow_wait_s: float = option(1.0, "How long a following reader's question stays with a bookie (D1).", positive)
     roll_bytes: int | None = option(

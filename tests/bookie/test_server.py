@@ -430,6 +430,21 @@ async def test_a_long_poll_wakes_at_news_and_expires_without(autojump_clock: tri
         assert served.server.statistics()["waiting_polls"] == 0
 
 
+async def test_who_heard_of_it_elsewhere_waits_for_more(autojump_clock: trio.testing.MockClock) -> None:
+    """A bookie that lags behind has no news for who knows more than it."""
+    async with serving(is_instant=True) as served:
+        await served.ask(add(a_batch(0)))
+        behind, ahead = served.asker.send(poll(wait_ms=9000), poll(after=1, wait_ms=9000))
+        await served.ask(add(a_batch(1)))
+        assert served.asker.answers[behind].last_add_confirmed == 0
+        await served.ask(add(a_batch(2)))
+        assert ahead not in served.asker.answers
+        assert served.server.statistics()["waiting_polls"] == 1
+        await served.ask(add(a_batch(3)))
+        assert served.asker.answers[ahead].last_add_confirmed == 2
+        assert served.server.statistics()["waiting_polls"] == 0
+
+
 async def test_a_long_poll_is_bounded_by_the_bookie(autojump_clock: trio.testing.MockClock) -> None:
     options = BookieOptions(storage="memory", long_poll_max_s=1.0)
     async with serving(options, is_instant=True) as served:
@@ -446,6 +461,84 @@ async def test_polls_that_were_answered_are_forgotten_at_once(autojump_clock: tr
             await trio.lowlevel.checkpoint()
         assert served.server.statistics()["waiting_polls"] <= 1
         assert len(served.server._polls._by_deadline) <= 1100
+
+
+def poll_and_read(
+    entry_id: int, after: int = -1, wait_ms: int = 0, bytes_max: int = 1 << 14
+) -> ReadLastAddConfirmedRequest:
+    return ReadLastAddConfirmedRequest(0, 1, KEY, after, wait_ms, entry_id, 1, bytes_max)
+
+
+async def test_a_poll_brings_along_what_is_confirmed_and_small_and_at_hand(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with serving(is_instant=True) as served:
+        ask, send, answers = served.ask, served.asker.send, served.asker.answers
+        zero, one, two, large = a_batch(0), a_batch(1), a_batch(2), a_batch(3, payload=bytes(1 << 14))
+        waiting = send(*[poll_and_read(0, wait_ms=9000) for _ in range(3)])
+        (old,) = send(poll(wait_ms=9000))
+        await ask(add(zero))
+        assert not answers.keys() & {*waiting, old}
+        await ask(add(one))
+        assert [answers[each].batches for each in waiting] == [(zero,)] * 3
+        assert (answers[old].last_add_confirmed, answers[old].batches) == (0, ())
+        answer = await ask(poll_and_read(1))
+        assert (answer.last_add_confirmed, answer.batches) == (0, ())  # it is here, and not confirmed
+        await ask(add(two))
+        assert (await ask(poll_and_read(0))).batches == (zero, one)  # news at once, and nothing that is not confirmed
+        (waiting_for_more,) = send(poll_and_read(2, after=1, wait_ms=9000))
+        await ask(add(large))
+        assert answers[waiting_for_more].batches == (two,)
+        await ask(WriteLastAddConfirmedRequest(0, 1, KEY, 1, 3))
+        assert (await ask(poll_and_read(3))).batches == ()  # larger than was asked for
+        assert (await ask(poll_and_read(2))).batches == (two,)
+        assert (await ask(poll_and_read(3, bytes_max=1 << 15))).batches == (large,)
+        assert (await ask(poll_and_read(0, bytes_max=-1))).batches == ()
+        wrong_stamp = ReadLastAddConfirmedRequest(0, 1, KEY, -1, 0, 0, 2, 1 << 14)
+        assert (await ask(wrong_stamp)).batches == ()
+        (expiring,) = send(poll_and_read(2, after=3, wait_ms=1000))
+        await trio.sleep(2)
+        assert answers[expiring].batches == (two,)
+        served.storage.read_errors[1] = StorageUncertainError("damaged")
+        answer = await ask(poll_and_read(0))
+        assert (answer.status, answer.last_add_confirmed, answer.batches) == (Status.OK, 3, ())
+
+
+async def test_however_much_a_poll_asks_for_it_brings_little() -> None:
+    async with serving(is_instant=True) as served:
+        for first in range(10):
+            await served.ask(add(a_batch(first, payload=bytes(20_000))))
+        answer = await served.ask(poll_and_read(0, bytes_max=1 << 62))
+        assert [each.first_entry_id for each in answer.batches] == [0, 1, 2]
+        await served.ask(add(a_batch(10, payload=bytes(70_000))))
+        await served.ask(WriteLastAddConfirmedRequest(0, 1, KEY, 1, 10))
+        assert (await served.ask(poll_and_read(10, bytes_max=1 << 62))).batches == ()
+
+
+async def test_a_poll_waits_for_no_disk() -> None:
+    async with serving(is_instant=False) as served:
+        await served.ask(add(a_batch(0)))
+        await served.ask(add(a_batch(1)))
+        answer = await served.ask(poll_and_read(0))
+        assert (answer.last_add_confirmed, answer.batches) == (0, ())
+
+
+@each_kind
+async def test_who_adds_is_told_whether_somebody_waits_for_the_last_add_confirmed(is_instant: bool) -> None:
+    """W5."""
+    options = BookieOptions(storage="memory", long_poll_max_s=0.2)
+    async with serving(options, is_instant=is_instant) as served:
+        ask, send, answers = served.ask, served.asker.send, served.asker.answers
+        assert not (await ask(add(a_batch(0)))).awaited
+        send(poll(after=0, wait_ms=9000))
+        (other,) = send(poll(after=0, wait_ms=9000, ledger_id=2))
+        assert (await ask(add(a_batch(1)))).awaited
+        assert not (await ask(add(a_batch(2)))).awaited  # it was news
+        assert (await ask(add(a_batch(0, ledger_id=2)))).awaited
+        (expiring, last) = send(poll(after=1, wait_ms=9000), poll(after=1, wait_ms=9000))
+        await until(lambda: {expiring, last, other} <= answers.keys())
+        assert not (await ask(add(a_batch(3)))).awaited
+        assert not (await ask(add(a_batch(1, ledger_id=2)))).awaited
 
 
 # -- dropping -------------------------------------------------------------------------------------------------------

@@ -401,6 +401,21 @@ async def test_a_closed_reader_says_so(autojump_clock: trio.testing.MockClock) -
             reader.batches()
 
 
+async def test_who_asks_for_news_and_takes_none_is_not_brought_more_and_more(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    for quorum in (Quorum(3, 3, 2), STRIPED):
+        async with cluster(5) as world, world.client() as client, world.client() as other:
+            async with client.create_ledger(quorum=quorum) as writer, other.open_ledger(writer.ledger_id) as reader:
+                for number in range(200):
+                    await writer.append(b"%d" % number)
+                    while reader.last_add_confirmed < number:
+                        await reader.refresh(1.0)
+                assert len(reader._scan._deliveries) <= quorum.ensemble
+                batches = [each async for each in reader.batches()]
+                assert [each for batch in batches for each in batch.payloads()] == numbers(199)
+
+
 async def test_stale_answers_do_not_end_a_refresh(autojump_clock: trio.testing.MockClock) -> None:
     """A refresh without waiting hears bookies that answer *it*; long polls of before may answer at any moment."""
     async with cluster() as world, world.client(QUICK) as client, world.client(QUICK) as other:

@@ -131,6 +131,13 @@ GOLDEN = [
         request_id=5,
     ),
     Golden(
+        "read-last-add-confirmed-and-batches",
+        20,
+        struct.pack("<qqq", 7, 10, 1000) + KEY + struct.pack("<qqq", 11, 2, 1 << 14),
+        ReadLastAddConfirmedRequest(9, 7, KEY, 10, 1000, 11, 2, 1 << 14),
+        request_id=9,
+    ),
+    Golden(
         "write-last-add-confirmed",
         21,
         struct.pack("<qqq", 7, 3, 11) + KEY,
@@ -144,6 +151,14 @@ GOLDEN = [
         struct.pack("<IqqII", 3, -1, 9, 8, 0) + "déposé".encode(),
         Response((1 << 64) - 1, Status.FENCED, -1, 9, (), "déposé"),
         request_id=(1 << 64) - 1,
+    ),
+    Golden(
+        "response-awaited",
+        32,
+        struct.pack("<IqqII", 0, 11, 2, 0, 0),
+        Response(10, Status.OK, 11, 2, awaited=True),
+        flags=1,
+        request_id=10,
     ),
     Golden(
         "response-batches",

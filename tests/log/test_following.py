@@ -1,10 +1,24 @@
 """Following the tail of a log (L6, D1)."""
 
-from pathlib import Path
+from __future__ import annotations
 
+from pathlib import Path
+from random import Random
+
+import pytest
 import trio
+import trio.testing
 
 import replog
+from replog.protocol.messages import (
+    ReadLastAddConfirmedRequest,
+    ReadRequest,
+    Request,
+    WriteLastAddConfirmedRequest,
+)
+from replog.protocol.quorum import Quorum
+from replog.testing import FaultyMetastore
+from tests.kit import Cluster, cluster, settle
 
 
 async def test_news_that_this_client_knows_already_are_not_waited_for(tmp_path: Path) -> None:
@@ -19,3 +33,202 @@ async def test_news_that_this_client_knows_already_are_not_waited_for(tmp_path: 
             for data in (b"one", b"two", b"three"):
                 await log.append(data)
                 assert (await reader.receive()).data == data
+
+
+async def appended_slowly(log: replog.LogWriter, entries: int, every_s: float) -> None:
+    for number in range(entries):
+        await trio.sleep(every_s)
+        await log.append(b"%d" % number)
+
+
+async def followed(reader: replog.LogReader, entries: int) -> list[float]:
+    """When each entry was in hand. They must come in order."""
+    seen_s: list[float] = []
+    async for record in reader:
+        assert record.data == b"%d" % len(seen_s)
+        seen_s.append(trio.current_time())
+        if len(seen_s) == entries:
+            break
+    return seen_s
+
+
+def requests(world: Cluster, kind: type[Request]) -> int:
+    return sum(isinstance(each, kind) for bookie in world.bookies for each in bookie.wire.seen)
+
+
+@pytest.mark.parametrize("quorum", [Quorum(3, 3, 2), Quorum(5, 3, 2)], ids=str)
+async def test_an_entry_is_in_a_followers_hand_at_once_and_without_a_read(
+    autojump_clock: trio.testing.MockClock, quorum: Quorum
+) -> None:
+    """W5: whoever waits for an entry makes its writer tell that it is confirmed, and gets it with that."""
+    async with (
+        cluster(5) as world,
+        world.client(quorum=quorum) as client,
+        world.client() as other,
+        client.write_log("log") as log,
+        other.read_log("log", follow=True) as reader,
+        trio.open_nursery() as nursery,
+    ):
+        started_s = trio.current_time()
+        nursery.start_soon(appended_slowly, log, 20, 3.0)
+        seen_s = await followed(reader, 20)
+        for number, each_s in enumerate(seen_s):
+            assert each_s - (started_s + 3.0 * (number + 1)) < 0.011, f"entry {number} came late"
+        assert requests(world, ReadRequest) <= 2  # what the first question of all was too early for
+
+
+async def test_without_followers_nothing_is_published_but_when_idle(autojump_clock: trio.testing.MockClock) -> None:
+    async with cluster() as world, world.client() as client, client.write_log("log") as log:
+        for number in range(100):
+            await log.append(b"%d" % number)
+        await settle()
+        assert requests(world, WriteLastAddConfirmedRequest) == 0
+        await trio.sleep(10)
+        assert requests(world, WriteLastAddConfirmedRequest) == 3
+        async with world.client() as other, other.read_log("log", follow=True) as reader:
+            await followed(reader, 100)
+            with trio.move_on_after(5):
+                await reader.receive()
+        await trio.sleep(60)  # what it asked has expired
+        before = requests(world, WriteLastAddConfirmedRequest)
+        for number in range(100):
+            await log.append(b"%d" % number)
+        await settle()
+        assert requests(world, WriteLastAddConfirmedRequest) == before
+
+
+async def test_who_appends_on_and_on_tells_followers_by_that(autojump_clock: trio.testing.MockClock) -> None:
+    async with (
+        cluster() as world,
+        world.client() as client,
+        world.client() as other,
+        client.write_log("log") as log,
+        other.read_log("log", follow=True) as reader,
+        trio.open_nursery() as nursery,
+    ):
+
+        async def follow() -> None:
+            await followed(reader, 1000)
+
+        nursery.start_soon(follow)
+        for number in range(1000):
+            await log.append(b"%d" % number)
+        assert requests(world, WriteLastAddConfirmedRequest) <= 30
+
+
+async def test_where_news_are_many_the_metastore_is_not_asked_between_them(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with (
+        cluster() as world,
+        world.client() as client,
+        client.write_log("log") as log,
+    ):
+        gets: list[str] = []
+
+        def choose(operation: str, key: str) -> None:
+            gets.extend([key] * (operation == "get"))
+
+        metastore = FaultyMetastore(world.metastore, choose=choose)
+        async with world.client(metastore=metastore) as other, other.read_log("log", follow=True) as reader:
+            async with trio.open_nursery() as nursery:
+                await log.append(b"0")
+                assert (await reader.receive()).data == b"0"
+                before = len(gets)
+                nursery.start_soon(appended_slowly, log, 500, 0.005)
+                await followed(reader, 500)
+            assert len(gets) - before <= 4
+
+
+async def test_a_follower_has_one_question_at_each_bookie_however_far_one_lags(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with (
+        cluster() as world,
+        world.client() as client,
+        world.client() as other,
+        client.write_log("log") as log,
+        other.read_log("log", follow=True) as reader,
+        trio.open_nursery() as nursery,
+    ):
+        world.bookies[1].wire.delay_s = 2.0
+        nursery.start_soon(appended_slowly, log, 300, 0.02)
+        await followed(reader, 300)
+        polls = [
+            sum(isinstance(each, ReadLastAddConfirmedRequest) for each in bookie.wire.seen) for bookie in world.bookies
+        ]
+        assert polls[1] < 10
+        assert max(polls) < 700
+
+
+@pytest.mark.parametrize("seed", range(10))
+async def test_a_follower_misses_nothing_and_gets_nothing_twice_whatever_bookies_do(
+    autojump_clock: trio.testing.MockClock, seed: int
+) -> None:
+    """Bookies that lag, are silent, come back and are replaced; the reader is cancelled now and then."""
+    chance = Random(seed)
+    quorum = chance.choice((Quorum(3, 3, 2), Quorum(4, 3, 2), Quorum(5, 3, 2)))
+    options = replog.ClientOptions(add_timeout_s=1.0, read_timeout_s=1.0, speculative_read_after_s=0.1, roll_entries=60)
+    async with (
+        cluster(6) as world,
+        world.client(options, quorum=quorum) as client,
+        world.client(options) as other,
+        client.write_log("log") as log,
+        other.read_log("log", follow=True) as reader,
+        trio.open_nursery() as nursery,
+    ):
+
+        async def append() -> None:
+            number = 0
+            while number < 400:
+                count = chance.choice((1, 1, 2, 7))
+                await log.extend([b"%d" % each for each in range(number, min(400, number + count))])
+                number += count
+                await trio.sleep(chance.choice((0, 0, 0.001, 0.02, 0.2)))
+
+        async def disturb() -> None:
+            while True:
+                wire = chance.choice(world.bookies).wire
+                wire.delay_s = chance.choice((0.0, 0.005, 0.3))
+                wire.is_mute = chance.random() < 0.1
+                await trio.sleep(chance.random())
+                wire.delay_s, wire.is_mute = 0.0, False
+
+        nursery.start_soon(append)
+        nursery.start_soon(disturb)
+        seen: list[bytes] = []
+        with trio.fail_after(600):
+            while len(seen) < 400:
+                with trio.move_on_after(chance.choice((0.004, 0.05, 1.0))):
+                    batch = await reader.receive_batch()
+                    assert batch is not None
+                    seen += batch.payloads()
+        assert seen == [b"%d" % each for each in range(400)]
+        nursery.cancel_scope.cancel()
+
+
+async def test_bookies_of_an_older_version_bring_nothing_along_and_are_read(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """They skip the fields that ask for batches; those that take longer to answer a poll are of the new one."""
+
+    def forget(request: Request) -> None:
+        if isinstance(request, ReadLastAddConfirmedRequest):
+            request.entry_id = request.stamp = request.bytes_max = 0
+
+    for old in (1, 3):
+        async with (
+            cluster() as world,
+            world.client() as client,
+            world.client() as other,
+            client.write_log("log") as log,
+            other.read_log("log", follow=True) as reader,
+            trio.open_nursery() as nursery,
+        ):
+            for bookie in world.bookies[:old]:
+                bookie.wire.refuse = forget
+            for bookie in world.bookies[old:]:
+                bookie.wire.delay_s = 0.001
+            nursery.start_soon(appended_slowly, log, 50, 0.1)
+            await followed(reader, 50)
+            assert requests(world, ReadRequest) >= 49

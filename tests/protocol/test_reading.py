@@ -10,10 +10,11 @@ from replog.errors import EntryNotFoundError
 from replog.protocol import batch as batches
 from replog.protocol.batch import Batch
 from replog.protocol.digest import Digest, DigestType
-from replog.protocol.effects import Delivered, Failed, ReadMetadata, SendRead
+from replog.protocol.effects import Delivered, Failed, ReadMetadata, SendRead, SendReadLastAddConfirmed
 from replog.protocol.model import Fragment, LedgerMetadata
 from replog.protocol.quorum import Quorum
 from replog.protocol.reading import LedgerReading
+from replog.testing.simulation.bookies import damaged
 from tests.protocol.driving import Cluster
 
 QUORUMS = [Quorum(1, 1, 1), Quorum(3, 3, 2), Quorum(4, 3, 2), Quorum(5, 2, 2), Quorum(6, 3, 2)]
@@ -122,6 +123,21 @@ class Reading(RuleBasedStateMachine):
         self.machine.last_add_confirmed_heard(heard)
         self.collect()
 
+    @precondition(is_alive)
+    @rule(data=st.data(), count=st.integers(0, 4), is_forged=st.booleans())
+    def be_brought(self, data: st.DataObject, count: int, is_forged: bool) -> None:
+        """A bookie tells how far the ledger is confirmed, and brings batches: old ones, what comes next, unconfirmed ones."""
+        heard = data.draw(st.integers(-1, len(self.truth) - 2))
+        brought = self.following(data.draw(st.integers(0, len(self.truth) - 1)))[:count]
+        known = max((each.last_add_confirmed for each in brought), default=-1)
+        self.bound = max(self.bound, heard, known)
+        if is_forged:
+            first, stride = self.machine.next_entry_id, self.quorum.stride
+            brought.insert(0, build(first, stride, [b"false"], first - 1, FORGER))
+            brought.append(build(first, stride, [b"false"], first - 1, stamp=2))
+        self.machine.last_add_confirmed_answered(heard, brought)
+        self.collect()
+
     @precondition(lambda self: self.error is None and self.asked)
     @rule(data=st.data(), count=st.integers(1, 4), is_late=st.booleans())
     def answer_truly(self, data: st.DataObject, count: int, is_late: bool) -> None:
@@ -214,6 +230,150 @@ class Reading(RuleBasedStateMachine):
 
 TestReading = Reading.TestCase
 TestReading.settings = settings(max_examples=100, stateful_step_count=30)
+
+
+# -- batches that come with the last add confirmed --------------------------------------------------------------------
+
+
+FRAGMENT = Fragment(0, ("a", "b", "c"))
+
+
+def reading_of(*fragments: Fragment, quorum: Quorum = QUORUMS[1], first: int = 0) -> LedgerReading:
+    metadata = LedgerMetadata(7, quorum, DigestType.HMAC_SHA256, "", fragments or (FRAGMENT,))
+    return LedgerReading(metadata, DIGEST, first, list)
+
+
+def one(entry_id: int, stride: int = 1, stamp: int = 1) -> Batch:
+    return build(entry_id, stride, [b"true %d" % entry_id], entry_id - 1, stamp=stamp)
+
+
+def spans(machine: LedgerReading) -> list[tuple[int, int]]:
+    """What is handed out."""
+    effects = machine.take_effects()
+    return [(each.first_entry_id, each.last_entry_id) for each in effects if isinstance(each, Delivered)]
+
+
+def questions(machine: LedgerReading) -> list[tuple[int, str, int, int, int]]:
+    machine.poll_last_add_confirmed()
+    effects = machine.take_effects()
+    assert all(isinstance(each, SendReadLastAddConfirmed) for each in effects)
+    return [(each.index, each.bookie_id, each.after, each.entry_id, each.stamp) for each in effects]  # type: ignore[union-attr]
+
+
+def test_what_is_brought_above_the_last_add_confirmed_is_not_taken() -> None:
+    machine = reading_of()
+    machine.last_add_confirmed_answered(0, [one(0), one(1), build(2, 1, [b"x", b"y"], 0)])
+    assert spans(machine) == [(0, 0)]
+    machine.last_add_confirmed_heard(2)
+    machine.read_on()
+    assert machine.waiting_for() == [1]  # it was not kept: who stored it then may have lost it since
+    machine.take_effects()
+    machine.last_add_confirmed_answered(2, [one(1), build(2, 1, [b"x", b"y"], 0)])
+    assert spans(machine) == [(1, 1), (2, 2)]  # of a batch that reaches beyond, what is confirmed
+
+
+def test_what_is_brought_of_another_stamp_is_not_taken() -> None:
+    """T3: the entry that was confirmed has the stamp that the metadata tells; a bookie may hold another one of that id."""
+    machine = reading_of(FRAGMENT, Fragment(1, ("a", "b", "d"), 2))
+    machine.last_add_confirmed_answered(2, [one(0), one(1)])
+    assert spans(machine) == [(0, 0)]
+    machine.last_add_confirmed_answered(2, [one(1, stamp=2), one(2, stamp=2)])
+    assert spans(machine) == [(1, 1), (2, 2)]
+    assert {stamp for *_, stamp in questions(machine)} == {2}
+
+
+def test_who_reads_in_an_old_fragment_asks_the_last_one_how_far_it_goes_and_takes_what_is_true() -> None:
+    machine = reading_of(FRAGMENT, Fragment(5, ("d", "e", "f")), first=2)
+    assert questions(machine) == [(0, "d", -1, 2, 1), (1, "e", -1, 2, 1), (2, "f", -1, 2, 1)]
+    machine.last_add_confirmed_answered(6, [one(5), one(6)])  # of the new one, and not what comes next
+    assert spans(machine) == []
+    machine.read_on()
+    (asked,) = machine.take_effects()
+    assert isinstance(asked, SendRead)
+    assert asked.bookie_id in FRAGMENT.ensemble
+    machine.read_found(asked.index, 2, [one(2), one(3)])
+    assert spans(machine) == [(2, 2), (3, 3)]
+
+
+def test_what_is_brought_and_read_is_handed_out_once() -> None:
+    machine = reading_of()
+    machine.last_add_confirmed_answered(1, [])
+    machine.read_on()
+    (asked,) = machine.take_effects()
+    assert isinstance(asked, SendRead)
+    machine.last_add_confirmed_answered(1, [one(0)])
+    assert spans(machine) == [(0, 0)]
+    assert not machine.is_waiting
+    machine.last_add_confirmed_answered(1, [one(0)])  # another bookie brings the same
+    machine.read_found(asked.index, 0, [one(0), one(1)])
+    machine.read_absent(1, 0)
+    assert spans(machine) == []
+    machine.read_on()
+    assert machine.waiting_for() == [1]
+    machine.take_effects()
+    machine.read_found(0, 1, [one(1)])
+    assert spans(machine) == [(1, 1)]
+
+
+def test_what_is_brought_ends_a_search_that_found_nothing() -> None:
+    machine = reading_of()
+    machine.last_add_confirmed_answered(0, [])
+    machine.read_on()
+    for index in range(3):
+        machine.read_absent(index, 0)
+    assert isinstance(machine.take_effects()[-1], ReadMetadata)
+    machine.last_add_confirmed_answered(0, [one(0)])
+    machine.metadata_read(machine.metadata)
+    assert [type(each) for each in machine.take_effects()] == [Delivered]
+
+
+def test_damage_that_is_brought_is_read_elsewhere() -> None:
+    machine = reading_of()
+    machine.last_add_confirmed_answered(0, [damaged(one(0))])
+    assert spans(machine) == []
+    machine.read_on()
+    assert machine.waiting_for() == [0]
+
+
+def test_of_a_striped_ledger_each_index_is_asked_for_what_it_stores() -> None:
+    quorum = Quorum(4, 2, 2)
+    machine = reading_of(Fragment(0, ("a", "b", "c", "d")), quorum=quorum)
+    assert [(index, entry_id) for index, _, _, entry_id, _ in questions(machine)] == [(0, 0), (1, 0), (2, 1), (3, 2)]
+    machine.last_add_confirmed_answered(2, [one(1, 4), one(2, 4)])
+    assert spans(machine) == []  # the first one is missing
+    machine.read_on()
+    assert machine.waiting_for() == [0]
+    machine.take_effects()
+    assert [(index, entry_id) for index, _, _, entry_id, _ in questions(machine)] == [(0, 0), (1, 0), (2, 5), (3, 3)]
+    machine.last_add_confirmed_answered(2, [one(0, 4)])
+    assert spans(machine) == [(0, 2)]
+    for entry_id in range(3, 8):
+        machine.last_add_confirmed_answered(entry_id, [one(entry_id, 4)])
+        assert spans(machine) == [(entry_id, entry_id)]
+
+
+def test_whose_batches_a_read_was_to_bring_as_well_are_asked_for_when_it_is_not_needed_any_more() -> None:
+    quorum = Quorum(4, 3, 2)
+    for brought in range(4):
+        machine = reading_of(Fragment(0, ("a", "b", "c", "d")), quorum=quorum)
+        machine.last_add_confirmed_answered(3, [])
+        machine.read_on()
+        machine.last_add_confirmed_answered(3, [one(brought, 4)])
+        machine.read_on()
+        machine.take_effects()
+        for _ in range(4):
+            for entry_id in machine.waiting_for():
+                machine.read_found(0, entry_id, [one(entry_id, 4)])
+                machine.read_on()
+        assert machine.next_entry_id == 4
+
+
+def test_a_reader_that_failed_takes_nothing_more() -> None:
+    machine = reading_of()
+    machine.metadata_missing()
+    machine.take_effects()
+    machine.last_add_confirmed_answered(0, [one(0)])
+    assert machine.take_effects() == []
 
 
 def test_a_read_brings_several_batches_also_when_entries_stripe() -> None:

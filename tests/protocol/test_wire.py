@@ -67,6 +67,17 @@ requests = st.one_of(
     st.builds(RecoveryReadRequest, request_ids, ledger_ids, keys, numbers, numbers, numbers),
     st.builds(ReadRequest, request_ids, ledger_ids, keys, numbers, numbers, numbers),
     st.builds(ReadLastAddConfirmedRequest, request_ids, ledger_ids, keys, numbers, numbers),
+    st.builds(
+        ReadLastAddConfirmedRequest,
+        request_ids,
+        ledger_ids,
+        keys,
+        numbers,
+        numbers,
+        numbers,
+        numbers,
+        numbers.filter(bool),  # 0 bytes: no batches are wanted, and the other two are not sent
+    ),
     st.builds(WriteLastAddConfirmedRequest, request_ids, ledger_ids, keys, numbers, numbers),
     st.builds(AdminRequest, request_ids, st.sampled_from(AdminCommand)),
 )
@@ -78,6 +89,7 @@ responses = st.builds(
     numbers,
     st.lists(some_batches, max_size=4).map(tuple),
     st.text(st.characters(exclude_categories=["Cs"]), max_size=50),
+    st.booleans(),
 )
 short_texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 nonces = st.binary(min_size=32, max_size=32)
@@ -441,3 +453,17 @@ def test_every_kind_of_message_has_a_number_of_its_own() -> None:
 def test_an_administration_command_of_a_later_version_is_read_as_unknown() -> None:
     (frame,) = FrameSplitter(1 << 20).feed(wire.seal(wire.ADMIN, 0, 7, (99).to_bytes(4, "little")))
     assert wire.decode_request(frame) == AdminRequest(7, AdminCommand.UNKNOWN)
+
+
+# -- older and newer versions --------------------------------------------------------------------------------------
+
+
+def test_a_question_without_batches_is_what_older_versions_ask() -> None:
+    """Who knows of no batches along with a last add confirmed sends no such fields, and skips them."""
+    plain = only_frame(encoded_request(ReadLastAddConfirmedRequest(1, 7, bytes(32), 1, 2)))
+    more = only_frame(encoded_request(ReadLastAddConfirmedRequest(1, 7, bytes(32), 1, 2, 3, 4, 5)))
+    assert len(more.fields) == len(plain.fields) + 24
+    assert more.fields.startswith(plain.fields)
+    assert wire.decode_request(plain) == ReadLastAddConfirmedRequest(1, 7, bytes(32), 1, 2, 0, 0, 0)
+    cut = only_frame(wire.seal(wire.READ_LAST_ADD_CONFIRMED, 0, 1, more.fields[:-1]))
+    assert wire.decode_request(cut) == ReadLastAddConfirmedRequest(1, 7, bytes(32), 1, 2)

@@ -1,17 +1,27 @@
-"""Questions for a later last add confirmed that wait at a bookie: long polls (D1)."""
+"""Questions for a later last add confirmed that wait at a bookie: long polls (D1).
+
+Their answers bring along what the asker would read next, if it is confirmed, small and in memory: that spares a follower its
+second question, which at the tail takes longer than the first. Whatever is not at hand is left out, and read as usual.
+"""
 
 from __future__ import annotations
 
+import functools
 import heapq
 import itertools
 import math
+from collections.abc import Callable
 
 import trio
 
 from replog.abc import Reply
+from replog.protocol.batch import Batch
 from replog.protocol.bookie import LedgerOnBookie
 from replog.protocol.messages import ReadLastAddConfirmedRequest, Response, Status
 
+Find = Callable[[int, int, int, int], tuple[Batch, ...]]  # ledger id, entry id, stamp, bytes at most: what is at hand
+
+BROUGHT_BYTES_MAX = 64 << 10  # that an answer brings along, whatever is asked for
 _WAITING_MAX = 100_000
 _ANSWERED_KEPT = 1000  # that were answered early may stand in the heap, beside as many as wait
 
@@ -27,20 +37,29 @@ class _Poll:
         self.reply: Reply | None = reply
         self.deadline = deadline
 
-    def answer(self) -> None:
+    def answer(self, find: Find) -> None:
         """Answers once, with what is known now."""
         reply, self.reply = self.reply, None
         if reply is not None:
-            ledger = self.ledger
-            response = Response(self.request.request_id, Status.OK, ledger.last_add_confirmed, ledger.fence_term)
-            reply([response])
+            reply([_answer(self.request, self.ledger, find)])
+
+
+def _answer(request: ReadLastAddConfirmedRequest, ledger: LedgerOnBookie, find: Find) -> Response:
+    confirmed = ledger.last_add_confirmed
+    batches: tuple[Batch, ...] = ()
+    if request.bytes_max > 0 and request.entry_id <= confirmed:
+        found = find(request.ledger_id, request.entry_id, request.stamp, min(request.bytes_max, BROUGHT_BYTES_MAX))
+        batches = tuple(batch for batch in found if batch.first_entry_id <= confirmed)
+    return Response(request.request_id, Status.OK, confirmed, ledger.fence_term, batches)
 
 
 class LongPolls:
-    """All that wait at one bookie. `expire` is the task that ends those whose time is up."""
+    """All that wait at one bookie. `expire` is the task that ends those whose time is up. `find` looks for batches, and neither
+    waits nor raises."""
 
-    def __init__(self, wait_max_s: float) -> None:
+    def __init__(self, wait_max_s: float, find: Find) -> None:
         self._wait_max_s = wait_max_s
+        self._find = find
         self._by_ledger: dict[int, list[_Poll]] = {}
         self._by_deadline: list[tuple[float, int, _Poll]] = []
         self._waiting = 0
@@ -50,18 +69,22 @@ class LongPolls:
     def __len__(self) -> int:
         return self._waiting
 
-    def wait(self, request: ReadLastAddConfirmedRequest, ledger: LedgerOnBookie, reply: Reply) -> None:
-        """Answers later; at once if too many wait already."""
+    def ask(self, request: ReadLastAddConfirmedRequest, ledger: LedgerOnBookie, reply: Reply) -> None:
+        """Answers at once if there is news, or nothing to wait for; else later, or at once if too many wait already."""
+        if ledger.last_add_confirmed > request.after or request.wait_ms <= 0:
+            reply([_answer(request, ledger, self._find)])
+            return
         wait_s = min(request.wait_ms / 1000, self._wait_max_s)
         poll = _Poll(request, ledger, reply, trio.current_time() + wait_s)
         if self._waiting >= _WAITING_MAX:
-            poll.answer()
+            poll.answer(self._find)
             return
         if len(self._by_deadline) > 2 * self._waiting + _ANSWERED_KEPT:
             self._by_deadline = [entry for entry in self._by_deadline if entry[2].reply is not None]
             heapq.heapify(self._by_deadline)
         self._waiting += 1
         self._by_ledger.setdefault(request.ledger_id, []).append(poll)
+        ledger.is_awaited = True
         heapq.heappush(self._by_deadline, (poll.deadline, next(self._numbers), poll))
         if self._by_deadline[0][2] is poll:
             self._earlier.set()
@@ -70,11 +93,17 @@ class LongPolls:
         """The ledger's last add confirmed has risen: answers those who waited for it."""
         if not self._by_ledger:
             return
-        polls = self._by_ledger.pop(ledger.ledger_id, [])
+        waiting = self._by_ledger.pop(ledger.ledger_id, [])
+        polls = [poll for poll in waiting if poll.request.after < ledger.last_add_confirmed]
+        if len(polls) < len(waiting):  # who heard of it elsewhere waits for more
+            still = [poll for poll in waiting if poll.request.after >= ledger.last_add_confirmed]
+            self._by_ledger[ledger.ledger_id] = still
+        ledger.is_awaited = len(polls) < len(waiting)
         self._waiting -= len(polls)
+        find = self._find if len(polls) == 1 else functools.cache(self._find)  # many want the same
         for poll in polls:
             poll.ledger = ledger
-            poll.answer()
+            poll.answer(find)
 
     async def expire(self) -> None:
         """Answers what has waited long enough. Runs until cancelled."""
@@ -88,7 +117,7 @@ class LongPolls:
                 if poll.reply is not None:
                     self._waiting -= 1
                     self._forget(poll)
-                    poll.answer()
+                    poll.answer(self._find)
 
     def _forget(self, poll: _Poll) -> None:
         polls = self._by_ledger.get(poll.request.ledger_id, [])
@@ -96,3 +125,4 @@ class LongPolls:
             polls.remove(poll)
         if not polls:
             self._by_ledger.pop(poll.request.ledger_id, None)
+            poll.ledger.is_awaited = False

@@ -23,6 +23,7 @@ from replog.errors import StorageError, StorageFailedError, StorageFullError
 from replog.hookspecs import Event, StorageFailed
 from replog.latencies import LatencyHistogram
 from replog.nursery import open_service_nursery
+from replog.protocol.batch import Batch
 from replog.protocol.bookie import LedgerOnBookie, OrderedRequest, read_answer
 from replog.protocol.messages import (
     AddRequest,
@@ -65,7 +66,7 @@ class BookieServer:
         self._ledgers: dict[int, LedgerOnBookie] = {}
         self._commits = GroupCommit(self.calls, options.commit_bytes_max, options.close_timeout_s, self._commit_failed)
         self._last_reply: Reply | None = None  # of who brought something to commit last
-        self._polls = LongPolls(options.long_poll_max_s)
+        self._polls = LongPolls(options.long_poll_max_s, self._at_hand)
         self._nursery: trio.Nursery | None = None
         self.administer: Callable[[AdminCommand], Awaitable[tuple[Status, str]]] = _nothing_to_administer
         self._administrations = 0  # under way
@@ -206,10 +207,21 @@ class BookieServer:
         refusal = ledger.refuse_read(request)
         if refusal is not None:
             reply([refusal])
-        elif ledger.last_add_confirmed > request.after or request.wait_ms <= 0:
-            reply([Response(request.request_id, Status.OK, ledger.last_add_confirmed, ledger.fence_term)])
         else:
-            self._polls.wait(request, ledger, reply)
+            self._polls.ask(request, ledger, reply)
+
+    def _at_hand(self, ledger_id: int, entry_id: int, stamp: int, bytes_max: int) -> tuple[Batch, ...]:
+        """What a read would find, if no disk is waited for and it is no more than that. Nothing says nothing: it is no answer
+        to a read, which tells what is absent from what is in doubt (R4)."""
+        try:
+            found = self.storage.read_nowait(ledger_id, entry_id, stamp, bytes_max)
+        except (trio.WouldBlock, StorageError):
+            return ()
+        if found and len(found[0].data) > bytes_max:  # the first one is found whatever its size
+            return ()
+        if found:
+            self.traffic.read(found)
+        return tuple(found)
 
     # -- administration -----------------------------------------------------------------------------------------------
 

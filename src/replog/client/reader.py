@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -10,6 +11,7 @@ from typing import Self
 
 import trio
 
+from replog.client.asking import Asked
 from replog.client.channel import Answer, BookieChannel
 from replog.client.driving import EffectLoop, Surroundings
 from replog.client.entries import Batches, Entry, EntryBatch
@@ -32,6 +34,9 @@ from replog.protocol.reading import LedgerReading
 _READ_BYTES_MAX = 1 << 20  # asked for at a time
 _SHORT_ENTRY_BYTES = 4096  # a few entries are asked for as if they had so many bytes: more are asked for if they have
 _BUFFERED_MAX = 4  # deliveries read ahead
+# That an answer to a long poll brings along. Each bookie of a write set brings the same, and the first one counts: with larger
+# batches the second question costs less than the copies.
+_BROUGHT_BYTES_MAX = 16 << 10
 
 
 class LedgerScan:
@@ -65,6 +70,8 @@ class LedgerScan:
         self._rereads = 0
         self._round = 0  # of questions how far the ledger is confirmed
         self._heard_from = 0  # in this round, as a bit mask
+        self._settled = 0  # in this round: who is not asked again, be it that nothing can be heard from there
+        self._polling: set[tuple[int, str]] = set()  # index and bookie where a long poll waits: one at each
         self._machine = self._start(metadata, first_entry_id)
         self._drive = EffectLoop(lambda: self._machine.take_effects(), self._perform)  # the machine may be replaced
 
@@ -98,55 +105,102 @@ class LedgerScan:
         `LedgerNotFoundError`, `UnauthorizedError`. If cancelled, nothing is lost."""
         before = self.last_readable
         metadata, _ = await self._surroundings.records.get(self.ledger_id)
-        self._machine.metadata_read(metadata)
+        self.record_read(metadata)
         if metadata.state is LedgerState.CLOSED:
             return
         here = self._confirmed_here(self.ledger_id)
         self._machine.last_add_confirmed_heard(here)
         if self.last_readable > before if wait_s else here >= 0:
             return
-        patience_s = self._options.speculative_read_after_s
-        await self._membership.connect_most(metadata.last_fragment.ensemble, patience_s)
-        self._arrived = trio.Event()
+        await self._poll(before, wait_s, wait_s or self._options.read_timeout_s)
+
+    def record_read(self, metadata: LedgerMetadata) -> None:
+        """The ledger's record as it is now."""
+        self._machine.metadata_read(metadata)
+        self._drive()
+
+    @property
+    def has_news(self) -> bool:
+        """Whether there is more to take, as far as is known."""
+        return bool(self._deliveries) or self._machine.next_entry_id <= self.last_readable
+
+    async def wait_for_news(self, patience_s: float, question_s: float) -> None:
+        """Returns when there is more to take, or after `patience_s`. Questions stay with bookies for `question_s`: also when this
+        has returned or was cancelled, for the next call; what they bring is not lost. The record is not reread.
+
+        Raises `UnauthorizedError`, and what reading failed with."""
+        self._machine.last_add_confirmed_heard(self._confirmed_here(self.ledger_id))
+        if self.has_news:
+            await trio.lowlevel.checkpoint()
+            return
+        await self._poll(self._machine.next_entry_id - 1, question_s, patience_s)
+
+    async def _poll(self, known: int, question_s: float, patience_s: float) -> None:
+        """Asks how far the ledger is confirmed. With `question_s`, until that is more than is known; else all who answer."""
+        connecting_s = self._options.speculative_read_after_s
+        await self._membership.connect_most(self._machine.metadata.last_fragment.ensemble, connecting_s)
         self._round += 1
-        self._heard_from = 0
-        self._ask_last_add_confirmed(wait_s)
-        with trio.move_on_after(wait_s or self._options.read_timeout_s):
-            while not self._enough_heard(before, wait_s):
+        self._heard_from = self._settled = 0
+        ends_at_s = trio.current_time() + question_s
+        with trio.move_on_after(patience_s):
+            while True:
                 self._arrived = trio.Event()
+                self._ask_last_add_confirmed(max(0.0, ends_at_s - trio.current_time()) if question_s else None)
+                if self._enough_heard(known, question_s):
+                    break
                 await self._arrived.wait()
         self._check()
 
-    def _enough_heard(self, before: int, wait_s: float) -> bool:
-        if self._error is not None or (wait_s and self.last_readable > before):
+    def _enough_heard(self, known: int, question_s: float) -> bool:
+        if self._error is not None or (question_s and self.last_readable > known):
             return True
         return self._machine.metadata.quorum.is_covered(self._heard_from)
 
-    def _ask_last_add_confirmed(self, wait_s: float) -> None:
+    def _ask_last_add_confirmed(self, wait_s: float | None) -> None:
+        """Asks those who have not answered in this round; who waits for news asks nobody twice at a time."""
         self._machine.poll_last_add_confirmed()
         for effect in self._machine.take_effects():
             if not isinstance(effect, SendReadLastAddConfirmed):
                 self._perform(effect)
-                continue
-            channel = self._membership.channel(effect.bookie_id)
-            context = (effect.index, self._round, bool(wait_s))
-            if channel is None:
-                self._heard(BookieUnreachableError(effect.bookie_id, "it can't be connected to"), context)
-                continue
-            request = ReadLastAddConfirmedRequest(
-                channel.next_request_id(), self.ledger_id, self._key, effect.after, int(wait_s * 1000)
-            )
-            channel.ask(request, self._heard, context, wait_s + self._options.read_timeout_s)
+            elif not self._settled >> effect.index & 1:
+                self._send_poll(effect, wait_s)
 
-    def _heard(self, answer: Answer, context: tuple[int, int, bool]) -> None:
-        """An answer, or that there will be none: who waits for news waits on, rather than ask again without a pause."""
-        index, asked_in_round, waits = context
-        if asked_in_round == self._round and not (waits and isinstance(answer, BookieError)):
-            self._heard_from |= 1 << index
+    def _send_poll(self, effect: SendReadLastAddConfirmed, wait_s: float | None) -> None:
+        channel = self._membership.channel(effect.bookie_id)
+        waits = wait_s is not None
+        context = Asked(effect.index, effect.bookie_id, self._round, effect.after, waits)
+        if channel is None:
+            self._heard(BookieUnreachableError(effect.bookie_id, "it can't be connected to"), context)
+            return
+        request = ReadLastAddConfirmedRequest(channel.next_request_id(), self.ledger_id, self._key, effect.after, 0)
+        if wait_s is None:
+            self._settled |= 1 << effect.index  # asked once
+        else:
+            place = (effect.index, effect.bookie_id)
+            if place in self._polling:
+                return
+            self._polling.add(place)
+            request.wait_ms = math.ceil(wait_s * 1000)
+            if not self.has_news:  # who takes nothing is not brought more and more
+                request.entry_id, request.stamp, request.bytes_max = effect.entry_id, effect.stamp, _BROUGHT_BYTES_MAX
+        channel.ask(request, self._heard, context, (wait_s or 0.0) + self._options.read_timeout_s)
+
+    def _heard(self, answer: Answer, asked: Asked) -> None:
+        """An answer, or that there will be none: who waits for news waits on, rather than ask again without a pause. Only a
+        question of before is asked again, and one that had an answer which is no news any more."""
+        if asked.waits:
+            self._polling.discard((asked.index, asked.bookie_id))
+        is_current = asked.in_round == self._round
         if isinstance(answer, Response) and answer.status is Status.OK:
-            self._machine.last_add_confirmed_heard(answer.last_add_confirmed)
+            self._machine.last_add_confirmed_answered(answer.last_add_confirmed, answer.batches)
+            self._drive()
+            is_current = is_current and not (asked.waits and answer.last_add_confirmed > asked.after)
         elif isinstance(answer, Response) and answer.status is Status.UNAUTHORIZED:
             self._fail(UnauthorizedError(self.ledger_id, answer.detail))
+        if is_current:
+            self._settled |= 1 << asked.index
+            if not (asked.waits and isinstance(answer, BookieError)):
+                self._heard_from |= 1 << asked.index
         self._arrived.set()
 
     def adopt(self, last_add_confirmed: int) -> None:

@@ -98,6 +98,7 @@ class BatchSender:
         self._fragments = machine.metadata.fragments
         self._supervisor = supervisor
         self._published = -1
+        self._is_awaited = False  # somebody waits for what is to be confirmed, as was told since the last batch
         self._entries_at_look = -1  # sent when it was looked after last
         self._missing_at_look, self._retry_at = 0, 0.0
         self._clock = trio.lowlevel.current_clock()
@@ -196,6 +197,7 @@ class BatchSender:
         self._are_many = len(payloads) > 1
         self._expected_bytes = 0
         self._published = self._machine.last_add_confirmed  # the batch carries it
+        self._is_awaited = False
         self._machine.add(payloads, self._time_ns())
         self._supervisor.watch(self)
 
@@ -294,6 +296,8 @@ class BatchSender:
     def _add_answered(self, answer: Answer, context: tuple[int, str, int]) -> None:
         index, bookie_id, first_entry_id = context
         if isinstance(answer, Response) and answer.status is Status.OK:
+            if answer.awaited:
+                self._publish_soon()
             if first_entry_id <= self._confirmations.confirmed and not self._gathered:
                 return  # it is confirmed without this one, and nothing waits for who lags behind
             self._machine.add_confirmed(index, bookie_id, first_entry_id)
@@ -304,6 +308,26 @@ class BatchSender:
         else:
             self._bookie_failed(index, bookie_id)
         self._drive()
+
+    def _publish_soon(self) -> None:
+        """A follower waits at a bookie: it is told as soon as nothing else would tell it. Who waited for what is confirmed now
+        may append first, for that tells it too, and costs nothing (W5)."""
+        if not self._is_awaited:
+            self._is_awaited = True
+            if not self._confirmations.in_flight:  # else when all is confirmed
+                self._surroundings.turns.soon(self._publish_if_idle, after_woken=True)
+
+    def _publish_if_idle(self) -> None:
+        is_idle = not self._confirmations.in_flight and not self._gathered and not self._closed.is_set()
+        if is_idle and self._is_awaited:
+            self._publish()
+            self._drive()
+
+    def _publish(self) -> None:
+        self._is_awaited = False
+        if self._published < self.last_add_confirmed and not self._machine.is_changing:
+            self._published = self.last_add_confirmed
+            self._machine.publish()
 
     def _send_last_add_confirmed(self, effect: SendLastAddConfirmed) -> None:
         channel = self._membership.channel(effect.bookie_id)
@@ -340,6 +364,8 @@ class BatchSender:
             self._round_s = self._clock.current_time() - sent_at
             slow_rounds = int(self._round_s / _SLOW_ROUND_S)
             self._depth = max(_DEPTH_MIN, min(self._options.batches_in_flight_max, _DEPTH_MIN + slow_rounds))
+        if self._is_awaited and not self._gathered and not self._confirmations.in_flight:
+            self._surroundings.turns.soon(self._publish_if_idle, after_woken=True)
         if self.on_progress is not None:
             self.on_progress()
 
@@ -384,9 +410,8 @@ class BatchSender:
         if self._closed.is_set():
             return False
         is_idle = not self._confirmations.in_flight and self._entries_at_look == self.entries_sent
-        if is_idle and self._published < self.last_add_confirmed and not self._machine.is_changing:
-            self._published = self.last_add_confirmed
-            self._machine.publish()
+        if is_idle:
+            self._publish()
         self._entries_at_look = self.entries_sent
         if self._machine.missing != self._missing_at_look:
             self._missing_at_look = self._machine.missing

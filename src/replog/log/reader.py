@@ -22,6 +22,10 @@ from replog.protocol.model import LedgerState, LogMetadata, LogPage, Position, S
 # How long a ledger that isn't the last may still be open, before a reader that doesn't follow ends there.
 _CLOSING_S = 5.0
 
+# Where news come faster than this, the metastore is not asked between them whether the ledger is still the same: it tells at
+# the first pause. That bounds by how much later than by its watch the end of a ledger is learned.
+_BUSY_S = 0.01
+
 
 class Record(NamedTuple):
     """One entry of a log."""
@@ -228,6 +232,10 @@ class LogReader(trio.abc.ReceiveChannel[Record]):
 
     async def _wait_for_news(self, scan: LedgerScan) -> None:
         """Until more is confirmed in this ledger, or its record changes."""
+        wait_s = self._ledgers.options.follow_wait_s
+        await scan.wait_for_news(min(_BUSY_S, wait_s), wait_s)
+        if scan.has_news:
+            return
         key = ledger_key_path(scan.ledger_id)
         assert self._segment is not None
         try:
@@ -238,6 +246,7 @@ class LogReader(trio.abc.ReceiveChannel[Record]):
         if before.state is LedgerState.CLOSED:
             await self._refresh(self._segment, scan)
             return
+        scan.record_read(before)
 
         async def wait_changed(scope: trio.CancelScope) -> None:
             await self._ledgers.records.metastore.wait_changed(key, version)
@@ -245,7 +254,7 @@ class LogReader(trio.abc.ReceiveChannel[Record]):
 
         async with open_service_nursery() as nursery:
             nursery.start_soon(wait_changed, nursery.cancel_scope)
-            await scan.refresh(self._ledgers.options.follow_wait_s)
+            await scan.wait_for_news(wait_s, wait_s)
 
     async def _refresh(self, segment: Segment, scan: LedgerScan) -> None:
         try:

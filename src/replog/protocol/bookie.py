@@ -56,6 +56,7 @@ class LedgerOnBookie:
         "_shown_key",
         "_stride",
         "fence_term",
+        "is_awaited",
         "key",
         "last_add_confirmed",
         "ledger_id",
@@ -68,6 +69,7 @@ class LedgerOnBookie:
         self._shown_key: bytes | None = None  # the key itself, once somebody has shown it
         self.fence_term = marks.fence_term
         self.last_add_confirmed = marks.last_add_confirmed
+        self.is_awaited = False  # somebody waits here for a later last add confirmed: its writer is told so (W5)
         self._is_key_durable = marks.key is not None
         self._durable_fence_term = marks.fence_term
         self._durable_last_add_confirmed = marks.last_add_confirmed  # or more, in batches' headers
@@ -167,7 +169,9 @@ class LedgerOnBookie:
             self._remember_durable(accepted.mutations[0])
         if isinstance(request, RecoveryReadRequest):
             return read_answer(request.request_id, found, self.last_add_confirmed)
-        return Response(request.request_id, Status.OK, self.last_add_confirmed, self.fence_term)
+        return Response(
+            request.request_id, Status.OK, self.last_add_confirmed, self.fence_term, (), "", self.is_awaited
+        )
 
     def _remember_durable(self, marks: SetMarks) -> None:
         self._is_key_durable = True

@@ -63,11 +63,14 @@ class SendRead:
 
 @attrs.define
 class SendReadLastAddConfirmed:
-    """Ask for a last add confirmed above `after` (D1). Answer: `last_add_confirmed_heard`."""
+    """Ask for a last add confirmed above `after` (D1), and for the batches from this entry on, if the bookie has them at hand.
+    Answer: `last_add_confirmed_answered`."""
 
     index: int
     bookie_id: str
     after: int
+    entry_id: int
+    stamp: int
 
 
 @attrs.define

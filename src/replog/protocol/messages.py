@@ -82,13 +82,20 @@ class ReadRequest:
 
 @attrs.define
 class ReadLastAddConfirmedRequest:
-    """Tell the last add confirmed once it exceeds `after`, or after `wait_ms` at the latest (D1)."""
+    """Tell the last add confirmed once it exceeds `after`, or after `wait_ms` at the latest (D1).
+
+    If `entry_id` is confirmed then, the answer may bring the batches that a read of it would find, up to `bytes_max`: what
+    the bookie has at hand, or none. So who follows is spared asking again.
+    """
 
     request_id: int
     ledger_id: int
     key: bytes
     after: int
     wait_ms: int
+    entry_id: int = 0
+    stamp: int = 0
+    bytes_max: int = 0
 
 
 @attrs.define
@@ -135,7 +142,10 @@ Request = LedgerRequest | AdminRequest
 
 @attrs.define
 class Response:
-    """The answer to the request of this id. Fields that a request doesn't ask for keep their defaults."""
+    """The answer to the request of this id. Fields that a request doesn't ask for keep their defaults.
+
+    `awaited` tells whoever added a batch that somebody waits at this bookie for a later last add confirmed (W5). A hint.
+    """
 
     request_id: int
     status: Status
@@ -143,6 +153,7 @@ class Response:
     fence_term: int = 0
     batches: tuple[Batch, ...] = ()
     detail: str = ""
+    awaited: bool = False
 
 
 def size_of(message: Request | Response) -> int:

@@ -99,13 +99,39 @@ class LedgerReading:
     # -- what may be read -----------------------------------------------------------------------------------------
 
     def poll_last_add_confirmed(self) -> None:
-        """Asks the bookies of the last fragment how far the ledger is confirmed."""
+        """Asks the bookies of the last fragment how far the ledger is confirmed, and each for what it should have of what comes
+        next."""
         for index, bookie_id in enumerate(self.metadata.last_fragment.ensemble):
-            self._effects.append(SendReadLastAddConfirmed(index, bookie_id, self._confirmed))
+            entry_id = self._next_at(index)
+            stamp = self.metadata.fragment_of(entry_id).term
+            self._effects.append(SendReadLastAddConfirmed(index, bookie_id, self._confirmed, entry_id, stamp))
+
+    def _next_at(self, index: int) -> int:
+        """The first entry that no held batch has and that this index stores (W1)."""
+        quorum = self.metadata.quorum
+        wanted = [each.next_entry_id for each in self._rotations]
+        return min(each for each in wanted if index in quorum.write_set(each))
 
     def last_add_confirmed_heard(self, last_add_confirmed: int) -> None:
         """Somebody who knows says that this entry is confirmed: a bookie, a batch's header, the writer itself (D1)."""
         self._confirmed = max(self._confirmed, last_add_confirmed)
+
+    def last_add_confirmed_answered(self, last_add_confirmed: int, batches: Sequence[Batch]) -> None:
+        """A bookie's answer: how far the ledger is confirmed, and the batches that it brought along. Of these only what comes
+        next is taken, by the same rules as from a read; a read of it that is under way is needed no more."""
+        self.last_add_confirmed_heard(last_add_confirmed)
+        is_any_good, lack_others = False, False
+        for batch in batches:
+            rotation = self._rotations[batch.first_entry_id % len(self._rotations)]
+            if not self._done and self._accept(rotation, batch, rotation.next_entry_id):
+                is_any_good = True
+                if rotation.asked_entry_id is not None:  # nor do its guests wait for that answer
+                    rotation.asked_entry_id, rotation.waiting = None, 0
+                    lack_others |= self._dismiss_guests(rotation)
+        if is_any_good:
+            self._deliver()
+        if lack_others:
+            self.read_on()
 
     def metadata_read(self, metadata: LedgerMetadata) -> None:
         """The ledger's record, reread."""

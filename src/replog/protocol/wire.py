@@ -57,12 +57,14 @@ HELLO, WELCOME, PROVE, READY, REFUSE, PING, PONG = range(1, 8)
 ADD, FENCE, RECOVERY_READ, READ, READ_LAST_ADD_CONFIRMED, WRITE_LAST_ADD_CONFIRMED, ADMIN = range(16, 23)
 RESPONSE = 32
 
-_RECOVERY, _ALONE = 1, 2
+_RECOVERY, _ALONE = 1, 2  # flags of an add
+_AWAITED = 1  # flag of an answer
 _ADD = struct.Struct("<qqq32sI")  # ledger id, term, last add confirmed, key, CRC32C of an HMAC batch or 0
 _FENCE = struct.Struct("<qq32s")
 _RECOVERY_READ = struct.Struct("<qqqq32s")
 _READ = struct.Struct("<qqqq32s")
 _READ_LAST_ADD_CONFIRMED = struct.Struct("<qqq32s")
+_AND_READ = struct.Struct("<qqq")  # entry id, stamp, bytes: behind the former, if batches are wanted
 _WRITE_LAST_ADD_CONFIRMED = struct.Struct("<qqq32s")
 _ADMIN = struct.Struct("<I")
 _RESPONSE = struct.Struct("<IqqII")  # status, last add confirmed, fence term, bytes of the detail, number of batches
@@ -118,6 +120,8 @@ def _encode_read(request: ReadRequest, pieces: list[bytes]) -> int:
 def _encode_read_last_add_confirmed(request: ReadLastAddConfirmedRequest, pieces: list[bytes]) -> int:
     key = _key(request.key)
     fields = _READ_LAST_ADD_CONFIRMED.pack(request.ledger_id, request.after, request.wait_ms, key)
+    if request.bytes_max:
+        fields += _AND_READ.pack(request.entry_id, request.stamp, request.bytes_max)
     return _put(pieces, READ_LAST_ADD_CONFIRMED, request.request_id, fields)
 
 
@@ -194,7 +198,11 @@ def _decode_read(frame: Frame) -> ReadRequest:
 
 def _decode_read_last_add_confirmed(frame: Frame) -> ReadLastAddConfirmedRequest:
     ledger_id, after, wait_ms, key = _READ_LAST_ADD_CONFIRMED.unpack_from(frame.fields)
-    return ReadLastAddConfirmedRequest(frame.request_id, ledger_id, key, after, wait_ms)
+    request = ReadLastAddConfirmedRequest(frame.request_id, ledger_id, key, after, wait_ms)
+    if len(frame.fields) >= _READ_LAST_ADD_CONFIRMED.size + _AND_READ.size:  # a client of an older version has none
+        read = _AND_READ.unpack_from(frame.fields, _READ_LAST_ADD_CONFIRMED.size)
+        request.entry_id, request.stamp, request.bytes_max = read
+    return request
 
 
 def _decode_write_last_add_confirmed(frame: Frame) -> WriteLastAddConfirmedRequest:
@@ -230,13 +238,13 @@ def encode_response(response: Response, pieces: list[bytes]) -> int:
         response.status, response.last_add_confirmed, response.fence_term, len(detail), len(batches)
     )
     if not batches:
-        frame = seal(RESPONSE, 0, response.request_id, fields + detail)
+        frame = seal(RESPONSE, response.awaited, response.request_id, fields + detail)  # flag 1
         pieces.append(frame)
         return len(frame)
     body_bytes = 0
     for batch in batches:
         body_bytes += len(batch.data)
-    prefix = seal(RESPONSE, 0, response.request_id, fields + detail, body_bytes)
+    prefix = seal(RESPONSE, response.awaited, response.request_id, fields + detail, body_bytes)
     pieces.append(prefix)
     pieces += [batch.data for batch in batches]
     return len(prefix) + body_bytes
@@ -251,11 +259,12 @@ def decode_response(frame: Frame) -> Response:
     status = _STATUSES.get(number)
     if status is None or _RESPONSE.size + detail_bytes > len(frame.fields):
         raise RemoteProtocolError(f"an answer of status {number} with {detail_bytes} bytes of detail")
-    if not (detail_bytes or count or frame.body):
+    if not (frame.flags or detail_bytes or count or frame.body):
         return Response(frame.request_id, status, confirmed, fence_term)
+    awaited = frame.flags & _AWAITED != 0
     detail = frame.fields[_RESPONSE.size : _RESPONSE.size + detail_bytes].decode("utf-8", "replace")
     batches = _decode_batches(frame.body, count) if count or frame.body else ()
-    return Response(frame.request_id, status, confirmed, fence_term, batches, detail)
+    return Response(frame.request_id, status, confirmed, fence_term, batches, detail, awaited)
 
 
 def _decode_batches(body: bytes, count: int) -> tuple[Batch, ...]:

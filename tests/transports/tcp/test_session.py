@@ -101,6 +101,37 @@ async def test_answers_that_are_larger_than_what_was_asked_for_have_a_bound_as_w
         assert {answer.status for answer in await greedy.answers(40)} == {Status.OK}
 
 
+async def test_a_long_poll_brings_nothing_along_that_there_is_no_room_for(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Nothing is set aside for it, so that thousands may wait; its answer is worth something without batches too."""
+
+    def answer(request: Request) -> Response:
+        return Response(request.request_id, Status.OK, 5, batches=(LARGE,))
+
+    handler = Handler(answer, holds=True)
+    async with listening(handler, connection_bytes_max=8 * MIB) as listener, raw_client(listener.address) as greedy:
+        greedy.say(*[ReadLastAddConfirmedRequest(n, 7, KEY, 5, 60_000, 6, 1, MIB) for n in range(1, 1001)])
+        await settled()
+        (session,) = listener._sessions
+        assert len(handler.held) == 1000
+        assert session._charged_bytes < 2 * MIB
+        handler.release()
+        assert session._charged_bytes <= 8 * MIB
+        answers = await greedy.answers(1000)
+        assert {(each.status, each.last_add_confirmed) for each in answers} == {(Status.OK, 5)}
+        brought = [len(each.batches) for each in answers]
+        assert set(brought) == {0, 1}
+        assert brought[0] == 1
+        await settled()
+        assert session._charged_bytes == 0
+        assert not session._polls
+        greedy.say(ReadLastAddConfirmedRequest(1, 7, KEY, 5, 0, 6, 1, MIB))
+        handler.holds = False
+        handler.release()
+        assert (await greedy.answers(1))[0].batches == (LARGE,)
+
+
 async def test_what_is_sent_in_one_piece_is_answered_as_far_as_there_is_room(
     autojump_clock: trio.testing.MockClock,
 ) -> None:

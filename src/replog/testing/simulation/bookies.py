@@ -159,7 +159,15 @@ class SimulatedBookie(Server):
         elif isinstance(request, ReadRequest):
             reply(self._looked_up(ledger, request, client))
         else:
-            reply(Response(request.request_id, Status.OK, ledger.last_add_confirmed))
+            reply(self._with_batches(ledger, request, client))
+
+    def _with_batches(self, ledger: LedgerOnBookie, request: ReadLastAddConfirmedRequest, client: int) -> Response:
+        """How far the ledger is confirmed, and what a read would find, confirmed or not: readers have to see to it."""
+        response = Response(request.request_id, Status.OK, ledger.last_add_confirmed)
+        if request.bytes_max:
+            read = ReadRequest(0, request.ledger_id, request.key, request.entry_id, request.stamp, request.bytes_max)
+            response.batches = self._looked_up(ledger, read, client).batches
+        return response
 
     def _looked_up(self, ledger: LedgerOnBookie, request: ReadRequest | RecoveryReadRequest, client: int) -> Response:
         rates = self.world.rates

@@ -40,6 +40,7 @@ REQUIRED = (
     "page of a log written",
     "reader found newer metadata",
     "reader trimmed a batch",
+    "reader was brought entries with the last add confirmed",
     "recovery adopted another's close",
     "recovery changed its private ensemble",
     "recovery closed with a private ensemble",

@@ -162,10 +162,15 @@ class ReaderShell:
 
     def _send_poll(self, machine: LedgerReading, effect: SendReadLastAddConfirmed) -> None:
         request = ReadLastAddConfirmedRequest(0, self.ledger_id, self.key, effect.after, 0)
+        if self._polls % 2:  # else it reads
+            request.entry_id, request.stamp, request.bytes_max = effect.entry_id, effect.stamp, 1 << 20
 
         def answered(response: Response | None, in_time: bool) -> None:
             if response is not None and response.status is Status.OK:
-                machine.last_add_confirmed_heard(response.last_add_confirmed)
+                before = machine.next_entry_id
+                machine.last_add_confirmed_answered(response.last_add_confirmed, response.batches)
+                if machine.next_entry_id > before:
+                    self.world.count("reader was brought entries with the last add confirmed")
                 machine.read_on()
                 self.pump(machine)
 

@@ -90,6 +90,7 @@ class Session:
         self._charges: dict[int, int] = {}  # by request: bytes set aside for it
         self._charged_bytes = 0
         self._changing: set[int] = set()  # requests that change something, and are not answered
+        self._polls: set[int] = set()  # requests whose answers may bring batches along, or not
         self._begun_bytes = 0  # of a frame that is arriving: set aside for it
         self._begun_at_s: float | None = None
         self._waiting_bytes = 0  # of the stream, as charged
@@ -125,6 +126,7 @@ class Session:
             self._stream.close()
             self._charges.clear()
             self._changing.clear()
+            self._polls.clear()
             self._charge(-self._charged_bytes)
             self._tell()
             self._ended.set()
@@ -212,7 +214,12 @@ class Session:
         size_bytes = _REQUEST_BYTES + body_bytes
         if isinstance(request, ReadRequest):
             size_bytes += max(0, min(request.bytes_max, _ANSWER_BYTES_MAX), self._largest_answer_bytes)
-        elif not isinstance(request, ReadLastAddConfirmedRequest | AdminRequest):
+        elif isinstance(request, ReadLastAddConfirmedRequest):
+            if (
+                request.bytes_max > 0
+            ):  # nothing is set aside for it while it waits: if there is no room, nothing is brought
+                self._polls.add(request_id)
+        elif not isinstance(request, AdminRequest):
             self._changing.add(request_id)
         self._charges[request_id] = size_bytes
         self._charge(size_bytes)
@@ -234,7 +241,10 @@ class Session:
             if freed_bytes is None:
                 continue  # answered twice: the client would not know what to make of it
             self._changing.discard(response.request_id)
-            if response.batches:
+            if response.request_id in self._polls:
+                self._polls.discard(response.request_id)
+                response = self._bringing(response)
+            elif response.batches:
                 self._charge(-freed_bytes)
                 response = self._fitting(response, freed_bytes)
                 freed_bytes = 0
@@ -256,6 +266,12 @@ class Session:
             return response
         problem = f"no room for an answer of {answer_bytes} bytes: the client has asked for too much at once"
         return Response(response.request_id, Status.TOO_BUSY, detail=problem)
+
+    def _bringing(self, response: Response) -> Response:
+        """The answer to a long poll, without what it brings along if there is no room for that."""
+        if response.batches and not self._has_room(sum(len(batch.data) for batch in response.batches)):
+            response.batches = ()
+        return response
 
     def _write(self, pieces: list[bytes]) -> None:
         self._stream.write(pieces)

@@ -135,6 +135,7 @@ SHELL_MUTANTS = (
             ),
         ),
         20,
+        strategy="crashes",
     ),
     Mutant(
         "garbage-listed-first",
@@ -173,7 +174,7 @@ SHELL_MUTANTS = (
                 "await trio.lowlevel.checkpoint()",
             ),
         ),
-        12,
+        15,
     ),
     Mutant(
         "reader-skips-segments",
