@@ -17,6 +17,7 @@ from replog.protocol.model import LedgerState
 from tests.kit import ONE, Cluster, cluster, read_ledger, settle
 
 SMALL = ClientOptions(in_flight_bytes_max=1000, batch_bytes_max=100)
+BUDGET = ClientOptions(in_flight_bytes_max=10_000, batch_bytes_max=10_000)
 
 
 async def metadata_of(client: replog.Client, ledger_id: int) -> replog.LedgerMetadata:
@@ -488,21 +489,27 @@ async def test_what_is_kept_in_flight_goes_as_a_whole_if_it_is_small_and_in_halv
 async def test_who_waits_for_room_sends_first_what_was_pushed(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody can push more before something is confirmed: a turn of the event loop would only be waited for."""
+    """Nobody can push more before something is confirmed: a turn of the event loop would only be waited for. When that turn
+    comes it is not one of what was pushed since: who keeps a number in flight would have a batch of one, and one of the rest."""
     later: list[Callable[[], None]] = []
-    async with cluster() as world, world.client(SMALL) as client, client.create_ledger() as writer:
+    async with cluster() as world, world.client(BUDGET) as client, client.create_ledger() as writer:
         await writer.extend([b"one", b"two"])  # several together: so the next ones are not sent one by one
         with monkeypatch.context() as patch:
             patch.setattr("replog.client.turns.Turns.soon", lambda _, call, **__: later.append(call))
             for _ in range(10):
                 writer.push_nowait(bytes(100))
-            assert later, "they wait for their turn"
+            assert (len(later), writer.batches_sent) == (1, 1)
             with trio.move_on_after(1):
-                await writer.wait_for_room(100)
-            confirmed = writer.last_add_confirmed
-        for call in later:
-            call()
-    assert confirmed > 1
+                await writer.wait_for_room(BUDGET.in_flight_bytes_max)
+            assert (writer.last_add_confirmed, writer.batches_sent) == (11, 2)
+            writer.push_nowait(b"first")
+            later[0]()
+            writer.push_nowait(b"second")
+            assert (len(later), writer.batches_sent) == (2, 2)
+            later[1]()  # gives way once more: as much as was confirmed may be pushed anew
+            later[2]()
+            assert writer.batches_sent == 3
+    assert writer.entries_sent == 14
 
 
 async def test_what_comes_one_by_one_is_sent_at_once(autojump_clock: trio.testing.MockClock) -> None:

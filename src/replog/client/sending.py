@@ -7,6 +7,7 @@ to be called, and the background task does what has to wait. What the applicatio
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import trio
 
@@ -86,6 +87,7 @@ class BatchSender:
         self._unchecked_bytes = 0  # sent since the last look at who lags behind
         self._driving = False
         self._send_scheduled = False
+        self._turn = 0  # counts those that were scheduled, and those that did not wait for it
         self._held = False
         self._alone = False
         self._lone_appends = 0  # since somebody else was seen to append
@@ -141,11 +143,21 @@ class BatchSender:
         if not self._confirmations.in_flight and not self._held and not self._are_many:
             self._drive()
         else:
-            self._send_scheduled = True
-            self._surroundings.turns.soon(self._send_soon)
+            self._schedule_turn()
 
-    def _send_soon(self) -> None:
+    def _schedule_turn(self, *, after_woken: bool = False) -> None:
+        self._send_scheduled = True
+        self._turn += 1
+        self._surroundings.turns.soon(partial(self._take_turn, self._turn), after_woken=after_woken)
+
+    def _take_turn(self, turn: int) -> None:
+        """Sends what has gathered, unless that was done without waiting for this turn: then it may be that of another one."""
+        if turn == self._turn:
+            self._send_gathered()
+
+    def _send_gathered(self) -> None:
         self._send_scheduled = False
+        self._turn += 1
         self._drive()
 
     def _may_send(self) -> bool:
@@ -352,8 +364,7 @@ class BatchSender:
         expected_bytes, self._expected_bytes = self._expected_bytes, 0
         if not self._are_many or self._gathered_bytes >= expected_bytes:
             return False
-        self._send_scheduled = True
-        self._surroundings.turns.soon(self._send_soon, after_woken=True)
+        self._schedule_turn(after_woken=True)
         return True
 
     def _confirmed(self, last_add_confirmed: int) -> None:

@@ -206,7 +206,7 @@ class LedgerWriter(BatchSender, WriterContext):
         self.check_usable()
         while not self.has_room(size_bytes):
             if self._send_scheduled:  # whoever has no room pushes nothing: there is no more to come
-                self._send_soon()
+                self._send_gathered()
             await self._confirmations.freed().wait()
             self.check_usable()
 
