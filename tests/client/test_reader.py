@@ -500,3 +500,23 @@ async def test_a_stretch_that_somebody_knows_to_be_confirmed_is_read_of_an_open_
             found = [batch.payloads() async for batch in reader.batches_between(2, 7)]
             assert [payload for payloads in found for payload in payloads] == numbers(9)[2:8]
             assert reader.last_add_confirmed == -1
+
+
+async def test_who_takes_as_long_as_an_answer_does_not_wait_for_the_next(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """A megabyte is asked for at a time, here ten batches: the next one while the one before is being taken."""
+    async with cluster(1) as world, world.client(QUICK, ONE) as client:
+        async with client.create_ledger() as writer:
+            for _ in range(100):
+                await writer.append(bytes(100_000))
+        async with client.open_ledger(writer.ledger_id) as reader:
+            world.bookies[0].wire.delay_s = 0.009
+            began_s, taken = trio.current_time(), 0
+            async for batch in reader.batches():
+                await trio.sleep(0.001)
+                taken += len(batch)
+            assert taken == 100
+            assert trio.current_time() - began_s <= 0.009 + 100 * 0.001 + 0.001
+            asked = [each for each in world.bookies[0].wire.seen if isinstance(each, ReadRequest)]
+            assert len(asked) == 10

@@ -15,6 +15,7 @@ from replog.client.asking import Asked
 from replog.client.channel import Answer, BookieChannel
 from replog.client.driving import EffectLoop, Surroundings
 from replog.client.entries import Batches, Entry, EntryBatch
+from replog.client.stretch import LedgerStretch
 from replog.config import ClientOptions
 from replog.errors import (
     BookieError,
@@ -33,7 +34,7 @@ from replog.protocol.reading import LedgerReading
 
 _READ_BYTES_MAX = 1 << 20  # asked for at a time
 _SHORT_ENTRY_BYTES = 4096  # a few entries are asked for as if they had so many bytes: more are asked for if they have
-_BUFFERED_MAX = 4  # deliveries read ahead
+_WAITING_MIN = 2  # deliveries: while fewer wait to be taken, more is asked for
 # That an answer to a long poll brings along. Each bookie of a write set brings the same, and the first one counts: with larger
 # batches the second question costs less than the copies.
 _BROUGHT_BYTES_MAX = 16 << 10
@@ -64,6 +65,9 @@ class LedgerScan:
         self._confirmed_here = confirmed_here
         self._bytes_max = _READ_BYTES_MAX
         self._deliveries: deque[Delivered] = deque()
+        self._read_on_below = (
+            _WAITING_MIN  # deliveries; as many as the last answer gave: while they are taken, more comes
+        )
         self._arrived = trio.Event()
         self._error: ReplogError | None = None
         self._to_connect: list[SendRead] = []
@@ -223,7 +227,7 @@ class LedgerScan:
                 self._check()
                 raise trio.WouldBlock
         delivered = self._deliveries.popleft()
-        if len(self._deliveries) < _BUFFERED_MAX // 2:
+        if len(self._deliveries) < self._read_on_below:
             self._read_on()
         return EntryBatch(delivered)
 
@@ -309,6 +313,7 @@ class LedgerScan:
 
     def _read_answered(self, answer: Answer, context: tuple[int, int]) -> None:
         index, entry_id = context
+        waiting = len(self._deliveries)
         if isinstance(answer, Response) and answer.status is Status.OK:
             self._machine.read_found(index, entry_id, answer.batches)
         elif isinstance(answer, Response) and answer.status is Status.NO_ENTRY:
@@ -318,6 +323,8 @@ class LedgerScan:
         else:
             self._machine.read_unknown(index, entry_id)
         self._drive()
+        if (given := len(self._deliveries) - waiting) > 0:
+            self._read_on_below = max(given, _WAITING_MIN)
 
     def _fail(self, error: ReplogError) -> None:
         if self._error is None:
@@ -440,41 +447,6 @@ class LedgerReader:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._closed = True
-
-
-class LedgerStretch(Batches[EntryBatch]):
-    """The entries from the first to the last, of a ledger that has them. An async iterator over batches."""
-
-    def __init__(self, scan: LedgerScan, first: int, last: int) -> None:
-        super().__init__(self.receive_batch)
-        scan.adopt(last)
-        scan.want_only(first, last)
-        self._scan = scan
-        self._next = first
-        self._last = last
-
-    async def receive_batch(self) -> EntryBatch | None:
-        """The next batch; None after the last one. Raises as `LedgerReader.receive_batch`. If cancelled, nothing is lost."""
-        if self._next > self._last:
-            await trio.lowlevel.checkpoint()
-            return None
-        batch = await self._scan.take()
-        if batch is None:
-            problem = f"the ledger is closed, and ends at entry {self._scan.last_readable} (R7)"
-            raise EntryNotFoundError(self._scan.ledger_id, self._last, problem)
-        return self._given_out(batch)
-
-    def receive_batch_nowait(self) -> EntryBatch:
-        """As `receive_batch`, but raises `trio.WouldBlock` if none is here yet, or at the end."""
-        if self._next > self._last:
-            raise trio.WouldBlock
-        return self._given_out(self._scan.take_nowait())
-
-    def _given_out(self, batch: EntryBatch) -> EntryBatch:
-        if batch.last_entry_id > self._last:
-            batch = batch.through(self._last)
-        self._next = batch.last_entry_id + 1
-        return batch
 
 
 class LedgerEntries:
