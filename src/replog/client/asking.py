@@ -7,7 +7,7 @@ import attrs
 
 @attrs.frozen
 class Asked:
-    """How far the ledger is confirmed was asked of this bookie, in this round; with `waits` it answers when that is past `after`."""
+    """How far the ledger is confirmed was asked of this bookie, in this round; with `waits`, until that is past `after`."""
 
     index: int
     bookie_id: str
