@@ -244,7 +244,8 @@ SHELL_MUTANTS = (
                 "self._change.version = 0\n        self._won()",
             ),
         ),
-        30,
+        40,
+        strategy="crashes",
     ),
 )
 
