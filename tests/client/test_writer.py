@@ -384,13 +384,17 @@ async def test_a_failure_that_was_told_is_not_raised_again(autojump_clock: trio.
             await writer.append(b"two")
 
 
-async def test_an_idle_writer_that_was_deposed_learns_it_when_it_closes(
-    autojump_clock: trio.testing.MockClock,
+@pytest.mark.parametrize("idle_s", [0, 5])
+async def test_an_idle_writer_that_was_deposed_leaves_without_an_error(
+    idle_s: float, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """R1: recovery closed the ledger where the writer would have: nothing was lost, so it is no error."""
+    """R1: recovery closed the ledger where the writer would have: nothing was lost, so it is no error. Whether the writer learns
+    it when it closes, or before, when it publishes what is confirmed (W5)."""
     async with cluster() as world, world.client() as client, client.create_ledger() as writer:
         await writer.append(b"one")
         await deposed(world, client, writer)
+        await trio.sleep(idle_s)
+        assert isinstance(writer.error, FencedError) is (idle_s > 0)
     assert writer.last_add_confirmed == 0
 
 

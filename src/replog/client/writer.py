@@ -13,9 +13,9 @@ import trio
 from replog.client.contexts import WriterContext
 from replog.client.failure import another
 from replog.client.sending import BatchSender
-from replog.errors import MetastoreUncertainError, ReplogError
+from replog.errors import FencedError, MetastoreUncertainError, ReplogError
 from replog.protocol.batch import ENTRY_BYTES_MAX, check_payload
-from replog.protocol.model import LedgerMetadata
+from replog.protocol.model import LedgerMetadata, LedgerState
 
 _CLOSE_PATIENCE = 3  # times the metastore's own timeout
 _LOOK_AROUND_EVERY = 8  # appends of a task that appends alone
@@ -222,7 +222,8 @@ class LedgerWriter(BatchSender, WriterContext):
 
     async def aclose(self) -> None:
         """Confirms what was pushed, takes nothing more, and closes the ledger (R1). Idempotent. Raises the writer's failure
-        if it failed, unless that was raised before. If cancelled, the ledger may be open or closed; recover it to know."""
+        if it failed, unless that was raised before, or it was fenced with nothing unconfirmed, and its ledger is closed where it
+        would have closed it. If cancelled, the ledger may be open or closed; recover it to know."""
         self._take_no_more()
         if self._error is None and not self._is_machine_closed:
             await self._confirm_all()
@@ -241,9 +242,20 @@ class LedgerWriter(BatchSender, WriterContext):
         if not self._closed.is_set():
             self._machine.abandon(MetastoreUncertainError(f"ledger {self.ledger_id}: closing it took too long"))
             self._drive()
-        if self._error is not None and not self._is_error_told:
+        if self._error is not None and not self._is_error_told and not await self._was_closed_in_its_place():
             self._is_error_told = True
             raise another(self._error)
+
+    async def _was_closed_in_its_place(self) -> bool:
+        """Whether who deposed it has closed the ledger where this writer would have: then nothing is in doubt, and whether it
+        learnt of its fence by closing or before makes no difference (R1)."""
+        if not isinstance(self._error, FencedError) or self._error.unconfirmed:
+            return False
+        try:
+            metadata, _ = await self._surroundings.records.get(self.ledger_id)
+        except ReplogError:
+            return False  # what it failed with is raised
+        return metadata.state is LedgerState.CLOSED and metadata.last_entry_id == self.last_add_confirmed
 
     async def say_farewell(self, error: BaseException) -> None:
         """Closes at the last confirmed entry, if that can be done in a few seconds."""
