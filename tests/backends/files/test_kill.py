@@ -148,7 +148,7 @@ write(*sys.argv[1:])
 @pytest.mark.crash
 @pytest.mark.parametrize("where", ["inside", "elsewhere"])
 def test_what_was_acknowledged_survives_kills(where: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    """A few kills among all tests, many when `make crash` asks for them."""
+    """A few kills among all tests, many when `make crash` asks for them; more if the writers had no time for something."""
     is_long = request.config.option.markexpr == "crash"
     kills = 120 if is_long else 3
     journal_dir = "" if where == "inside" else str(tmp_path / "journal")
@@ -156,7 +156,10 @@ def test_what_was_acknowledged_survives_kills(where: str, tmp_path: Path, reques
     chance = random.Random(where)
     acknowledged = Acknowledged()
     removed_files = copied_batches = 0.0
-    for _ in range(kills):
+    for done in range(10 * kills):
+        has_seen_all = bool(acknowledged.kinds["put"] >= 20 * kills and acknowledged.kinds["drop"])
+        if done >= kills and has_seen_all and removed_files and copied_batches:
+            break
         acknowledged.add(kill_one(directory, journal_dir, chance))
         with contextlib.closing(open_storage(str(directory), options_of(journal_dir))) as storage:
             acknowledged.check(storage)

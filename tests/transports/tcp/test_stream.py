@@ -92,7 +92,7 @@ async def test_others_have_their_turn_while_large_frames_come_faster_than_they_a
             while frames < 10:
                 frames += len(splitter.feed(await other.receive(splitter.wanted_bytes)))
         nursery.cancel_scope.cancel()
-    assert turns[0] >= frames
+    assert turns[0] >= frames - 1  # one before each; nobody knows whether the first was there before
 
 
 async def test_what_waits_is_counted_and_told_of_as_it_goes() -> None:
