@@ -452,22 +452,28 @@ async def test_leaving_the_client_ends_writers_that_are_still_open(autojump_cloc
             await context.__aexit__(None, None, None)
 
 
-@pytest.mark.parametrize(("entry_bytes", "in_flight"), [(100, 10), (1024, 200)])
-async def test_entries_that_are_kept_in_flight_do_not_fall_apart_into_a_large_batch_and_a_tiny_one(
-    entry_bytes: int, in_flight: int, autojump_clock: trio.testing.MockClock
-) -> None:
-    """For ever, which is what sending the first of them at once would lead to: that costs as two, and overlaps as none."""
-    budget, data = 1 << 21, bytes(entry_bytes)
-    async with cluster() as world, world.client(ClientOptions(in_flight_bytes_max=budget)) as client:
+async def batches_of_what_is_kept_in_flight(in_flight: int, entry_bytes: int, budget_bytes: int) -> list[int]:
+    """How many entries each batch has when as many are pushed as were confirmed, on and on."""
+    data = bytes(entry_bytes)
+    async with cluster() as world, world.client(ClientOptions(in_flight_bytes_max=budget_bytes)) as client:
         for bookie in world.bookies:
             bookie.wire.delay_s = 0.0005
         async with client.create_ledger() as writer:
             while writer.last_add_confirmed < 20 * in_flight:
                 for _ in range(in_flight - (writer.last_add_pushed - writer.last_add_confirmed)):
                     writer.push_nowait(data)
-                await writer.wait_for_room(budget - (in_flight - 1) * entry_bytes)  # there is when one is confirmed
+                # There is room for so much when one is confirmed.
+                await writer.wait_for_room(budget_bytes - (in_flight - 1) * entry_bytes)
         async with client.open_ledger(writer.ledger_id) as reader:
-            sizes = [len(batch) async for batch in reader.batches()]
+            return [len(batch) async for batch in reader.batches()]
+
+
+@pytest.mark.parametrize(("entry_bytes", "in_flight"), [(100, 10), (1024, 200)])
+async def test_entries_that_are_kept_in_flight_do_not_fall_apart_into_a_large_batch_and_a_tiny_one(
+    entry_bytes: int, in_flight: int, autojump_clock: trio.testing.MockClock
+) -> None:
+    """For ever, which is what sending the first of them at once would lead to: that costs as two, and overlaps as none."""
+    sizes = await batches_of_what_is_kept_in_flight(in_flight, entry_bytes, 1 << 21)
     assert sum(size * 4 < in_flight for size in sizes) <= len(sizes) * 0.2
 
 
@@ -476,17 +482,7 @@ async def test_what_is_kept_in_flight_goes_as_a_whole_if_it_is_small_and_in_halv
     entry_bytes: int, batch_entries: int, autojump_clock: trio.testing.MockClock
 ) -> None:
     """What a batch costs each bookie beside its bytes is more than overlapping two of 50 KB gains, and less than two of 500."""
-    budget, in_flight, data = 4 << 20, 1000, bytes(entry_bytes)
-    async with cluster() as world, world.client(ClientOptions(in_flight_bytes_max=budget)) as client:
-        for bookie in world.bookies:
-            bookie.wire.delay_s = 0.0005
-        async with client.create_ledger() as writer:
-            while writer.last_add_confirmed < 20 * in_flight:
-                for _ in range(in_flight - (writer.last_add_pushed - writer.last_add_confirmed)):
-                    writer.push_nowait(data)
-                await writer.wait_for_room(budget - (in_flight - 1) * entry_bytes)
-        async with client.open_ledger(writer.ledger_id) as reader:
-            sizes = [len(batch) async for batch in reader.batches()]
+    sizes = await batches_of_what_is_kept_in_flight(1000, entry_bytes, 4 << 20)
     assert sum(size == batch_entries for size in sizes) >= len(sizes) * 0.8, sizes
 
 

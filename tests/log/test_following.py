@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
 
@@ -35,6 +37,21 @@ async def test_news_that_this_client_knows_already_are_not_waited_for(tmp_path: 
                 assert (await reader.receive()).data == data
 
 
+@asynccontextmanager
+async def followed_log(
+    bookies: int = 3, options: replog.ClientOptions | None = None, quorum: Quorum | None = None
+) -> AsyncIterator[tuple[Cluster, replog.LogWriter, replog.LogReader]]:
+    """A log, and somebody else who follows it from its beginning."""
+    async with (
+        cluster(bookies) as world,
+        world.client(options, quorum=quorum) as client,
+        world.client(options) as other,
+        client.write_log("log") as log,
+        other.read_log("log", follow=True) as reader,
+    ):
+        yield world, log, reader
+
+
 async def appended_slowly(log: replog.LogWriter, entries: int, every_s: float) -> None:
     for number in range(entries):
         await trio.sleep(every_s)
@@ -61,14 +78,7 @@ async def test_an_entry_is_in_a_followers_hand_at_once_and_without_a_read(
     autojump_clock: trio.testing.MockClock, quorum: Quorum
 ) -> None:
     """W5: whoever waits for an entry makes its writer tell that it is confirmed, and gets it with that."""
-    async with (
-        cluster(5) as world,
-        world.client(quorum=quorum) as client,
-        world.client() as other,
-        client.write_log("log") as log,
-        other.read_log("log", follow=True) as reader,
-        trio.open_nursery() as nursery,
-    ):
+    async with followed_log(5, quorum=quorum) as (world, log, reader), trio.open_nursery() as nursery:
         started_s = trio.current_time()
         nursery.start_soon(appended_slowly, log, 20, 3.0)
         seen_s = await followed(reader, 20)
@@ -98,14 +108,7 @@ async def test_without_followers_nothing_is_published_but_when_idle(autojump_clo
 
 
 async def test_who_appends_on_and_on_tells_followers_by_that(autojump_clock: trio.testing.MockClock) -> None:
-    async with (
-        cluster() as world,
-        world.client() as client,
-        world.client() as other,
-        client.write_log("log") as log,
-        other.read_log("log", follow=True) as reader,
-        trio.open_nursery() as nursery,
-    ):
+    async with followed_log() as (world, log, reader), trio.open_nursery() as nursery:
 
         async def follow() -> None:
             await followed(reader, 1000)
@@ -143,14 +146,7 @@ async def test_where_news_are_many_the_metastore_is_not_asked_between_them(
 async def test_a_follower_has_one_question_at_each_bookie_however_far_one_lags(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    async with (
-        cluster() as world,
-        world.client() as client,
-        world.client() as other,
-        client.write_log("log") as log,
-        other.read_log("log", follow=True) as reader,
-        trio.open_nursery() as nursery,
-    ):
+    async with followed_log() as (world, log, reader), trio.open_nursery() as nursery:
         world.bookies[1].wire.delay_s = 2.0
         nursery.start_soon(appended_slowly, log, 300, 0.02)
         await followed(reader, 300)
@@ -169,14 +165,7 @@ async def test_a_follower_misses_nothing_and_gets_nothing_twice_whatever_bookies
     chance = Random(seed)
     quorum = chance.choice((Quorum(3, 3, 2), Quorum(4, 3, 2), Quorum(5, 3, 2)))
     options = replog.ClientOptions(add_timeout_s=1.0, read_timeout_s=1.0, speculative_read_after_s=0.1, roll_entries=60)
-    async with (
-        cluster(6) as world,
-        world.client(options, quorum=quorum) as client,
-        world.client(options) as other,
-        client.write_log("log") as log,
-        other.read_log("log", follow=True) as reader,
-        trio.open_nursery() as nursery,
-    ):
+    async with followed_log(6, options, quorum=quorum) as (world, log, reader), trio.open_nursery() as nursery:
 
         async def append() -> None:
             number = 0
@@ -217,14 +206,7 @@ async def test_bookies_of_an_older_version_bring_nothing_along_and_are_read(
             request.entry_id = request.stamp = request.bytes_max = 0
 
     for old in (1, 3):
-        async with (
-            cluster() as world,
-            world.client() as client,
-            world.client() as other,
-            client.write_log("log") as log,
-            other.read_log("log", follow=True) as reader,
-            trio.open_nursery() as nursery,
-        ):
+        async with followed_log() as (world, log, reader), trio.open_nursery() as nursery:
             for bookie in world.bookies[:old]:
                 bookie.wire.refuse = forget
             for bookie in world.bookies[old:]:

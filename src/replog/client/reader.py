@@ -65,9 +65,8 @@ class LedgerScan:
         self._confirmed_here = confirmed_here
         self._bytes_max = _READ_BYTES_MAX
         self._deliveries: deque[Delivered] = deque()
-        self._read_on_below = (
-            _WAITING_MIN  # deliveries; as many as the last answer gave: while they are taken, more comes
-        )
+        # Deliveries, as many as the last answer gave: while they are taken, more comes.
+        self._read_on_below = _WAITING_MIN
         self._arrived = trio.Event()
         self._error: ReplogError | None = None
         self._to_connect: list[SendRead] = []

@@ -215,9 +215,8 @@ class Session:
         if isinstance(request, ReadRequest):
             size_bytes += max(0, min(request.bytes_max, _ANSWER_BYTES_MAX), self._largest_answer_bytes)
         elif isinstance(request, ReadLastAddConfirmedRequest):
-            if (
-                request.bytes_max > 0
-            ):  # nothing is set aside for it while it waits: if there is no room, nothing is brought
+            # Nothing is set aside for what it may bring while it waits: if there is no room then, nothing is brought.
+            if request.bytes_max > 0:
                 self._polls.add(request_id)
         elif not isinstance(request, AdminRequest):
             self._changing.add(request_id)
