@@ -122,19 +122,21 @@ SHELL_MUTANTS = (
     Mutant(
         "deleted-before-cas",
         "L3",
-        "trimming deletes the ledgers, then changes the log's record",
+        "trimming deletes the ledgers, and changes the log's record a while later",
         (
             Patch(
                 catalog,
                 "trim",
                 "    machine.start()",
                 "    machine.start()\n"
+                "    import trio\n"
                 "    for segment in metadata.segments:\n"
                 "        if segment.number < before.segment:\n"
-                "            await ledgers.delete(segment.ledger_id)",
+                "            await ledgers.delete(segment.ledger_id)\n"
+                "    await trio.sleep(1)",
             ),
         ),
-        20,
+        5,
         strategy="crashes",
     ),
     Mutant(
