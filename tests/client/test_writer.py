@@ -396,6 +396,7 @@ async def test_an_idle_writer_that_was_deposed_leaves_without_an_error(
         await trio.sleep(idle_s)
         assert isinstance(writer.error, FencedError) is (idle_s > 0)
     assert writer.last_add_confirmed == 0
+    assert (writer.metadata.state, writer.metadata.last_entry_id) == (LedgerState.CLOSED, 0)
 
 
 async def test_nothing_is_confirmed_once_recovery_has_closed_the_ledger(

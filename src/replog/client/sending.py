@@ -33,6 +33,7 @@ from replog.protocol.effects import (
     SendLastAddConfirmed,
 )
 from replog.protocol.messages import AddRequest, Response, Status, WriteLastAddConfirmedRequest
+from replog.protocol.model import LedgerMetadata
 from replog.protocol.writing import LedgerWriting
 
 _DEPTH_MIN = 2  # batches in flight on a fast disk; more would only cut them smaller
@@ -97,6 +98,7 @@ class BatchSender:
         self._closed = trio.Event()
         self._error: ReplogError | None = None
         self._is_error_told = False
+        self._closed_by_another: LedgerMetadata | None = None  # where this writer would have closed it
         self._fragments = machine.metadata.fragments
         self._supervisor = supervisor
         self._published = -1

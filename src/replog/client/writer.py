@@ -37,7 +37,7 @@ class LedgerWriter(BatchSender, WriterContext):
     @property
     def metadata(self) -> LedgerMetadata:
         """The ledger's record, as this writer knows it."""
-        return self._machine.metadata
+        return self._closed_by_another or self._machine.metadata
 
     @property
     def unconfirmed_bytes(self) -> int:
@@ -255,7 +255,10 @@ class LedgerWriter(BatchSender, WriterContext):
             metadata, _ = await self._surroundings.records.get(self.ledger_id)
         except ReplogError:
             return False  # what it failed with is raised
-        return metadata.state is LedgerState.CLOSED and metadata.last_entry_id == self.last_add_confirmed
+        if metadata.state is not LedgerState.CLOSED or metadata.last_entry_id != self.last_add_confirmed:
+            return False
+        self._closed_by_another = metadata
+        return True
 
     async def say_farewell(self, error: BaseException) -> None:
         """Closes at the last confirmed entry, if that can be done in a few seconds."""
