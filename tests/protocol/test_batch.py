@@ -95,6 +95,7 @@ def test_what_is_built_decodes_to_the_same(
     found = decode(built.data)
     assert found == built
     assert hash(found) == hash(built)
+    check_damage(found)  # after which both are known to be intact
     assert [getattr(found, name) for name in Batch.__slots__] == [getattr(built, name) for name in Batch.__slots__]
     assert found.payloads() == payloads
     assert found.verify(digest)
@@ -104,7 +105,6 @@ def test_what_is_built_decodes_to_the_same(
     assert [entry_id for entry_id in range(first - 2, first + stride * len(payloads)) if found.holds(entry_id)] == list(
         found.entry_ids
     )
-    check_damage(found)
 
 
 @given(payloads=payload_lists)

@@ -14,11 +14,11 @@ from replog.client.contexts import WriterContext
 from replog.client.failure import another
 from replog.client.sending import BatchSender
 from replog.errors import FencedError, MetastoreUncertainError, ReplogError
-from replog.protocol.batch import ENTRY_BYTES_MAX, check_payload
+from replog.protocol.batch import ENTRY_BYTES_MAX, check_payload, check_payloads
 from replog.protocol.model import LedgerMetadata, LedgerState
 
 _CLOSE_PATIENCE = 3  # times the metastore's own timeout
-_LOOK_AROUND_EVERY = 8  # appends of a task that appends alone
+_LOOK_AROUND_EVERY = 8  # entries of a task that appends one by one, and alone
 _FAREWELL_S = 5.0  # for closing after the application failed or was cancelled
 
 
@@ -116,26 +116,27 @@ class LedgerWriter(BatchSender, WriterContext):
         if self._send_scheduled or not self._may_send():
             await event.wait()
         else:
-            await self._lead(event)
+            await self._lead(event, 1)
         if self._confirmations.confirmed < entry_id:
             self.check_usable()
         return entry_id
 
-    async def _lead(self, event: trio.Event) -> None:
+    async def _lead(self, event: trio.Event, entries: int) -> None:
         """Lets every other task that is ready append too, then sends what has gathered.
 
-        A turn of the event loop costs a tenth of a lone append. So while nobody else was seen to append, it gives way only
-        at every eighth entry: a bound on how long others wait, and on how many of their entries miss this batch."""
+        A turn of the event loop costs a tenth of a lone append. So while nobody else was seen to append, a task that appends
+        single entries gives way only at every eighth: a bound on how long others wait, and on how many of their entries
+        miss this batch."""
         self._send_scheduled = True
         try:
-            if self._lone_appends % _LOOK_AROUND_EVERY:
+            if entries == 1 and self._lone_appends % _LOOK_AROUND_EVERY:
                 await trio.lowlevel.checkpoint_if_cancelled()
             else:
                 await trio.lowlevel.checkpoint()
         finally:
             self._send_scheduled = False
             self._is_pushed, self._expected_bytes = False, 0
-            self._alone = len(self._gathered) == 1 and not self._confirmations.in_flight
+            self._alone = len(self._gathered) == entries and not self._confirmations.in_flight
             self._lone_appends = self._lone_appends + 1 if self._alone else 0
             self._drive()
             self._alone = False
@@ -146,7 +147,10 @@ class LedgerWriter(BatchSender, WriterContext):
         """Appends many entries, and returns their ids once all are confirmed. They are sent as few batches. If cancelled, or
         if it raises, each of them has an unknown outcome; an invalid one raises before any is sent."""
         data = list(data)
-        size_bytes = self._check_payloads(data)
+        return await self.extend_checked(data, check_payloads(data))
+
+    async def extend_checked(self, data: list[bytes], size_bytes: int) -> range:
+        """As `extend`, of entries that `check_payloads` has let pass and measured."""
         await self._wait_for_budget(size_bytes)
         self._gathered += data
         self._confirmations.unconfirmed_bytes += size_bytes
@@ -156,21 +160,19 @@ class LedgerWriter(BatchSender, WriterContext):
         if data:
             self._is_pushed = False
             event = self._confirmations.gathering()
-            self._drive()
-            if not event.is_set():
+            if self._send_scheduled or not self._may_send():
+                self._lone_appends = 0  # somebody else appends as well
                 await event.wait()
+            elif self._lone_appends:
+                await self._lead(event, len(data))
+            else:
+                self._lone_appends = 1
+                self._drive()
+                if not event.is_set():
+                    await event.wait()
             if self._confirmations.confirmed < ids[-1]:
                 self.check_usable()
         return ids
-
-    def _check_payloads(self, data: list[bytes]) -> int:
-        if set(map(type, data)) <= {bytes}:
-            sizes_bytes = list(map(len, data))
-            if not data or max(sizes_bytes) <= ENTRY_BYTES_MAX:
-                return sum(sizes_bytes)
-        for payload in data:
-            check_payload(payload)
-        return sum(map(len, data))
 
     async def flush(self) -> None:
         """Waits until everything pushed so far is confirmed. If cancelled, it goes on being in flight."""

@@ -17,6 +17,7 @@ quorum (W1), else 1. Flags of the low byte may be ignored by who doesn't know th
 
 from __future__ import annotations
 
+import io
 import itertools
 import struct
 from collections.abc import Sequence
@@ -33,7 +34,6 @@ BATCH_BYTES_MAX = 32 << 20
 BATCH_COUNT_MAX = 1 << 20
 ENTRY_ID_MAX = (1 << 63) - 1
 _REQUIRED_FLAGS = 0xFF00
-_LARGE_PAYLOAD_BYTES = 8 << 10
 _CACHED_COUNT_MAX = 4096  # of larger batches little is cached: it would keep much memory
 _RECENT_COUNT_MAX = 65_536  # up to this many, the offsets of the last shapes are: bulk loads repeat one
 _DIGEST_TYPES = {int(digest_type): digest_type for digest_type in DigestType}
@@ -85,7 +85,9 @@ class Batch:
         self.stamp = stamp
         self.timestamp_ns = timestamp_ns
         self.cumulative_length = cumulative_length
-        self.is_sealed = False  # `check_damage` has seen that it ends with the CRC32C of all before it
+        self.is_sealed = (
+            False  # it is known to end with the CRC32C of all before it: built so, or seen by `check_damage`
+        )
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Batch) and self.data == other.data
@@ -182,11 +184,8 @@ def build(
         timestamp_ns,
         cumulative_length,
     )
-    # One by one, small payloads would cost the code more than a second copy of all of them does.
-    pieces = payloads if length >= count * _LARGE_PAYLOAD_BYTES else (b"".join(payloads),)
-    covered = (header, offsets, *pieces)
-    return Batch(
-        b"".join((*covered, digest.code(*covered))),
+    batch = Batch(
+        _seal(digest, (header, offsets, *payloads)),
         digest.digest_type,
         count,
         stride,
@@ -197,6 +196,29 @@ def build(
         timestamp_ns,
         cumulative_length,
     )
+    batch.is_sealed = digest.digest_type is DigestType.CRC32C
+    return batch
+
+
+def _seal(digest: Digest, covered: Sequence[bytes]) -> bytes:
+    """These bytes in one piece, and their code behind them, with one copy: `BytesIO` changes, and then gives away, the bytes
+    that nobody else has."""
+    code_size = digest.code_size
+    sealed = io.BytesIO(b"".join((*covered, bytes(code_size))))
+    with sealed.getbuffer() as buffer:
+        buffer[-code_size:] = digest.code(buffer[:-code_size])
+    return sealed.getvalue()
+
+
+def check_payloads(payloads: Sequence[bytes]) -> int:
+    """As `check_payload`, of all of them; returns how many bytes they have together."""
+    if set(map(type, payloads)) <= {bytes}:
+        sizes_bytes = set(map(len, payloads))
+        if not payloads or max(sizes_bytes) <= ENTRY_BYTES_MAX:
+            return len(payloads) * sizes_bytes.pop() if len(sizes_bytes) == 1 else sum(map(len, payloads))
+    for payload in payloads:
+        check_payload(payload)
+    return sum(map(len, payloads))
 
 
 def check_payload(payload: object) -> None:
@@ -259,7 +281,7 @@ def check_damage(batch: Batch) -> None:
     """What a bookie can tell without the password: raises `RemoteProtocolError` if a CRC32C batch is damaged.
 
     The code of an HMAC batch can't be checked here; its frame or record has a checksum of its own."""
-    if batch.digest_type is DigestType.CRC32C:
+    if batch.digest_type is DigestType.CRC32C and not batch.is_sealed:
         if not is_crc32c_sealed(batch.data):
             raise RemoteProtocolError(f"{batch!r} does not match its CRC32C: it was damaged on the way or on disk")
         batch.is_sealed = True

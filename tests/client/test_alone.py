@@ -1,0 +1,94 @@
+"""Who appends alone, and is committed in its own thread where the bookie is in the same process; and who isn't."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+import replog
+from replog.bookie.commits import GroupCommit
+from replog.metastores.memory import MemoryMetastore
+
+
+@pytest.fixture
+def inline(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Of each commit that a bookie started, whether it might be made in the thread that asked."""
+    found: list[bool] = []
+    start = GroupCommit.start
+
+    def noted(self: GroupCommit, *, inline: bool = False) -> None:
+        found.append(inline)
+        start(self, inline=inline)
+
+    monkeypatch.setattr(GroupCommit, "start", noted)
+    return found
+
+
+@asynccontextmanager
+async def ledger(directory: Path) -> AsyncIterator[replog.LedgerWriter]:
+    async with (
+        replog.embed(directory, storage="memory", metastore=MemoryMetastore()) as client,
+        client.create_ledger() as writer,
+    ):
+        yield writer
+
+
+async def test_who_extends_alone_is_committed_in_its_thread_and_gives_way_each_time(
+    inline: list[bool], tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with ledger(tmp_path) as writer, trio.open_nursery() as nursery:
+        turns = 0
+
+        async def count() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await trio.lowlevel.checkpoint()
+
+        nursery.start_soon(count)
+        for call in range(9):
+            assert list(await writer.extend([b"one", b"two"])) == [2 * call, 2 * call + 1]
+            assert turns >= call, "another task waits for longer than one call"
+        nursery.cancel_scope.cancel()
+        assert inline == [False] + 8 * [True], "only of the first it isn't known that nobody else extends"
+
+
+async def test_those_who_extend_at_once_share_batches_and_none_stops_the_event_loop(
+    inline: list[bool], tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with ledger(tmp_path) as writer:
+
+        async def extend() -> None:
+            for _ in range(10):
+                await writer.extend([b"one", b"two"])
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(5):
+                nursery.start_soon(extend)
+        assert writer.last_add_confirmed == 99
+        assert writer.batches_sent == len(inline) <= 25, "they don't share batches"
+        assert not any(inline)
+
+
+async def cancel(scope: trio.CancelScope) -> None:
+    scope.cancel()
+
+
+async def test_an_extend_that_is_cancelled_while_it_gives_way_is_sent_all_the_same(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    """W4: its outcome is unknown to who cancelled it, and what comes behind it is not held up."""
+    async with ledger(tmp_path) as writer, trio.open_nursery() as nursery:
+        await writer.extend([b"one"])
+        with trio.CancelScope() as scope:
+            nursery.start_soon(cancel, scope)
+            await writer.extend([b"two", b"three"])
+        assert scope.cancelled_caught
+        assert writer.last_add_pushed == 2
+        assert await writer.append(b"four") == 3
+        assert writer.last_add_confirmed == 3
