@@ -100,6 +100,16 @@ def test_a_goal_stands_with_its_ratio_and_spread(results: Results) -> None:
     assert ["Sqlite", "1 KiB, 1000 per call", "entries per second", "**2**", "2 to 2", "≥ 3", "**not met**"] in found
 
 
+def test_a_ratio_without_a_goal_stands_beside_those_that_have_one(results: Results) -> None:
+    results.candidates.append(candidate("rabbitmq"))
+    results.measurements.append(good("rabbitmq", 0, LOAD, **append_figures(20_000.0)))
+
+    text = page(results, {})
+
+    assert ["Rabbitmq", "1 KiB, 1 000 in flight", "entries per second", "**17**", "17 to 17", "-", ""] in rows(text)
+    assert "*Rabbitmq*: the goal was set by a measurement at 100 B" in text
+
+
 def test_what_a_system_was_not_asked_for_has_no_row_and_forms_of_one_writer_are_told_apart(results: Results) -> None:
     assert "as many sessions as are fastest" not in page(results, {})
     results.candidates += [candidate("zookeeper"), candidate("zookeeper-session")]
