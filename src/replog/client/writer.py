@@ -14,7 +14,7 @@ from replog.client.contexts import WriterContext
 from replog.client.failure import another
 from replog.client.sending import BatchSender
 from replog.errors import FencedError, MetastoreUncertainError, ReplogError
-from replog.protocol.batch import ENTRY_BYTES_MAX, check_payload, check_payloads
+from replog.protocol.batch import ENTRY_BYTES_MAX, Payloads, check_payload
 from replog.protocol.model import LedgerMetadata, LedgerState
 
 _CLOSE_PATIENCE = 3  # times the metastore's own timeout
@@ -146,25 +146,21 @@ class LedgerWriter(BatchSender, WriterContext):
     async def extend(self, data: Sequence[bytes]) -> range:
         """Appends many entries, and returns their ids once all are confirmed. They are sent as few batches. If cancelled, or
         if it raises, each of them has an unknown outcome; an invalid one raises before any is sent."""
-        data = list(data)
-        return await self.extend_checked(data, check_payloads(data))
-
-    async def extend_checked(self, data: list[bytes], size_bytes: int) -> range:
-        """As `extend`, of entries that `check_payloads` has let pass and measured."""
-        await self._wait_for_budget(size_bytes)
-        self._gathered += data
-        self._confirmations.unconfirmed_bytes += size_bytes
+        payloads = data if type(data) is Payloads else Payloads(data)
+        await self._wait_for_budget(payloads.size_bytes)
+        self._gathered += payloads
+        self._confirmations.unconfirmed_bytes += payloads.size_bytes
         first = self.last_add_pushed + 1
-        self.last_add_pushed += len(data)
+        self.last_add_pushed += len(payloads)
         ids = range(first, self.last_add_pushed + 1)
-        if data:
+        if payloads:
             self._is_pushed = False
             event = self._confirmations.gathering()
             if self._send_scheduled or not self._may_send():
                 self._lone_appends = 0  # somebody else appends as well
                 await event.wait()
             elif self._lone_appends:
-                await self._lead(event, len(data))
+                await self._lead(event, len(payloads))
             else:
                 self._lone_appends = 1
                 self._drive()

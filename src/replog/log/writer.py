@@ -19,7 +19,7 @@ from replog.errors import FencedError, LedgerNotFoundError, ReplogError
 from replog.hookspecs import LogRolled
 from replog.log.positions import Positions
 from replog.log.records import LogRecords
-from replog.protocol.batch import check_payloads
+from replog.protocol.batch import Payloads
 from replog.protocol.chaining import LogChanged, LogRolling
 from replog.protocol.model import Position
 
@@ -142,12 +142,11 @@ class LogWriter(WriterContext):
     async def extend(self, data: Sequence[bytes]) -> Positions:
         """Appends many entries, in order, in as few batches as can be; returns their positions once all are confirmed.
         Raises as `append` does: then each of them has an unknown outcome, unless one was no entry (nothing written)."""
-        data = list(data)
-        size_bytes = check_payloads(data)
-        await self._wait_for_room(size_bytes)
+        payloads = Payloads(data)
+        await self._wait_for_room(payloads.size_bytes)
         writer, segment = self._writer, self._segment
         try:
-            return Positions(segment, await writer.extend_checked(data, size_bytes))
+            return Positions(segment, await writer.extend(payloads))
         except FencedError as error:
             raise self._with_positions(error) from None
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 import io
 import itertools
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 from replog.errors import PayloadTooLargeError, RemoteProtocolError
@@ -144,6 +144,22 @@ class Batch:
         return offsets
 
 
+class Payloads(list[bytes]):
+    """Entries that were found fit to be appended, in a list of their own. `size_bytes` is what they have together.
+
+    Raises `TypeError` or `PayloadTooLargeError` as `check_payload` does."""
+
+    __slots__ = ("size_bytes",)
+
+    def __init__(self, payloads: Iterable[bytes]) -> None:
+        super().__init__(payloads)
+        sizes_bytes = set(map(len, self)) if set(map(type, self)) <= {bytes} else {ENTRY_BYTES_MAX + 1}
+        if sizes_bytes and max(sizes_bytes) > ENTRY_BYTES_MAX:
+            for payload in self:
+                check_payload(payload)
+        self.size_bytes = len(self) * sizes_bytes.pop() if len(sizes_bytes) == 1 else sum(map(len, self))
+
+
 def build(
     digest: Digest,
     *,
@@ -208,17 +224,6 @@ def _seal(digest: Digest, covered: Sequence[bytes]) -> bytes:
     with sealed.getbuffer() as buffer:
         buffer[-code_size:] = digest.code(buffer[:-code_size])
     return sealed.getvalue()
-
-
-def check_payloads(payloads: Sequence[bytes]) -> int:
-    """As `check_payload`, of all of them; returns how many bytes they have together."""
-    if set(map(type, payloads)) <= {bytes}:
-        sizes_bytes = set(map(len, payloads))
-        if not payloads or max(sizes_bytes) <= ENTRY_BYTES_MAX:
-            return len(payloads) * sizes_bytes.pop() if len(sizes_bytes) == 1 else sum(map(len, payloads))
-    for payload in payloads:
-        check_payload(payload)
-    return sum(map(len, payloads))
 
 
 def check_payload(payload: object) -> None:
