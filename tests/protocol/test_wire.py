@@ -9,6 +9,7 @@ import struct
 import time
 import tracemalloc
 
+import attrs
 import pytest
 from hypothesis import example, given, reject, settings
 from hypothesis import strategies as st
@@ -167,6 +168,19 @@ def test_a_batch_is_copied_verbatim() -> None:
     assert pieces[-1] is batch.data
     wire.encode_response(Response(1, Status.OK, batches=(batch, batch)), pieces)
     assert pieces[-1] is pieces[-2] is batch.data
+
+
+@pytest.mark.parametrize("digest_type", list(DigestType))
+def test_a_request_for_several_bookies_is_encoded_once(digest_type: DigestType) -> None:
+    request = AddRequest(1, 7, bytes(32), 3, batch_of([b"x"], digest_type), alone=True)
+    pieces: list[bytes] = []
+    sizes = [wire.encode_request(request, pieces) for _ in range(2)]
+    assert pieces[0] is pieces[2]
+    assert pieces[1] is pieces[3] is request.batch.data
+    assert sizes == [len(pieces[0]) + len(pieces[1])] * 2
+    assert wire.decode_request(only_frame(b"".join(pieces[2:]))) == request
+    for other in (attrs.evolve(request, alone=False), attrs.evolve(request, request_id=2)):  # another one, other bytes
+        assert wire.decode_request(only_frame(encoded_request(other))) == other
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,7 @@ that stands for it. Every request has a deadline (W6), checked a few times a sec
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import trio
@@ -23,19 +22,23 @@ _CHECKS_PER_TIMEOUT = 10
 
 
 class BookieChannel:
-    """The requests to one bookie over one connection. Made by `Membership`."""
+    """The requests to one bookie over one connection. Made by `Membership`, whose channels draw from the same `request_ids`: so
+    one request may go to several bookies."""
 
-    def __init__(self, bookie_id: str, outstanding_bytes_max: int, shortest_timeout_s: float) -> None:
+    def __init__(
+        self, bookie_id: str, outstanding_bytes_max: int, shortest_timeout_s: float, request_ids: Iterator[int]
+    ) -> None:
         self.bookie_id = bookie_id
         self.error: BookieError | None = None
         self.outstanding_bytes = 0
         self.connection: Connection | None = None
+        self.shares_thread = False  # the bookie runs in this thread
         self._outstanding_bytes_max = outstanding_bytes_max
         self._check_every_s = shortest_timeout_s / _CHECKS_PER_TIMEOUT
         self._checks = 0  # made so far: the clock of deadlines, which costs nothing to read
         self._outstanding: dict[int, tuple[OnAnswer, Any, int, float]] = {}
-        self._request_ids = itertools.count(1)
-        self._busy = trio.Event()
+        self._request_ids = request_ids
+        self._busy: trio.Event | None = None  # what `watch` waits for while nothing is outstanding
         self._heard_at_check = 0
 
     @property
@@ -43,13 +46,13 @@ class BookieChannel:
         """For how long at least nothing was heard from it while something was outstanding: less by at most two checks."""
         return max(0, self._checks - self._heard_at_check - 1) * self._check_every_s
 
-    @property
-    def shares_thread(self) -> bool:
-        """Whether the bookie runs in this thread."""
-        return self.connection is not None and self.connection.shares_thread
+    def connected(self, connection: Connection) -> None:
+        """Requests go this way from now on."""
+        self.connection = connection
+        self.shares_thread = connection.shares_thread
 
     def next_request_id(self) -> int:
-        """An id for a request that will be sent here."""
+        """An id for a request that will be sent here, and maybe to other bookies of the same client."""
         return next(self._request_ids)
 
     def ask(self, request: Request, on_answer: OnAnswer, context: object, timeout_s: float) -> None:
@@ -65,12 +68,12 @@ class BookieChannel:
         last_check = self._checks + 1 + timeout_s / self._check_every_s
         self._outstanding[request.request_id] = (on_answer, context, size_bytes, last_check)
         self.outstanding_bytes += size_bytes
-        if len(self._outstanding) == 1:
-            self._busy.set()
+        if self._busy is not None:
+            self._wake_watch()
         try:
             self.connection.send((request,))
         except BookieError as error:
-            self._answer(request.request_id, error)
+            self._give_up(request.request_id, error)
 
     # -- what the connection says -----------------------------------------------------------------------------------
 
@@ -78,33 +81,43 @@ class BookieChannel:
         """Answers came."""
         self._heard_at_check = self._checks
         for response in responses:
-            self._answer(response.request_id, response)
+            entry = self._outstanding.pop(response.request_id, None)
+            if entry is not None:  # else late, or a duplicate
+                on_answer, context, size_bytes, _ = entry
+                self.outstanding_bytes -= size_bytes
+                on_answer(response, context)
 
     def disconnected(self, error: ReplogError) -> None:
         """The connection is gone: whatever is outstanding has an unknown outcome."""
         if self.error is None:
             lost = error if isinstance(error, BookieError) else BookieUnreachableError(self.bookie_id, str(error))
             self.error = lost
-            self._busy.set()
+            if self._busy is not None:
+                self._wake_watch()
             for request_id in list(self._outstanding):
-                self._answer(request_id, lost)
+                self._give_up(request_id, lost)
 
-    def _answer(self, request_id: int, answer: Answer) -> None:
+    def _give_up(self, request_id: int, error: BookieError) -> None:
         entry = self._outstanding.pop(request_id, None)
-        if entry is not None:  # else late, or a duplicate
+        if entry is not None:  # else what was told of another one has ended it
             on_answer, context, size_bytes, _ = entry
             self.outstanding_bytes -= size_bytes
-            on_answer(answer, context)
+            on_answer(error, context)
+
+    def _wake_watch(self) -> None:
+        assert self._busy is not None
+        self._busy.set()
+        self._busy = None
 
     async def watch(self) -> None:
         """Ends requests whose deadline has passed. Runs while connected; sleeps while nothing is outstanding."""
         while self.error is None:
             if not self._outstanding:
-                self._busy = trio.Event()
-                await self._busy.wait()
+                self._busy = busy = trio.Event()
+                await busy.wait()
             await trio.sleep(self._check_every_s)
             self._checks += 1
             late = [request_id for request_id, entry in self._outstanding.items() if entry[3] <= self._checks]
             for request_id in late:
                 problem = "did not answer in time: whether it did what it was asked is unknown"
-                self._answer(request_id, BookieUnreachableError(self.bookie_id, problem))
+                self._give_up(request_id, BookieUnreachableError(self.bookie_id, problem))

@@ -16,7 +16,8 @@ class Confirmations:
     def __init__(self) -> None:
         self.confirmed = -1
         self.unconfirmed_bytes = 0  # pushed and not confirmed
-        self.in_flight_bytes = 0  # of these, sent
+        self.in_flight = 0  # batches sent and not confirmed
+        self.in_flight_bytes = 0  # of the bytes, those that were sent
         self._waiting: deque[tuple[int, trio.Event]] = deque()  # by the last id waited for
         self._sizes: deque[tuple[int, int, float]] = deque()  # last id, bytes, when sent: of each batch under way
         self._gathering: trio.Event | None = None
@@ -33,6 +34,7 @@ class Confirmations:
 
         Who waits so far waits for the last pushed now, and not for what others push later: that might never end."""
         self._sizes.append((last_entry_id, size_bytes, now))
+        self.in_flight += 1
         self.in_flight_bytes += size_bytes
         if self._gathering is not None:
             self._waiting.append((last_add_pushed, self._gathering))
@@ -43,11 +45,6 @@ class Confirmations:
         if not self._waiting or self._waiting[-1][0] != last_entry_id:
             self._waiting.append((last_entry_id, trio.Event()))
         return self._waiting[-1][1]
-
-    @property
-    def in_flight(self) -> int:
-        """Batches sent and not confirmed."""
-        return len(self._sizes)
 
     @property
     def oldest_sent_at(self) -> float | None:
@@ -62,6 +59,7 @@ class Confirmations:
             _, size_bytes, sent_at = self._sizes.popleft()
             self.unconfirmed_bytes -= size_bytes
             self.in_flight_bytes -= size_bytes
+            self.in_flight -= 1
         while self._waiting and self._waiting[0][0] <= confirmed:
             self._waiting.popleft()[1].set()
         if self._freed is not None:

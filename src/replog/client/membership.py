@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Callable, Collection
 
@@ -56,6 +57,7 @@ class Membership:
         self._options = options
         self._nursery = nursery
         self._channels: dict[str, BookieChannel] = {}
+        self._request_ids = itertools.count(1)
         self._attempts: dict[str, _Attempt] = {}  # under way
         self._transports: dict[str, Transport] = {}
         self._authenticator = authenticator
@@ -162,11 +164,11 @@ class Membership:
 
     async def _open(self, bookie_id: str, attempt: _Attempt) -> None:
         shortest_s = min(self._options.add_timeout_s, self._options.read_timeout_s)
-        channel = BookieChannel(bookie_id, OUTSTANDING_BYTES_MAX, shortest_s)
+        channel = BookieChannel(bookie_id, OUTSTANDING_BYTES_MAX, shortest_s, self._request_ids)
         try:
             with trio.move_on_after(self._options.connect_timeout_s):
                 address = await self._address(bookie_id)
-                channel.connection = await self._connect_somehow(bookie_id, address, channel)
+                channel.connected(await self._connect_somehow(bookie_id, address, channel))
             if channel.connection is None:
                 attempt.error = BookieUnreachableError(bookie_id, "connecting took too long")
             elif self._is_closed:

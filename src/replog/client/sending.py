@@ -6,7 +6,7 @@ to be called, and the background task does what has to wait. What the applicatio
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import trio
@@ -75,7 +75,7 @@ class BatchSender:
         self._membership = surroundings.membership
         self._options = options
         self._observe = observe
-        self._waiting_effects = WaitingEffects(surroundings, machine, self._drive)
+        self._waiting_effects = WaitingEffects(surroundings, machine, self._metastore_answered)
         self._confirmations = Confirmations()
         self._gathered: list[bytes] = []
         self._expected_bytes = 0  # were confirmed since the last batch was sent: as many may be pushed
@@ -92,7 +92,6 @@ class BatchSender:
         self._held = False
         self._alone = False
         self._lone_appends = 0  # since somebody else was seen to append
-        self._last_effect: Effect | None = None
         self._closing = False
         self._is_machine_closed = False
         self._closed = trio.Event()
@@ -164,7 +163,7 @@ class BatchSender:
 
     def _may_send(self) -> bool:
         in_flight = self._confirmations.in_flight
-        if in_flight >= self._depth or self._held or self._machine.is_done:
+        if in_flight >= self._depth or self._held:
             return False
         if in_flight and self._round_s < _FAR_ROUND_S and self._is_little():
             return False
@@ -205,19 +204,26 @@ class BatchSender:
         payloads, size_bytes = self._take_batch()
         last = self.last_add_pushed - len(self._gathered)
         self._confirmations.sent(last, size_bytes, self._clock.current_time(), self.last_add_pushed)
+        self._is_awaited = False
+        machine = self._machine
+        self._published = machine.last_add_confirmed  # the batch carries it
+        machine.add(payloads, self._time_ns())
+        self._send_adds(machine.take_effects())  # type: ignore[arg-type]
+        # The requests are out: bookies work while the rest is put down. What answers that came at once lead to waits for it.
         self._unchecked_bytes += size_bytes
         self.batches_sent += 1
         self.entries_sent += len(payloads)
         self._are_many = len(payloads) > 1
         self._expected_bytes = 0
-        self._published = self._machine.last_add_confirmed  # the batch carries it
-        self._is_awaited = False
-        self._machine.add(payloads, self._time_ns())
         self._supervisor.watch(self)
 
     def _take_batch(self) -> tuple[list[bytes], int]:
         """As many of the gathered entries as fit into one batch for each rotation; at least one for each."""
-        gathered, size_bytes = self._gathered, self._gathered_bytes
+        gathered = self._gathered
+        if len(gathered) == 1:
+            self._gathered = []
+            return gathered, len(gathered[0])
+        size_bytes = self._gathered_bytes
         stride, limit_bytes = self._machine.quorum.stride, self._batch_bytes_max()
         fits = size_bytes + _ENTRY_OVERHEAD_BYTES * len(gathered) <= limit_bytes
         if fits and len(gathered) <= _BATCH_ENTRIES_MAX:
@@ -257,22 +263,22 @@ class BatchSender:
         try:
             while True:
                 effects = self._machine.take_effects()
-                self._last_effect = effects[-1] if effects else None
                 for effect in effects:
-                    if type(effect) is SendAdd:
-                        self._send_add(effect)
-                    else:
-                        self._perform(effect)
-                if not effects:
-                    if self._machine.metadata.fragments is not self._fragments:
-                        self._report_ensemble_change()
-                    if not self._gathered or self._send_scheduled or not self._may_send():
-                        return
-                    if self._are_more_expected():
-                        return
-                    self._send_batch()
+                    self._perform(effect)
+                if effects:
+                    continue
+                if not self._gathered or self._send_scheduled or not self._may_send():
+                    return
+                if self._are_many and self._are_more_expected():
+                    return
+                self._send_batch()
         finally:
             self._driving = False
+
+    def _metastore_answered(self) -> None:
+        if self._machine.metadata.fragments is not self._fragments:
+            self._report_ensemble_change()
+        self._drive()
 
     def _report_ensemble_change(self) -> None:
         before, self._fragments = self._fragments[-1], self._machine.metadata.fragments
@@ -287,6 +293,8 @@ class BatchSender:
     def _perform(self, effect: Effect) -> None:
         if isinstance(effect, Confirmed):
             self._confirmed(effect.last_add_confirmed)
+        elif isinstance(effect, SendAdd):
+            self._send_adds((effect,))  # again, to a bookie that is new or back
         elif isinstance(effect, SendLastAddConfirmed):
             self._send_last_add_confirmed(effect)
         elif isinstance(effect, Failed):
@@ -296,31 +304,36 @@ class BatchSender:
         else:
             self._waiting_effects.put(effect)  # type: ignore[arg-type]
 
-    def _send_add(self, effect: SendAdd) -> None:
-        channel = self._membership.channel(effect.bookie_id)
-        if channel is None:
-            self._bookie_failed(effect.index, effect.bookie_id)
-            return
-        batch = effect.batch
-        alone = self._alone and (effect is self._last_effect or not channel.shares_thread)
-        request = AddRequest(channel.next_request_id(), self.ledger_id, self._key, self._term, batch, False, -1, alone)
-        context = (effect.index, effect.bookie_id, batch.first_entry_id)
-        channel.ask(request, self._add_answered, context, self._options.add_timeout_s)
+    def _send_adds(self, effects: Sequence[SendAdd]) -> None:
+        """The bookies of a batch get the same request: a transport makes its bytes once."""
+        channel_to, on_answer, timeout_s = self._membership.channel, self._add_answered, self._options.add_timeout_s
+        request, last = None, effects[-1] if effects else None
+        for effect in effects:
+            channel = channel_to(effect.bookie_id)
+            if channel is None:
+                self._bookie_failed(effect.index, effect.bookie_id)
+                continue
+            batch, alone = effect.batch, self._alone and (effect is last or not channel.shares_thread)
+            if request is None or request.batch is not batch or request.alone is not alone:
+                request_id = channel.next_request_id()
+                request = AddRequest(request_id, self.ledger_id, self._key, self._term, batch, False, -1, alone)
+            channel.ask(request, on_answer, effect, timeout_s)
 
-    def _add_answered(self, answer: Answer, context: tuple[int, str, int]) -> None:
-        index, bookie_id, first_entry_id = context
+    def _add_answered(self, answer: Answer, effect: SendAdd) -> None:
         if isinstance(answer, Response) and answer.status is Status.OK:
             if answer.awaited:
                 self._publish_soon()
+            first_entry_id = effect.batch.first_entry_id
             if first_entry_id <= self._confirmations.confirmed and not self._gathered:
                 return  # it is confirmed without this one, and nothing waits for who lags behind
-            self._machine.add_confirmed(index, bookie_id, first_entry_id)
+            self._machine.add_confirmed(effect.index, effect.bookie_id, first_entry_id)
         elif isinstance(answer, Response) and answer.status is Status.FENCED:
             self._machine.add_fenced(answer.fence_term)
         elif isinstance(answer, Response) and answer.status is Status.UNAUTHORIZED:
-            self._machine.abandon(UnauthorizedError(self.ledger_id, f"refused by bookie {bookie_id}: {answer.detail}"))
+            problem = f"refused by bookie {effect.bookie_id}: {answer.detail}"
+            self._machine.abandon(UnauthorizedError(self.ledger_id, problem))
         else:
-            self._bookie_failed(index, bookie_id)
+            self._bookie_failed(effect.index, effect.bookie_id)
         self._drive()
 
     def _publish_soon(self) -> None:

@@ -102,17 +102,16 @@ class LedgerWriter(BatchSender, WriterContext):
     async def append(self, data: bytes) -> int:
         """Appends an entry, and returns its id once it is confirmed (W2). Many tasks may append at once: their entries
         share batches. If cancelled, or if it raises, the outcome is unknown (W4), except as for `push`."""
-        if type(data) is not bytes or len(data) > ENTRY_BYTES_MAX:
+        if type(data) is not bytes:
             check_payload(data)
-        if not self.has_room(len(data)):
-            await self._wait_for_budget(len(data))
-        if self._closing or self._error is not None:
-            self.check_usable()
+        size_bytes, confirmations = len(data), self._confirmations
+        if confirmations.unconfirmed_bytes + size_bytes > self._push_bytes_max or size_bytes > ENTRY_BYTES_MAX:
+            check_payload(data)
+            await self._wait_for_budget(size_bytes)
+        confirmations.unconfirmed_bytes += size_bytes
         self._gathered.append(data)
-        self._confirmations.unconfirmed_bytes += len(data)
-        self.last_add_pushed += 1
-        entry_id = self.last_add_pushed
-        event = self._confirmations.gathering()
+        self.last_add_pushed = entry_id = self.last_add_pushed + 1
+        event = confirmations.gathering()
         if self._send_scheduled or not self._may_send():
             await event.wait()
         else:

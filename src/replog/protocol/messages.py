@@ -34,6 +34,9 @@ class AddRequest:
 
     `alone` tells that the sender waits for nothing else and has nothing more to send: the bookie may make it durable at
     once, in the caller's thread.
+
+    The same request may be sent to several bookies: `frame_head` is where a transport keeps what it made of all but the batch.
+    So who has sent it changes nothing of it any more.
     """
 
     request_id: int
@@ -44,6 +47,7 @@ class AddRequest:
     recovery: bool = False
     last_add_confirmed: int = -1
     alone: bool = False
+    frame_head: bytes = attrs.field(default=b"", init=False, eq=False, repr=False)
 
 
 @attrs.define

@@ -89,16 +89,17 @@ def encode_request(request: Request, pieces: list[bytes]) -> int:
 
 
 def _encode_add(request: AddRequest, pieces: list[bytes]) -> int:
-    batch = request.batch
-    data, key = batch.data, request.key
-    checksum = 0 if batch.digest_type is DigestType.CRC32C else crc32c(data)
-    if len(key) != KEY_BYTES:
-        key = _key(key)
-    fields = _ADD.pack(request.ledger_id, request.term, request.last_add_confirmed, key, checksum)
-    flags = (_RECOVERY if request.recovery else 0) | (_ALONE if request.alone else 0)
-    prefix = seal(ADD, flags, request.request_id, fields, len(data))
-    pieces += (prefix, data)
-    return len(prefix) + len(data)
+    data, head = request.batch.data, request.frame_head
+    if not head:
+        key = request.key
+        checksum = 0 if request.batch.digest_type is DigestType.CRC32C else crc32c(data)
+        if len(key) != KEY_BYTES:
+            key = _key(key)
+        fields = _ADD.pack(request.ledger_id, request.term, request.last_add_confirmed, key, checksum)
+        flags = (_RECOVERY if request.recovery else 0) | (_ALONE if request.alone else 0)
+        request.frame_head = head = seal(ADD, flags, request.request_id, fields, len(data))
+    pieces += (head, data)
+    return len(head) + len(data)
 
 
 def _encode_fence(request: FenceRequest, pieces: list[bytes]) -> int:

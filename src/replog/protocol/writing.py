@@ -61,6 +61,8 @@ class LedgerWriting(LedgerMachine):
         self.missing = 0  # indices that failed and could not be replaced, as a bit mask
         self._digest = digest
         self._ensemble = list(metadata.last_fragment.ensemble)
+        self._ledger_id = metadata.ledger_id
+        self._stamp = metadata.last_fragment.term  # each of this writer's fragments has it
         self._stride = self.quorum.stride
         self._write_masks = [self.quorum.write_mask(rotation) for rotation in range(self.quorum.ensemble)]
         self._write_sets = [self.quorum.write_set(rotation) for rotation in range(self.quorum.ensemble)]
@@ -103,17 +105,17 @@ class LedgerWriting(LedgerMachine):
         first = self.last_add_pushed + 1
         self.length += sum(map(len, payloads))
         self.last_add_pushed += len(payloads)
-        stride, metadata = self._stride, self.metadata
+        stride = self._stride
         pending = []
         for rotation in range(min(stride, len(payloads))):
             batch = batches.build(
                 self._digest,
-                ledger_id=metadata.ledger_id,
+                ledger_id=self._ledger_id,
                 first_entry_id=first + rotation,
                 stride=stride,
                 payloads=payloads if stride == 1 else payloads[rotation::stride],
                 last_add_confirmed=self.last_add_confirmed,
-                stamp=metadata.last_fragment.term,
+                stamp=self._stamp,
                 timestamp_ns=timestamp_ns,
                 cumulative_length=self.length,
             )
@@ -216,7 +218,7 @@ class LedgerWriting(LedgerMachine):
         for index, bookie_id in self._replaced.items():
             ensemble[index] = bookie_id
         assert len(set(ensemble)) == len(ensemble), "a bookie stands at one index only (C2)"
-        fragment = Fragment(self.last_add_confirmed + 1, tuple(ensemble), self.metadata.last_fragment.term)
+        fragment = Fragment(self.last_add_confirmed + 1, tuple(ensemble), self._stamp)
         self._propose(self.metadata.with_fragment(fragment))
 
     def _ensemble_durable(self) -> None:
