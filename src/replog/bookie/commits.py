@@ -138,7 +138,7 @@ class GroupCommit:
         self._commit_bytes_max = commit_bytes_max
         self._timeout_s = timeout_s
         self._failed = failed
-        self._gathered: list[Work] = []  # put, and not started
+        self.gathered: list[Work] = []  # put, and not started
         self._waiting: deque[Work] = deque()
         self._works = 0  # accepted and not answered
         self._epoch = 0  # of what is accepted now. Written in the trio thread
@@ -159,11 +159,6 @@ class GroupCommit:
     def queued_requests(self) -> int:
         """How many were accepted and not answered."""
         return self._works
-
-    @property
-    def is_fast(self) -> bool:
-        """Whether the last commit took so little that a thread would cost more."""
-        return self.commits > 0 and self.commit_s < _FAST_COMMIT_S
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -187,19 +182,17 @@ class GroupCommit:
 
     def put(self, work: Work) -> None:
         """Takes work, which `start` gets going. Called in the trio thread."""
-        self._count(work)
-        self._gathered.append(work)
-
-    @property
-    def has_gathered(self) -> bool:
-        """Whether there is work to `start`."""
-        return bool(self._gathered)
+        work.epoch = self._epoch
+        work.accepted_at_s = self._threads.clock_s()
+        self.queued_bytes += work.size_bytes
+        self._works += 1
+        self.gathered.append(work)
 
     def start(self, *, inline: bool = False) -> None:
         """Commits what was put: with `inline` in the caller's thread, which saves two changes of thread, if nothing else is
-        under way and the disk is fast; else in the thread."""
-        works, self._gathered = self._gathered, []
-        if inline and self._works == len(works) and self.is_fast:
+        under way and the last commit was fast; else in the thread."""
+        works, self.gathered = self.gathered, []
+        if inline and self._works == len(works) and self.commits and self.commit_s < _FAST_COMMIT_S:
             self._answer(self._process(works))
             return
         self._waiting += works
@@ -207,12 +200,6 @@ class GroupCommit:
             self._wake.put(True)
         elif not self._is_drain_scheduled:
             self._schedule_drain()
-
-    def _count(self, work: Work) -> None:
-        work.epoch = self._epoch
-        work.accepted_at_s = self._threads.clock_s()
-        self.queued_bytes += work.size_bytes
-        self._works += 1
 
     def _schedule_drain(self) -> None:
         assert self._token is not None
@@ -258,19 +245,16 @@ class GroupCommit:
             group.fail(self._ended_by)
             return group
         try:
-            self._commit_or_fail(group)
+            try:
+                self._commit(group)
+            except StorageError:
+                raise
+            except Exception as error:
+                raise broken_contract(self.storage, error) from error
         except StorageError as error:
             self._ended_epoch, self._ended_by = works[0].epoch, error
             group.fail(error)
         return group
-
-    def _commit_or_fail(self, group: _Group) -> None:
-        try:
-            self._commit(group)
-        except StorageError:
-            raise
-        except Exception as error:
-            raise broken_contract(self.storage, error) from error
 
     def _commit(self, group: _Group) -> None:
         mutations: list[Mutation] = []
@@ -359,25 +343,25 @@ class GroupCommit:
     # -- in the trio thread -----------------------------------------------------------------------------------------
 
     def _answer(self, group: _Group) -> None:
-        self._works -= len(group.works)
-        self.answer_latencies.observe(self._threads.clock_s() - group.works[0].accepted_at_s)
-        for work in group.works:
-            self.queued_bytes -= work.size_bytes
+        works = group.works
+        self._works -= len(works)
+        self.answer_latencies.observe(self._threads.clock_s() - works[0].accepted_at_s)
         if group.error is not None:
-            self._tell(group.error, group.works[0].epoch, ends_epoch=group.ends_epoch)
+            self._tell(group.error, works[0].epoch, ends_epoch=group.ends_epoch)
         answers: list[Response] = []
-        for work, outcome in zip(group.works, group.outcomes, strict=True):
+        for work, outcome in zip(works, group.outcomes, strict=True):
+            self.queued_bytes -= work.size_bytes
             if outcome.failure is None:
                 answers.append(work.ledger.answer(work.accepted, outcome.found))
             else:
                 answers.append(Response(work.accepted.request.request_id, outcome.failure, detail=outcome.problem))
-        self._reply(group.works, answers)
+        if len(works) == 1:
+            works[0].reply(answers)
+        else:
+            self._reply(works, answers)
 
     def _reply(self, works: Sequence[Work], answers: list[Response]) -> None:
         """Those that go to one connection, one behind the other, go together."""
-        if len(works) == 1:
-            works[0].reply(answers)
-            return
         start = 0
         for place in range(1, len(works) + 1):
             if place == len(works) or works[place].reply is not works[start].reply:

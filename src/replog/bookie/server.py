@@ -105,23 +105,24 @@ class BookieServer:
                 self._administer(request, reply)
             else:
                 self._accept(request, reply)
-        if self._commits.has_gathered:
-            self._start_commit(requests[-1], reply)
-
-    def _start_commit(self, last: Request, reply: Reply) -> None:
-        """In this thread, if the last request was alone; but where several connections bring some, they share commits."""
-        is_same, self._last_reply = self._last_reply is reply, reply
-        alone = is_same and isinstance(last, AddRequest) and last.alone and self.options.commit_inline_when_idle
-        self._commits.start(inline=alone)
+        if self._commits.gathered:
+            # In this thread, if the last request was alone; but where several connections bring some, they share commits.
+            is_same, self._last_reply = self._last_reply is reply, reply
+            last = requests[-1]
+            alone = is_same and isinstance(last, AddRequest) and last.alone and self.options.commit_inline_when_idle
+            self._commits.start(inline=alone)
 
     def _accept(self, request: OrderedRequest, reply: Reply) -> None:
         size_bytes = size_of(request)
-        refusal = self._cannot_take(request, size_bytes)
-        if refusal is not None:
+        if self.is_read_only and (refusal := self._cannot_take(request)) is not None:
             reply([refusal])
             return
+        if self._commits.queued_bytes + size_bytes > self.options.queue_bytes_max and not self._commits.is_idle:
+            detail = f"{self._commits.queued_bytes} bytes wait"
+            reply([Response(request.request_id, Status.TOO_BUSY, detail=detail)])
+            return
         try:
-            ledger = self._ledger(request.ledger_id)
+            ledger = self._ledgers.get(request.ledger_id) or self._ledger(request.ledger_id)
         except StorageError as error:
             reply([Response(request.request_id, Status.UNKNOWN, detail=str(error))])
             return
@@ -134,14 +135,7 @@ class BookieServer:
             self._polls.advanced(ledger)
         self._commits.put(work)
 
-    def _cannot_take(self, request: OrderedRequest, size_bytes: int) -> Response | None:
-        if self.is_read_only and (refusal := self._cannot_take_now(request)) is not None:
-            return refusal
-        if self._commits.queued_bytes + size_bytes > self.options.queue_bytes_max and not self._commits.is_idle:
-            return Response(request.request_id, Status.TOO_BUSY, detail=f"{self._commits.queued_bytes} bytes wait")
-        return None
-
-    def _cannot_take_now(self, request: OrderedRequest) -> Response | None:
+    def _cannot_take(self, request: OrderedRequest) -> Response | None:
         """A read-only bookie refuses new entries at once. But a writer that is deposed, or has no right to write, is told that
         in its order, as ever: it must not look for another bookie and try again (L5)."""
         if self.failure is not None:

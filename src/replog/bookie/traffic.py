@@ -40,7 +40,7 @@ class Traffic:
             self.added_batches += 1
             self.added_entries += batch.count
             self.added_bytes += len(batch.data)
-            if len(self._active) < _ACTIVE_LEDGERS_MAX:
+            if request.ledger_id not in self._active and len(self._active) < _ACTIVE_LEDGERS_MAX:
                 self._active.add(request.ledger_id)
         elif isinstance(request, RecoveryReadRequest):
             self.recovery_reads += 1

@@ -115,7 +115,8 @@ class LedgerOnBookie:
         return False
 
     def _refusal(self, request: OrderedRequest) -> Response | None:
-        if self.is_foreign(request.key):
+        shown = self._shown_key
+        if (shown is None or not compare_digest(request.key, shown)) and self.is_foreign(request.key):
             return _unauthorized(request.request_id)
         if request.term < self.fence_term:
             return self._fenced(request.request_id)
@@ -141,8 +142,10 @@ class LedgerOnBookie:
         itself: its header is stored with it."""
         confirmed = -1
         if isinstance(request, AddRequest):
-            self.last_add_confirmed = max(self.last_add_confirmed, request.batch.last_add_confirmed)
-        if isinstance(request, AddRequest | WriteLastAddConfirmedRequest):
+            confirmed = request.last_add_confirmed
+            if request.batch.last_add_confirmed > self.last_add_confirmed:
+                self.last_add_confirmed = request.batch.last_add_confirmed
+        elif isinstance(request, WriteLastAddConfirmedRequest):
             confirmed = request.last_add_confirmed
         if self.stored_key is None:
             new_key: bytes | None = stored_ledger_key(request.key)

@@ -48,7 +48,8 @@ class FrameSplitter:
     `begun_bytes` is the size of the frame whose header has arrived and whose end has not, 0 if there is none: whoever feeds
     may wait until there is room for it. `wanted_bytes` is how much is best received next, 0 if as much as there is: a large body
     that arrives by itself is not copied, and as large frames seldom come alone, the head of the next one is asked for by
-    itself, too. `frame_bytes_max` may be raised once the peer is trusted."""
+    itself, too. `is_empty` tells that nothing of a frame has arrived that is not complete. `frame_bytes_max` may be raised once
+    the peer is trusted."""
 
     __slots__ = (
         "_fields_bytes_max",
@@ -60,6 +61,7 @@ class FrameSplitter:
         "_rest",
         "begun_bytes",
         "frame_bytes_max",
+        "is_empty",
         "wanted_bytes",
     )
 
@@ -68,6 +70,7 @@ class FrameSplitter:
         self._fields_bytes_max = fields_bytes_max
         self.begun_bytes = 0
         self.wanted_bytes = 0
+        self.is_empty = True
         self._rest = bytearray()  # the beginning of a header and its fields
         self._needed = HEADER.size  # how many bytes of these tell more
         self._frame: Frame | None = None  # whose body is arriving, in parts
@@ -75,16 +78,61 @@ class FrameSplitter:
         self._missing = 0
         self._head_bytes = 0  # of the last frame whose body came behind it
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing of a frame has arrived that is not complete."""
-        return self._frame is None and not self._rest
-
     def feed(self, data: bytes) -> list[Frame]:
         """Takes what arrived, and returns the frames that are complete now.
 
         Raises `RemoteProtocolError` for what cannot be a frame; then the stream is beyond help, close it."""
         found: list[Frame] = []
+        start = 0
+        if not self.is_empty:
+            data, start = self._complete(data, found)
+            if not self.is_empty:
+                return found
+        end = len(data)
+        while end - start >= _HEADER_BYTES:
+            checksum, size, fields_bytes, kind, flags, _, request_id = HEADER.unpack_from(data, start)
+            body = start + _HEADER_BYTES + fields_bytes
+            if size > self.frame_bytes_max or fields_bytes > self._fields_bytes_max or body > start + size:
+                raise self._wrong_sizes(size, fields_bytes)
+            if body > end:
+                self.begun_bytes = size
+                self._keep_rest(data, start, body - start)
+                return found
+            sealed = data[start + _CHECKSUM_BYTES : body]
+            if crc32c(sealed) != checksum:
+                raise RemoteProtocolError("a frame that does not match its checksum")
+            frame = Frame(kind, flags, request_id, sealed[_SEALED_BYTES:], data[body : start + size])
+            head_bytes = body - start
+            start += size
+            if start > end:
+                self._begin(frame, size, head_bytes, start - end)
+                return found
+            found.append(frame)
+            self.begun_bytes = 0
+            self.wanted_bytes = head_bytes if size >= _LARGE_FRAME_BYTES else 0
+        if start < end:
+            self._keep_rest(data, start, _HEADER_BYTES)
+        return found
+
+    def _keep_rest(self, data: bytes, start: int, needed_bytes: int) -> None:
+        """What begins there is to be looked at again when there are so many bytes of it."""
+        self.wanted_bytes = 0
+        self.is_empty = False
+        self._needed = needed_bytes
+        self._rest = bytearray(data[start:])
+
+    def _begin(self, frame: Frame, size: int, head_bytes: int, missing_bytes: int) -> None:
+        """The end of this frame's body is missing."""
+        self._frame = frame
+        self._parts = [frame.body] if frame.body else []
+        self._missing = missing_bytes
+        self._head_bytes = head_bytes
+        self.is_empty = False
+        self.begun_bytes = size
+        self.wanted_bytes = missing_bytes if size >= _LARGE_FRAME_BYTES else 0
+
+    def _complete(self, data: bytes, found: list[Frame]) -> tuple[bytes, int]:
+        """Adds what arrived to what was there. Returns the bytes that are to be split, and where that begins."""
         start = 0
         if self._frame is not None:
             start = min(self._missing, len(data))
@@ -93,17 +141,17 @@ class FrameSplitter:
             if self.wanted_bytes:
                 self.wanted_bytes = self._missing or self._head_bytes
             if self._missing:
-                return found
+                return b"", 0
             self._frame.body = b"".join(self._parts)
             found.append(self._frame)
             self._frame, self._parts, self.begun_bytes = None, [], 0
-        elif self._rest:
+        else:
             self._rest += data
             if len(self._rest) < self._needed:
-                return found
+                return b"", 0
             data, self._rest = bytes(self._rest), bytearray()
-        self._split(data, start, found)
-        return found
+        self.is_empty = True
+        return data, start
 
     def _keep(self, part: bytes) -> None:
         """Small parts go together: the objects around them would cost more than they hold."""
@@ -113,42 +161,6 @@ class FrameSplitter:
             last += part
         else:
             self._parts.append(bytearray(part))
-
-    def _split(self, data: bytes, start: int, found: list[Frame]) -> None:
-        end = len(data)
-        while end - start >= _HEADER_BYTES:
-            checksum, size, fields_bytes, kind, flags, _, request_id = HEADER.unpack_from(data, start)
-            body = start + _HEADER_BYTES + fields_bytes
-            if size > self.frame_bytes_max or fields_bytes > self._fields_bytes_max or body > start + size:
-                raise self._wrong_sizes(size, fields_bytes)
-            if body > end:
-                self.begun_bytes = size
-                self.wanted_bytes = 0
-                self._needed = body - start
-                self._rest = bytearray(data[start:])
-                return
-            sealed = data[start + _CHECKSUM_BYTES : body]
-            if crc32c(sealed) != checksum:
-                raise RemoteProtocolError("a frame that does not match its checksum")
-            fields = sealed[_SEALED_BYTES:]
-            head_bytes = body - start
-            if start + size <= end:
-                found.append(Frame(kind, flags, request_id, fields, data[body : start + size]))
-                start += size
-                self.begun_bytes = 0
-                self.wanted_bytes = head_bytes if size >= _LARGE_FRAME_BYTES else 0
-                continue
-            self._frame = Frame(kind, flags, request_id, fields, b"")
-            self._parts = [data[body:]] if body < end else []
-            self._missing = start + size - end
-            self._head_bytes = head_bytes
-            self.begun_bytes = size
-            self.wanted_bytes = self._missing if size >= _LARGE_FRAME_BYTES else 0
-            return
-        if start < end:
-            self.wanted_bytes = 0
-            self._needed = HEADER.size
-            self._rest = bytearray(data[start:])
 
     def _wrong_sizes(self, size: int, fields_bytes: int) -> RemoteProtocolError:
         return RemoteProtocolError(

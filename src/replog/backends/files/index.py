@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from replog.backends.files.catalog import pack_ledger
 from replog.backends.files.index_file import BATCH_BYTES
-from replog.backends.files.log_file import LogFile
+from replog.backends.files.log_file import LogFile, Place
 from replog.backends.ranges import LedgerRanges
 from replog.protocol.mutations import Marks
 
@@ -29,7 +29,7 @@ _COLUMNS = "qqQIII"  # first and last ids, offsets, strides, sizes, checksums
 
 
 class Location(NamedTuple):
-    """Where the bytes of a batch stand: the file, where the batch begins in it, its size and checksum."""
+    """A `Place` with names: for who reads."""
 
     file: LogFile
     offset: int
@@ -75,7 +75,8 @@ class IndexPage:
         """Adds a batch; if the same one is here, the new place counts: then False."""
         firsts = self.firsts
         if not firsts or first > firsts[-1]:
-            self.reaches.append(max(last, self.reaches[-1]) if firsts else last)
+            reach = self.reaches[-1] if firsts else last
+            self.reaches.append(last if last > reach else reach)
             firsts.append(first)
             self.lasts.append(last)
             self.strides.append(stride)
@@ -386,7 +387,7 @@ class Index:
         last: int,
         stride: int,
         last_add_confirmed: int,
-        location: Location,
+        place: Place,
     ) -> None:
         """A batch stands at this place, in a file that is being written or replayed."""
         ledger = self.ledgers.get(ledger_id) or self.ledger(ledger_id)
@@ -396,7 +397,7 @@ class Index:
         stamps = ledger.stamps.get(stamp)
         if stamps is None:
             stamps = ledger.stamps[stamp] = StampSections()
-        file, offset, size, checksum = location
+        file, offset, size, checksum = place
         section = stamps.growing
         if (
             section is None
@@ -453,7 +454,7 @@ class Index:
         for ledger_id in [ledger_id for ledger_id in self.ledgers if ledger_id in self.deleted]:
             self.drop(ledger_id)
 
-    def locate_lone(self, ledger_id: int, entry_id: int, stamp: int) -> tuple[LogFile, int, int, int] | None:
+    def locate_lone(self, ledger_id: int, entry_id: int, stamp: int) -> Place | None:
         """The only batch that can hold the entry, by two bisections; None if it isn't that simple: then `locate` tells."""
         ledger = self.ledgers.get(ledger_id)
         stamps = ledger.stamps.get(stamp) if ledger is not None else None

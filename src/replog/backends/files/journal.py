@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from replog.backends.files.disk import ZEROS, Buffer, Disk, is_full, named_error, read_all, write_all
-from replog.backends.files.index import Location
-from replog.backends.files.log_file import JournalFile
+from replog.backends.files.log_file import JournalFile, Place
 from replog.backends.files.options import FilesOptions
 from replog.backends.files.pool import FilePool
 from replog.backends.files.record import (
@@ -98,14 +97,14 @@ class Journal:
         self._disk.allocate(file.fd, file.allocated, end - file.allocated)
         file.allocated = end
 
-    def write(self, records: Sequence[Record]) -> list[Location]:
+    def write(self, records: Sequence[Record]) -> list[Place]:
         """Writes a group into the room that was made, and syncs it; returns where each payload stands.
 
         Raises `StorageFullError` if the file system went back on its word, `StorageFailedError`: then the outcome is
         unknown, and nothing may be written any more (B1)."""
         file = self.current
         sequence = self.sequence + 1
-        buffers, locations, end, epoch = self._lay_out(file, records, sequence)
+        buffers, places, end, epoch = self._lay_out(file, records, sequence)
         file.is_pristine = False  # if this fails, a part may stand there: the next group begins another epoch
         try:
             write_all(self._disk, file.fd, buffers, file.position)
@@ -126,7 +125,7 @@ class Journal:
         file.first_sequence = file.first_sequence or sequence
         file.last_sequence = self.sequence = sequence
         self._prepare_ahead(file)
-        return locations
+        return places
 
     def _take_back(self, file: JournalFile, head: Buffer) -> None:
         """Wipes the beginning of a group that was not written to its end, durably: all of it but the padding may be there, and
@@ -143,10 +142,10 @@ class Journal:
 
     def _lay_out(
         self, file: JournalFile, records: Sequence[Record], sequence: int
-    ) -> tuple[list[Buffer], list[Location], int, int]:
+    ) -> tuple[list[Buffer], list[Place], int, int]:
         """The group's bytes up to the end of the page, where its payloads stand, its end, and the epoch it has."""
         buffers: list[Buffer] = []
-        locations: list[Location] = []
+        places: list[Place] = []
         offset = file.position
         epoch = file.epoch
         position = 0
@@ -168,17 +167,17 @@ class Journal:
             buffers.append(payload)
             offset += RECORD_HEADER_BYTES
             size = len(payload)
-            locations.append(Location(file, offset, size, checksum))
+            places.append((file, offset, size, checksum))
             offset += size
             position += 1
         padding = -offset % PAGE_BYTES  # whole pages: no page needs to be read before it is written
         if padding:
             buffers.append(_PADDING[:padding])
-        return buffers, locations, offset, epoch
+        return buffers, places, offset, epoch
 
     def _prepare_ahead(self, file: JournalFile) -> None:
         capacity = self._capacity
-        if file.position > capacity // 2:
+        if file.position > capacity // 2 and self._pool.ready is None:
             self._pool.want(file.number + 1, fill=self._is_worth_filling(file))
         ahead = self._options.fill_ahead_bytes
         if file.allocated < capacity and not file.is_outrun and file.allocated - file.position < ahead // 2:

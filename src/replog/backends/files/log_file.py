@@ -91,6 +91,10 @@ class JournalFile(LogFile):
         self.filling = threading.Lock()
 
 
+Place = tuple[LogFile, int, int, int]
+"""Where the bytes of a batch stand: the file, where the batch begins in it, its size and checksum."""
+
+
 def index_path(path: str) -> str:
     """The path of the index of the log file at this path."""
     return path.rpartition(".")[0] + ".index"

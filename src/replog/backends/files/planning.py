@@ -20,10 +20,17 @@ class Plan:
         self.has_batches = False
         self.size = 0
 
-    def add(self, record_type: RecordType, payload: bytes, change: Change) -> None:
-        """Adds a record."""
-        is_sealed = isinstance(change, Batch) and change.is_sealed
-        checksum = sealed_checksum(payload) if is_sealed else payload_checksum(payload)
-        self.records.append((record_type, payload, checksum))
+    def add_batch(self, batch: Batch) -> None:
+        """Adds the record of a batch."""
+        data = batch.data
+        checksum = sealed_checksum(data) if batch.is_sealed else payload_checksum(data)
+        self.records.append((RecordType.BATCH, data, checksum))
+        self.changes.append(batch)
+        self.has_batches = True
+        self.size += RECORD_HEADER_BYTES + len(data)
+
+    def add(self, record_type: RecordType, payload: bytes, change: tuple[int, bytes | None, int, int] | int) -> None:
+        """Adds the record of something else."""
+        self.records.append((record_type, payload, payload_checksum(payload)))
         self.changes.append(change)
         self.size += RECORD_HEADER_BYTES + len(payload)

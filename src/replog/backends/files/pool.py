@@ -45,7 +45,7 @@ class FilePool:
         self._spare_count = 0
         self._wanted = 0  # the number of the file to prepare
         self._fill_wanted = True
-        self._ready: JournalFile | None = None
+        self.ready: JournalFile | None = None  # the next file: made in the thread, taken by who writes
         self._refusal: OSError | None = None  # why the wanted file could not be made: no space
         self._to_fill: JournalFile | None = None
         self._retired: deque[LogFile] = deque()
@@ -63,7 +63,7 @@ class FilePool:
         self._page_cache = page_cache
         self._spares = spares
         self._spare_count = 1 + max((int(name[len(SPARE_PREFIX) :].split(".")[0]) for name in spares), default=0)
-        self._ready = ready
+        self.ready = ready
         if background:
             self._thread = threading.Thread(target=self._run, name="replog-journal-files", daemon=True)
             self._thread.start()
@@ -75,7 +75,7 @@ class FilePool:
             self.changed.notify_all()
         if self._thread is not None:
             self._thread.join(_JOIN_TIMEOUT_S)
-        for file in (self._ready, *self._retired, *self._postponed):
+        for file in (self.ready, *self._retired, *self._postponed):
             if file is not None and file.fd >= 0:
                 self._disk.close(file.fd)
                 file.fd = -1
@@ -83,7 +83,7 @@ class FilePool:
     def want(self, number: int, *, fill: bool) -> None:
         """Asks for the next file to be prepared, and to be filled or else allocated if it is a new one. Returns at once."""
         with self.changed:
-            if self._ready is not None or self._wanted == number:
+            if self.ready is not None or self._wanted == number:
                 return
             self._wanted = number
             self._fill_wanted = fill
@@ -96,7 +96,7 @@ class FilePool:
         self.want(number, fill=False)
         deadline = time.monotonic() + _PREPARE_TIMEOUT_S
         with self.changed:
-            while self._ready is None:
+            while self.ready is None:
                 if self.failure is not None:
                     raise self.failure
                 if self._refusal is not None:
@@ -107,7 +107,7 @@ class FilePool:
                         f"journal file {number} in {self._directory} was not made within {_PREPARE_TIMEOUT_S:.0f} s",
                         "Look at the disk, then restart the bookie",
                     )
-            ready, self._ready = self._ready, None
+            ready, self.ready = self.ready, None
         ready.began_s = self._disk.clock_s()
         return ready
 
@@ -179,7 +179,7 @@ class FilePool:
             return self._page_cache.drop_oldest
         if self._to_fill is not None:
             return self._fill_current
-        if self._ready is not None and self._is_fillable(self._ready) and self._thread is not None:
+        if self.ready is not None and self._is_fillable(self.ready) and self._thread is not None:
             return self._fill_ready
         return None
 
@@ -237,7 +237,7 @@ class FilePool:
         ready.is_outrun = not self._fill_wanted
         with self.changed:
             self._wanted = 0
-            self._ready = ready
+            self.ready = ready
             self.changed.notify_all()
 
     def make(self, number: int, *, fill: bool) -> JournalFile:
@@ -291,7 +291,7 @@ class FilePool:
                 self._to_fill = None
 
     def _fill_ready(self) -> None:
-        file = self._ready
+        file = self.ready
         if file is not None and not self._fill_step(file):
             file.is_outrun = True  # no space for zeros: the writer allocates what it needs
 

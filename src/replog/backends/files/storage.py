@@ -34,7 +34,7 @@ from replog.backends.files.directory import (
 from replog.backends.files.disk import Disk, named_error, named_errors
 from replog.backends.files.index import IndexPage, Location, PageMissing, Section
 from replog.backends.files.journal import Journal
-from replog.backends.files.log_file import LogFile
+from replog.backends.files.log_file import LogFile, Place
 from replog.backends.files.maintenance import Maintenance
 from replog.backends.files.opening import Opened, close_files, open_directory
 from replog.backends.files.options import FilesOptions
@@ -172,15 +172,15 @@ class FilesStorage(Storage):
 
     def _plan(self, mutations: Sequence[Mutation]) -> Plan:
         plan = Plan()
-        deleted = self._index.deleted
+        ledgers, deleted = self._index.ledgers, self._index.deleted
         dropped: set[int] = set()
         marks: dict[int, tuple[int, bytes | None, int, int]] = {}
         for mutation in mutations:
             if isinstance(mutation, PutBatch):
                 batch = mutation.batch
-                if batch.ledger_id not in deleted and batch.ledger_id not in dropped:
-                    plan.add(RecordType.BATCH, batch.data, batch)
-                    plan.has_batches = True
+                ledger_id = batch.ledger_id
+                if (ledger_id in ledgers or ledger_id not in deleted) and ledger_id not in dropped:
+                    plan.add_batch(batch)
             elif mutation.ledger_id in deleted or mutation.ledger_id in dropped:
                 continue
             elif isinstance(mutation, SetMarks):
@@ -216,10 +216,10 @@ class FilesStorage(Storage):
             # Fences and deletions needn't wait: they are what frees space.
             self._maintenance.wait_for_flush()
         journal.make_room(plan.size, keep_reserve=plan.has_batches)
-        locations = journal.write(plan.records)
+        places = journal.write(plan.records)
         with self._mutex:
-            for location, change in zip(locations, plan.changes, strict=True):
-                self._apply(change, location)
+            for place, change in zip(places, plan.changes, strict=True):
+                self._apply(change, place)
             for file in journal.rolled:
                 if not file.is_retired:  # a commit that found no space may have rolled it long ago
                     self._contents.journal_file_is_full(file)
@@ -229,7 +229,7 @@ class FilesStorage(Storage):
             journal.rolled.clear()
             self._maintenance.commit_done()
 
-    def _apply(self, change: Change, location: Location) -> None:
+    def _apply(self, change: Change, place: Place) -> None:
         if isinstance(change, Batch):
             self._index.put_batch(
                 change.ledger_id,
@@ -238,7 +238,7 @@ class FilesStorage(Storage):
                 change.last_entry_id,
                 change.stride,
                 change.last_add_confirmed,
-                location,
+                place,
             )
             self._batches += 1
             if self._contents.damage:  # stored again by a repair: reads find this copy

@@ -89,6 +89,7 @@ class Session:
         self._budget = budget
         self._charges: dict[int, int] = {}  # by request: bytes set aside for it
         self._charged_bytes = 0
+        self._freed_bytes = 0  # still charged: what is answered while requests are handled is given back at their end
         self._changing: set[int] = set()  # requests that change something, and are not answered
         self._polls: set[int] = set()  # requests whose answers may bring batches along, or not
         self._begun_bytes = 0  # of a frame that is arriving: set aside for it
@@ -141,7 +142,7 @@ class Session:
                 await self._wait_for_room(begun_bytes)
                 self._charge(begun_bytes)
                 self._begun_bytes = begun_bytes
-            elif not begun_bytes and not self._has_room(0):
+            elif not begun_bytes and self._budget.used_bytes and not self._has_room(0):  # where nothing is used is room
                 await self._wait_for_room(0)
             data = await self._stream.receive(self._splitter.wanted_bytes)
             if not data:
@@ -155,12 +156,12 @@ class Session:
                 if self._begun_bytes:
                     self._charge(-self._begun_bytes)  # it has ended: from here on its request is charged
                     self._begun_bytes = 0
-                await self._take(frames)
+                if not self._is_draining and (done := self._handle(frames, 0)) < len(frames):
+                    await self._take(frames, done)
         await self._discard()
 
-    async def _take(self, frames: Sequence[Frame]) -> None:
-        """Handles frames, as many at a time as there is room for what they ask."""
-        done = 0
+    async def _take(self, frames: Sequence[Frame], done: int = 0) -> None:
+        """Handles frames from this one on, as many at a time as there is room for what they ask."""
         while done < len(frames) and not self._is_draining:
             if done:
                 await self._wait_for_room(0)
@@ -200,10 +201,14 @@ class Session:
                 self._handler.handle(requests, self._reply)
         finally:
             self._is_handling = False
-            if self._outbox:
-                pieces, self._outbox = self._outbox, []
-                self._charge(-self._outbox_bytes)
+            pieces = self._outbox
+            if pieces:
+                self._outbox = []
+                self._freed_bytes += self._outbox_bytes
                 self._outbox_bytes = 0
+            if self._freed_bytes:
+                self._give_back()
+            if pieces:
                 self._write(pieces)
         return place
 
@@ -212,7 +217,9 @@ class Session:
         if request_id in self._charges:
             raise RemoteProtocolError(f"request id {request_id} is used again before its answer")
         size_bytes = _REQUEST_BYTES + body_bytes
-        if isinstance(request, ReadRequest):
+        if isinstance(request, AddRequest):
+            self._changing.add(request_id)
+        elif isinstance(request, ReadRequest):
             size_bytes += max(0, min(request.bytes_max, _ANSWER_BYTES_MAX), self._largest_answer_bytes)
         elif isinstance(request, ReadLastAddConfirmedRequest):
             # Nothing is set aside for what it may bring while it waits: if there is no room then, nothing is brought.
@@ -221,7 +228,8 @@ class Session:
         elif not isinstance(request, AdminRequest):
             self._changing.add(request_id)
         self._charges[request_id] = size_bytes
-        self._charge(size_bytes)
+        self._charged_bytes += size_bytes
+        self._budget.used_bytes += size_bytes
 
     def _lacking_role(self, request: Request) -> str:
         if not isinstance(request, AdminRequest):
@@ -236,23 +244,27 @@ class Session:
             return
         pieces = self._outbox if self._is_handling else []
         for response in responses:
-            freed_bytes = self._charges.pop(response.request_id, None)
+            request_id = response.request_id
+            freed_bytes = self._charges.pop(request_id, None)
             if freed_bytes is None:
                 continue  # answered twice: the client would not know what to make of it
-            self._changing.discard(response.request_id)
-            if response.request_id in self._polls:
-                self._polls.discard(response.request_id)
+            self._changing.discard(request_id)
+            if request_id in self._polls:
+                self._polls.discard(request_id)
                 response = self._bringing(response)
             elif response.batches:
-                self._charge(-freed_bytes)
+                self._freed_bytes += freed_bytes
                 response = self._fitting(response, freed_bytes)
                 freed_bytes = 0
             answer_bytes = wire.encode_response(response, pieces)
             if self._is_handling:
                 self._outbox_bytes += answer_bytes
                 freed_bytes -= answer_bytes
-            self._charge(-freed_bytes)
+            self._freed_bytes += freed_bytes
+            if self._freed_bytes < 0:  # an answer that is larger than expected is charged at once
+                self._give_back()
         if not self._is_handling:
+            self._give_back()
             self._write(pieces)
         if self._told is not None:
             self._tell()
@@ -288,9 +300,16 @@ class Session:
         self._charged_bytes += change_bytes
         self._budget.charge(change_bytes)
 
+    def _give_back(self) -> None:
+        freed_bytes, self._freed_bytes = self._freed_bytes, 0
+        self._charged_bytes -= freed_bytes
+        self._budget.charge(-freed_bytes)
+
     # -- bounds ---------------------------------------------------------------------------------------------------
 
     def _has_room(self, size_bytes: int) -> bool:
+        if self._freed_bytes:
+            self._give_back()
         return self._has_room_here(size_bytes) and self._budget.has_room(size_bytes)
 
     def _has_room_here(self, size_bytes: int) -> bool:

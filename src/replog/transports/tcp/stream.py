@@ -144,7 +144,7 @@ class Stream:
     async def receive(self, wanted_bytes: int = 0) -> bytes:
         """Some bytes, at most as many as are wanted if that is not 0; b"" when the peer has ended the connection, or this side
         closed it. Raises OSError if it broke. If cancelled, nothing is lost."""
-        size = min(wanted_bytes, _RECEIVE_BYTES_MAX) or self._receive_bytes
+        size = min(wanted_bytes, _RECEIVE_BYTES_MAX) if wanted_bytes else self._receive_bytes
         if not self._is_drained and not wanted_bytes:
             await trio.lowlevel.checkpoint()  # others get their turn, however fast this one sends
         while True:
