@@ -26,7 +26,7 @@ from replog.protocol.digest import DigestType
 from replog.protocol.model import LedgerMetadata, LedgerState, LogMetadata, LogPage, Segment, Transaction
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 
     from replog.abc import Metastore
 
@@ -144,10 +144,11 @@ def _encode_name(name: str) -> str:
 # -- listing ------------------------------------------------------------------------------------------------------
 
 
-async def ledger_id_pages(metastore: Metastore, after: int = -1) -> AsyncIterator[list[int]]:
+async def ledger_id_pages(metastore: Metastore, after: int = -1) -> AsyncGenerator[list[int], None]:
     """Existing ids above `after`, ascending, in lists of at least one and at most `LEAF_LEDGERS`; lists each key once.
 
-    A ledger that is created or deleted meanwhile may be in or not. Raises `MetastoreError`: nothing is proven (B6).
+    A ledger that is created or deleted meanwhile may be in or not. Raises `MetastoreError`: nothing is proven (B6). Who may stop
+    before its end closes it (`contextlib.aclosing`).
     """
     for prefix, shape in _SHAPES.items():
         lowest, highest = (0, _SHORT_END - 1) if prefix == LEDGERS_KEY else (_SHORT_END, LEDGER_ID_MAX)

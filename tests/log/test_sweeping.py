@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -413,3 +414,25 @@ async def test_a_leaders_ledgers_are_never_a_jobs(name: str, autojump_clock: tri
             async with client.write_log("log", custom={name: "x"}):
                 pass
         assert await client.logs() == []
+
+
+async def test_a_sweep_that_is_cancelled_while_it_lists_leaves_no_listing_open(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is left to the garbage collector is warned of, which fails a test here."""
+    async with cluster() as world, world.client(QUICK) as client:
+        await client.append_ledgers("log", [])
+        await written(client, "a", b"no")
+        asked = trio.Event()
+
+        async def get(ledger_id: int) -> None:
+            asked.set()
+            await trio.sleep_forever()
+
+        monkeypatch.setattr(client._ledgers.records, "get", get)
+        with trio.CancelScope() as scope:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(client.sweep_log, "log")
+                await asked.wait()
+                scope.cancel()
+        gc.collect()

@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterable
+from contextlib import aclosing
 
 import attrs
 
@@ -135,9 +136,10 @@ async def _list(name: str, begin: int, ledgers: Ledgers) -> tuple[int, list[_Can
             found[ledger_id] = _Candidate(ledger_id, custom[JOB_KEY], metadata.created_at_ms, is_condemned)
 
     end = begin
-    async for ledger_ids in ledger_id_pages(ledgers.records.metastore, begin - 1):
-        await for_each(look, ledger_ids, AT_ONCE)
-        end = ledger_ids[-1] + 1
+    async with aclosing(ledger_id_pages(ledgers.records.metastore, begin - 1)) as pages:
+        async for ledger_ids in pages:
+            await for_each(look, ledger_ids, AT_ONCE)
+            end = ledger_ids[-1] + 1
     return end, [found[ledger_id] for ledger_id in sorted(found)]
 
 
