@@ -88,3 +88,31 @@ async def test_an_extend_that_is_cancelled_while_it_gives_way_is_sent_all_the_sa
         assert writer.last_add_pushed == 2
         assert await writer.append(b"four") == 3
         assert writer.last_add_confirmed == 3
+
+
+async def test_who_appends_alone_gives_way_and_can_be_cancelled_however_soon_it_is_confirmed(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with ledger(tmp_path) as writer, trio.open_nursery() as nursery:
+        turns = 0
+
+        async def count() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await trio.lowlevel.checkpoint()
+
+        nursery.start_soon(count)
+        for entry_id in range(80):
+            assert await writer.append(b"one") == entry_id
+            assert turns >= entry_id // 8, "another task waits for longer than eight appends"
+        for entry_id in range(80, 88):
+            with trio.CancelScope() as scope:
+                scope.cancel()
+                await writer.append(b"cancelled")
+            assert scope.cancelled_caught
+            assert writer.last_add_pushed == entry_id, (
+                "its outcome is unknown, and what comes behind it is not held up (W4)"
+            )
+        assert await writer.append(b"behind them") == 88
+        nursery.cancel_scope.cancel()

@@ -124,13 +124,11 @@ class LedgerWriter(BatchSender, WriterContext):
         """Lets every other task that is ready append too, then sends what has gathered.
 
         A turn of the event loop costs a tenth of a lone append. So while nobody else was seen to append, a task that appends
-        single entries gives way only at every eighth: a bound on how long others wait, and on how many of their entries
-        miss this batch."""
-        self._send_scheduled = True
+        single entries gives way only when eight of them were confirmed at once, without a wait: a bound on how long others
+        wait, and on how many of their entries miss this batch."""
         try:
-            if entries == 1 and self._lone_appends % _LOOK_AROUND_EVERY:
-                await trio.lowlevel.checkpoint_if_cancelled()
-            else:
+            if entries > 1 or not self._lone_appends % _LOOK_AROUND_EVERY:
+                self._send_scheduled = True
                 await trio.lowlevel.checkpoint()
         finally:
             self._send_scheduled = False
@@ -139,8 +137,12 @@ class LedgerWriter(BatchSender, WriterContext):
             self._lone_appends = self._lone_appends + 1 if self._alone else 0
             self._drive()
             self._alone = False
-        if not event.is_set():
+        if event.is_set():
+            await trio.lowlevel.checkpoint_if_cancelled()
+        else:
             await event.wait()
+            if self._lone_appends:
+                self._lone_appends = 1  # everybody else has had a turn
 
     async def extend(self, data: Sequence[bytes]) -> range:
         """Appends many entries, and returns their ids once all are confirmed. They are sent as few batches. If cancelled, or
