@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import trio
+from trio.testing import wait_all_tasks_blocked
 
 from replog.abc import Identity, Role
 from replog.protocol import wire
@@ -99,6 +100,30 @@ async def test_answers_that_are_larger_than_what_was_asked_for_have_a_bound_as_w
         await settled()
         assert len(handler.requests) < before + 40
         assert {answer.status for answer in await greedy.answers(40)} == {Status.OK}
+
+
+async def test_what_is_answered_at_once_is_charged_until_it_can_go(nursery: trio.Nursery) -> None:
+    """Other sessions are told things meanwhile, and ask whether there is room for them."""
+    near, far = (Stream(each) for each in socket.socketpair())
+    budget, charged_bytes = Budget(1 << 30), list[int]()
+
+    def answer(request: Request) -> Response:
+        charged_bytes.append(budget.used_bytes)
+        assert session._charged_bytes == budget.used_bytes
+        return large_answer(request)
+
+    session = Session(near, FrameSplitter(FRAME_BYTES_MAX), Handler(answer), None, TcpOptions(), budget)
+    nursery.start_soon(near.run)
+    nursery.start_soon(session.run, [])
+    client = RawClient(far, FrameSplitter(FRAME_BYTES_MAX), [])
+    client.say(add(1, batch_of(10)), read(2), read(3), add(4, batch_of(10)))
+    await client.answers(4)
+    size_bytes = len(LARGE.data)
+    for place, used_bytes in enumerate(charged_bytes):
+        assert place * size_bytes < used_bytes <= place * size_bytes + 4 * 2048, charged_bytes
+    await wait_all_tasks_blocked()
+    assert session._charged_bytes == budget.used_bytes == 0
+    far.close()
 
 
 async def test_a_long_poll_brings_nothing_along_that_there_is_no_room_for(
