@@ -118,7 +118,7 @@ def as_json(results: Results, setting: Setting) -> str:
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The command line."""
-    usual = [name for name in CASES if name not in ALONE]
+    usual = [name for name in CASES if name not in ALONE or name in GROUPS["remote"]]
     parser = argparse.ArgumentParser(
         prog="benchmarks", description="Measure replog against the disk, SQLite and a floor."
     )
@@ -126,7 +126,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--case",
         action="append",
         choices=[*CASES, *GROUPS, "all"],
-        help=f"may be repeated; default: {', '.join(usual)}",
+        help=f"may be repeated; default, which takes minutes: {', '.join(usual)}; all takes an hour",
     )
     parser.add_argument("--runs", type=int, default=5, help="rounds, to take the medians of (default: 5)")
     parser.add_argument("--seconds", type=float, default=1.0, help="for each measurement (default: 1)")

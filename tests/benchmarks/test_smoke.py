@@ -14,7 +14,7 @@ import pytest
 from benchmarks import __main__ as program
 from benchmarks import floor
 from benchmarks.against import yardstick
-from benchmarks.cases import CASES, COMPARISONS, _quiet
+from benchmarks.cases import ALONE, CASES, COMPARISONS, _quiet
 from benchmarks.figures import medians
 from benchmarks.metastore import stores as metastores
 from benchmarks.remote import cases as remote_cases
@@ -214,7 +214,12 @@ def test_a_floor_whose_frame_is_damaged_is_no_measure() -> None:
 
 def test_a_group_stands_for_its_cases() -> None:
     assert program.parse(["--case", "storage", "--case", "push"]).case == ["push", *storage_cases.CASES]
-    assert not set(program.parse([]).case) & set(storage_cases.CASES)
+    assert program.parse(["--case", "all"]).case == list(CASES)
+
+
+def test_what_is_measured_by_default_takes_minutes() -> None:
+    assert program.parse([]).case == [name for name in CASES if name not in ALONE or name.startswith("remote-")]
+    assert {"latency", "sqlite", "remote-latency"} <= set(program.parse([]).case)
 
 
 def test_what_a_round_has_no_figure_of_is_named_and_not_judged() -> None:
