@@ -317,6 +317,18 @@ async def cluster(
                 memory.forget(bookie.name)
 
 
+class Turns:
+    """Counts the turns that a task gets which is always ready. Use it as a task: `nursery.start_soon(turns.count)`."""
+
+    def __init__(self) -> None:
+        self.counted = 0
+
+    async def count(self) -> None:
+        while True:
+            self.counted += 1
+            await trio.lowlevel.checkpoint()
+
+
 async def settle() -> None:
     """Lets everything that is ready to run do so."""
     await trio.testing.wait_all_tasks_blocked()

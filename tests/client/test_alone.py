@@ -13,6 +13,7 @@ import trio.testing
 import replog
 from replog.bookie.commits import GroupCommit
 from replog.metastores.memory import MemoryMetastore
+from tests.kit import Turns
 
 
 @pytest.fixture
@@ -42,18 +43,11 @@ async def test_who_extends_alone_is_committed_in_its_thread_and_gives_way_each_t
     inline: list[bool], tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     async with ledger(tmp_path) as writer, trio.open_nursery() as nursery:
-        turns = 0
-
-        async def count() -> None:
-            nonlocal turns
-            while True:
-                turns += 1
-                await trio.lowlevel.checkpoint()
-
-        nursery.start_soon(count)
+        turns = Turns()
+        nursery.start_soon(turns.count)
         for call in range(9):
             assert list(await writer.extend([b"one", b"two"])) == [2 * call, 2 * call + 1]
-            assert turns >= call, "another task waits for longer than one call"
+            assert turns.counted >= call, "another task waits for longer than one call"
         nursery.cancel_scope.cancel()
         assert inline == [False] + 8 * [True], "only of the first it isn't known that nobody else extends"
 
@@ -94,18 +88,11 @@ async def test_who_appends_alone_gives_way_and_can_be_cancelled_however_soon_it_
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     async with ledger(tmp_path) as writer, trio.open_nursery() as nursery:
-        turns = 0
-
-        async def count() -> None:
-            nonlocal turns
-            while True:
-                turns += 1
-                await trio.lowlevel.checkpoint()
-
-        nursery.start_soon(count)
+        turns = Turns()
+        nursery.start_soon(turns.count)
         for entry_id in range(80):
             assert await writer.append(b"one") == entry_id
-            assert turns >= entry_id // 8, "another task waits for longer than eight appends"
+            assert turns.counted >= entry_id // 8, "another task waits for longer than eight appends"
         for entry_id in range(80, 88):
             with trio.CancelScope() as scope:
                 scope.cancel()

@@ -14,7 +14,7 @@ from replog.errors import FencedError, PayloadTooLargeError, ReplogError
 from replog.hookspecs import WriterFenced
 from replog.protocol.batch import ENTRY_BYTES_MAX
 from replog.protocol.model import LedgerState
-from tests.kit import ONE, Cluster, cluster, read_ledger, settle
+from tests.kit import ONE, Cluster, Turns, cluster, read_ledger, settle
 
 SMALL = ClientOptions(in_flight_bytes_max=1000, batch_bytes_max=100)
 BUDGET = ClientOptions(in_flight_bytes_max=10_000, batch_bytes_max=10_000)
@@ -170,20 +170,13 @@ async def test_one_task_that_appends_is_not_starved_by_pushers_that_fill_the_bud
 
 async def test_pushing_lets_other_tasks_run(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster(1) as world, world.client(quorum=ONE) as client, client.create_ledger() as writer:
-        turns = 0
+        turns = Turns()
         async with trio.open_nursery() as nursery:
-
-            async def count() -> None:
-                nonlocal turns
-                while True:
-                    turns += 1
-                    await trio.lowlevel.checkpoint()
-
-            nursery.start_soon(count)
+            nursery.start_soon(turns.count)
             for _ in range(100):
                 await writer.push(b"x")
             nursery.cancel_scope.cancel()
-        assert turns > 50
+        assert turns.counted > 50
 
 
 @pytest.mark.parametrize("yields", range(8))
