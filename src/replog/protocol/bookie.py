@@ -115,8 +115,7 @@ class LedgerOnBookie:
         return False
 
     def _refusal(self, request: OrderedRequest) -> Response | None:
-        shown = self._shown_key
-        if (shown is None or not compare_digest(request.key, shown)) and self.is_foreign(request.key):
+        if self.is_foreign(request.key):
             return _unauthorized(request.request_id)
         if request.term < self.fence_term:
             return self._fenced(request.request_id)
