@@ -228,8 +228,7 @@ class Session:
         elif not isinstance(request, AdminRequest):
             self._changing.add(request_id)
         self._charges[request_id] = size_bytes
-        self._charged_bytes += size_bytes
-        self._budget.used_bytes += size_bytes
+        self._charge(size_bytes)
 
     def _lacking_role(self, request: Request) -> str:
         if not isinstance(request, AdminRequest):
@@ -302,8 +301,7 @@ class Session:
 
     def _give_back(self) -> None:
         freed_bytes, self._freed_bytes = self._freed_bytes, 0
-        self._charged_bytes -= freed_bytes
-        self._budget.charge(-freed_bytes)
+        self._charge(-freed_bytes)
 
     # -- bounds ---------------------------------------------------------------------------------------------------
 
