@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import tempfile
+import traceback
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from datetime import UTC, datetime
@@ -38,6 +39,7 @@ class Results:
     rounds: dict[str, list[Round]] = attrs.field(factory=dict)
     discarded: dict[str, int] = attrs.field(factory=dict)
     failed: dict[str, str] = attrs.field(factory=dict)
+    is_interrupted: bool = False
 
     def take(self, case: str, found: Round) -> bool:
         """Keeps a round if it says something."""
@@ -49,20 +51,34 @@ class Results:
 
 
 def measure(setting: Setting, names: Sequence[str], runs: int, console: Console) -> Results:
-    """Runs the cases in turns, so that noise meets them all."""
+    """Runs the cases in turns, so that noise meets them all. A failure, or Ctrl-C, takes nothing from what was measured."""
     results = Results()
-    for run in range(runs):
-        for name in names:
-            if run and name in ONCE:
-                continue
-            console.print(f"[dim]round {run + 1} of {runs}: {name}[/]")
-            try:
-                for _ in range(_ATTEMPTS_PER_ROUND):
-                    if results.take(name, CASES[name](setting)):
-                        break
-            except NotMeasured as error:
-                results.failed[name] = str(error)
+    try:
+        for run in range(runs):
+            for name in names:
+                if run and name in ONCE:
+                    continue
+                console.print(f"[dim]round {run + 1} of {runs}: {name}[/]")
+                _measure(results, setting, name)
+    except KeyboardInterrupt:
+        results.is_interrupted = True
+    except BaseExceptionGroup as group:  # an interrupt in the midst of trio
+        if not group.subgroup(KeyboardInterrupt):
+            raise
+        results.is_interrupted = True
     return results
+
+
+def _measure(results: Results, setting: Setting, name: str) -> None:
+    try:
+        for _ in range(_ATTEMPTS_PER_ROUND):
+            if results.take(name, CASES[name](setting)):
+                break
+    except NotMeasured as error:
+        results.failed[name] = str(error)
+    except Exception as error:  # whatever it is: the other cases can be measured. It is told in the end, with code 1
+        traceback.print_exc()
+        results.failed[name] = f"{type(error).__name__}: {error}"
 
 
 def table(results: Results, against: str) -> Table:
@@ -71,12 +87,14 @@ def table(results: Results, against: str) -> Table:
     for heading in ("case", "figure", "compared with", "ratio", "of rounds", "goal", ""):
         found.add_column(heading, justify="left" if heading in ("case", "") else "right")
     for each in COMPARISONS:
-        if each.case in results.failed:
+        rounds, is_failed = results.rounds.get(each.case, []), each.case in results.failed
+        if rounds and each.is_there(rounds):
+            *cells, verdict = _cells(each, rounds)
+            found.add_row(*cells, "[red]failed once[/]" if is_failed else verdict)
+        elif is_failed:
             found.add_row(each.title, "", "", "", "", _goal(each), "[red]failed[/]")
-        elif each.case in results.rounds and not each.is_there(results.rounds[each.case]):
+        elif rounds:
             found.add_row(each.title, "", "", "", "", _goal(each), "[yellow]not there[/]")
-        elif each.case in results.rounds:
-            found.add_row(*_cells(each, results.rounds[each.case]))
         elif each.case in results.discarded:
             found.add_row(each.title, "", "", "", "", _goal(each), "[yellow]not quiet[/]")
     return found
@@ -178,6 +196,8 @@ def main(arguments: Sequence[str] | None = None, *, spare_files: int = 12, scale
         print(as_json(results, setting))
     else:
         _print(results, against.name)
+    if results.is_interrupted:
+        raise SystemExit(130)
     if results.failed:
         raise SystemExit(1)
 
@@ -185,6 +205,8 @@ def main(arguments: Sequence[str] | None = None, *, spare_files: int = 12, scale
 def _print(results: Results, against: str) -> None:
     console = Console(width=None if sys.stdout.isatty() else _WIDTH)
     console.print(table(results, against))
+    if results.is_interrupted:
+        console.print("interrupted: what was measured until then")
     for name, reason in {**storages.missing(), **metastores.missing(), **spark.missing()}.items():
         console.print(f"not there: {name}: {reason}")
     for case, reason in results.failed.items():

@@ -37,6 +37,9 @@ def percentiles(durations_s: Sequence[float]) -> Figures:
 
 
 def medians(rounds: Iterable[Figures]) -> Figures:
-    """The median of each figure over the rounds."""
-    found = list(rounds)
-    return {name: statistics.median(each[name] for each in found) for name in found[0]} if found else {}
+    """The median of each figure over the rounds that have it: a short load has no worst second."""
+    found: dict[str, list[float]] = {}
+    for each in rounds:
+        for name, value in each.items():
+            found.setdefault(name, []).append(value)
+    return {name: statistics.median(values) for name, values in found.items()}

@@ -28,6 +28,7 @@ _POINT_BATCHES = 200  # to choose from
 _SMALL_FILE_BYTES = 4 * MIB
 _POINT_US_MAX = 4.0
 _TIMED_TOGETHER = 20  # reads: asking for the time costs something too
+_DROPPED_MAX = 3  # times that the page cache may let go of a batch meanwhile
 Read = Callable[[int, int, int, int], list[Batch]]
 
 _SMALL_BYTES = 512 * MIB  # what is less is written in small files, so that there are several
@@ -175,19 +176,32 @@ STATES: dict[str, Callable[[Storage, Source], None]] = {
 
 def _time_points(storage: Storage, read: Read, source: Source, count: int) -> Figures:
     """The middle time of one read."""
-    for number in range(_POINT_BATCHES):  # the index is in memory then, and the answers are right
+    _read_points(storage, source)
+    entry_ids = [random.randrange(_POINT_BATCHES * source.entries) for _ in range(count)]
+    durations: list[float] = []
+    dropped = 0
+    while (start := len(durations) * _TIMED_TOGETHER) <= count - _TIMED_TOGETHER:
+        some = entry_ids[start : start + _TIMED_TOGETHER]
+        started = clock()
+        try:
+            for entry_id in some:
+                read(_TARGET, entry_id, STAMP, 1)
+        except trio.WouldBlock:  # the page cache has let go of it since
+            dropped += 1
+            if dropped > _DROPPED_MAX:
+                raise NotMeasured("the batches don't stay in the page cache") from None
+            _read_points(storage, source)
+        else:
+            durations.append((clock() - started) / _TIMED_TOGETHER)
+    return {"p50_us": statistics.median(durations) * 1e6, "limit_us": _POINT_US_MAX}
+
+
+def _read_points(storage: Storage, source: Source) -> None:
+    """Each batch once: index and page cache have it then, and the answers are right."""
+    for number in range(_POINT_BATCHES):
         entry_id = number * source.entries + source.entries // 2
         if storage.read(_TARGET, entry_id, STAMP, 1) != [source.batch(_TARGET, number)]:
             raise NotMeasured(f"entry {entry_id} is not in the batch that was written")
-    entry_ids = [random.randrange(_POINT_BATCHES * source.entries) for _ in range(count)]
-    durations: list[float] = []
-    for start in range(0, count - _TIMED_TOGETHER + 1, _TIMED_TOGETHER):
-        some = entry_ids[start : start + _TIMED_TOGETHER]
-        started = clock()
-        for entry_id in some:
-            read(_TARGET, entry_id, STAMP, 1)
-        durations.append((clock() - started) / _TIMED_TOGETHER)
-    return {"p50_us": statistics.median(durations) * 1e6, "limit_us": _POINT_US_MAX}
 
 
 def _time_preads(directory: Path, size_bytes: int, count: int) -> Figures:

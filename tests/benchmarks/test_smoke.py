@@ -175,6 +175,13 @@ def test_a_quiet_round_counts(
     assert {each["measured"] for each in found["compared"]} == {"one", "three"}
 
 
+def test_a_figure_that_a_round_lacks_is_that_of_the_others() -> None:
+    """As when results of short loads and of long ones are merged: only the long ones have a worst second."""
+    assert medians([{"rate": 1.0}, {"rate": 3.0, "lowest": 2.0}]) == {"rate": 2.0, "lowest": 2.0}
+    assert medians([{"rate": 3.0, "lowest": 2.0}, {"rate": 1.0}]) == {"rate": 2.0, "lowest": 2.0}
+    assert medians([]) == {}
+
+
 def test_the_middle_of_three_rounds_decides() -> None:
     assert medians([{"rate": 1.0}, {"rate": 9.0}, {"rate": 2.0}]) == {"rate": 2.0}
     comparison = next(each for each in COMPARISONS if each.case == "push" and each.goal is not None)
@@ -249,3 +256,51 @@ def test_a_case_whose_measurement_is_wrong_fails_and_the_others_go_on(
     shown = capsys.readouterr().out
     assert "storage-latency failed: nothing was compacted" in shown
     assert "files: many ledgers in turn" in shown
+
+
+class Turns:
+    """A case whose rounds do one of these after another."""
+
+    def __init__(self, *turns: BaseException | None) -> None:
+        self._turns = iter(turns)
+
+    def __call__(self, setting: Setting) -> Round:
+        error = next(self._turns)
+        if error is not None:
+            raise error
+        return {each: {"seconds": 1.0, "cpu_us": 1.0} for each in self.names()}
+
+    def names(self) -> set[str]:
+        """Of what a round has figures of."""
+        compared = [each for each in COMPARISONS if each.case == "storage-ledgers"]
+        return {each.measured for each in compared} | {each.against for each in compared}
+
+
+def rounds_of(turns: Turns, monkeypatch: pytest.MonkeyPatch, directory: Path) -> int:
+    """Measures the case three times; returns with which code the program ended."""
+    monkeypatch.setitem(CASES, "storage-ledgers", turns)
+    with pytest.raises(SystemExit) as ended:
+        program.main(["--case", "storage-ledgers", "--runs", "3", "--dir", str(directory)], scale=TINY)
+    assert isinstance(ended.value.code, int)
+    return ended.value.code
+
+
+def test_an_error_that_nobody_expected_takes_nothing_from_the_other_rounds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert rounds_of(Turns(None, RuntimeError("what"), None), monkeypatch, tmp_path) == 1
+    shown = capsys.readouterr()
+    assert "storage-ledgers failed: RuntimeError: what" in shown.out
+    assert "1.00-1.00" in shown.out
+    assert "failed once" in shown.out
+    assert "Traceback" in shown.err
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), BaseExceptionGroup("tasks", [KeyboardInterrupt()])])
+def test_ctrl_c_shows_what_was_measured_until_then(
+    error: BaseException, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert rounds_of(Turns(None, error), monkeypatch, tmp_path) == 130
+    shown = capsys.readouterr().out
+    assert "interrupted" in shown
+    assert "1.00-1.00" in shown
