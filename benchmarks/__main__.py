@@ -20,6 +20,7 @@ from rich.table import Table
 from benchmarks.against import own_floor, yardstick
 from benchmarks.cases import ALONE, CASES, COMPARISONS, GROUPS, ONCE, QUIET_RAW_P50_US
 from benchmarks.figures import medians
+from benchmarks.interrupts import until_interrupted
 from benchmarks.loads import MIB, Place
 from benchmarks.metastore import stores as metastores
 from benchmarks.remote.place import RemotePlaces
@@ -38,7 +39,7 @@ class Results:
 
     rounds: dict[str, list[Round]] = attrs.field(factory=dict)
     discarded: dict[str, int] = attrs.field(factory=dict)
-    failed: dict[str, str] = attrs.field(factory=dict)
+    failed: dict[str, list[str]] = attrs.field(factory=dict)
     is_interrupted: bool = False
 
     def take(self, case: str, found: Round) -> bool:
@@ -49,23 +50,21 @@ class Results:
         self.discarded[case] = self.discarded.get(case, 0) + 1
         return False
 
+    def fail(self, case: str, reason: str) -> None:
+        """A round of this case could not be measured."""
+        self.failed.setdefault(case, []).append(reason)
+
 
 def measure(setting: Setting, names: Sequence[str], runs: int, console: Console) -> Results:
     """Runs the cases in turns, so that noise meets them all. A failure, or Ctrl-C, takes nothing from what was measured."""
     results = Results()
-    try:
+    with until_interrupted(results):
         for run in range(runs):
             for name in names:
                 if run and name in ONCE:
                     continue
                 console.print(f"[dim]round {run + 1} of {runs}: {name}[/]")
                 _measure(results, setting, name)
-    except KeyboardInterrupt:
-        results.is_interrupted = True
-    except BaseExceptionGroup as group:  # an interrupt in the midst of trio
-        if not group.subgroup(KeyboardInterrupt):
-            raise
-        results.is_interrupted = True
     return results
 
 
@@ -75,10 +74,10 @@ def _measure(results: Results, setting: Setting, name: str) -> None:
             if results.take(name, CASES[name](setting)):
                 break
     except NotMeasured as error:
-        results.failed[name] = str(error)
+        results.fail(name, str(error))
     except Exception as error:  # whatever it is: the other cases can be measured. It is told in the end, with code 1
         traceback.print_exc()
-        results.failed[name] = f"{type(error).__name__}: {error}"
+        results.fail(name, f"{type(error).__name__}: {error}")
 
 
 def table(results: Results, against: str) -> Table:
@@ -87,11 +86,11 @@ def table(results: Results, against: str) -> Table:
     for heading in ("case", "figure", "compared with", "ratio", "of rounds", "goal", ""):
         found.add_column(heading, justify="left" if heading in ("case", "") else "right")
     for each in COMPARISONS:
-        rounds, is_failed = results.rounds.get(each.case, []), each.case in results.failed
+        rounds, failures = results.rounds.get(each.case, []), len(results.failed.get(each.case, ()))
         if rounds and each.is_there(rounds):
             *cells, verdict = _cells(each, rounds)
-            found.add_row(*cells, "[red]failed once[/]" if is_failed else verdict)
-        elif is_failed:
+            found.add_row(*cells, f"{verdict} [red]{failures} failed[/]".strip() if failures else verdict)
+        elif failures:
             found.add_row(each.title, "", "", "", "", _goal(each), "[red]failed[/]")
         elif rounds:
             found.add_row(each.title, "", "", "", "", _goal(each), "[yellow]not there[/]")
@@ -209,8 +208,9 @@ def _print(results: Results, against: str) -> None:
         console.print("interrupted: what was measured until then")
     for name, reason in {**storages.missing(), **metastores.missing(), **spark.missing()}.items():
         console.print(f"not there: {name}: {reason}")
-    for case, reason in results.failed.items():
-        console.print(f"{case} failed: {reason}")
+    for case, reasons in results.failed.items():
+        for reason in dict.fromkeys(reasons):
+            console.print(f"{case} failed: {reason}")
     for case, count in results.discarded.items():
         console.print(_discarded(case, count))
 

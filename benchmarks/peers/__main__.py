@@ -23,6 +23,7 @@ import attrs
 from rich.console import Console
 from rich.markdown import Markdown
 
+from benchmarks.interrupts import until_interrupted
 from benchmarks.peers import systems as found_here
 from benchmarks.peers.machine import describe
 from benchmarks.peers.markdown import page
@@ -152,18 +153,15 @@ def measure(options: argparse.Namespace, known: Sequence[System], command: str) 
     say = partial(console.print, markup=False, highlight=False, soft_wrap=True)
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        with tempfile.TemporaryDirectory(prefix="peers-", dir=options.dir.resolve()) as made:
+        with (
+            until_interrupted(results),
+            tempfile.TemporaryDirectory(prefix="peers-", dir=options.dir.resolve()) as made,
+        ):
             runner = Runner(Path(made), asked, ThisMachine(Path(made)), results, say)
             for number in range(options.rounds):
                 for _ in runner.round(number, there):
                     if options.json:
                         write(options.json, to_json(results))
-    except KeyboardInterrupt:
-        results.is_interrupted = True
-    except BaseExceptionGroup as group:  # an interrupt, where an adapter waited in trio
-        if not group.subgroup(KeyboardInterrupt):
-            raise
-        results.is_interrupted = True
     finally:
         signal.signal(signal.SIGTERM, before)
     return results

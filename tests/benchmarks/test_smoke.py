@@ -288,12 +288,22 @@ def rounds_of(turns: Turns, monkeypatch: pytest.MonkeyPatch, directory: Path) ->
 def test_an_error_that_nobody_expected_takes_nothing_from_the_other_rounds(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert rounds_of(Turns(None, RuntimeError("what"), None), monkeypatch, tmp_path) == 1
+    assert rounds_of(Turns(RuntimeError("what"), None, NotMeasured("no room")), monkeypatch, tmp_path) == 1
     shown = capsys.readouterr()
     assert "storage-ledgers failed: RuntimeError: what" in shown.out
+    assert "storage-ledgers failed: no room" in shown.out
     assert "1.00-1.00" in shown.out
-    assert "failed once" in shown.out
+    assert "met 2 failed" in shown.out
     assert "Traceback" in shown.err
+
+
+def test_a_case_that_always_failed_is_told_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert rounds_of(Turns(*[RuntimeError("what")] * 3), monkeypatch, tmp_path) == 1
+    shown = capsys.readouterr().out
+    assert shown.count("storage-ledgers failed: RuntimeError: what") == 1
+    assert "met" not in shown
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), BaseExceptionGroup("tasks", [KeyboardInterrupt()])])
