@@ -205,8 +205,8 @@ async def test_a_stopped_process_is_not_there_until_it_goes_on(tmp_path: Path) -
 
 
 async def test_a_process_that_stops_within_a_transaction_blocks_nobody_for_ever(tmp_path: Path) -> None:
-    async with opened(tmp_path, timeout_s=0.3) as metastore:
-        await metastore.create("a", b"1")
+    async with opened(tmp_path) as patient, opened(tmp_path, timeout_s=0.3) as metastore:
+        await patient.create("a", b"1")
         async with child(HOLD_THE_LOCK, tmp_path) as process:
             assert await line(process) == b"held\n"
             with pytest.raises(MetastoreError, match=r"nothing was written\. Another process holds") as raised:
@@ -215,7 +215,7 @@ async def test_a_process_that_stops_within_a_transaction_blocks_nobody_for_ever(
             assert (await metastore.get("a")).value == b"1", "reads go on"
             process.send_signal(signal.SIGKILL)
             await process.wait()
-        await metastore.create("c", b"the lock of a dead process is taken over")
+        await patient.create("c", b"the lock of a dead process is taken over")
         assert await metastore.children("b") == []
         with pytest.raises(MetastoreError, match="does not exist"):
             await metastore.get("b")
