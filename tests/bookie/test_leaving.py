@@ -190,10 +190,18 @@ async def test_a_disk_that_hangs_when_a_bookie_begins_can_be_left() -> None:
     storage = SmallStorage(MemoryStorage(), is_instant=False)
     gate = storage.hang("free_bytes")
     events: list[Event] = []
-    with trio.fail_after(5):
-        with trio.move_on_after(0.1) as scope:
+    scope = trio.CancelScope()
+
+    async def begin() -> None:
+        with scope:
             async with serving(storage, MemoryMetastore(), WAYS, IMPATIENT, events.append):
                 pytest.fail("it serves")
+
+    with trio.fail_after(5):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(begin)
+            await until(storage.begun["free_bytes"].is_set)
+            scope.cancel()
         assert scope.cancelled_caught
     assert len(events) == 1
     gate.set()

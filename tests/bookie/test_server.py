@@ -13,7 +13,7 @@ import trio.lowlevel
 import trio.testing
 
 from replog.backends.memory import MemoryStorage
-from replog.bookie import server, space
+from replog.bookie import commits, server, space
 from replog.bookie.server import BookieServer
 from replog.config import BookieOptions
 from replog.errors import StorageFailedError, StorageFullError, StorageUncertainError
@@ -166,7 +166,10 @@ async def test_a_commit_has_a_bound_in_bytes_but_always_takes_one() -> None:
         assert all(size <= 3000 or size > 100_000 for size in sizes)
 
 
-async def test_one_thread_at_a_time_commits_also_if_lone_adds_are_committed_inline() -> None:
+async def test_one_thread_at_a_time_commits_also_if_lone_adds_are_committed_inline(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(commits, "_FAST_COMMIT_S", 60.0)  # however busy the machine is
     options = BookieOptions(storage="memory", commit_inline_when_idle=True)
 
     class Watchful(FaultyStorage):
@@ -246,7 +249,7 @@ async def test_no_answer_leaves_before_the_commit() -> None:
 
 async def test_no_add_passes_a_fence_that_was_queued_when_the_disk_filled_up() -> None:
     """B2, R3: the machines are made anew after a failure, while what the old ones accepted still waits in the queue."""
-    gates = [threading.Event(), threading.Event()]
+    gates, begun = [threading.Event(), threading.Event()], [threading.Event(), threading.Event()]
 
     class FullOnce(FaultyStorage):
         """Has no room for a group, nor for its marks, nor for those of its first work."""
@@ -254,6 +257,7 @@ async def test_no_add_passes_a_fence_that_was_queued_when_the_disk_filled_up() -
         def commit(self, mutations: Sequence[object]) -> None:
             turn = len(self.commits)
             if turn in (1, 4):
+                begun[turn > 1].set()
                 assert gates[turn > 1].wait(10)
             if 1 <= turn <= 3:
                 self.commits.append([])
@@ -263,10 +267,10 @@ async def test_no_add_passes_a_fence_that_was_queued_when_the_disk_filled_up() -
     async with serving(storage=FullOnce(MemoryStorage(), is_instant=False)) as served:
         await served.ask(add(a_batch(0)))
         (doomed,) = served.asker.send(add(a_batch(1)))
-        await trio.sleep(0.02)  # the commit thread is at it
+        await until(begun[0].is_set)  # the commit thread is at it
         (fenced,) = served.asker.send(fence())
         gates[0].set()
-        await trio.sleep(0.05)  # it has failed, and the thread is at the fence if it commits that
+        await until(lambda: fenced in served.asker.answers or begun[1].is_set())  # or it would commit the fence
         assert served.asker.answers[doomed].status is Status.READ_ONLY
         (late,) = served.asker.send(add(a_batch(2), recovery=True))
         gates[1].set()
