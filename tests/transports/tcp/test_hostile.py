@@ -14,6 +14,7 @@ from pathlib import Path
 import attrs
 import pytest
 import trio
+import trio.testing
 from crc32c import crc32c
 
 from replog.backends import memory
@@ -85,12 +86,14 @@ async def victim(
         async with server.running(), open_service_nursery() as nursery:
             nursery.start_soon(listener.run)
             made = Victim(server, listener, authentication, client or TcpOptions())
-            await made.serves()
-            yield made
-            await made.forgets()
-            await made.serves()
-            await made.forgets()
-            await listener.close("the test is over")
+            try:
+                await made.serves()
+                yield made
+                await made.forgets()
+                await made.serves()
+                await made.forgets()
+            finally:
+                await listener.close("the test is over")
     finally:
         storage.close()
         memory.forget("hostile")
@@ -187,7 +190,7 @@ async def test_who_begins_strangely_is_told_and_forgotten(name: str, caplog: pyt
 @pytest.mark.parametrize(
     "said", [HELLO[:10], HELLO[:-1], b"", b"\x16"], ids=["header", "all but one", "nothing", "a byte"]
 )
-async def test_who_does_not_finish_is_not_waited_for(said: bytes) -> None:
+async def test_who_does_not_finish_is_not_waited_for(said: bytes, autojump_clock: trio.testing.MockClock) -> None:
     """Slowly or never: the deadline is for the whole handshake."""
     async with victim(TcpOptions(handshake_timeout_s=0.3)) as bookie:
         stream = await connected(bookie)
@@ -224,7 +227,8 @@ async def test_who_looks_whether_the_port_is_open_has_not_failed(
 # -- floods -----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_host_that_keeps_failing_is_not_heard_and_others_are() -> None:
+async def test_a_host_that_keeps_failing_is_not_heard_and_others_are(autojump_clock: trio.testing.MockClock) -> None:
+    """Failures are forgotten as time passes, so none may pass meanwhile."""
     async with victim(TcpOptions(failed_handshakes_max=5)) as bookie:
         for _ in range(5):
             stream = await connected(bookie)
@@ -344,7 +348,7 @@ async def test_half_a_frame_and_gone(kept: int) -> None:
         await stream.aclose()
 
 
-async def test_half_a_frame_and_silence() -> None:
+async def test_half_a_frame_and_silence(autojump_clock: trio.testing.MockClock) -> None:
     async with victim(TcpOptions(transfer_timeout_s=0.2)) as bookie:
         stream = await introduced(bookie)
         await stream.send_all(encoded(batch_add(1))[:100])
