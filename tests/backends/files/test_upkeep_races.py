@@ -64,23 +64,39 @@ def test_a_file_that_becomes_empty_and_goes_while_others_are_rewritten() -> None
     assert disk.open_count == 0
 
 
+class WatchedLock:
+    """A lock that knows who has come to it."""
+
+    def __init__(self, lock: threading.Lock) -> None:
+        self.came: set[threading.Thread] = set()
+        self._lock = lock
+
+    def __enter__(self) -> None:
+        self.came.add(threading.current_thread())
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
 def test_upkeep_that_waited_for_its_turn_does_nothing_after_the_close() -> None:
     """B4: by then the directory may be somebody else's."""
     disk = MemoryDisk()
     storage = open_storage("/st", INSIDE, disk=disk)
     fill(storage, 4)
-    working = storage._contents.working
-    working.acquire()
+    working = WatchedLock(storage._contents.working)
+    storage._contents.working = working  # type: ignore[assignment]
     calls = (storage.compact, lambda: storage.compact(is_major=True), storage.scrub)
     threads = [threading.Thread(target=call) for call in calls]
-    for thread in threads:
-        thread.start()
     closer = threading.Thread(target=storage.close)
-    closer.start()
-    wait_until(storage._contents.closing.is_set)
     changes: list[str] = []
-    disk.fault = lambda operation, path: changes.append(f"{operation} {path}")
-    working.release()
+    with working:
+        for thread in threads:
+            thread.start()
+        wait_until(lambda: working.came.issuperset(threads))
+        closer.start()
+        wait_until(storage._contents.closing.is_set)
+        disk.fault = lambda operation, path: changes.append(f"{operation} {path}")
     for thread in (closer, *threads):
         thread.join(10.0)
         assert not thread.is_alive()
