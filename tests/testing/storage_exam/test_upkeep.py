@@ -177,11 +177,13 @@ class CompactsOnAndOn(Cheat):
 
 
 SENTENCES = {
-    LosesTheFiftieth: "what can be read stays the same",
+    # `read_nowait` tells it if the compaction came between the two reads of a reader
+    LosesTheFiftieth: "(what can be read stays the same|read_nowait: as `read`)",
     ForgetsTheDeleted: "stays fenced for ever",
     LowersMarks: "what can be read stays the same",
-    Blinks: "(what can be read stays the same throughout|ledger_ids: all ledgers|read_nowait: as `read`)",
-    LosesWhatComesMeanwhile: "what can be read stays the same",
+    # the next check tells of these two if all was written before the first compaction of this one
+    Blinks: "(what can be read stays the same throughout|ledger_ids: all ledgers|read_nowait: as `read`|committed stays)",
+    LosesWhatComesMeanwhile: "(what can be read stays the same|what was committed stays)",
     SeesGhosts: "there are none in a healthy storage",
     OwesSpace: "free_bytes: how many",
     CountsInWords: "statistics: counters and gauges",
@@ -199,7 +201,8 @@ RAISES: dict[type[Cheat], tuple[type[Exception], str]] = {
 
 @pytest.mark.parametrize("kind", Cheat.__subclasses__())
 def test_a_cheat_is_told_what_it_breaks(kind: type[Cheat], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(background, "DEADLINE_S", 2.0)
+    if kind in (ClosesNever, CompactsOnAndOn):  # for others a busy machine may take its time
+        monkeypatch.setattr(background, "DEADLINE_S", 2.0)
     for check in (*basics.CHECKS, *marks.CHECKS):
         if kind is not CountsInWords:
             check(Candidate(opener(kind), tmp_path / check.__name__))

@@ -7,7 +7,7 @@ import trio
 from replog.abc import Metastore
 from replog.errors import KeyExistsError
 from replog.testing.metastore_exam.bench import LOOK_AGAIN_S, MOMENT_S, Bench, until_children
-from replog.testing.promises import promise, promised_error, soon
+from replog.testing.promises import WAIT_MAX_S, promise, promised_error, soon
 
 _PLAIN = "what nobody announces is not announced"
 _TAKEN = "announcing what somebody else announces raises KeyExistsError, which has the key"
@@ -79,7 +79,7 @@ async def check_announcing_at_once(bench: Bench) -> None:
             if tried == 7:
                 all_tried.set()
 
-    with trio.move_on_after(5):
+    with trio.move_on_after(WAIT_MAX_S):  # if several succeed, not all of the others fail
         async with trio.open_nursery() as nursery:
             for number in range(8):
                 nursery.start_soon(announce, bench.clients[number % 2])
