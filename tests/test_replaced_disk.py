@@ -9,6 +9,7 @@ import trio
 
 import replog
 from replog.abc import Mutation, Storage
+from replog.client.membership import Membership
 from replog.errors import StorageFailedError
 
 
@@ -23,16 +24,31 @@ def break_storage(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(type(storage), "commit", broken)
 
 
+def heard_of_failure(monkeypatch: pytest.MonkeyPatch) -> trio.Event:
+    """Set when a client has heard that a bookie failed."""
+    heard, shun = trio.Event(), Membership.shun
+
+    def shun_and_tell(self: Membership, bookie_id: str) -> None:
+        shun(self, bookie_id)
+        heard.set()
+
+    monkeypatch.setattr(Membership, "shun", shun_and_tell)
+    return heard
+
+
 async def test_appends_go_on_without_a_disk_and_ledgers_begin_again_with_a_new_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disks = [tmp_path / name for name in ("one", "two", "three")]
     with trio.fail_after(60):
-        async with replog.embed(disks) as client:
+        patient = replog.ClientOptions(bookie_retry_after_s=60.0)  # who failed is left alone until the end of this
+        async with replog.embed(disks, options=patient) as client:
             async with client.write_log("log") as log:
                 await log.append(b"with three")
+                heard = heard_of_failure(monkeypatch)
                 break_storage(client.bookies[2].server.storage, monkeypatch)
                 await log.append(b"with two")
+                await heard.wait()  # two may have answered before it
                 with pytest.raises(replog.NotEnoughBookiesError):
                     await log.roll()
                 await log.append(b"still with two")

@@ -134,6 +134,7 @@ async def test_a_black_hole_may_be_of_one_way(way: str) -> None:
         await stream.send_all(b"x")
         assert not await hears_something(stream)
         arrived = 0 if way == "to_bookie" else 1
+        await until(lambda: proxy.to_bookie.forwarded_bytes >= arrived)
         assert proxy.to_bookie.forwarded_bytes == arrived
         proxy.mend()
         assert await receive(stream, 1) == b"x"
