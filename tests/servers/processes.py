@@ -20,6 +20,7 @@ _F_SETSIG = 10  # Linux; the module `fcntl` does not name it
 _PORTS = range(
     20_000, 30_000
 )  # below those that the kernel gives to clients: a server that was killed gets its own again
+_given: set[int] = set()  # nobody may listen yet at what was given to others, or not again
 _LOOK_S = 0.01
 
 running: list[Server] = []  # all that were started and not ended, so that a failing test can show what they said
@@ -30,15 +31,16 @@ class ServerFailedError(AssertionError):
 
 
 def free_port() -> int:
-    """A port of the loopback on which nobody listens now."""
+    """A port of the loopback on which nobody listens now, and that nobody here was given before."""
     while True:
-        port = random.choice(_PORTS)
+        port = random.choice([port for port in _PORTS if port not in _given])
         with socket.socket() as trial:
             trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 trial.bind((HOST, port))
             except OSError:
                 continue
+            _given.add(port)
             return port
 
 
