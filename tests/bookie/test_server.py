@@ -527,8 +527,16 @@ async def test_a_poll_waits_for_no_disk() -> None:
         assert (answer.last_add_confirmed, answer.batches) == (0, ())
 
 
+@pytest.fixture
+def patient_clock() -> trio.testing.MockClock:
+    """Jumps when nothing has happened for some milliseconds: what a thread does may take a moment."""
+    return trio.testing.MockClock(autojump_threshold=0.01)
+
+
 @each_kind
-async def test_who_adds_is_told_whether_somebody_waits_for_the_last_add_confirmed(is_instant: bool) -> None:
+async def test_who_adds_is_told_whether_somebody_waits_for_the_last_add_confirmed(
+    is_instant: bool, patient_clock: trio.testing.MockClock
+) -> None:
     """W5."""
     options = BookieOptions(storage="memory", long_poll_max_s=0.2)
     async with serving(options, is_instant=is_instant) as served:
