@@ -221,8 +221,9 @@ async def test_memory_of_sqlites_own_is_no_file(tmp_path: Path) -> None:
 
 
 async def test_a_locked_database_is_told_of_and_read_meanwhile(tmp_path: Path) -> None:
-    async with opened(tmp_path / "f", timeout_s=0.4) as metastore:
-        version = await metastore.create("a", b"1")
+    async with opened(tmp_path / "f") as patient:
+        version = await patient.create("a", b"1")
+    async with opened(tmp_path / "f", timeout_s=2.0) as metastore:
         holder = sqlite3.connect(tmp_path / "f", isolation_level=None)
         holder.execute("BEGIN IMMEDIATE")
         for call in (metastore.create("b", b""), metastore.put("a", b"2", version), metastore.delete("a")):
@@ -230,7 +231,7 @@ async def test_a_locked_database_is_told_of_and_read_meanwhile(tmp_path: Path) -
                 await call
             assert not isinstance(raised.value, MetastoreUncertainError)
         assert (await metastore.get("a")).value == b"1"
-        async with opened(tmp_path / "f", timeout_s=0.4) as newcomer:
+        async with opened(tmp_path / "f", timeout_s=2.0) as newcomer:
             assert await newcomer.children("a") == []
         holder.rollback()
         holder.close()
