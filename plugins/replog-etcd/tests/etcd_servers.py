@@ -12,10 +12,11 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
+import attrs
 import pytest
 
 from replog_etcd.metastore import EtcdMetastore
@@ -149,6 +150,18 @@ def start_etcd(directory: Path, size: int = 1, *options: str, scheme: str = "htt
         for each in servers:
             each.kill()
     raise AssertionError(f"no etcd could be started: {servers[0].log.read_text()[-3000:]}")
+
+
+@contextmanager
+def hasty(metastore: EtcdMetastore, request_timeout_s: float) -> Iterator[None]:
+    """What is called meanwhile has so little time: only what shall run out of it."""
+    gateway = metastore._gateway
+    patient = gateway._options
+    gateway._options = attrs.evolve(patient, request_timeout_s=request_timeout_s)
+    try:
+        yield
+    finally:
+        gateway._options = patient
 
 
 class Store:
