@@ -235,9 +235,9 @@ def test_what_takes_too_long_ends() -> None:
 
 
 def test_what_ends_in_time_is_not_disturbed_afterwards() -> None:
-    with deadline(0.02):
+    with deadline(0.5):  # a busy machine may take a moment for nothing
         pass
-    time.sleep(0.03)
+    time.sleep(0.6)
 
 
 def test_a_missing_system_says_what_it_lacks_and_is_not_asked_for_its_version() -> None:
