@@ -71,7 +71,7 @@ class FaultyStorage(Storage):
     def commit(self, mutations: Sequence[Mutation]) -> None:
         self.threads.add(threading.current_thread())
         if self.gate is not None:
-            assert self.gate.wait(10), "a test forgot to open the gate"
+            assert self.gate.wait(60), "a test forgot to open the gate"
         if self.commit_error is not None:
             raise self.commit_error
         self.commits.append(list(mutations))

@@ -23,7 +23,7 @@ from replog.testing import Fault
 from tests.kit import Cluster, read_log
 from tests.plain_metastore import FaultyPlainMetastore, PlainMap, PlainMetastore
 
-QUICK = ClientOptions(add_timeout_s=1.0, read_timeout_s=1.0, add_quorum_timeout_s=10.0, metastore_timeout_s=2.0)
+QUICK = ClientOptions(add_timeout_s=1.0, read_timeout_s=1.0, add_quorum_timeout_s=10.0)
 LEASE_S = 10.0  # nobody is taken for gone here but on the virtual clock
 TURN_S = 20.0  # on a busy machine; nobody's turn takes that long
 EVERYWHERE = ["memory", "lmdb", "plain", pytest.param("zookeeper", marks=pytest.mark.needs_zookeeper)]

@@ -44,7 +44,7 @@ async def test_cancelling_while_the_reader_connects_only_delays_it(tmp_path: Pat
             await trio.lowlevel.checkpoint()
         scope.cancel()
 
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with replog.embed(tmp_path) as client, client.write_log("log") as log:
             await log.append(b"kept")
         for checkpoints in range(1, 7):
@@ -54,8 +54,7 @@ async def test_cancelling_while_the_reader_connects_only_delays_it(tmp_path: Pat
                     with trio.CancelScope() as scope:
                         nursery.start_soon(cancel_after, checkpoints, scope)
                         found.append((await reader.receive()).data)
-                with trio.fail_after(3):
-                    found += [record.data async for record in reader]
+                found += [record.data async for record in reader]
                 assert found == [b"kept"]
 
 
