@@ -24,6 +24,7 @@ from replog.demo.processes import Process, running
 from replog.demo.reports import Closed, Confirmed
 from replog.demo.verdict import EntriesDigest
 from replog.protocol.model import Position
+from tests.kit import settle
 
 LISTENING = BookieOptions(listen=("tcp:127.0.0.1:0",))
 
@@ -144,6 +145,23 @@ async def test_bookies_leave_in_order_but_for_those_that_are_killed(tmp_path: Pa
         await cluster.leave()
         assert not other.is_running
     assert '"stopped"' in (tmp_path / "bookie-1.log").read_text(encoding="utf-8")
+
+
+async def test_what_a_bookie_says_last_is_in_its_log_however_late_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    next_line = Process.next_line
+
+    async def late_line(process: Process, silence_s: float | None) -> bytes | None:
+        if silence_s is None:  # it serves
+            await process.wait()
+            await settle()  # whoever waits for its end alone has gone on
+        return await next_line(process, silence_s)
+
+    async with serving_bookies(tmp_path, 1) as cluster:
+        monkeypatch.setattr(Process, "next_line", late_line)
+        await cluster.leave()
+    assert '"stopped"' in (tmp_path / "bookie-0.log").read_text(encoding="utf-8")
 
 
 async def test_a_bookie_that_ends_by_itself_ends_the_demonstration(tmp_path: Path) -> None:

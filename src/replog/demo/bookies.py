@@ -23,6 +23,7 @@ class Bookie:
         self.name = name
         self.bookie_id = ""
         self.serves = trio.Event()
+        self._is_heard_out = trio.Event()
         self._process = process
         self._log = log
         self._may_end = False
@@ -35,6 +36,7 @@ class Bookie:
                 if not self.bookie_id and _field(line, "event") == "serving":
                     self.bookie_id = _field(line, "bookie")
                     self.serves.set()
+        self._is_heard_out.set()
         if not self._may_end:
             raise await self._process.ended_by_itself()
 
@@ -50,8 +52,10 @@ class Bookie:
         self._process.ask_to_end()
 
     async def left(self) -> None:
-        """Waits until it has left in order. Raises `DemoFailedError` if it does not."""
-        if await self._process.wait() != 0:
+        """Waits until it has left in order, and its last words are kept. Raises `DemoFailedError` if it does not leave so."""
+        status = await self._process.wait()
+        await self._is_heard_out.wait()
+        if status != 0:
             raise await self._process.ended_by_itself()
 
     @property
