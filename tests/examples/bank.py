@@ -295,7 +295,8 @@ class Bank:
         last = f"{records[-1][0]} "
 
         def shown() -> list[str]:
-            return [line for line in output.read_text().splitlines() if re.match(r"\d+:\d+ ", line)]
+            lines = output.read_text().splitlines() if output.exists() else []
+            return [line for line in lines if re.match(r"\d+:\d+ ", line)]
 
         await until(lambda: any(line.startswith(last) for line in shown()), WITHIN_S, f"{follower.name} shows {last}")
         assert [line.rpartition(": ")[0] for line in shown()] == [f"{position} {text}" for position, text in records]
