@@ -19,6 +19,7 @@ import trio.testing
 
 import replog
 import replog.blocking
+from replog.blocking.portal import _Answer
 
 DEADLINE_S = 60
 
@@ -400,17 +401,32 @@ def test_reading_crosses_the_threads_once_for_many_entries(tmp_path: Path) -> No
 # -- interrupting ---------------------------------------------------------------------------------------------------
 
 
+def waits_for_trio() -> bool:
+    """Whether the main thread sleeps until the trio thread answers."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    return frame is not None and frame.f_code is _Answer.wait.__code__
+
+
 @contextmanager
 def interruption() -> Iterator[None]:
-    """Ctrl-C, a moment after the block was entered; the block must raise it."""
-    timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
+    """Ctrl-C, a moment after the block has begun to wait, however long that takes; the block must raise it."""
+    left = threading.Event()
+
+    def interrupt() -> None:
+        while not waits_for_trio():
+            if left.wait(0.01):
+                return
+        if not left.wait(0.3):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
     try:
         with pytest.raises(KeyboardInterrupt):
             yield
     finally:
-        timer.cancel()
-        timer.join()
+        left.set()
+        thread.join()
 
 
 def test_a_follower_can_be_interrupted_and_reads_on(client: replog.blocking.Client) -> None:
