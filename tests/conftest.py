@@ -2,6 +2,8 @@
 
 import signal
 
+import pytest
+import trio.testing
 from hypothesis import settings
 
 from tests.servers.fixtures import own_zookeeper as own_zookeeper
@@ -23,3 +25,10 @@ def pytest_configure() -> None:
     settings.load_profile("replog")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture
+def patient_clock() -> trio.testing.MockClock:
+    """Virtual time that passes when nothing has happened for some milliseconds: what another socket or a thread does may
+    take a moment. Where neither takes part, `autojump_clock` is faster."""
+    return trio.testing.MockClock(autojump_threshold=0.01)

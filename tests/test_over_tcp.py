@@ -7,7 +7,6 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-import pytest
 import trio
 import trio.testing
 
@@ -108,13 +107,7 @@ async def remote_cluster(name: str) -> AsyncIterator[Cluster]:
                 memory.forget(bookie.name)
 
 
-@pytest.fixture
-def socket_clock() -> trio.testing.MockClock:
-    """Jumps when nothing has happened for some milliseconds: what one socket sends may take a moment to another one."""
-    return trio.testing.MockClock(autojump_threshold=0.01)
-
-
-async def test_a_slow_bookie_does_not_slow_down_readers(socket_clock: trio.testing.MockClock) -> None:
+async def test_a_slow_bookie_does_not_slow_down_readers(patient_clock: trio.testing.MockClock) -> None:
     """D2: after `speculative_read_after_s` the next bookie is asked as well, and then preferred."""
     options = ClientOptions(speculative_read_after_s=0.5, read_timeout_s=20.0, add_timeout_s=10.0)
     async with remote_cluster("slow") as world:
@@ -131,7 +124,7 @@ async def test_a_slow_bookie_does_not_slow_down_readers(socket_clock: trio.testi
             await trio.sleep(15.0)  # what it was asked has passed its wire: it is not slow for the next reader
 
 
-async def test_a_bookie_that_restarts_at_another_port_is_found_again(socket_clock: trio.testing.MockClock) -> None:
+async def test_a_bookie_that_restarts_at_another_port_is_found_again(patient_clock: trio.testing.MockClock) -> None:
     async with remote_cluster("restarting") as world:
         options = ClientOptions(add_timeout_s=2.0)
         async with replog.connect(world.metastore, options=options, quorum=Quorum(3, 3, 3)) as client:
@@ -152,7 +145,7 @@ async def test_a_bookie_that_restarts_at_another_port_is_found_again(socket_cloc
                         await trio.sleep(1)
 
 
-async def test_clients_and_bookies_that_are_left_leave_no_sockets(socket_clock: trio.testing.MockClock) -> None:
+async def test_clients_and_bookies_that_are_left_leave_no_sockets(patient_clock: trio.testing.MockClock) -> None:
     gc.collect()
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(3):

@@ -527,12 +527,6 @@ async def test_a_poll_waits_for_no_disk() -> None:
         assert (answer.last_add_confirmed, answer.batches) == (0, ())
 
 
-@pytest.fixture
-def patient_clock() -> trio.testing.MockClock:
-    """Jumps when nothing has happened for some milliseconds: what a thread does may take a moment."""
-    return trio.testing.MockClock(autojump_threshold=0.01)
-
-
 @each_kind
 async def test_who_adds_is_told_whether_somebody_waits_for_the_last_add_confirmed(
     is_instant: bool, patient_clock: trio.testing.MockClock

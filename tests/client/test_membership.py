@@ -32,12 +32,6 @@ from replog.transports.tcp import TcpOptions, TcpTransport
 from tests.transports.tcp.kit import Handler
 
 
-@pytest.fixture
-def socket_clock() -> trio.testing.MockClock:
-    """Jumps when nothing has happened for some milliseconds: what one socket sends may take a moment to another one."""
-    return trio.testing.MockClock(autojump_threshold=0.002)
-
-
 class Counting(Transport):
     """Counts how often it is asked to connect; an address that begins with "hole" never answers."""
 
@@ -253,7 +247,7 @@ async def test_the_endpoint_in_this_process_stands_before_the_others(autojump_cl
 @pytest.mark.parametrize(
     "first", [("memory", "elsewhere"), ("smoke", "signals"), ("tcp", "no port:x"), ("tcp", "::::")]
 )
-async def test_what_does_not_work_is_passed_over(first: tuple[str, str], socket_clock: trio.testing.MockClock) -> None:
+async def test_what_does_not_work_is_passed_over(first: tuple[str, str], patient_clock: trio.testing.MockClock) -> None:
     async with place() as here, here.tcp.listen("127.0.0.1:0", Handler(), bookie_id="a") as address:
         async with here.announced("a", first, ("tcp", address)):
             channel = await here.membership.connect("a")
@@ -287,7 +281,7 @@ async def test_an_endpoint_that_does_not_answer_leaves_time_for_the_next(
 
 
 async def test_another_bookie_at_the_address_is_not_taken_for_the_one_that_is_meant(
-    socket_clock: trio.testing.MockClock,
+    patient_clock: trio.testing.MockClock,
 ) -> None:
     async with place() as here, here.tcp.listen("127.0.0.1:0", Handler(), bookie_id="new") as address:
         async with here.announced("old", ("tcp", address)):
@@ -295,7 +289,7 @@ async def test_another_bookie_at_the_address_is_not_taken_for_the_one_that_is_me
                 await here.membership.connect("old")
 
 
-async def test_a_bookie_that_moved_is_found_again(socket_clock: trio.testing.MockClock) -> None:
+async def test_a_bookie_that_moved_is_found_again(patient_clock: trio.testing.MockClock) -> None:
     async with place() as here:
         seen = set()
         for _ in range(3):

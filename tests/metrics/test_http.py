@@ -133,13 +133,7 @@ async def test_garbage_gets_an_answer_and_an_end(data: bytes, status: int) -> No
         assert (await place.get("/health"))[0] == 200
 
 
-@pytest.fixture
-def socket_clock() -> trio.testing.MockClock:
-    """Jumps when nothing has happened for some milliseconds: what one socket sends may take a moment to another one."""
-    return trio.testing.MockClock(autojump_threshold=0.01)
-
-
-async def test_who_is_silent_or_slow_is_cut_off(socket_clock: trio.testing.MockClock) -> None:
+async def test_who_is_silent_or_slow_is_cut_off(patient_clock: trio.testing.MockClock) -> None:
     async with asked(metrics.MetricsOptions(timeout_s=0.2)) as place:
         for begun in (b"", b"GET /metr"):
             async with await place.connect() as stream:
