@@ -143,6 +143,11 @@ def test_a_flipped_byte_in_the_key_of_a_batch_is_not_taken_for_absence(tmp_path:
     torn[offset] ^= 0x01
     rewrite(tmp_path, key, records.seal(key, BATCHES[1].data), bytes(torn))
     with contextlib.closing(open_storage(str(tmp_path), OPTIONS)) as storage:
+        storage.scrub()
+        for damage in storage.damage():
+            with pytest.raises(StorageUncertainError):
+                storage.read(damage.ledger_id, damage.first_entry_id, damage.stamp, 0)
+    with contextlib.closing(open_storage(str(tmp_path), OPTIONS)) as storage:
         for entry_id in BATCHES[1].entry_ids:
             with pytest.raises(StorageUncertainError):
                 storage.read(1, entry_id, 1, 0)
