@@ -135,31 +135,54 @@ def test_a_batch_that_vanished_is_not_absent(tmp_path: Path) -> None:
         assert storage.damage() == []
 
 
+@pytest.mark.parametrize("bit", [0x01, 0x10, 0x80])
 @pytest.mark.parametrize("offset", range(1, records.BATCH_KEY_BYTES))
-def test_a_flipped_byte_in_the_key_of_a_batch_is_not_taken_for_absence(tmp_path: Path, offset: int) -> None:
+def test_a_flipped_bit_in_the_key_of_a_batch_is_not_taken_for_absence(tmp_path: Path, offset: int, bit: int) -> None:
+    """Nor is what others hold, or what never was, told of as damaged."""
     fill(tmp_path)
-    key = records.batch_key(BATCHES[1])
+    batch = BATCHES[1]
+    key = records.batch_key(batch)
     torn = bytearray(key)
-    torn[offset] ^= 0x01
-    rewrite(tmp_path, key, records.seal(key, BATCHES[1].data), bytes(torn))
+    torn[offset] ^= bit
+    rewrite(tmp_path, key, records.seal(key, batch.data), bytes(torn))
+    for is_scrubbed_first in (True, False):
+        with contextlib.closing(open_storage(str(tmp_path), OPTIONS)) as storage:
+            if is_scrubbed_first:
+                storage.scrub()
+            for entry_id in batch.entry_ids:
+                with pytest.raises(StorageUncertainError):
+                    storage.read(1, entry_id, 1, 0)
+            for other in (BATCHES[0], *BATCHES[2:]):
+                for entry_id in other.entry_ids:
+                    assert storage.read(1, entry_id, 1, 0) == [other]
+            assert storage.read(1, 20, 1, 0) == storage.read(1, 1 << 41, 1, 0) == []
+            listed = [each for each in storage.damage() if (each.ledger_id, each.stamp) == (1, 1)]
+            found = {at for each in listed for at in range(each.first_entry_id, each.last_entry_id + 1)}
+            assert found == set(batch.entry_ids)
+            storage.scrub()
+            storage.commit([PutBatch(batch)])
+            assert [each for each in storage.damage() if (each.ledger_id, each.stamp) == (1, 1)] == []
+            for other in BATCHES:
+                for entry_id in other.entry_ids:
+                    assert storage.read(1, entry_id, 1, 0) == [other]
+        rewrite(tmp_path, key, None)
+
+
+def test_a_batch_that_claims_endlessly_much_ends_a_scrub(tmp_path: Path) -> None:
+    """What it did hold is there otherwise, and what it claims beyond that never was."""
+    fill(tmp_path)
+    whole = make_batch(2, 0, 3)
+    with contextlib.closing(open_storage(str(tmp_path), OPTIONS)) as storage:
+        storage.commit([PutBatch(whole), PutBatch(make_batch(2, 0, 1)), PutBatch(make_batch(2, 1, 2))])
+    key = records.batch_key(whole)
+    torn = bytearray(key)
+    torn[-10] ^= 0x10  # of the last entry's id
+    rewrite(tmp_path, key, records.seal(key, whole.data), bytes(torn))
     with contextlib.closing(open_storage(str(tmp_path), OPTIONS)) as storage:
         storage.scrub()
-        for damage in storage.damage():
-            with pytest.raises(StorageUncertainError):
-                storage.read(damage.ledger_id, damage.first_entry_id, damage.stamp, 0)
-    with contextlib.closing(open_storage(str(tmp_path), OPTIONS)) as storage:
-        for entry_id in BATCHES[1].entry_ids:
-            with pytest.raises(StorageUncertainError):
-                storage.read(1, entry_id, 1, 0)
-        for batch in (BATCHES[0], *BATCHES[2:]):
-            for entry_id in batch.entry_ids:
-                assert storage.read(1, entry_id, 1, 0) == [batch]
-        storage.scrub()
-        assert storage.damage()
-        storage.commit([PutBatch(BATCHES[1])])
-        for batch in BATCHES:
-            for entry_id in batch.entry_ids:
-                assert storage.read(1, entry_id, 1, 0) == [batch]
+        assert storage.damage() == []
+        assert storage.read(2, 0, 1, 0) == [make_batch(2, 0, 1)]
+        assert storage.read(2, 3, 1, 0) == []
 
 
 def test_a_damaged_series_is_unknown_where_it_is_needed_and_made_anew(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ one at all, and how far before the entry it can begin: nothing is searched from 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from replog.abc import Damage
@@ -28,6 +29,7 @@ from replog.protocol.batch import Batch
 if TYPE_CHECKING:
     import lmdb
 
+_TORN = "its bytes don't match their checksum"
 _ELSEWHERE = "Read it from another bookie, and re-replicate this one"
 
 Held = tuple[int, int, int]  # first id, last id, stride
@@ -58,14 +60,13 @@ class Snapshot:
 
     def read(self, entry_id: int, bytes_max: int) -> list[Batch]:
         """The batch that holds the entry, and those that start after it while they fit, up to a damaged one."""
-        if not self._find(entry_id):
+        if not self._find(entry_id) or (batch := self._fetch(entry_id)) is None:
             return []
-        cursor = self._cursor
-        batches = [self._fetch(entry_id)]
-        left = bytes_max - len(batches[0].data)
+        cursor, batches = self._cursor, [batch]
+        left = bytes_max - len(batch.data)
         if left <= 0:
             return batches
-        more = cursor.set_range(batch_place(self._ledger_id, self._stamp, batches[0].first_entry_id + 1))
+        more = cursor.set_range(batch_place(self._ledger_id, self._stamp, batch.first_entry_id + 1))
         while more and self._held():
             value = cursor.value()
             left -= len(value) - CHECKSUM_BYTES
@@ -92,6 +93,25 @@ class Snapshot:
                 _ELSEWHERE,
             ) from error
 
+    def damage_of(self, key: bytes) -> Damage | None:
+        """What can't be read because the batch under this key is damaged: what it claims to hold, but for what others hold and
+        what was never stored, for it may be the key that is damaged. None if that is nothing, or if no batch here ever reached
+        as far: then what it held is missing elsewhere."""
+        _, ledger_id, stamp, first, last, stride = unpack_batch_key(key)
+        try:
+            series = self.series()
+        except StorageUncertainError:
+            series = None
+        if first > last or (series is not None and last - first > series.span_max):
+            return None
+        if series is None:
+            return Damage(ledger_id, stamp, first, last, _TORN)
+        lost = set(range(first, last + 1, stride or 1))
+        for batch in self._intact(first, last, series):
+            lost.difference_update(batch.entry_ids)
+        lost = {entry_id for entry_id in lost if series.may_hold(entry_id)}
+        return Damage(ledger_id, stamp, min(lost), max(lost), _TORN) if lost else None
+
     def all_held(self) -> Iterator[Held]:
         """What each batch of this stamp holds, from the keys alone."""
         more = self._cursor.set_range(batch_place(self._ledger_id, self._stamp, 0))
@@ -112,7 +132,7 @@ class Snapshot:
             if held is not None or (behind and self._is_before_others()):
                 raise self._lost(entry_id, "the record of what is stored is missing")
             return False
-        if series.is_whole and not series.holds(entry_id):
+        if not series.may_hold(entry_id):
             return False
         while held is not None and held[0] >= entry_id - series.span_max:
             first, last, stride = held
@@ -136,36 +156,32 @@ class Snapshot:
             return None
         return first, last, stride or 1
 
-    def _fetch(self, entry_id: int) -> Batch:
+    def _fetch(self, entry_id: int) -> Batch | None:
         """The batch at the cursor, or if that is damaged another one with the entry: a flipped byte in the key of one may
-        have made it claim what it does not hold."""
+        have made it claim what it does not hold. None if there never was one with the entry."""
         key = bytes(self._cursor.key())
         try:
             return unseal_batch(key, self._cursor.value())
         except DamagedError as error:
-            batch = self._other_holder(entry_id)
-            if batch is None:
-                raise BatchDamagedError(damage_at(key)) from error
-            return batch
+            series = self.series()
+            if series is not None:
+                holders = [each for each in self._intact(entry_id, entry_id, series) if each.holds(entry_id)]
+                if holders:
+                    return holders[-1]
+                if not series.may_hold(entry_id):
+                    return None
+            damage = self.damage_of(key) or Damage(self._ledger_id, self._stamp, entry_id, entry_id, _TORN)
+            raise BatchDamagedError(damage) from error
 
-    def _other_holder(self, entry_id: int) -> Batch | None:
-        series = self.series()
-        while series is not None and self._cursor.prev():
-            held = self._held()
-            if held is None or held[0] < entry_id - series.span_max:
-                break
-            if entry_id <= held[1] and (entry_id - held[0]) % held[2] == 0:
-                try:
-                    return unseal_batch(self._cursor.key(), self._cursor.value())
-                except DamagedError:
-                    continue
-        return None
+    def _intact(self, first: int, last: int, series: Series) -> Iterator[Batch]:
+        """The batches that reach into this range, without the damaged ones."""
+        cursor = self._cursor
+        more = cursor.set_range(batch_place(self._ledger_id, self._stamp, max(0, first - series.span_max)))
+        while more and (held := self._held()) and held[0] <= last:
+            if held[1] >= first:
+                with suppress(DamagedError):
+                    yield unseal_batch(cursor.key(), cursor.value())
+            more = cursor.next()
 
     def _lost(self, entry_id: int, description: str) -> BatchDamagedError:
         return BatchDamagedError(Damage(self._ledger_id, self._stamp, entry_id, entry_id, description))
-
-
-def damage_at(key: bytes | memoryview) -> Damage:
-    """The damage of the batch under this key."""
-    _, ledger_id, stamp, first, last, _ = unpack_batch_key(key)
-    return Damage(ledger_id, stamp, first, last, "its bytes don't match their checksum")

@@ -189,6 +189,10 @@ class Series:
             first <= entry_id <= last and (entry_id - first) % stride == 0 for first, last, stride in self.ranges
         )
 
+    def may_hold(self, entry_id: int) -> bool:
+        """Whether a batch with this entry may have been stored: if not, that is proven."""
+        return not self.is_whole or self.holds(entry_id)
+
     def covers(self, first: int, last: int, stride: int) -> bool:
         """Whether all these entries are in one range."""
         return any(

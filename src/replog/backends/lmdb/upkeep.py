@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from replog.abc import Damage
-from replog.backends.lmdb.reading import Snapshot, damage_at
+from replog.backends.lmdb.reading import Snapshot
 from replog.backends.lmdb.records import (
     BATCH,
     BATCH_KEY_BYTES,
@@ -158,15 +158,14 @@ class Scrub:
                 self._expected = Snapshot(transaction, ledger_id, stamp).series()
             except StorageUncertainError:
                 self._found(Damage(ledger_id, stamp, first, last, "the record of what is stored is damaged"))
-        if first > last:
-            return  # a damaged key, under which nothing is looked for: what it held is missing, and is told of as that
-        self._seen.add(first, last, stride or 1)
         try:
             unseal_batch(key, value)
         except DamagedError:
-            damage = _damage_at(transaction, key)
-            if damage is not None:
-                self._found(damage)
+            damage = Snapshot(transaction, ledger_id, stamp).damage_of(key)
+            if damage is None:
+                return  # what it held before its key was damaged is missing, and found as that
+            self._found(damage)
+        self._seen.add(first, last, stride or 1)
 
     def _end_series(self, transaction: lmdb.Transaction) -> None:
         """Compares what was seen with what should be there. What came meanwhile was not expected, and does no harm."""
@@ -180,22 +179,6 @@ class Scrub:
             if not seen.covers(first, last, stride):
                 for gap_first, gap_last in _gaps(first, last, stride, seen.ranges):
                     self._found(Damage(*place, gap_first, gap_last, "entries were stored, and are not there"))
-
-
-def _damage_at(transaction: lmdb.Transaction, key: bytes) -> Damage | None:
-    """The damage of the batch under this key, from the first entry on that can't be read: a flipped byte in a key may have
-    made it claim what others hold."""
-    damage = damage_at(key)
-    *_, stride = unpack_batch_key(key)
-    snapshot, entry_id = Snapshot(transaction, damage.ledger_id, damage.stamp), damage.first_entry_id
-    while entry_id <= damage.last_entry_id:
-        try:
-            held = snapshot.read(entry_id, 0)
-        except StorageUncertainError:
-            return Damage(damage.ledger_id, damage.stamp, entry_id, damage.last_entry_id, damage.description)
-        reached = held[0].last_entry_id if held and held[0].stride == stride else entry_id
-        entry_id = reached + (stride or 1)
-    return None
 
 
 def _gaps(first: int, last: int, stride: int, ranges: Iterable[tuple[int, int, int]]) -> Iterable[tuple[int, int]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TypeVar
@@ -87,8 +87,11 @@ class Judge:
             expect(answer is None, why, f"{damage}; read: {answer}")
         if type(storage).damage is not Storage.damage:
             for batch in doubtful:
-                is_listed = any(_is_of(batch, damage) for damage in known)
-                expect(is_listed, "scrub: what it finds is in `damage`", f"{batch} is in doubt; damage() is {known}")
+                expect(
+                    _is_listed(batch, known),
+                    "scrub: what it finds is in `damage`",
+                    f"{batch} is in doubt; damage() is {known}",
+                )
         return doubtful
 
     def judge_mending(self, storage: Storage, doubtful: list[Batch]) -> None:
@@ -150,6 +153,15 @@ def _is_of(batch: Batch, damage: Damage) -> bool:
         (damage.ledger_id, damage.stamp) == (batch.ledger_id, batch.stamp)
         and damage.first_entry_id <= batch.first_entry_id
         and batch.last_entry_id <= damage.last_entry_id
+    )
+
+
+def _is_listed(batch: Batch, known: Sequence[Damage]) -> bool:
+    """Whether all its entries are, in one piece or in several."""
+    listed = [each for each in known if (each.ledger_id, each.stamp) == (batch.ledger_id, batch.stamp)]
+    return all(
+        any(damage.first_entry_id <= entry_id <= damage.last_entry_id for damage in listed)
+        for entry_id in batch.entry_ids
     )
 
 
