@@ -21,7 +21,7 @@ PYTHON ?=
 VENV := .venv
 BIN := $(VENV)/bin
 CODE = $(wildcard src tests examples benchmarks plugins)
-TYPED = $(wildcard src tests examples benchmarks plugins/*/src plugins/*/*.py)
+TYPED = $(wildcard src tests examples benchmarks plugins/*/src)
 PYTEST = PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -q
 
 help: ## list the verbs
@@ -38,7 +38,10 @@ test: $(VENV)/installed-dev servers ## run the tests (ARGS='-k name')
 check: $(VENV)/installed-dev ## format, lint, types, layers, tidiness, documentation: changes nothing
 	$(BIN)/ruff format --quiet --check $(CODE) || { echo "check: not formatted; run: make fmt"; exit 1; }
 	$(BIN)/ruff check --quiet $(CODE)
-	MYPYPATH=$$(echo $(wildcard plugins/*/src plugins/*/) | tr ' ' ':') $(BIN)/mypy --no-error-summary $(TYPED)
+	MYPYPATH=$$(echo $(wildcard plugins/*/src) | tr ' ' ':') $(BIN)/mypy --no-error-summary $(TYPED)
+	for plugin in $(wildcard plugins/*); do
+	    MYPYPATH=$$plugin/src:$$plugin/tests $(BIN)/mypy --no-error-summary $$plugin/tests
+	done
 	$(BIN)/lint-imports --no-logo > $(VENV)/lint-imports.txt || { cat $(VENV)/lint-imports.txt; exit 1; }
 	$(BIN)/python -m pytest -q tests/test_docs.py tests/test_exports.py tests/test_tidy.py
 	echo "check: format, lint, types, layers, tidiness and documentation are in order"

@@ -138,6 +138,7 @@ class Etcd:
 
 def start_etcd(directory: Path, size: int = 1, *options: str, scheme: str = "http") -> list[Etcd]:
     """Starts a cluster of so many servers, of which each serves."""
+    said = ""
     for attempt in range(ATTEMPTS):
         below = directory / f"attempt-{attempt}"
         below.mkdir(parents=True)
@@ -149,7 +150,8 @@ def start_etcd(directory: Path, size: int = 1, *options: str, scheme: str = "htt
             return servers
         for each in servers:
             each.kill()
-    raise AssertionError(f"no etcd could be started: {servers[0].log.read_text()[-3000:]}")
+        said = servers[0].log.read_text()[-3000:]
+    raise AssertionError(f"no etcd could be started: {said}")
 
 
 @contextmanager

@@ -88,7 +88,7 @@ async def test_etcd_takes_no_put_under_a_lease_that_is_gone(store: Store) -> Non
         assert raised.value.code == NOT_FOUND
 
 
-async def test_an_announcement_whose_answer_was_lost_is_found(store: Store) -> None:
+async def test_an_announcement_whose_answer_was_lost_is_found(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     async with serve_proxy(store.servers[0].address) as proxy:
         async with store.client(proxy.address) as metastore, store.client() as other:
             await metastore.children("bookies")  # so that there is a connection
@@ -97,7 +97,7 @@ async def test_an_announcement_whose_answer_was_lost_is_found(store: Store) -> N
             async def lose_one_answer(path: str, message: Message, **options: Any) -> Any:
                 if path != "/v3/kv/txn":
                     return await call(path, message, **options)
-                metastore._gateway.call = call
+                monkeypatch.undo()
                 proxy.to_client.swallow()
                 try:
                     with hasty(metastore, 0.5):
@@ -108,7 +108,7 @@ async def test_an_announcement_whose_answer_was_lost_is_found(store: Store) -> N
                     assert await other.children("bookies") == ["one"]
                     proxy.mend()
 
-            metastore._gateway.call = lose_one_answer
+            monkeypatch.setattr(metastore._gateway, "call", lose_one_answer)
             async with metastore.announce("bookies/one", b"here"):
                 assert await other.announced("bookies") == {"one": b"here"}
             assert await other.announced("bookies") == {}
@@ -155,7 +155,7 @@ async def test_a_body_with_a_nursery_is_cancelled_from_outside(store: Store) -> 
 # -- elections ----------------------------------------------------------------------------------------------------
 
 
-async def test_who_came_first_is_elected_first(store: Store) -> None:
+async def test_who_came_first_is_elected_first(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """And who leaves wakes one, not all: each looks who stands before when it comes, and when that one has left."""
     led: list[int] = []
     everybody_waits = trio.Event()
@@ -168,7 +168,7 @@ async def test_who_came_first_is_elected_first(store: Store) -> None:
             looks += "max_create_revision" in message
             return await call(path, message, **options)
 
-        metastore._gateway.call = counting
+        monkeypatch.setattr(metastore._gateway, "call", counting)
 
         async def run(number: int) -> None:
             async with metastore.elect("elections/log", b"%d" % number):

@@ -3,6 +3,7 @@
 import random
 from typing import Any
 
+import pytest
 import trio
 from etcd_servers import Store
 
@@ -14,7 +15,7 @@ from replog_etcd.records import Message
 class Counted:
     """The requests of a client."""
 
-    def __init__(self, metastore: EtcdMetastore) -> None:
+    def __init__(self, metastore: EtcdMetastore, monkeypatch: pytest.MonkeyPatch) -> None:
         self.requests = 0
         self.keys = 0
         call = metastore._gateway.call
@@ -25,7 +26,7 @@ class Counted:
             self.keys += len(answer.get("kvs", ()))
             return answer
 
-        metastore._gateway.call = counting
+        monkeypatch.setattr(metastore._gateway, "call", counting)
 
 
 async def fill(metastore: EtcdMetastore, keys: list[str]) -> None:
@@ -38,12 +39,9 @@ async def fill(metastore: EtcdMetastore, keys: list[str]) -> None:
 
 async def children(metastore: EtcdMetastore, key: str, expected: list[str]) -> Counted:
     layout, gateway = metastore._layout, metastore._gateway
-    original = gateway.call
-    counted = Counted(metastore)
-    try:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        counted = Counted(metastore, monkeypatch)
         assert list((await list_below(gateway, layout, key)).words) == expected
-    finally:
-        gateway.call = original
     return counted
 
 

@@ -39,7 +39,7 @@ async def test_nothing_falls_between_the_look_and_the_watch(store: Store) -> Non
             version = (await metastore.get("a")).version
 
 
-async def test_a_wait_asks_once_and_then_listens(store: Store) -> None:
+async def test_a_wait_asks_once_and_then_listens(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     async with store.client(watch_renewal_s=600.0) as metastore, store.client() as other:
         version = await metastore.create("a", b"")
         asked: list[str] = []
@@ -49,7 +49,7 @@ async def test_a_wait_asks_once_and_then_listens(store: Store) -> None:
             asked.append(path)
             return await call(path, message, **options)
 
-        metastore._gateway.call = counting
+        monkeypatch.setattr(metastore._gateway, "call", counting)
         with trio.fail_after(SOON_S):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(metastore.wait_changed, "a", version)
@@ -164,7 +164,8 @@ async def test_more_waits_than_connections_are_all_woken(store: Store) -> None:
             async with trio.open_nursery() as nursery:
                 for number in range(12):
                     nursery.start_soon(metastore.wait_changed, f"a/{number}", None)
-                while metastore._watches._slots.value:  # noqa: ASYNC110 - until all are taken
+                slots = metastore._watches._slots
+                while slots.value > 0:  # noqa: ASYNC110 - until all are taken
                     await trio.sleep(0.01)
                 for number in range(12):
                     await other.create(f"a/{number}", b"")
@@ -179,15 +180,14 @@ async def test_a_cancelled_wait_gives_its_connection_back(store: Store) -> None:
         assert metastore._watches._slots.value == 2
 
 
-async def test_a_wait_for_what_is_refused_ends(store: Store) -> None:
+async def test_a_wait_for_what_is_refused_ends(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is no passing trouble; nobody would learn why nothing happens."""
     async with store.client() as metastore:
-        call = metastore._gateway.call
 
         async def refuse(path: str, message: Message, **options: Any) -> Any:
             raise EtcdRefusedError("permission denied", 7)
 
-        metastore._gateway.call = refuse
+        monkeypatch.setattr(metastore._gateway, "call", refuse)
         with pytest.raises(EtcdRefusedError), trio.fail_after(SOON_S):
             await metastore.wait_changed("a", None)
-        metastore._gateway.call = call
+        monkeypatch.undo()

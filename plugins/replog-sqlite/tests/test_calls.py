@@ -22,7 +22,7 @@ class Gate:
         self._database = metastore._database
         self._transact = metastore._database._transact
         self.is_reached, self._is_open = threading.Event(), threading.Event()
-        metastore._database._transact = self._held  # type: ignore[method-assign]
+        metastore._database._transact = self._held  # type: ignore[method-assign, assignment]
 
     def _held(self, *arguments: Any) -> Any:
         self._database._transact = self._transact  # type: ignore[method-assign]
