@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+
+from attrs import evolve
 
 from replog.abc import Damage
+from replog.backends.lmdb.reading import SERIES_TORN
 from replog.protocol.batch import Batch
 
 _KNOWN_MAX = 10_000  # more are not remembered: who repairs asks again after them
@@ -23,7 +26,7 @@ class Damages:
 
     def add(self, damage: Damage) -> None:
         """Found one."""
-        identity = (damage.ledger_id, damage.stamp, damage.first_entry_id, damage.last_entry_id)
+        identity = _identity(damage)
         with self._lock:
             self.found += identity not in self._known
             if len(self._known) < _KNOWN_MAX:
@@ -40,8 +43,11 @@ class Damages:
             return
         with self._lock:
             for batch in batches:
-                for identity in [each for each in self._known if _is_mended(each, batch)]:
-                    del self._known[identity]
+                for identity, damage in list(self._known.items()):
+                    left = list(_left(damage, batch))
+                    if left != [damage]:
+                        del self._known[identity]
+                        self._known.update((_identity(each), each) for each in left)
 
     def dropped(self, ledger_ids: Iterable[int]) -> None:
         """These ledgers are gone."""
@@ -53,7 +59,20 @@ class Damages:
                 del self._known[identity]
 
 
-def _is_mended(identity: _Identity, batch: Batch) -> bool:
-    ledger_id, stamp, first, last = identity
-    is_same = (ledger_id, stamp) == (batch.ledger_id, batch.stamp)
-    return is_same and batch.first_entry_id <= first and last <= batch.last_entry_id and batch.holds(first)
+def _identity(damage: Damage) -> _Identity:
+    return damage.ledger_id, damage.stamp, damage.first_entry_id, damage.last_entry_id
+
+
+def _left(damage: Damage, batch: Batch) -> Iterator[Damage]:
+    """What of a damage is not mended by this batch: it may be of several that stood side by side."""
+    first, last = damage.first_entry_id, damage.last_entry_id
+    is_other = (damage.ledger_id, damage.stamp) != (batch.ledger_id, batch.stamp)
+    if not is_other and damage.description == SERIES_TORN:
+        return  # it was made anew for that
+    if is_other or batch.last_entry_id < first or last < batch.first_entry_id:
+        yield damage
+        return
+    if first <= batch.first_entry_id - batch.stride:
+        yield evolve(damage, last_entry_id=batch.first_entry_id - batch.stride)
+    if batch.last_entry_id + batch.stride <= last:
+        yield evolve(damage, first_entry_id=batch.last_entry_id + batch.stride)

@@ -29,6 +29,7 @@ from replog.protocol.batch import Batch
 if TYPE_CHECKING:
     import lmdb
 
+SERIES_TORN = "the record of what is stored is damaged or missing, until more is stored"
 _TORN = "its bytes don't match their checksum"
 _ELSEWHERE = "Read it from another bookie, and re-replicate this one"
 
@@ -89,7 +90,7 @@ class Snapshot:
             return Series.unpack(unseal(key, value))
         except DamagedError as error:
             raise StorageUncertainError(
-                f"ledger {self._ledger_id}: the record of what is stored under stamp {self._stamp} is damaged",
+                f"ledger {self._ledger_id}, stamp {self._stamp}: {SERIES_TORN}",
                 _ELSEWHERE,
             ) from error
 
@@ -112,6 +113,19 @@ class Snapshot:
         lost = {entry_id for entry_id in lost if series.may_hold(entry_id)}
         return Damage(ledger_id, stamp, min(lost), max(lost), _TORN) if lost else None
 
+    def first_lost(self, first: int, last: int, stride: int) -> int | None:
+        """The first of these entries, of which all were stored, that can't be read."""
+        entry_id = first
+        while entry_id <= last:
+            try:
+                found = self.read(entry_id, 0)
+            except StorageUncertainError:
+                return entry_id
+            if not found:
+                return None  # forgotten meanwhile
+            entry_id = (found[0].last_entry_id if found[0].stride == stride else entry_id) + stride
+        return None
+
     def all_held(self) -> Iterator[Held]:
         """What each batch of this stamp holds, from the keys alone."""
         more = self._cursor.set_range(batch_place(self._ledger_id, self._stamp, 0))
@@ -130,7 +144,7 @@ class Snapshot:
         series = self.series()
         if series is None:
             if held is not None or (behind and self._is_before_others()):
-                raise self._lost(entry_id, "the record of what is stored is missing")
+                raise self._lost(entry_id, SERIES_TORN)
             return False
         if not series.may_hold(entry_id):
             return False

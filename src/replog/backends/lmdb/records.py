@@ -49,6 +49,8 @@ _RANGE = struct.Struct(">QQI")
 
 BATCH_KEY_BYTES = _BATCH_KEY.size
 unpack_batch_key = _BATCH_KEY.unpack  # kind, ledger id, stamp, first id, last id, stride
+SERIES_KEY_BYTES = _SERIES_KEY.size
+unpack_series_key = _SERIES_KEY.unpack  # kind, ledger id, stamp
 Bytes = bytes | memoryview
 
 

@@ -11,26 +11,30 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from replog.abc import Damage
-from replog.backends.lmdb.reading import Snapshot
+from replog.backends.lmdb.reading import SERIES_TORN, Snapshot
 from replog.backends.lmdb.records import (
     BATCH,
     BATCH_KEY_BYTES,
     GARBAGE,
     LEDGER,
+    SERIES_KEY_BYTES,
     DamagedError,
     Series,
     id_key,
-    series_key,
     unpack_batch_key,
+    unpack_series_key,
     unseal_batch,
 )
 from replog.errors import StorageUncertainError
 
 if TYPE_CHECKING:
     import lmdb
+
+Check = Callable[["lmdb.Transaction", bytes, "bytes | memoryview"], None]
 
 _PIECE_RECORDS_MAX = 256
 _PIECE_S = 0.002
@@ -121,64 +125,94 @@ class Scrub:
         self._found = found
         self._after = BATCH
         self._place: tuple[int, int] | None = None  # ledger and stamp under way
-        self._expected: Series | None = None  # what its record said before
+        self._expected: Series | None = None  # what its record said before; None if that is damaged, or missing
         self._seen = Series()
         self.bytes = 0
 
     def go_on(self, transaction: lmdb.Transaction) -> bool:
-        """Checks the next few batches of this snapshot. False when all are done."""
+        """Checks the next few batches of this snapshot, and when all are checked the series of which there are none. False when
+        all is done."""
+        if self._after[:1] == BATCH:
+            if not self._go_through(transaction, BATCH_KEY_BYTES, self._check):
+                self._end_series(transaction)
+                self._after = LEDGER
+            return True
+        return self._go_through(transaction, SERIES_KEY_BYTES, self._check_series)
+
+    def _go_through(self, transaction: lmdb.Transaction, key_bytes: int, check: Check) -> bool:
+        """The next few keys of this kind and length. Whether there are more."""
         size_bytes = records = 0
+        kind = self._after[:1]
         with transaction.cursor() as cursor:
             more = cursor.set_range(self._after)
-            while more and len(cursor.key()) == BATCH_KEY_BYTES and bytes(cursor.key()[:1]) == BATCH:
-                if size_bytes >= _SCRUB_BYTES or records >= _SCRUB_RECORDS_MAX:
-                    self._after = bytes(cursor.key())
-                    return True
+            while more and bytes(cursor.key()[:1]) == kind:
                 key, value = bytes(cursor.key()), cursor.value()
-                self._check(transaction, key, value)
+                if size_bytes >= _SCRUB_BYTES or records >= _SCRUB_RECORDS_MAX:
+                    self._after = key
+                    return True
+                if len(key) == key_bytes:
+                    check(transaction, key, value)
                 size_bytes += len(value)
                 self.bytes += len(value)
                 records += 1
                 more = cursor.next()
-        self._end_series(transaction)
         return False
 
     def give_up(self, description: str) -> None:
-        """LMDB can't go on from here: its own pages are damaged."""
-        place = self._after if len(self._after) == BATCH_KEY_BYTES else bytes(BATCH_KEY_BYTES)
-        _, ledger_id, stamp, first, last, _ = unpack_batch_key(place)
-        self._found(Damage(ledger_id, stamp, first, last, f"from here on nothing can be scrubbed: {description}"))
+        """LMDB can't go on from here: its own pages are damaged. What is behind that isn't known, so nothing is listed if it
+        is so from the beginning; reads tell."""
+        if len(self._after) == BATCH_KEY_BYTES:
+            _, ledger_id, stamp, first, last, _ = unpack_batch_key(self._after)
+            self._found(Damage(ledger_id, stamp, first, last, f"from here on nothing can be scrubbed: {description}"))
 
     def _check(self, transaction: lmdb.Transaction, key: bytes, value: bytes | memoryview) -> None:
         _, ledger_id, stamp, first, last, stride = unpack_batch_key(key)
         if (ledger_id, stamp) != self._place:
             self._end_series(transaction)
             self._place = (ledger_id, stamp)
-            try:
+            with suppress(StorageUncertainError):
                 self._expected = Snapshot(transaction, ledger_id, stamp).series()
-            except StorageUncertainError:
-                self._found(Damage(ledger_id, stamp, first, last, "the record of what is stored is damaged"))
         try:
             unseal_batch(key, value)
         except DamagedError:
-            damage = Snapshot(transaction, ledger_id, stamp).damage_of(key)
-            if damage is None:
+            snapshot = Snapshot(transaction, ledger_id, stamp)
+            damage = snapshot.damage_of(key)
+            if damage is None or snapshot.first_lost(damage.first_entry_id, damage.last_entry_id, stride or 1) is None:
                 return  # what it held before its key was damaged is missing, and found as that
             self._found(damage)
         self._seen.add(first, last, stride or 1)
+
+    def _check_series(self, transaction: lmdb.Transaction, key: bytes, value: bytes | memoryview) -> None:
+        """Batches may have gone with all that tells of them, but for this."""
+        del value
+        _, ledger_id, stamp = unpack_series_key(key)
+        if next(Snapshot(transaction, ledger_id, stamp).all_held(), None) is None:
+            self._place = (ledger_id, stamp)
+            with suppress(StorageUncertainError):
+                self._expected = Snapshot(transaction, ledger_id, stamp).series()
+            self._end_series(transaction)
 
     def _end_series(self, transaction: lmdb.Transaction) -> None:
         """Compares what was seen with what should be there. What came meanwhile was not expected, and does no harm."""
         place, expected, seen = self._place, self._expected, self._seen
         self._place, self._expected, self._seen = None, None, Series()
-        if place is None or expected is None or not seen.is_whole:
+        if place is None:
             return
-        if transaction.get(series_key(*place)) is None:
-            return  # the ledger was deleted meanwhile
+        snapshot, is_known = Snapshot(transaction, *place), False
+        with suppress(StorageUncertainError):
+            is_known = snapshot.series() is not None
+        if not is_known:
+            behind = 1 + max((last for _, last, _ in seen.ranges), default=-1)
+            if snapshot.first_lost(behind, behind, 1) is not None:  # else the key that led here was damaged
+                self._found(Damage(*place, behind, behind, SERIES_TORN))
+        if expected is None or not seen.is_whole:
+            return
         for first, last, stride in expected.ranges:
             if not seen.covers(first, last, stride):
                 for gap_first, gap_last in _gaps(first, last, stride, seen.ranges):
-                    self._found(Damage(*place, gap_first, gap_last, "entries were stored, and are not there"))
+                    lost = snapshot.first_lost(gap_first, gap_last, stride)
+                    if lost is not None:
+                        self._found(Damage(*place, lost, gap_last, "entries were stored, and are not there"))
 
 
 def _gaps(first: int, last: int, stride: int, ranges: Iterable[tuple[int, int, int]]) -> Iterable[tuple[int, int]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from replog.backends.lmdb.reading import Snapshot
@@ -142,13 +143,14 @@ class Changes:
 
     def _load_series(self, ledger_id: int, stamp: int) -> Series:
         snapshot = Snapshot(self._transaction, ledger_id, stamp)
-        try:
-            return snapshot.series() or Series()
-        except StorageUncertainError:  # it is damaged: made anew from the batches that there are
-            series = Series()
-            for held in snapshot.all_held():
-                series.add(*held)
-            return series
+        with suppress(StorageUncertainError):
+            found = snapshot.series()
+            if found is not None:
+                return found
+        series = Series()
+        for held in snapshot.all_held():  # none of a new series; if its record is damaged or lost, it is made anew
+            series.add(*held)
+        return series
 
     def _drop(self, ledger_id: int) -> None:
         """Deletes the marks now; the batches are left to be removed in pieces, since they may be very many."""
