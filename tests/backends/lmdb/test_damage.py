@@ -16,6 +16,7 @@ from replog.abc import Damage, DropLedger, PutBatch, SetMarks
 from replog.backends.lmdb import LMDBStorageOptions, open_storage, records
 from replog.errors import StorageDamagedError, StorageError, StorageUncertainError
 from replog.protocol.digest import DigestType
+from replog.protocol.mutations import DELETED_TERM, Marks
 from replog.testing.storage_exam import make_batch
 
 OPTIONS = LMDBStorageOptions(map_bytes=1 << 20)
@@ -238,6 +239,32 @@ def test_damaged_marks_are_unknown_and_never_written_over(tmp_path: Path) -> Non
         assert storage.read(1, 0, 1, 0) == BATCHES[:1]
         with pytest.raises(StorageError, match="nobody knows whether it is fenced"):
             storage.commit([SetMarks(1, None, 2)])
+
+
+def test_marks_whose_key_was_damaged_are_unknown_and_not_made_anew(tmp_path: Path) -> None:
+    """Else a fence would be forgotten (R3)."""
+    fill(tmp_path)
+    key = records.id_key(records.LEDGER, 1)
+    with contextlib.closing(open_storage(str(tmp_path), OPTIONS)) as storage:
+        storage.commit([SetMarks(1, fence_term=3)])
+        content = records.pack_marks(Marks(b"key", 3, 3, 14))
+    rewrite(tmp_path, key, records.seal(key, content), records.id_key(records.LEDGER, 1 | 1 << 40))
+    with contextlib.closing(open_storage(str(tmp_path), OPTIONS)) as storage:
+        with pytest.raises(StorageUncertainError, match="nobody knows whether it is fenced"):
+            storage.marks(1)
+        assert storage.read(1, 0, 1, 0) == BATCHES[:1]
+        assert storage.marks(2) is None
+    for mutation in (SetMarks(1, None, 2), PutBatch(BATCHES[1])):
+        with contextlib.closing(open_storage(str(tmp_path), OPTIONS)) as storage:
+            with pytest.raises(StorageError, match="nobody knows whether it is fenced"):
+                storage.commit([mutation])
+    with contextlib.closing(open_storage(str(tmp_path), OPTIONS)) as storage:
+        storage.commit([DropLedger(1)])
+        assert storage.marks(1) == Marks(fence_term=DELETED_TERM)
+        storage.compact()
+        assert storage.statistics()["deleted_ledgers_to_remove"] == 0
+    with lmdb.open(str(tmp_path)) as environment, environment.begin() as transaction:
+        assert not [key for key, _ in transaction.cursor() if key[:1] == records.BATCH]
 
 
 def test_damage_to_what_was_deleted_is_told_at_the_start(tmp_path: Path) -> None:

@@ -240,8 +240,9 @@ class LMDBStorage(Storage):
     def marks(self, ledger_id: int) -> Marks | None:
         """As `Storage.marks`. Raises `StorageUncertainError` if they are damaged."""
         self._check_usable()
-        found = self._ask(lambda transaction: read_marks(transaction, ledger_id))
-        return Marks(fence_term=DELETED_TERM) if found is None and ledger_id in self._deleted else found
+        if ledger_id in self._deleted:
+            return Marks(fence_term=DELETED_TERM)
+        return self._ask(lambda transaction: read_marks(transaction, ledger_id))
 
     def ledger_ids(self) -> list[int]:
         """As `Storage.ledger_ids`."""

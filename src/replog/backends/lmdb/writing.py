@@ -57,18 +57,28 @@ class Known:
 
 
 def read_marks(transaction: lmdb.Transaction, ledger_id: int) -> Marks | None:
-    """The marks of a ledger, or None. Raises `StorageUncertainError` if they are damaged."""
+    """The marks of a ledger, or None. Raises `StorageUncertainError` if they are damaged, or missing though entries of it are
+    stored: the key may be what was damaged."""
     key = id_key(LEDGER, ledger_id)
     value = transaction.get(key)
-    if value is None:
+    if value is None and (
+        not has_series(transaction, ledger_id) or transaction.get(id_key(GARBAGE, ledger_id)) is not None
+    ):
         return None
-    try:
-        return unpack_marks(unseal(key, value))
-    except DamagedError as error:
-        raise StorageUncertainError(
-            f"ledger {ledger_id}: its marks are damaged, so nobody knows whether it is fenced",
-            "Ask another bookie, and recover this bookie's copies from the others",
-        ) from error
+    with suppress(DamagedError):
+        if value is not None:
+            return unpack_marks(unseal(key, value))
+    raise StorageUncertainError(
+        f"ledger {ledger_id}: its marks are damaged, so nobody knows whether it is fenced",
+        "Ask another bookie, and recover this bookie's copies from the others",
+    )
+
+
+def has_series(transaction: lmdb.Transaction, ledger_id: int) -> bool:
+    """Whether batches of this ledger were stored, and not all of them removed."""
+    key = id_key(LEDGER, ledger_id)
+    with transaction.cursor() as cursor:
+        return cursor.set_range(key + b"\0") and bytes(cursor.key()[: len(key)]) == key
 
 
 class Changes:
@@ -156,7 +166,7 @@ class Changes:
         """Deletes the marks now; the batches are left to be removed in pieces, since they may be very many."""
         transaction = self._transaction
         was_known = transaction.delete(id_key(LEDGER, ledger_id))
-        if was_known or ledger_id in self.marks:
+        if was_known or ledger_id in self.marks or has_series(transaction, ledger_id):
             transaction.put(id_key(GARBAGE, ledger_id), b"")
             self.garbage.append(ledger_id)
         self.ledgers_added -= was_known
