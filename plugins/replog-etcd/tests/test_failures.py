@@ -188,7 +188,10 @@ class Stranger:
         self.requests = 0
 
     async def serve(self, stream: trio.SocketStream) -> None:
-        connection = h11.Connection(h11.SERVER)
+        with contextlib.suppress(trio.BrokenResourceError):  # the client may have heard enough
+            await self._answer_one(stream, h11.Connection(h11.SERVER))
+
+    async def _answer_one(self, stream: trio.SocketStream, connection: h11.Connection) -> None:
         async with stream:
             while True:
                 event = connection.next_event()
@@ -196,8 +199,7 @@ class Stranger:
                     connection.receive_data(await stream.receive_some(65536))
                 elif isinstance(event, h11.EndOfMessage):
                     self.requests += 1
-                    with contextlib.suppress(trio.BrokenResourceError):  # the client may have heard enough
-                        await stream.send_all(self.answer)
+                    await stream.send_all(self.answer)
                     return  # and the end of the connection
                 elif isinstance(event, h11.ConnectionClosed):
                     return
