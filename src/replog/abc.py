@@ -45,6 +45,26 @@ class Damage:
     description: str
 
 
+UNBOUNDED = (1 << 63) - 1  # above every ledger id: a doubt that concerns every ledger, until `bound_doubt`
+
+
+@attrs.frozen
+class Doubt:
+    """What a storage cannot vouch for (B8): every ledger with a lower id than these.
+
+    `doubted_below`: the storage cannot prove that it still has all that it made durable. `lost_below`: it knows that it
+    has not. `lost_below <= doubted_below`. `reasons` name files and offsets, for people."""
+
+    doubted_below: int = 0
+    lost_below: int = 0
+    reasons: tuple[str, ...] = ()
+
+    @property
+    def is_unbounded(self) -> bool:
+        """True while nobody has told the storage which ledgers existed before it was opened."""
+        return self.doubted_below == UNBOUNDED
+
+
 class Storage(ABC):
     """Where one bookie keeps its ledgers. Synchronous: the bookie owns the threads.
 
@@ -118,6 +138,15 @@ class Storage(ABC):
     def damage(self) -> Sequence[Damage]:
         """The damaged batches known of, and not yet stored again: reads of them raise `StorageUncertainError` (R4)."""
         return ()
+
+    def doubt(self) -> Doubt:
+        """What this storage cannot vouch for; kept durably across restarts, and known when it is opened (B8)."""
+        return Doubt()
+
+    def bound_doubt(self, below_ledger_id: int) -> None:  # noqa: B027 - a default, not an oversight
+        """Ledgers with this id or a higher one did not exist before this storage was opened: lowers, durably, whichever of
+        the two bounds of `doubt` is `UNBOUNDED` to this id. Blocks for a sync. Raises `StorageFullError` (the doubt stays as
+        it was), `StorageFailedError`."""
 
     def statistics(self) -> Mapping[str, float]:
         """Counters and gauges, by names with units, for people and metrics."""

@@ -14,8 +14,8 @@ from replog.protocol.batch import Batch
 
 
 class Status(enum.IntEnum):
-    """A bookie's answer. Only NO_ENTRY says that something is absent (R4); every doubt is UNKNOWN. The numbers pass over the
-    wire."""
+    """A bookie's answer. Only NO_ENTRY proves absence (R4); a bookie in doubt answers with one of the weak denials (B8, R10);
+    damage and I/O errors are UNKNOWN. The numbers pass over the wire."""
 
     OK = 0
     NO_ENTRY = 1  # proven: never durable here, under this stamp
@@ -26,6 +26,9 @@ class Status(enum.IntEnum):
     READ_ONLY = 6
     BAD_REQUEST = 7
     TOO_BUSY = 8
+    NO_ENTRY_IN_DOUBT = 9  # weak: not found, and the bookie cannot prove that its storage is complete (B8)
+    NO_ENTRY_AFTER_LOSS = 10  # weak: not found, and the bookie knows that its storage lost something (B8)
+    IN_DOUBT = 11  # a plain add to a ledger in doubt: refused, since the fence may have been lost (B8). Not Fenced
 
 
 @attrs.define
