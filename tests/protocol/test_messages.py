@@ -33,6 +33,9 @@ def test_only_one_status_says_that_something_is_absent() -> None:
         "READ_ONLY": 6,
         "BAD_REQUEST": 7,
         "TOO_BUSY": 8,
+        "NO_ENTRY_IN_DOUBT": 9,
+        "NO_ENTRY_AFTER_LOSS": 10,
+        "IN_DOUBT": 11,
     }
 
 
