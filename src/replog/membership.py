@@ -4,9 +4,10 @@ Keys: `bookies/ID` for bookies that take new entries, `read-only-bookies/ID` for
 announced under the new key before it leaves the old one, so whoever finds it under both takes it for read-only.
 
 An announcement (format 2) is a JSON object with `format`, `endpoints`, best first, and `read_only`. Format 1 had one
-endpoint, and is read as such. A cookie, `cookies/ID`, says that the metastore knows this bookie (B4). As in `metadata`, a
-reader refuses a higher format, and any name in the list `required` that it does not know; other names it ignores. Values
-are read strictly: what does not fit is `MetastoreCorruptError`, never a guess.
+endpoint, and is read as such. A cookie, `cookies/ID`, says that the metastore knows this bookie (B4), and with `lost` that
+the bookie was declared lost (B8a). As in `metadata`, a reader refuses a higher format, and any name in the list `required`
+that it does not know; other names it ignores. Values are read strictly: what does not fit is `MetastoreCorruptError`,
+never a guess.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ ADDRESS_FORMAT = 2
 COOKIE_FORMAT = 1
 
 _ADDRESS_NAMES = ("format", "required", "endpoints", "read_only", "scheme", "address")
-_COOKIE_NAMES = ("format", "required")
+_COOKIE_NAMES = ("format", "required", "lost")
 
 
 @attrs.frozen
@@ -77,14 +78,30 @@ def _is_pair(pair: object) -> bool:
     return isinstance(pair, list) and len(pair) == 2 and all(isinstance(each, str) for each in pair)
 
 
-def encode_cookie() -> bytes:
-    """What says that a metastore knows a bookie."""
-    return b'{"format": %d}\n' % COOKIE_FORMAT
+@attrs.frozen
+class Cookie:
+    """What the metastore says of a bookie, whether it runs or not. One that `is_lost` never serves again (B8a)."""
+
+    is_lost: bool = False
 
 
-def check_cookie_value(key: str, value: bytes) -> None:
-    """Raises `MetastoreCorruptError`, naming the key, if this is no cookie that this version understands."""
-    _read(key, value, COOKIE_FORMAT, _COOKIE_NAMES)
+def cookie_key(bookie_id: str) -> str:
+    """The key of a bookie's cookie."""
+    return f"{COOKIES_KEY}/{bookie_id}"
+
+
+def encode_cookie(cookie: Cookie) -> bytes:
+    """The value of a bookie's cookie in the metastore."""
+    lost = {"lost": True} if cookie.is_lost else {}
+    return json.dumps({"format": COOKIE_FORMAT, **lost}).encode() + b"\n"
+
+
+def decode_cookie(key: str, value: bytes) -> Cookie:
+    """Reads the value of a bookie's cookie. Raises `MetastoreCorruptError`, naming the key."""
+    lost = _read(key, value, COOKIE_FORMAT, _COOKIE_NAMES).get("lost", False)
+    if not isinstance(lost, bool):
+        raise _corrupt(key, f"lost is {lost!r}")
+    return Cookie(lost)
 
 
 def _read(key: str, value: bytes, highest_format: int, known: Collection[str]) -> dict[str, Any]:

@@ -274,6 +274,7 @@ async def test_with_leases_a_dead_predecessor_is_gone_after_the_lease(autojump_c
         (b'{"format": 1, "required": ["cluster"]}', "'cluster'.*upgrade"),
         (b"yes", "no JSON"),
         (b"{}", "format is None"),
+        (b'{"format": 1, "lost": 1}', "lost is 1"),
     ],
 )
 async def test_a_cookie_that_is_not_understood_keeps_the_bookie_from_serving(

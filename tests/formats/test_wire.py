@@ -12,7 +12,15 @@ from typing import Any
 import attrs
 import pytest
 
-from replog.membership import BookieAddress, Endpoint, decode_address, encode_address
+from replog.membership import (
+    BookieAddress,
+    Cookie,
+    Endpoint,
+    decode_address,
+    decode_cookie,
+    encode_address,
+    encode_cookie,
+)
 from replog.protocol import wire
 from replog.protocol.batch import Batch, decode
 from replog.protocol.messages import (
@@ -235,3 +243,15 @@ def test_an_announcement_of_format_2() -> None:
 def test_an_announcement_of_format_1_is_read() -> None:
     data = (HERE / "bookie-announcement-v1.json").read_bytes()
     assert decode_address("bookies/bookie-7", data) == BookieAddress((Endpoint("memory", "bookie-7"),), read_only=True)
+
+
+# -- cookies ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "cookie"), [("bookie-cookie-v1", Cookie()), ("bookie-cookie-lost-v1", Cookie(is_lost=True))]
+)
+def test_a_cookie_has_its_golden_bytes(name: str, cookie: Cookie) -> None:
+    data = (HERE / f"{name}.json").read_bytes()
+    assert encode_cookie(cookie) == data
+    assert decode_cookie("cookies/bookie-7", data) == cookie

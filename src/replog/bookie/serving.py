@@ -24,7 +24,7 @@ from replog.errors import (
 )
 from replog.hookspecs import Event, StorageFailed
 from replog.latencies import LatencyHistogram
-from replog.membership import COOKIES_KEY, Endpoint, check_cookie_value, encode_cookie
+from replog.membership import Cookie, Endpoint, cookie_key, decode_cookie, encode_cookie
 from replog.nursery import open_service_nursery
 from replog.registry import Registry
 
@@ -38,9 +38,9 @@ def storage_url(storage: str, directory: str | os.PathLike[str]) -> BackendURL:
 async def check_cookie(server: BookieServer, metastore: Metastore) -> None:
     """Refuses a bookie whose ledgers another cluster's metastore, or a new one, knows nothing of (B4): it would collect
     them all as garbage. Raises `StorageIdentityError`, `MetastoreError`, `StorageError`."""
-    key = f"{COOKIES_KEY}/{server.bookie_id}"
+    key = cookie_key(server.bookie_id)
     try:
-        check_cookie_value(key, (await metastore.get(key)).value)
+        decode_cookie(key, (await metastore.get(key)).value)
     except KeyNotFoundError:
         if await server.call(server.storage.ledger_ids):
             raise StorageIdentityError(
@@ -49,9 +49,9 @@ async def check_cookie(server: BookieServer, metastore: Metastore) -> None:
                 "together. Nothing was touched",
             ) from None
         try:
-            await metastore.create(key, encode_cookie())
+            await metastore.create(key, encode_cookie(Cookie()))
         except (KeyExistsError, MetastoreUncertainError):
-            check_cookie_value(key, (await metastore.get(key)).value)
+            decode_cookie(key, (await metastore.get(key)).value)
 
 
 @attrs.frozen
