@@ -11,7 +11,7 @@ from pathlib import Path
 
 import attrs
 
-from replog.testing.simulation import conversation, draw_plan, simulate
+from replog.testing.simulation import conversation, draw_plan, simulate, steering
 from replog.testing.simulation.cluster import Result
 from replog.testing.simulation.coverage import missing
 from replog.testing.simulation.mutants import MUTANTS, mutant_named
@@ -31,7 +31,7 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"{each.name:26} {each.rule:3} {each.seeds:>5} seeds  {each.conversation or '-':34} {each.story}")
         shells.list_mutants()
         return 0
-    strategies = SHELL_STRATEGIES if options.shells else (*STRATEGIES, "wild")
+    strategies = SHELL_STRATEGIES if options.shells else (*STRATEGIES, *steering.STRATEGIES, "wild")
     if options.strategy is not None and options.strategy not in strategies:
         parser.error(f"there is no strategy {options.strategy!r}; known: {', '.join(strategies)}")
     if options.shells:

@@ -7,10 +7,10 @@ and passes late and doubled acknowledgements on, because a machine must bear the
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
-from replog.errors import AddTimeoutError, FencedError, ReplogError
+from replog.errors import AddTimeoutError, FencedError, LedgerClosedError, ReplogError
 from replog.protocol.digest import Digest, DigestType, ledger_key
 from replog.protocol.effects import (
     ChooseReplacements,
@@ -35,11 +35,11 @@ from replog.protocol.messages import (
     WriteLastAddConfirmedRequest,
 )
 from replog.protocol.model import RECOVERY_TERM, WRITER_TERM, Fragment, LedgerMetadata
-from replog.protocol.quorum import Quorum
 from replog.protocol.recovery import LedgerRecovery
 from replog.protocol.writing import LedgerWriting
 from replog.testing.simulation.calls import Call, describe_call
 from replog.testing.simulation.metastore import Outcome, SimulatedMetastore
+from replog.testing.simulation.plan import Plan
 from replog.testing.simulation.world import Node, World
 
 if TYPE_CHECKING:
@@ -47,21 +47,17 @@ if TYPE_CHECKING:
 
 PASSWORD = b"simulated"
 _RETRY = 150
-_digests: dict[int, tuple[Digest, bytes]] = {}
 
 
-def digest_and_key(ledger_id: int) -> tuple[Digest, bytes]:
+@cache
+def digest_and_key(ledger_id: int, digest_type: DigestType) -> tuple[Digest, bytes]:
     """The digest and the key of a simulated ledger."""
-    if ledger_id not in _digests:
-        digest = Digest(DigestType.CRC32C, ledger_id, PASSWORD)
-        _digests[ledger_id] = digest, ledger_key(ledger_id, PASSWORD)
-    return _digests[ledger_id]
+    return Digest(digest_type, ledger_id, PASSWORD), ledger_key(ledger_id, PASSWORD)
 
 
-def new_ledger(quorum: Quorum, ensemble: tuple[str, ...], ledger_id: int) -> LedgerMetadata:
+def new_ledger(plan: Plan, ensemble: tuple[str, ...], ledger_id: int) -> LedgerMetadata:
     """The record of a new ledger."""
-    digest, _ = digest_and_key(ledger_id)
-    return LedgerMetadata(ledger_id, quorum, digest.digest_type, "", (Fragment(0, ensemble),), token="created")
+    return LedgerMetadata(ledger_id, plan.quorum, plan.digest_type, "", (Fragment(0, ensemble),), token="created")
 
 
 class Client(Node):
@@ -138,7 +134,7 @@ class LedgerShell:
         self.world = client.world
         self.oracle = client.cluster.oracle
         self.ledger_id = ledger_id
-        self.digest, self.key = digest_and_key(ledger_id)
+        self.digest, self.key = digest_and_key(ledger_id, self.world.plan.digest_type)
         self.is_done = False
         self.error: ReplogError | None = None
         self.nonce = ""
@@ -318,6 +314,8 @@ class WriterShell(LedgerShell):
         self.is_done = True
         if isinstance(effect, Failed):
             self.error = effect.error
+            if isinstance(effect.error, LedgerClosedError) and self.is_closing:
+                self.world.count("closing writer met another's end of the ledger")
             if isinstance(effect.error, FencedError):
                 self.world.count("writer fenced" + (" with unconfirmed entries" if effect.error.unconfirmed else ""))
                 self.oracle.writer_fenced(self.ledger_id, effect.error.unconfirmed)
@@ -406,6 +404,8 @@ class RecoveryShell(LedgerShell):
 
         def answered(response: Response | None, in_time: bool) -> None:
             if response is not None and response.status is Status.OK:
+                if any(bits >> index & 1 for each, bits in self._negatives.items() if each < entry_id):
+                    self.world.count("who denied an entry has a later one")
                 machine.read_found(index, entry_id, response.batches[0])
             elif response is not None and response.status is Status.NO_ENTRY:
                 self._negatives[entry_id] = self._negatives.get(entry_id, 0) | 1 << index

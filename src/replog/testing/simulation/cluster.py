@@ -11,6 +11,7 @@ from replog.protocol.model import LedgerMetadata, LedgerState
 from replog.protocol.recovery import LedgerRecovery
 from replog.testing.simulation.bookies import SimulatedBookie
 from replog.testing.simulation.clients import Client, RecoveryShell, WriterShell, new_ledger
+from replog.testing.simulation.intruders import intrude
 from replog.testing.simulation.invariants import Oracle, Violation
 from replog.testing.simulation.metastore import SimulatedMetastore
 from replog.testing.simulation.plan import Op, Plan, node_number
@@ -53,6 +54,10 @@ class Cluster:
         self.oracle.bookies = self.bookies
         self.clients: dict[str, Client] = {}
         self.recoveries: list[RecoveryShell] = []
+        self.world.count(f"strategy {plan.strategy}")
+        self.world.count(f"digest {plan.digest_type.name}")
+        if plan.bookies == plan.quorum.ensemble:
+            self.world.count("as many bookies as an ensemble has")
         for op in plan.ops:
             self.world.at(op.time, self.operate, op)
         self.world.at(plan.heal_at, self.heal)
@@ -154,6 +159,16 @@ class Cluster:
         if node is not None:
             node.alive = False
 
+    def op_doom(self, op: Op) -> None:
+        """A client dies right after so many of its changes were made to the metadata."""
+        self.client(op.node).changes_left = int(op.arguments[0])
+
+    def op_intrude(self, op: Op) -> None:
+        """Somebody who doesn't know the password of the newest ledger tries everything with it."""
+        client = self.client(op.node)
+        if self.oracle.ledgers and self.world.faulty:
+            client.wake(intrude, (client, self.oracle.ledgers[max(self.oracle.ledgers)]))
+
     def op_cut(self, op: Op) -> None:
         """Nothing passes from one node to another, for a while."""
         self.world.cut(node_number(op.node), node_number(op.arguments[0]), int(op.arguments[1]))
@@ -196,7 +211,7 @@ class LedgerCluster(Cluster):
     def __init__(self, plan: Plan, transcript: list[str] | None = None) -> None:
         super().__init__(plan, transcript)
         ensemble = tuple(self.bookies)[: plan.quorum.ensemble]
-        self._first_record = new_ledger(plan.quorum, ensemble, LEDGER_ID)
+        self._first_record = new_ledger(plan, ensemble, LEDGER_ID)
         self.metastore.records[LEDGER_ID] = self._first_record, 1
         self.oracle.record_changed(LEDGER_ID, None, self._first_record)
         self.writer = WriterShell(self.client("w1"), self._first_record, 1, "w1")

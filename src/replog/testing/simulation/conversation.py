@@ -27,6 +27,7 @@ from pathlib import Path
 import attrs
 
 from replog.errors import LocalProtocolError
+from replog.protocol.digest import DigestType
 from replog.protocol.quorum import Quorum
 from replog.testing.simulation import simulate
 from replog.testing.simulation.cluster import Result
@@ -66,6 +67,7 @@ class Conversation:
             f"rates {plan.rates}".rstrip(),
             f"heal {plan.heal_at}",
         ]
+        head += [f"digest {plan.digest_type.name}"] if plan.digest_type is not DigestType.CRC32C else []
         head += [f"mutant {self.mutant}"] if self.mutant else []
         head += [f"overlook {' '.join(sorted(plan.overlook))}"] if plan.overlook else []
         head += [f"expect {self.expect or _NOTHING}"]
@@ -115,6 +117,7 @@ def _plan(values: dict[str, str], ops: tuple[Op, ...], faults: tuple[Fault, ...]
             ops=tuple(sorted(ops, key=lambda op: op.time)),
             heal_at=int(values["heal"]),
             faults=faults,
+            digest_type=DigestType[values.get("digest", DigestType.CRC32C.name)],
             overlook=frozenset(values["overlook"].split()),
         )
     except (KeyError, TypeError, ValueError) as error:

@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from replog.protocol.digest import DigestType
+from replog.testing.simulation import scenarios, steering
+
 # Each was counted by a shell, the oracle or the world. A test fails if one of them never happened.
 REQUIRED = (
+    *(f"strategy {name}" for name in (*scenarios.STRATEGIES, *steering.STRATEGIES, "wild")),
+    *(steered.shown_by for steered in steering.STRATEGIES.values()),
+    *(f"digest {each.name}" for each in DigestType),
+    "a wrong password was refused",
+    "as many bookies as an ensemble has",
     "CAS ambiguous and lost",
     "CAS ambiguous and won",
     "CAS applied after its client had given up",

@@ -131,7 +131,9 @@ class Oracle:
             elif response.status is Status.CONFLICT:
                 self.fail("O9", f"{bookie.name} met other bytes for {request.batch!r} than it has (W4)")
             return
-        if response.status is Status.FENCED or not isinstance(request, FenceRequest | RecoveryReadRequest):
+        if response.status in (Status.FENCED, Status.UNAUTHORIZED):
+            return
+        if not isinstance(request, FenceRequest | RecoveryReadRequest):
             return
         if disk is None or disk.fence_term < request.term:
             self.fail("R3", f"{bookie.name} answered a fencing request before the fence was durable")

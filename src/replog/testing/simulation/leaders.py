@@ -166,7 +166,7 @@ class LogShell:
         shell.start()
 
     def _create(self, machine: LogMachine) -> None:
-        record = new_ledger(self.world.plan.quorum, self._ensemble(), 0)
+        record = new_ledger(self.world.plan, self._ensemble(), 0)
         self.client.metastore.create(self.client, record, partial(self._created, machine))
 
     def _ensemble(self) -> tuple[str, ...]:

@@ -109,6 +109,8 @@ class SimulatedMetastore(Node):
         if self.world.transcript is not None:
             what = f" {describe(record)} v{version}" if record is not None else ""
             self.world.tell(f"m: {call.kind} of {call.client.name}: {outcome.value}{what}")
+        if outcome is Outcome.DONE and call.kind != "get":
+            call.client.changed_something()
         self.world.transmit(
             self, call.client, f"{call.kind}:answer", call.subject, self._answer, call, outcome, record, version
         )
@@ -129,6 +131,8 @@ class SimulatedMetastore(Node):
         if old is None and expected is not None:
             return Outcome.MISSING, None, 0
         if old is not None and old[1] != expected:
+            if expected is None and isinstance(record, LogMetadata):
+                self._oracle.world.count("two leaders made the log at once")
             return Outcome.CONFLICT, None, 0
         return self._put(key, record)
 

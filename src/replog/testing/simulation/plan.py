@@ -10,6 +10,7 @@ from __future__ import annotations
 import attrs
 
 from replog.errors import LocalProtocolError
+from replog.protocol.digest import DigestType
 from replog.protocol.quorum import Quorum
 
 MASK = (1 << 64) - 1
@@ -67,6 +68,7 @@ class Rates:
     same: int = 0  # a placement that gives the failed bookie again
     refused: int = 0  # adds, by a bookie that is read-only or busy
     doubted: int = 0  # reads, by a bookie that can't tell
+    holes: int = 0  # adds that are lost, beside `lost`
     delay_bits: int = 10  # a delayed message takes up to 2 to this
     spread: int = 16  # an ordinary one up to this
     timeout: int = 300
@@ -147,4 +149,5 @@ class Plan:
     ops: tuple[Op, ...]
     heal_at: int
     faults: tuple[Fault, ...] | None = None
+    digest_type: DigestType = DigestType.CRC32C
     overlook: frozenset[str] = frozenset()  # rules that the oracle doesn't check: what would follow from breaking them?

@@ -28,7 +28,7 @@ class ReaderShell:
         self.ledger_id = ledger_id
         self.machine: LedgerReading | None = None
         self.is_done = False
-        self.digest, self.key = digest_and_key(ledger_id)
+        self.digest, self.key = digest_and_key(ledger_id, self.world.plan.digest_type)
         self._next_entry_id = first
         self._on_end = on_end
         self._polls = 0

@@ -5,7 +5,11 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+import attrs
+
+from replog.protocol.digest import DigestType
 from replog.protocol.quorum import Quorum
+from replog.testing.simulation import steering
 from replog.testing.simulation.plan import Op, Plan, Rates
 
 QUORUMS = (
@@ -39,7 +43,22 @@ STRATEGIES: dict[str, Rates] = {
 
 
 def draw_plan(seed: int, scenario: str | None = None, strategy: str | None = None) -> Plan:
-    """The plan of a seed."""
+    """The plan of a seed. One seed in five steers towards a schedule that chance finds only rarely; one in four has
+    keyed digests, another one somebody who tries a wrong password."""
+    if strategy in steering.STRATEGIES or (strategy is None and scenario is None and seed % 5 == 3):
+        plan = steering.draw_plan(seed, strategy)
+    else:
+        plan = _draw_mixed(seed, scenario, strategy)
+    chance = random.Random(f"replog simulation passwords {seed}")
+    if chance.random() < 0.25:
+        plan = attrs.evolve(plan, digest_type=DigestType.HMAC_SHA256)
+    if chance.random() < 0.25:
+        intrusions = [Op(chance.randrange(plan.heal_at), "intrude", "i1") for _ in range(2)]
+        plan = attrs.evolve(plan, ops=tuple(sorted((*plan.ops, *intrusions), key=lambda op: op.time)))
+    return plan
+
+
+def _draw_mixed(seed: int, scenario: str | None, strategy: str | None) -> Plan:
     chance = random.Random(f"replog simulation {seed}")
     drawn_scenario = "ledger" if chance.random() < 0.6 else "log"
     drawn_strategy = chance.choice(sorted(STRATEGIES))

@@ -27,6 +27,7 @@ class Node:
         self.number = node_number(name)
         self.alive = True
         self.paused = False
+        self.changes_left: int | None = None  # to what the metastore has, before it dies
         self._backlog: list[tuple[Action, tuple[Any, ...]]] = []
 
     def after(self, delay: int, action: Action, *arguments: Any) -> None:
@@ -39,6 +40,15 @@ class Node:
             self._backlog.append((action, arguments))
         elif self.alive:
             action(*arguments)
+
+    def changed_something(self) -> None:
+        """A change that it asked for was made: some die right then, before they learn of it."""
+        if self.changes_left is not None and self.alive:
+            self.changes_left -= 1
+            if self.changes_left <= 0:
+                self.alive = False
+                self.world.count("client died right after a change of the metadata")
+                self.world.tell(f"{self.name}: dies after its change")
 
     def pause(self, duration: int) -> None:
         """Stops until the duration has passed: long enough for every deadline to be missed."""
@@ -172,6 +182,8 @@ class World:
             return self._suffer(given) if given is not None and given.effect in _MESSAGE_EFFECTS else None
         rates = self.rates
         chance = bits & 1023
+        if rates.holes and kind == "add" and (bits >> 40) & 1023 < rates.holes:
+            return self._suffer(Fault("lose", source, target, kind, subject, count))
         metastore = target == _METASTORE or source == _METASTORE
         lost, delayed = (rates.metastore_lost, rates.metastore_delayed) if metastore else (rates.lost, rates.delayed)
         if chance < lost:
