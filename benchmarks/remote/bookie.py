@@ -11,7 +11,7 @@ import trio
 import replog
 from benchmarks.loads import recycled
 from replog.abc import Storage
-from replog.backends.files.disk import Disk
+from replog.backends.disk import Disk
 from replog.backends.files.options import FilesOptions
 from replog.backends.files.storage import open_storage
 from replog.config import BookieOptions

@@ -21,7 +21,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from replog.backends.files.disk import Buffer, Disk
+from replog.backends.disk import Buffer, Disk
 
 SECTOR_BYTES = 512
 SYNCS = ("fdatasync", "sync_directory")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from pathlib import Path
 
-from replog.backends.files.disk import write_all
+from replog.backends.disk import write_all
 from replog.testing.disk import MemoryDisk
 
 FORMATS = Path(__file__).parents[2] / "formats"

@@ -16,8 +16,8 @@ import pytest
 import trio
 
 from replog.abc import Storage
+from replog.backends.disk import Buffer, Disk
 from replog.backends.files import maintenance
-from replog.backends.files.disk import Buffer, Disk
 from replog.backends.files.options import FilesOptions
 from replog.backends.files.storage import open_storage
 from replog.errors import StorageFullError

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 
+from replog.backends.disk import is_full, write_file_atomically
 from replog.backends.files.catalog import NAME as CATALOG
 from replog.backends.files.catalog import Catalog, CatalogFile, pack_catalog
 from replog.backends.files.contents import Contents
 from replog.backends.files.directory import RESERVE_FILE
-from replog.backends.files.disk import is_full, write_file_atomically
 from replog.backends.files.index import LedgerIndex
 from replog.backends.files.indexing import write_index
 from replog.backends.files.journal import Journal

@@ -6,8 +6,8 @@ import threading
 from collections.abc import Iterable
 
 from replog.abc import Damage
+from replog.backends.disk import Disk
 from replog.backends.files.descriptors import Descriptors
-from replog.backends.files.disk import Disk
 from replog.backends.files.index import Index, IndexPage, PageMissing, Section
 from replog.backends.files.indexing import read_page
 from replog.backends.files.ledger_cache import LedgerCache

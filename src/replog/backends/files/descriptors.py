@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 import trio
 
-from replog.backends.files.disk import Disk
+from replog.backends.disk import Disk
 from replog.backends.files.log_file import JournalFile, LogFile
 from replog.errors import StorageUncertainError
 

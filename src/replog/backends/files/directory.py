@@ -24,8 +24,8 @@ from contextlib import suppress
 
 import attrs
 
+from replog.backends.disk import Disk, named_errors, read_all, write_all, write_file_atomically
 from replog.backends.files.catalog import NAME as CATALOG
-from replog.backends.files.disk import Disk, named_errors, read_all, write_all, write_file_atomically
 from replog.errors import StorageIdentityError, StorageInUseError
 
 VERSION = 2

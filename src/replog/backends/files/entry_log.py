@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from contextlib import suppress
 
+from replog.backends.disk import Disk, write_all
 from replog.backends.files.directory import entry_log_name
-from replog.backends.files.disk import Disk, write_all
 from replog.backends.files.index import PAGE_BATCHES, IndexPage, Section
 from replog.backends.files.indexing import write_index
 from replog.backends.files.log_file import EntryLogFile

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from crc32c import crc32c
 
-from replog.backends.files.disk import Disk, read_all, write_file_atomically
+from replog.backends.disk import Disk, read_all, write_file_atomically
 from replog.backends.files.index import IndexPage, Section
 from replog.backends.files.index_file import (
     BATCH_BYTES,

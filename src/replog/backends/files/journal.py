@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from replog.backends.files.disk import ZEROS, Buffer, Disk, is_full, named_error, read_all, write_all
+from replog.backends.disk import ZEROS, Buffer, Disk, is_full, named_error, read_all, write_all
 from replog.backends.files.log_file import JournalFile, Place
 from replog.backends.files.options import FilesOptions
 from replog.backends.files.pool import FilePool

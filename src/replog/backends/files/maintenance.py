@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
+from replog.backends.disk import is_full, named_error
 from replog.backends.files.checkpoint import Checkpointer
 from replog.backends.files.compaction import Rewriter, worth_compacting
 from replog.backends.files.contents import Contents
-from replog.backends.files.disk import is_full, named_error
 from replog.backends.files.journal import Journal
 from replog.backends.files.log_file import LogFile
 from replog.backends.files.pacing import Closing

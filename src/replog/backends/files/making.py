@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 
+from replog.backends.disk import Disk, named_errors, read_all, write_file_atomically
 from replog.backends.files.catalog import NAME as CATALOG
 from replog.backends.files.catalog import Catalog, pack_catalog
 from replog.backends.files.directory import (
@@ -22,7 +23,6 @@ from replog.backends.files.directory import (
     write_journal_cookie,
     write_making,
 )
-from replog.backends.files.disk import Disk, named_errors, read_all, write_file_atomically
 from replog.backends.files.options import FilesOptions
 from replog.backends.files.pool import FilePool
 from replog.backends.files.record import PAGE_BYTES, unpack_file_header

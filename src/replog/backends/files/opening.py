@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import attrs
 
+from replog.backends.disk import Disk, named_errors, read_all, write_all
 from replog.backends.files.catalog import FORMAT as CATALOG_FORMAT
 from replog.backends.files.catalog import NAME as CATALOG
 from replog.backends.files.catalog import Catalog, unpack_catalog
@@ -22,7 +23,6 @@ from replog.backends.files.directory import (
     journal_number,
     read_format,
 )
-from replog.backends.files.disk import Disk, named_errors, read_all, write_all
 from replog.backends.files.index import Index
 from replog.backends.files.log_file import EntryLogFile, JournalFile, LogFile
 from replog.backends.files.making import make_storage

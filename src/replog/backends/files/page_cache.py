@@ -11,8 +11,8 @@ from __future__ import annotations
 import threading
 from bisect import insort
 
+from replog.backends.disk import Disk
 from replog.backends.files.descriptors import Descriptors
-from replog.backends.files.disk import Disk
 from replog.backends.files.log_file import LogFile
 from replog.errors import StorageUncertainError
 

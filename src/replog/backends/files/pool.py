@@ -15,8 +15,8 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
+from replog.backends.disk import ZEROS, Disk, is_full, named_error, write_all
 from replog.backends.files.directory import journal_name
-from replog.backends.files.disk import ZEROS, Disk, is_full, named_error, write_all
 from replog.backends.files.log_file import JournalFile, LogFile
 from replog.backends.files.options import FilesOptions
 from replog.backends.files.page_cache import PageCache

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import trio
 
-from replog.backends.files.disk import Disk, read_all
+from replog.backends.disk import Disk, read_all
 from replog.backends.files.index import Location
 from replog.backends.files.record import RECORD_HEADER_BYTES, payload_checksum
 from replog.errors import RemoteProtocolError, StorageUncertainError

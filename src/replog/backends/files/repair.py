@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+from replog.backends.disk import Disk
 from replog.backends.files.contents import Contents
-from replog.backends.files.disk import Disk
 from replog.backends.files.index import Index, Section
 from replog.backends.files.indexing import read_directory, write_index
 from replog.backends.files.log_file import EntryLogFile, JournalFile, LogFile

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from replog.backends.disk import Disk
 from replog.backends.files.catalog import Catalog
-from replog.backends.files.disk import Disk
 from replog.backends.files.index import Index
 from replog.backends.files.log_file import JournalFile
 from replog.backends.files.record import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from replog.backends.files.disk import Disk
+from replog.backends.disk import Disk
 from replog.backends.files.index import Location
 from replog.backends.files.log_file import JournalFile, LogFile
 from replog.backends.files.record import (

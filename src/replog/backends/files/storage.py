@@ -22,6 +22,7 @@ import trio
 from crc32c import crc32c
 
 from replog.abc import Damage, Storage
+from replog.backends.disk import Disk, named_error, named_errors
 from replog.backends.files.catalog import Catalog
 from replog.backends.files.checkpoint import Checkpointer
 from replog.backends.files.contents import Contents, SectionGone
@@ -31,7 +32,6 @@ from replog.backends.files.directory import (
     check_is_ours,
     write_format,
 )
-from replog.backends.files.disk import Disk, named_error, named_errors
 from replog.backends.files.index import IndexPage, Location, PageMissing, Section
 from replog.backends.files.journal import Journal
 from replog.backends.files.log_file import LogFile, Place

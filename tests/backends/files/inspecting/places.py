@@ -10,7 +10,7 @@ from pathlib import Path
 import attrs
 
 from replog.abc import DropLedger, Mutation, PutBatch, SetMarks
-from replog.backends.files.disk import Disk
+from replog.backends.disk import Disk
 from replog.backends.files.inspecting.reports import Problem
 from replog.backends.files.options import FilesOptions
 from replog.backends.files.storage import FilesStorage, open_storage

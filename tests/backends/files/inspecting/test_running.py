@@ -21,7 +21,7 @@ from tests.backends.files.inspecting.places import damage_of
 WRITER = """
 import mmap, os, sys
 from replog.abc import DropLedger, PutBatch
-from replog.backends.files.disk import Disk
+from replog.backends.disk import Disk
 from replog.backends.files.options import FilesOptions
 from replog.backends.files.storage import open_storage
 from replog.testing.storage_exam import make_batch

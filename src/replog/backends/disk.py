@@ -1,4 +1,4 @@
-"""The operating system's part of the files storage, in one object, so that tests can fail or lose any of it.
+"""The operating system's part of a storage in files, in one object, so that tests can fail or lose any of it.
 
 `Disk` calls the system and raises plain OSError; `named_errors` turns that into the errors of the storage seam.
 """

@@ -1,0 +1,327 @@
+"""How far a storage was durable, and what it cannot vouch for: two small files, for any storage that has a directory (B8).
+
+`durable-mark` holds the position of the last commit that was synced: a number that only grows, of the storage's choosing.
+It is written after each sync, before the commit returns, and not synced itself. After a kill it is exact, since the page
+cache survives. After a power loss it is a lower bound. So a storage that finds less than its mark has lost something that
+it acknowledged; a storage that reaches its mark vouches. Two slots, at 0 and 4096, are written in turn; the intact one
+with the higher generation counts. A slot has 64 bytes, little-endian (format 1):
+
+    magic "rlgm", format, reserved, generation, position, identity of the bookie (16 bytes), doubted below, lost below,
+    reserved, CRC32C of all that
+
+`doubt` says what the storage cannot vouch for (`replog.abc.Doubt`), and up to which position losses are accounted for: a
+storage that finds the same gap at its next start has found nothing new. It is one line of JSON and a line with the CRC32C
+of the first, and is replaced atomically.
+
+Both files are made with the storage, and each has a copy of the two bounds; the higher one counts. A storage without its
+mark, or without its doubt, cannot tell whether it lost anything: it doubts every ledger. Missing, damaged, and another
+bookie's are the same.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import struct
+import threading
+from collections.abc import Iterable
+
+import attrs
+from crc32c import crc32c
+
+from replog.abc import UNBOUNDED, Doubt
+from replog.backends.disk import Disk, named_errors, read_all, write_all, write_file_atomically
+from replog.errors import StorageFailedError
+
+MARK_FILE = "durable-mark"
+DOUBT_FILE = "doubt"
+OWN_NAMES = (MARK_FILE, DOUBT_FILE, f"{MARK_FILE}.tmp", f"{DOUBT_FILE}.tmp")
+DOUBT_FORMAT_NAME = "replog doubt"
+FORMAT = 1
+SLOT_BYTES = 64
+SLOT_OFFSETS = (0, 4096)
+REASONS_MAX = 32
+REASON_CHARACTERS_MAX = 400
+
+_MAGIC = b"rlgm"
+_SLOT = struct.Struct("<4sHHQQ16sqqI")
+_CHECKSUM = struct.Struct("<I")
+_UNREADABLE = {errno.EIO, errno.EBADMSG, errno.EUCLEAN}
+
+assert _SLOT.size + _CHECKSUM.size == SLOT_BYTES
+
+
+@attrs.frozen
+class Slot:
+    """What one slot of a mark says."""
+
+    generation: int
+    position: int
+    identity: bytes
+    doubted_below: int
+    lost_below: int
+
+
+@attrs.frozen
+class DoubtRecord:
+    """What a doubt file says. Gaps before `accounted` and the files in `accounted_names` are known to be lost."""
+
+    identity: bytes
+    doubt: Doubt
+    accounted: int = 0
+    accounted_names: tuple[str, ...] = ()
+
+
+def pack_slot(slot: Slot) -> bytes:
+    """The 64 bytes of a slot."""
+    packed = _SLOT.pack(
+        _MAGIC, FORMAT, 0, slot.generation, slot.position, slot.identity, slot.doubted_below, slot.lost_below, 0
+    )
+    return packed + _CHECKSUM.pack(crc32c(packed))
+
+
+def unpack_slot(data: bytes) -> Slot | None:
+    """The slot, or None if these bytes are not an intact one of this format."""
+    if len(data) != SLOT_BYTES or _CHECKSUM.unpack_from(data, _SLOT.size)[0] != crc32c(data[: _SLOT.size]):
+        return None
+    magic, version, _, generation, position, identity, doubted_below, lost_below, _ = _SLOT.unpack_from(data)
+    if magic != _MAGIC or version != FORMAT:
+        return None
+    return Slot(generation, position, identity, doubted_below, lost_below)
+
+
+def pack_mark(slot: Slot) -> bytes:
+    """A whole mark file, in which both slots say the same; the second is one generation newer."""
+    newer = attrs.evolve(slot, generation=slot.generation + 1)
+    first, second = sorted((slot, newer), key=lambda each: each.generation & 1)
+    return pack_slot(first).ljust(SLOT_OFFSETS[1], b"\0") + pack_slot(second).ljust(SLOT_OFFSETS[1], b"\0")
+
+
+def unpack_mark(data: bytes) -> Slot | None:
+    """The newest intact slot of a mark file, or None if neither is intact."""
+    slots = [unpack_slot(data[offset : offset + SLOT_BYTES]) for offset in SLOT_OFFSETS]
+    return max((slot for slot in slots if slot is not None), key=lambda slot: slot.generation, default=None)
+
+
+def pack_doubt(record: DoubtRecord) -> bytes:
+    """A whole doubt file."""
+    doubt = record.doubt
+    line = json.dumps(
+        {
+            "format": DOUBT_FORMAT_NAME,
+            "version": FORMAT,
+            "identity": record.identity.hex(),
+            "doubted_below": doubt.doubted_below,
+            "lost_below": doubt.lost_below,
+            "accounted": record.accounted,
+            "accounted_names": list(record.accounted_names),
+            "reasons": list(doubt.reasons),
+        }
+    ).encode()
+    return line + b"\ncrc32c %08x\n" % crc32c(line)
+
+
+def unpack_doubt(data: bytes) -> DoubtRecord | None:
+    """What a doubt file says, or None if it is damaged or of another format."""
+    line, _, rest = data.partition(b"\n")
+    if rest != b"crc32c %08x\n" % crc32c(line):
+        return None
+    try:
+        content = json.loads(line)
+        if (content["format"], content["version"]) != (DOUBT_FORMAT_NAME, FORMAT):
+            return None
+        return DoubtRecord(
+            bytes.fromhex(content["identity"]),
+            Doubt(int(content["doubted_below"]), int(content["lost_below"]), tuple(map(str, content["reasons"]))),
+            int(content["accounted"]),
+            tuple(map(str, content["accounted_names"])),
+        )
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def make_mark(disk: Disk, directory: str, identity: bytes) -> None:
+    """Makes both files for a new storage, durably. May raise OSError."""
+    write_file_atomically(disk, directory, DOUBT_FILE, (pack_doubt(DoubtRecord(identity, Doubt())),))
+    write_file_atomically(disk, directory, MARK_FILE, (pack_mark(Slot(1, 0, identity, 0, 0)),))
+
+
+class DurableMark:
+    """The two files of an open storage. Reading them changes nothing.
+
+    The storage compares `position` with what it finds. If it finds less, or if `cannot_vouch` is not empty, it must call
+    `raise_doubt` before it changes anything in its directory. Then it serves, and calls `advance` after each sync. Any
+    thread may call anything at any time."""
+
+    def __init__(self, disk: Disk, directory: str, identity: bytes) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._identity = identity
+        self._lock = threading.Lock()
+        self._fd = -1
+        self._generation = 0
+        self.position = 0  # of the last commit known to be durable, 0 if the mark is unreadable
+        self.cannot_vouch: tuple[str, ...] = ()  # why this storage can't tell whether it lost anything
+        self._doubt = Doubt()
+        self.accounted = 0  # gaps before this position are known to be lost
+        self.accounted_names: tuple[str, ...] = ()  # files that are known to be lost
+        self._read()
+
+    @property
+    def path(self) -> str:
+        """The mark's path."""
+        return f"{self._directory}/{MARK_FILE}"
+
+    @property
+    def doubt(self) -> Doubt:
+        """What the storage can't vouch for, as far as these files say; all ledgers if one of them is unreadable."""
+        return self._doubt
+
+    def _read(self) -> None:
+        reasons: list[str] = []
+        slot, why = self._read_mark()
+        record, why_not = self._read_doubt()
+        if slot is None:
+            reasons.append(f"{self.path} {why}: it is unknown how far this storage was durable")
+        else:
+            self._generation, self.position = slot.generation, slot.position
+        if record is None:
+            reasons.append(f"{self._directory}/{DOUBT_FILE} {why_not}: it is unknown what this storage had lost before")
+        else:
+            self.accounted, self.accounted_names = record.accounted, record.accounted_names
+        doubt = record.doubt if record is not None else Doubt()
+        doubted = max(doubt.doubted_below, slot.doubted_below if slot else 0, UNBOUNDED if reasons else 0)
+        lost = max(doubt.lost_below, slot.lost_below if slot else 0)
+        self.cannot_vouch = tuple(reasons)
+        self._doubt = Doubt(doubted, lost, doubt.reasons)
+        if slot is not None:
+            with named_errors(f"open {self.path}"):
+                self._fd = self._disk.open(self.path)
+
+    def _read_mark(self) -> tuple[Slot | None, str]:
+        """What the mark says, or None and why it says nothing."""
+        data, why = self._read_file(MARK_FILE, SLOT_OFFSETS[1] + SLOT_BYTES)
+        slot = None if data is None else unpack_mark(data)
+        if slot is not None and slot.identity != self._identity:
+            return None, f"is another bookie's, bookie-{slot.identity.hex()}"
+        return slot, why or "is damaged"
+
+    def _read_doubt(self) -> tuple[DoubtRecord | None, str]:
+        data, why = self._read_file(DOUBT_FILE, 0)
+        record = None if data is None else unpack_doubt(data)
+        if record is not None and record.identity != self._identity:
+            return None, f"is another bookie's, bookie-{record.identity.hex()}"
+        return record, why or "is damaged"
+
+    def _read_file(self, name: str, size: int) -> tuple[bytes | None, str]:
+        """The first `size` bytes of a file (0: all of them), or None and why it can't be read. Raises `StorageFailedError` if
+        that may pass."""
+        with named_errors(f"read {self._directory}/{name}"):
+            try:
+                fd = self._disk.open(f"{self._directory}/{name}")
+            except FileNotFoundError:
+                return None, "is missing"
+            try:
+                return read_all(self._disk, fd, size or self._disk.size(fd), 0), ""
+            except OSError as error:
+                if error.errno not in _UNREADABLE:
+                    raise
+                return None, f"can't be read: {error}"
+            finally:
+                self._disk.close(fd)
+
+    # -- the mark -------------------------------------------------------------------------------------------------
+
+    def advance(self, position: int) -> None:
+        """Says that all up to this position was synced. One write, no sync. Raises `StorageFailedError`: what was committed
+        stays durable, but a later loss might go unnoticed, so the storage must stop."""
+        with self._lock:
+            self._generation = generation = self._generation + 1
+            doubt = self._doubt
+            packed = _SLOT.pack(
+                _MAGIC, FORMAT, 0, generation, position, self._identity, doubt.doubted_below, doubt.lost_below, 0
+            )
+            try:
+                write_all(
+                    self._disk, self._fd, (packed + _CHECKSUM.pack(crc32c(packed)),), SLOT_OFFSETS[generation & 1]
+                )
+            except OSError as error:
+                raise StorageFailedError(
+                    f"could not write {self.path}: {error}",
+                    "The storage has stopped: look at the disk, then restart the bookie",
+                ) from error
+            self.position = position
+
+    def sync(self) -> None:
+        """Makes the mark durable, as at a clean close: then a power loss changes nothing. May raise OSError."""
+        self._disk.fdatasync(self._fd)
+
+    def close(self) -> None:
+        """Gives up the descriptor. Idempotent. Syncs nothing."""
+        with self._lock:
+            if self._fd >= 0:
+                self._disk.close(self._fd)
+                self._fd = -1
+
+    # -- the doubt ------------------------------------------------------------------------------------------------
+
+    def raise_doubt(
+        self, reasons: Iterable[str], *, is_lost: bool, position: int, accounted: int = 0, names: Iterable[str] = ()
+    ) -> None:
+        """Doubts every ledger, durably, then sets the mark to `position`, where the storage goes on.
+
+        `is_lost`: something that was durable is gone; else the storage can't tell. A crash before this returns leaves the
+        old mark, so that the next start finds the same loss again. `accounted` and `names`: what the next start needn't
+        report again. Raises `StorageFullError`, `StorageFailedError`: then nothing else may be changed."""
+        with self._lock:
+            doubt = Doubt(
+                UNBOUNDED, UNBOUNDED if is_lost else self._doubt.lost_below, _bounded((*self._doubt.reasons, *reasons))
+            )
+            accounted = max(self.accounted, accounted)
+            names = tuple(dict.fromkeys((*self.accounted_names, *names)))
+            self._write_doubt(DoubtRecord(self._identity, doubt, accounted, names))
+            self._rewrite_mark(position, doubt)
+            self._doubt, self.position = doubt, position
+            self.accounted, self.accounted_names, self.cannot_vouch = accounted, names, ()
+
+    def bound(self, below_ledger_id: int) -> None:
+        """Lowers each bound that is `UNBOUNDED` to this id, durably (`Storage.bound_doubt`). Raises `StorageFullError`: then
+        the doubt stays as it was; `StorageFailedError`."""
+        with self._lock:
+            before = self._doubt
+            doubt = attrs.evolve(
+                before,
+                doubted_below=below_ledger_id if before.doubted_below == UNBOUNDED else before.doubted_below,
+                lost_below=below_ledger_id if before.lost_below == UNBOUNDED else before.lost_below,
+            )
+            if doubt == before:
+                return
+            self._write_doubt(DoubtRecord(self._identity, doubt, self.accounted, self.accounted_names))
+            self._rewrite_mark(self.position, doubt)
+            self._doubt = doubt
+
+    def _write_doubt(self, record: DoubtRecord) -> None:
+        with named_errors(f"write {self._directory}/{DOUBT_FILE}"):
+            write_file_atomically(self._disk, self._directory, DOUBT_FILE, (pack_doubt(record),))
+
+    def _rewrite_mark(self, position: int, doubt: Doubt) -> None:
+        """Writes both slots, durably: one after the other, so that one is intact at any time."""
+        slot = Slot(self._generation + 1, position, self._identity, doubt.doubted_below, doubt.lost_below)
+        with named_errors(f"write {self.path}"):
+            if self._fd < 0:
+                write_file_atomically(self._disk, self._directory, MARK_FILE, (pack_mark(slot),))
+                self._fd = self._disk.open(self.path)
+                self._generation += 2
+                return
+            for _ in SLOT_OFFSETS:
+                self._generation += 1
+                packed = pack_slot(attrs.evolve(slot, generation=self._generation))
+                write_all(self._disk, self._fd, (packed,), SLOT_OFFSETS[self._generation & 1])
+                self._disk.fdatasync(self._fd)
+
+
+def _bounded(reasons: tuple[str, ...]) -> tuple[str, ...]:
+    """Each reason once, cut to a sensible length; of too many the first and the last."""
+    each = tuple(dict.fromkeys(reason[:REASON_CHARACTERS_MAX] for reason in reasons))
+    half = REASONS_MAX // 2
+    return each if len(each) <= REASONS_MAX else each[:half] + each[-half:]
