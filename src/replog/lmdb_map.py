@@ -20,6 +20,8 @@ from collections.abc import Callable
 
 import lmdb
 
+from replog.lmdb_file import DATA_FILE, check_data_file
+
 READERS_MAX = 1024
 _FORK_TIMEOUT_S = 1.0
 
@@ -103,9 +105,10 @@ class LMDBMap:
     """An open environment, `environment`, and the size of its map, `map_bytes`. Every method may raise `lmdb.Error`."""
 
     def __init__(self, path: str, map_bytes: int, map_bytes_max: int, *, read_ahead: bool = True) -> None:
-        """Opens the directory, or makes its files. Raises `ForkedInUseError`, `lmdb.Error`, OSError."""
+        """Opens the directory, or makes its files. Raises `DataFileDamagedError`, `ForkedInUseError`, `lmdb.Error`, OSError."""
         self.path = os.path.realpath(path)
         self.map_bytes_max = max(map_bytes, map_bytes_max)
+        self._read_ahead = read_ahead
         self.gate = Gate()
         self.writing = threading.Lock()  # held during a write transaction, so that no fork happens within one
         self._is_still = True
@@ -113,16 +116,39 @@ class LMDBMap:
         if inherited is not None:
             inherited._close_inherited()
             del _inherited[self.path]
-        self.environment = lmdb.open(
-            path,
-            map_size=map_bytes,
-            max_readers=READERS_MAX,
-            max_spare_txns=0,
-            readahead=read_ahead,
-        )
+        self.environment = self._open(map_bytes)
         self.map_bytes = int(self.environment.info()["map_size"])
         self.clear_stale_readers()
         _open.append(self)
+
+    def _open(self, map_bytes: int) -> lmdb.Environment:
+        """What is torn is found out before LMDB maps it: a page beyond the end of the file would kill the process."""
+        data = os.path.join(self.path, DATA_FILE)
+        used_bytes = check_data_file(data).used_bytes if os.path.exists(data) else 0
+        environment = lmdb.open(
+            self.path,
+            map_size=map_bytes,
+            max_readers=READERS_MAX,
+            max_spare_txns=0,
+            readahead=self._read_ahead,
+        )
+        try:
+            if os.path.getsize(data) < used_bytes:
+                _extend(environment, data, used_bytes)
+        except BaseException:
+            environment.close()
+            raise
+        return environment
+
+    def reopen(self) -> None:
+        """Closes the environment and opens it again: after a failed commit LMDB does nothing more with it. Under `writing`, not
+        within a transaction. Raises as opening does: then it stays closed, and can be tried again."""
+        self.gate.alone(self._reopen)
+
+    def _reopen(self) -> None:
+        self.environment.close()
+        self.environment = self._open(self.map_bytes)
+        self.map_bytes = int(self.environment.info()["map_size"])
 
     def clear_stale_readers(self) -> None:
         """Frees the places of readers that died: they keep old pages from being used again."""
@@ -175,6 +201,16 @@ class LMDBMap:
                 "Fork earlier, or start processes by spawning"
             )
         self.environment.close()
+
+
+def _extend(environment: lmdb.Environment, data: str, used_bytes: int) -> None:
+    """Makes the file as long as what may be read of it. What it lacks are pages that LMDB freed before it wrote them, or it
+    was cut: then LMDB says so when it meets such a page, which is zeros now."""
+    with environment.begin(write=True):  # nobody else makes it longer meanwhile
+        if os.path.getsize(data) < used_bytes:
+            os.truncate(data, used_bytes)
+    with environment.begin(buffers=True) as transaction:
+        deque(transaction.cursor().iternext(values=False), maxlen=0)
 
 
 # -- the maps of this process -------------------------------------------------------------------------------------

@@ -257,32 +257,6 @@ def hang_commits(metastore: LMDBMetastore) -> threading.Event:
     return released
 
 
-async def test_a_commit_that_fails_is_uncertain_and_ends_the_environment(tmp_path: Path) -> None:
-    """After a failed sync the kernel may have dropped the pages: nothing more may be believed of this map (B1)."""
-
-    def commit(transaction: Any) -> None:
-        transaction.abort()
-        raise lmdb.DiskError("disk on fire")
-
-    async with opened(tmp_path) as metastore:
-        await metastore.create("a", b"1")
-        tamper_with_commit(metastore, commit)
-        with pytest.raises(MetastoreUncertainError, match=r"disk on fire.*read back") as raised:
-            await metastore.create("b", b"1")
-        assert isinstance(raised.value.__cause__, lmdb.DiskError)
-        with pytest.raises(MetastoreError, match="Open it anew"):
-            await metastore.create("c", b"1")
-        async with opened(tmp_path) as anew:
-            while True:  # until the failed one has ended
-                try:
-                    assert (await anew.get("a")).value == b"1"
-                    break
-                except MetastoreError:
-                    await trio.sleep(0.01)
-        async with opened(tmp_path) as anew:
-            await anew.create("c", b"1")
-
-
 async def test_a_commit_that_hangs_is_uncertain(tmp_path: Path) -> None:
     async with opened(tmp_path) as patient, opened(tmp_path, timeout_s=0.1) as metastore:
         await patient.create("a", b"1")

@@ -29,8 +29,10 @@ from replog.errors import (
     VersionConflictError,
 )
 from replog.hookspecs import Backend, hookimpl
+from replog.lmdb_file import DataFileDamagedError
 from replog.lmdb_map import ForkedInUseError
-from replog.metastores.lmdb_environment import Environment, Job, Limits, NeedsGrowthError
+from replog.metastores.lmdb_directory import damaged, finish_directory, make_directory, prepare_directory
+from replog.metastores.lmdb_environment import Environment, Job, Limits, NeedsWriterError
 from replog.metastores.lmdb_records import FORMAT, Reading, Words, Writing
 
 Answer = TypeVar("Answer")
@@ -115,7 +117,7 @@ class LMDBMetastore(Metastore):
         while True:
             changed = self._changed
             environment = await self._opened()
-            if seen is None or seen.is_fickle or seen.last_change != environment.last_change():
+            if seen is None or seen.is_fickle or not environment.is_unchanged(seen.last_change):
                 seen = await self._list(key)
                 if seen.words != list(known):
                     return
@@ -179,8 +181,8 @@ class LMDBMetastore(Metastore):
         while True:
             try:
                 return environment.read(question)
-            except NeedsGrowthError:
-                await self._submit(environment, _adopt_growth, 0, "reading")
+            except NeedsWriterError:
+                await self._submit(environment, _do_nothing, 0, "reading")
 
     async def _list(self, key: str) -> Words:
         return await self._read_much(key, lambda reading: reading.children(key))
@@ -192,8 +194,8 @@ class LMDBMetastore(Metastore):
         while True:
             try:
                 return await trio.to_thread.run_sync(environment.read, question)
-            except NeedsGrowthError:
-                await self._submit(environment, _adopt_growth, 0, "reading")
+            except NeedsWriterError:
+                await self._submit(environment, _do_nothing, 0, "reading")
 
     async def _change(self, key: str, change: Callable[[Writing], int], size_bytes: int = 0) -> int:
         check_key(key)
@@ -267,6 +269,7 @@ class LMDBMetastore(Metastore):
                     f"metastore {self._path}: an LMDB directory that says it is {found!r}, and {FORMAT!r} was expected: "
                     "another program's, or another version's. Nothing was changed; use another directory"
                 )
+            await trio.to_thread.run_sync(_finish, environment)
         except BaseException:
             with trio.CancelScope(shield=True):
                 await trio.to_thread.run_sync(_give_back, environment)
@@ -284,12 +287,13 @@ class LMDBMetastore(Metastore):
         while True:
             try:
                 return environment.read(Reading.format)
-            except NeedsGrowthError:
-                await self._submit(environment, _adopt_growth, 0, "reading")
+            except NeedsWriterError:
+                await self._submit(environment, _do_nothing, 0, "reading")
 
 
-def _adopt_growth(_writing: Writing) -> int:
-    """Nothing: the transaction in which it happens has taken over the size of the map."""
+def _do_nothing(_writing: Writing) -> int:
+    """Before its transaction the writer thread has opened the environment again, if that was closed; in it, it has taken
+    over the size of the map."""
     return 0
 
 
@@ -305,7 +309,7 @@ def _borrow(path: str, limits: Limits, create: bool) -> Environment:
     with _lock:
         try:
             if create:
-                _make_directory(Path(path))
+                make_directory(Path(path))
             real_path = os.path.realpath(path, strict=True)
             environment = _environments.get(real_path)
             if environment is not None and environment.has_ended():
@@ -313,13 +317,15 @@ def _borrow(path: str, limits: Limits, create: bool) -> Environment:
             if environment is None:
                 if (inherited := _inherited.pop(real_path, None)) is not None:
                     inherited.presence.close()
+                prepare_directory(real_path)
                 environment = Environment(real_path, limits)
-                _sync_directory(Path(real_path))
                 environment.start()
                 _environments[real_path] = environment
-        except (lmdb.InvalidError, lmdb.VersionMismatchError) as error:
+        except DataFileDamagedError as error:
+            raise damaged(path, error) from error
+        except (lmdb.InvalidError, lmdb.VersionMismatchError, lmdb.CorruptedError, lmdb.PageNotFoundError) as error:
             raise MetastoreCorruptError(
-                f"metastore {path}: its data.mdb is no LMDB file of a known version ({error}). Nothing was changed; "
+                f"metastore {path}: its data.mdb can't be read ({error}). Nothing was changed; restore it from a backup, or "
                 "use another directory"
             ) from error
         except ForkedInUseError as error:
@@ -332,6 +338,13 @@ def _borrow(path: str, limits: Limits, create: bool) -> Environment:
         return environment
 
 
+def _finish(environment: Environment) -> None:
+    try:
+        finish_directory(environment.path)
+    except OSError as error:
+        raise MetastoreError(f"metastore {environment.path}: cannot be finished: {error}. Try again") from error
+
+
 def _give_back(environment: Environment) -> None:
     """Stops the environment if nobody else uses it. Blocks for as long as its last changes take."""
     with _lock:
@@ -341,22 +354,6 @@ def _give_back(environment: Environment) -> None:
         ended = environment.stop()
         if ended and _environments.get(environment.path) is environment:
             del _environments[environment.path]
-
-
-def _make_directory(path: Path) -> None:
-    """Makes the directory and those above it, each durably in the one above."""
-    missing = [each for each in (path, *path.parents) if not each.exists()]
-    for each in reversed(missing):
-        each.mkdir(exist_ok=True)
-        _sync_directory(each.parent)
-
-
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _reason(error: Exception) -> str:

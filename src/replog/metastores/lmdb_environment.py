@@ -6,11 +6,15 @@ Rules:
   in one transaction: one sync for many changes. They are answered after the commit, whatever the answer is.
 - Reads are done where they are asked: the map is in memory. They see every committed change of every process.
 - The map grows between transactions only, and forks happen between write transactions: `replog.lmdb_map`.
+- After a commit that failed LMDB does nothing more with an environment: the writer thread closes it and opens it again, and
+  tries that before each later transaction until it works. Seats are kept meanwhile: what was announced stays announced.
 - Versions come from one counter in the environment, so that they never repeat, not even over a deletion.
 """
 
 from __future__ import annotations
 
+import errno
+import logging
 import os
 import threading
 from collections import deque
@@ -21,6 +25,7 @@ import attrs
 import lmdb
 
 from replog.errors import MetastoreError, MetastoreUncertainError
+from replog.lmdb_file import DataFileDamagedError
 from replog.lmdb_map import READERS_MAX, LMDBMap
 from replog.metastores.lmdb_records import Reading, Writing
 from replog.metastores.presence import Presence
@@ -31,10 +36,14 @@ _JOBS_MAX = 1024  # in one transaction
 _JOB_BYTES_MAX = 8 << 20
 _QUEUE_BYTES_MAX = 64 << 20
 _STOP_TIMEOUT_S = 10.0
+_NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+_log = logging.getLogger("replog.metastores")
 
 
-class NeedsGrowthError(Exception):
-    """Another process made the map larger: `adopt_growth` in the writer thread, then read again. Never leaves this package."""
+class NeedsWriterError(Exception):
+    """Another process made the map larger, or the environment was closed after a failure: have the writer thread do anything,
+    which mends that or says why not, then read again. Never leaves this package."""
 
 
 @attrs.frozen
@@ -117,6 +126,9 @@ class Environment:
         self._in_commit: list[Job] = []
         self._stopping = False
         self._failure: str | None = None
+        self._broken: str | None = None  # what first went wrong, until the environment is open again
+        self._unknown_change = 0  # the number of the one that broke it
+        self._is_silenced = False
         self._watchers: set[Callable[[], None]] = set()
         self.map = LMDBMap(path, limits.map_bytes, limits.map_bytes_max)
         try:
@@ -145,12 +157,14 @@ class Environment:
     # -- reading --------------------------------------------------------------------------------------------------
 
     def read(self, question: Callable[[Reading], Answer]) -> Answer:
-        """Asks one snapshot. Raises `NeedsGrowthError`, `MetastoreError`, and what the question raises."""
+        """Asks one snapshot. Raises `NeedsWriterError`, `MetastoreError`, and what the question raises."""
+        if self._broken is not None:
+            raise NeedsWriterError
         try:
             with self.map.gate, self.map.environment.begin(buffers=True) as transaction:
                 return question(Reading(transaction, self.presence))
         except lmdb.MapResizedError as error:
-            raise NeedsGrowthError from error
+            raise NeedsWriterError from error
         except lmdb.ReadersFullError as error:
             self.map.clear_stale_readers()
             raise MetastoreError(
@@ -158,7 +172,16 @@ class Environment:
                 "cleared now: try again"
             ) from error
         except (lmdb.Error, OSError) as error:
+            if self._broken is not None:  # it was closed just now
+                raise NeedsWriterError from error
             raise MetastoreError(f"metastore {self.path}: cannot be read: {error}") from error
+
+    def is_unchanged(self, last_change: int) -> bool:
+        """Whether nothing was committed since the change with this number. False if that is not known."""
+        try:
+            return self._broken is None and self.last_change() == last_change
+        except MetastoreError:
+            return False
 
     def last_change(self) -> int:
         """A number that grows with every committed change of every process."""
@@ -234,18 +257,23 @@ class Environment:
             return jobs
 
     def _beat(self) -> None:
+        """Presence is advice: if it can't be written, others take this process for gone, and all else goes on."""
         try:
             self.presence.beat()
+            self._is_silenced = False
         except OSError as error:
-            self._failure = f"metastore {self.path}: cannot write its presence: {error}"
+            if not self._is_silenced:
+                _log.warning("metastore %s: cannot write its presence: %s; trying on", self.path, error)
+            self._is_silenced = True
 
     def _commit(self, jobs: list[Job]) -> None:
         """Does these jobs in one transaction, growing the map until they fit, and answers them."""
-        error = self._try_to_commit(jobs)
+        error = self._reopen() or self._try_to_commit(jobs)
         while isinstance(error, _TooSmallError):
             error = self._grow(error) or self._try_to_commit(jobs)
         for job in jobs:
             job.finish(error)
+        self._reopen()
         with self._queue_changed:
             watchers = list(self._watchers)
         for watcher in watchers:
@@ -269,14 +297,37 @@ class Environment:
                 return _caused(_TooSmallError(str(error)), error)
             except (lmdb.Error, OSError) as error:
                 return _caused(MetastoreError(f"metastore {self.path}: {error}; nothing was written"), error)
+            number = transaction.id()
             try:
                 transaction.commit()
             except lmdb.MapFullError as error:
                 return _caused(_TooSmallError(str(error)), error)
             except (lmdb.Error, OSError) as error:
-                self._failure = f"metastore {self.path}: a commit failed: {error}"
-                return _caused(MetastoreUncertainError(f"{self._failure}; open it anew and read back"), error)
+                self._broken = f"metastore {self.path}: a commit failed: {error}{_advice(error)}"
+                self._unknown_change = number
+                return _caused(MetastoreUncertainError(f"{self._broken}; read back before you go on"), error)
         return None
+
+    def _reopen(self) -> MetastoreError | None:
+        """Opens the environment again if a commit broke it. Returns why that does not work, with the first cause, or None."""
+        if self._broken is None:
+            return None
+        try:
+            with self.map.writing:
+                self.map.reopen()
+                if self.map.environment.info()["last_txnid"] >= self._unknown_change:
+                    self._settle()
+        except (lmdb.Error, OSError, DataFileDamagedError) as error:
+            problem = f"{self._broken}; it can't be opened again yet: {error}; nothing was written. Try again"
+            return _caused(MetastoreError(problem), error)
+        self._broken = None
+        return None
+
+    def _settle(self) -> None:
+        """The change that failed can be seen all the same, and nobody knows whether the disk has it: a commit that is behind
+        it, and is durable, takes it along. Else somebody could read what a power loss takes back."""
+        with self.map.environment.begin(write=True) as transaction:
+            Writing(transaction, self.presence).settle()
 
     def _grow(self, why: _TooSmallError) -> MetastoreError | None:
         """Makes the map larger, or takes over what another process made of it. Returns what went wrong, or None."""
@@ -289,6 +340,13 @@ class Environment:
             f"metastore {self.path}: full at map_bytes_max={self._limits.map_bytes_max}; nothing was written. Raise it"
         )
         return _caused(MetastoreError(full), why)
+
+
+def _advice(error: Exception) -> str:
+    code = getattr(error, "code", None) if isinstance(error, lmdb.Error) else getattr(error, "errno", None)
+    if isinstance(error, lmdb.DiskError) or code in _NO_SPACE:
+        return ". The disk is full: make room on it"
+    return ". Look at the disk" if code == errno.EIO else ""
 
 
 def _caused(error: MetastoreError, cause: Exception) -> MetastoreError:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from replog.abc import Versioned
-from replog.errors import KeyExistsError, KeyNotFoundError, VersionConflictError
+from replog.errors import KeyExistsError, KeyNotFoundError, MetastoreCorruptError, VersionConflictError
 from replog.metastores.presence import Presence, Seat
 
 if TYPE_CHECKING:
@@ -133,6 +133,10 @@ class Writing(Reading):
             self._transaction.put(FORMAT_KEY, FORMAT)
         return 0
 
+    def settle(self) -> None:
+        """Writes what changes nothing."""
+        self._transaction.put(FORMAT_KEY, FORMAT)
+
     def create(self, key: str, value: bytes) -> int:
         """Creates the key and returns its version. Raises `KeyExistsError`."""
         if self._find(key) is not None:
@@ -209,6 +213,11 @@ def _announced(key: str) -> bytes:
 
 
 def _parse(stored: bytes | memoryview) -> _Record:
-    version, kind, number, incarnation = _HEAD.unpack_from(stored)
+    try:
+        version, kind, number, incarnation = _HEAD.unpack_from(stored)
+    except struct.error as error:
+        raise MetastoreCorruptError(
+            f"a record of {len(stored)} bytes in an LMDB metastore: its file is damaged"
+        ) from error
     seat = Seat(number, incarnation) if kind == _ANNOUNCED else None
     return _Record(version, seat, memoryview(stored)[_HEAD.size :])

@@ -54,11 +54,17 @@ class Presence:
 
     def beat(self) -> None:
         """Says that this process is alive. Takes its lock again, should somebody in it have closed this file (a backup,
-        say): who looked meanwhile saw it gone. Raises OSError if the seat was taken by another process then."""
+        say): who looked meanwhile saw it gone. If another process took the seat then, this one has none any more: what it
+        announced is gone for itself, too."""
         with self._lock:
-            if self._mine is not None:
+            if self._mine is None:
+                return
+            try:
                 fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, self._mine.number)
-                self._write(self._mine)
+            except (BlockingIOError, PermissionError):
+                self._mine = None
+                return
+            self._write(self._mine)
 
     def is_there(self, seat: Seat) -> bool:
         """Whether the process on this seat is neither gone nor silent."""

@@ -3,7 +3,8 @@
     storage.json    format, version and the bookie's identity: written last when a storage is made, so its presence
                     says that all else is there
     lock            locked by the process that has the storage open; says its pid, for people
-    data.mdb        all that is stored; lock.mdb beside it is LMDB's table of readers
+    data.mdb        all that is stored; made as data.mdb.new, and renamed when it is whole and synced
+    lock.mdb        LMDB's table of readers
 
 A directory that is neither empty nor a storage of this kind is refused before anything in it is touched.
 """
@@ -21,15 +22,15 @@ from contextlib import contextmanager, suppress
 
 from replog.backends.lmdb.records import VERSION
 from replog.errors import StorageFailedError, StorageFullError, StorageIdentityError, StorageInUseError
+from replog.lmdb_file import DATA_FILE, NEW_FILE, sync_directory
 
 FORMAT_NAME = "replog lmdb storage"
 FORMAT_FILE = "storage.json"
 LOCK_FILE = "lock"
-DATA_FILE = "data.mdb"
 READERS_FILE = "lock.mdb"
 _PREFIX = "bookie-"
 _FORMAT_FILE_BYTES_MAX = 64 << 10
-_OWN_NAMES = {FORMAT_FILE, f"{FORMAT_FILE}.tmp", LOCK_FILE, DATA_FILE, READERS_FILE}
+_OWN_NAMES = {FORMAT_FILE, f"{FORMAT_FILE}.tmp", LOCK_FILE, DATA_FILE, NEW_FILE, READERS_FILE}
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -122,15 +123,6 @@ def _make_directories(path: str) -> None:
         _make_directories(os.path.dirname(path))
         os.mkdir(path)
     sync_directory(os.path.dirname(path))
-
-
-def sync_directory(path: str) -> None:
-    """Makes the names in a directory durable."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def read_bookie_id(path: str, expected: str) -> str | None:

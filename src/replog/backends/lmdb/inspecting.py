@@ -20,7 +20,7 @@ from replog.backends.files.inspecting.places import read_format
 from replog.backends.files.inspecting.records import described, report_batch
 from replog.backends.files.inspecting.reports import BatchReport, EntryReport, LedgerReport, Problem, StorageReport
 from replog.backends.files.inspecting.storages import free_bytes
-from replog.backends.lmdb.directory import DATA_FILE, FORMAT_FILE, FORMAT_NAME, LOCK_FILE
+from replog.backends.lmdb.directory import FORMAT_FILE, FORMAT_NAME, LOCK_FILE
 from replog.backends.lmdb.records import (
     BATCH,
     BATCH_KEY_BYTES,
@@ -49,6 +49,7 @@ from replog.errors import (
     StorageIdentityError,
     StorageUncertainError,
 )
+from replog.lmdb_file import DATA_FILE, DataFileDamagedError, check_data_file
 from replog.protocol.batch import Batch, decode
 from replog.protocol.mutations import DELETED_TERM
 
@@ -56,7 +57,6 @@ _HOLES_MAX = 1000
 _KEYS_AT_ONCE = 10_000  # in one transaction
 _BYTES_AT_ONCE = 16 << 20
 _ORDER = struct.Struct(">QQIq")  # first id, last id, stride, stamp: sorts as bytes
-_UNWRITTEN_BYTES_MAX = 1 << 20  # as when it is opened: LMDB does not write pages that it freed at once
 
 Progress = Callable[[int], None]
 
@@ -77,9 +77,14 @@ def _opened(path: str) -> Iterator[tuple[lmdb.Environment, str]]:
         raise StorageDamagedError(f"{data} is missing", "Recover this bookie's copies from the others")
     runs = is_locked(f"{path}/{LOCK_FILE}") is not False
     try:
+        check_data_file(data)
         with lmdb.open(path, readonly=True, create=False, lock=runs, max_spare_txns=0, readahead=False) as environment:
             _check(environment, data, bookie_id)
             yield environment, bookie_id
+    except DataFileDamagedError as error:
+        raise StorageDamagedError(
+            f"{data} is damaged {error}", "Recover this bookie's copies from the others"
+        ) from error
     except (lmdb.InvalidError, lmdb.VersionMismatchError, lmdb.CorruptedError, lmdb.PageNotFoundError) as error:
         raise StorageDamagedError(
             f"{data} can't be read: {error}", "Recover this bookie's copies from the others"
@@ -92,13 +97,6 @@ def _opened(path: str) -> Iterator[tuple[lmdb.Environment, str]]:
 
 
 def _check(environment: lmdb.Environment, data: str, bookie_id: str) -> None:
-    used_bytes = (environment.info()["last_pgno"] + 1) * environment.stat()["psize"]
-    size_bytes = os.path.getsize(data)
-    if size_bytes + _UNWRITTEN_BYTES_MAX < used_bytes:
-        raise StorageDamagedError(
-            f"{data} is damaged at {size_bytes}: it ends there, and had {used_bytes} bytes",
-            "Recover this bookie's copies from the others",
-        )
     with environment.begin() as transaction:
         if transaction.get(FORMAT_KEY) != format_text(bookie_id):
             raise StorageIdentityError(f"{data} is not of {bookie_id}", "Nothing was touched: put the right file there")

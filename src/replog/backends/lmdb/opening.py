@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-import collections
 import itertools
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 import attrs
 import lmdb
 
-from replog.backends.lmdb.directory import (
-    DATA_FILE,
-    READERS_FILE,
-    named_errors,
-    new_bookie_id,
-    read_bookie_id,
-    sync_directory,
-    write_format,
-)
+from replog.backends.lmdb.directory import named_errors, new_bookie_id, read_bookie_id, write_format
 from replog.backends.lmdb.options import LMDBStorageOptions
 from replog.backends.lmdb.records import (
     DELETED,
@@ -43,11 +34,11 @@ from replog.errors import (
     StorageFullError,
     StorageIdentityError,
 )
+from replog.lmdb_file import DATA_FILE, DataFileDamagedError, check_data_file, is_half_made, make_data_file
 from replog.lmdb_map import ForkedInUseError, LMDBMap
 
 RESERVE_BYTES = 4 << 20  # of the map, for fences and deletions when it is full
 _RECOVER = "Recover this bookie's copies from the others, into a new directory"
-_UNWRITTEN_BYTES_MAX = 1 << 20  # LMDB does not write pages that it freed at once, also not at the end of its file
 
 
 @attrs.define
@@ -66,10 +57,10 @@ def open_directory(path: str, options: LMDBStorageOptions) -> Opened:
     bookie_id = read_bookie_id(path, options.expected_bookie_id)
     data = f"{path}/{DATA_FILE}"
     if bookie_id is None:
-        _clear_half_made(path)
+        _check_half_made(path)
         bookie_id = new_bookie_id(options.expected_bookie_id, path)
         with _named_lmdb_errors(path):
-            _make(path, bookie_id, options)
+            _make(path, bookie_id)
     elif not os.path.exists(data):
         raise StorageDamagedError(f"{data} is missing", _RECOVER)
     with _named_lmdb_errors(path):
@@ -95,16 +86,6 @@ def iterate_ids(transaction: lmdb.Transaction, kind: bytes) -> Iterator[int]:
 
 def _look(lmdb_map: LMDBMap, bookie_id: str, data: str) -> Opened:
     environment = lmdb_map.environment
-    used_bytes = (environment.info()["last_pgno"] + 1) * environment.stat()["psize"]
-    size_bytes = os.path.getsize(data)
-    if size_bytes + _UNWRITTEN_BYTES_MAX < used_bytes:
-        raise StorageDamagedError(
-            f"{data} is damaged at {size_bytes}: it ends there, and had {used_bytes} bytes", _RECOVER
-        )
-    if size_bytes < used_bytes:  # beyond its end, a map can't be read at all: not even to find out that it is damaged
-        os.truncate(data, used_bytes)
-        with environment.begin(buffers=True) as transaction:  # what it lost may be pages of the tree
-            collections.deque(transaction.cursor().iternext(values=False), maxlen=0)
     with environment.begin(buffers=True) as transaction:
         found = bytes(transaction.get(FORMAT_KEY) or b"")
         if found != format_text(bookie_id):
@@ -146,36 +127,25 @@ def _settle(lmdb_map: LMDBMap) -> None:
         lmdb_map.environment.sync(True)
 
 
-def _make(path: str, bookie_id: str, options: LMDBStorageOptions) -> None:
-    lmdb_map = LMDBMap(path, options.map_bytes, options.map_bytes_max)
-    try:
-        with lmdb_map.writing, lmdb_map.environment.begin(write=True) as transaction:
-            transaction.put(FORMAT_KEY, format_text(bookie_id))
-    finally:
-        lmdb_map.close()
-    sync_directory(path)
+def _make(path: str, bookie_id: str) -> None:
+    make_data_file(path, lambda transaction: transaction.put(FORMAT_KEY, format_text(bookie_id)))
     write_format(path, bookie_id)
 
 
-def _clear_half_made(path: str) -> None:
-    """Removes what a crash left of a storage that was being made. Refuses if it holds anything."""
+def _check_half_made(path: str) -> None:
+    """A storage is going to be made here. Refuses if what is there holds anything, or was not left by a crash."""
     data = f"{path}/{DATA_FILE}"
-    if not os.path.exists(data):
+    if not os.path.exists(data) or is_half_made(data):
         return
-    try:
+    with _named_lmdb_errors(path):
+        check_data_file(data)
         with lmdb.open(path, readonly=True, lock=False) as environment, environment.begin() as transaction:
             keys = [bytes(key) for key in itertools.islice(transaction.cursor().iternext(values=False), 3)]
-    except lmdb.Error:  # a crash tore it, unless it is too long for that
-        keys = [] if os.path.getsize(data) <= 16 << 10 else [b""]
     if set(keys) - {FORMAT_KEY}:
         raise StorageDamagedError(
             f"{path}/storage.json is missing, but {data} holds records",
             "Nothing was touched: restore the file, or recover this bookie's copies from the others",
         )
-    with named_errors(f"make a storage in {path}"):
-        for name in (DATA_FILE, READERS_FILE):
-            with suppress(FileNotFoundError):
-                os.unlink(f"{path}/{name}")
 
 
 @contextmanager
@@ -185,6 +155,8 @@ def _named_lmdb_errors(path: str) -> Iterator[None]:
             yield
     except ForkedInUseError as error:
         raise LocalProtocolError(str(error)) from error
+    except DataFileDamagedError as error:
+        raise StorageDamagedError(f"{path}/{DATA_FILE} is damaged {error}", _RECOVER) from error
     except (lmdb.InvalidError, lmdb.VersionMismatchError, lmdb.CorruptedError, lmdb.PageNotFoundError) as error:
         raise StorageDamagedError(f"{path}/{DATA_FILE} can't be read: {error}", _RECOVER) from error
     except lmdb.DiskError as error:

@@ -20,7 +20,7 @@ import trio
 
 from replog.abc import Damage, Storage
 from replog.backends.lmdb.damages import Damages
-from replog.backends.lmdb.directory import DATA_FILE, DirectoryLock, check_is_ours, is_full, named_errors
+from replog.backends.lmdb.directory import DirectoryLock, check_is_ours, is_full, named_errors
 from replog.backends.lmdb.opening import RESERVE_BYTES, iterate_ids, open_directory
 from replog.backends.lmdb.options import LMDBStorageOptions
 from replog.backends.lmdb.reading import BatchDamagedError, Snapshot
@@ -35,6 +35,7 @@ from replog.errors import (
     StorageFullError,
     StorageUncertainError,
 )
+from replog.lmdb_file import DATA_FILE
 from replog.lmdb_map import has_addresses
 from replog.protocol.batch import Batch
 from replog.protocol.mutations import DELETED_TERM, Marks, Mutation, PutBatch

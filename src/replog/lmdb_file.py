@@ -1,0 +1,189 @@
+"""The data file of an LMDB environment, before LMDB maps it: whether it can be mapped, and how it is made.
+
+Rules:
+- LMDB believes what its file says, and a page that is not in the file kills the process (SIGBUS). So the file's size, its
+  two meta pages and the roots that they name are checked before it is mapped.
+- A new file is made under another name, synced, and renamed when it is whole. Whoever makes a directory also leaves a
+  *mark* there when the file has its name: without it, a small torn file was never finished, and holds nothing; with it, a
+  torn file is damaged. So nobody ever takes a damaged file for a new one.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+import attrs
+import lmdb
+
+DATA_FILE = "data.mdb"
+NEW_FILE = "data.mdb.new"
+META_PAGES = 2
+NO_PAGE = (1 << 64) - 1
+
+_MAGIC, _FORMAT = 0xBEEFC0DE, 1
+_BRANCH, _LEAF, _META = 1, 2, 8
+_PAGE_HEAD = struct.Struct("=QHHHH")  # number, padding, flags, lower and upper end of the free space
+_TREE = "IHHQQQQQ"  # page size (of the first tree only), flags, depth, branch, leaf and overflow pages, entries, root
+_META_BODY = struct.Struct(f"=IIQQ{_TREE}{_TREE}QQ")  # magic, format, address, map size, trees, last page, transaction
+META_BYTES = _PAGE_HEAD.size + _META_BODY.size
+_PAGE_BYTES = {1 << each for each in range(9, 17)}
+_UNWRITTEN_BYTES_MAX = 1 << 20  # LMDB does not write pages that it freed at once, not even at the end of its file
+_HALF_MADE_PAGES_MAX = 8  # a new file with its first record has five
+_LOOKS_MAX = 10  # other processes may write to the file meanwhile
+
+
+class DataFileDamagedError(Exception):
+    """LMDB must not map this file. The text says the offset and why.
+
+    For the modules that use this one: they turn it into an error of replog."""
+
+
+@attrs.frozen
+class Meta:
+    """What a meta page says."""
+
+    page: int  # 0 or 1
+    page_bytes: int
+    map_bytes: int
+    free_root: int  # page number, or `NO_PAGE`
+    root: int
+    last_page: int
+    txn_id: int
+
+    @property
+    def used_bytes(self) -> int:
+        """The size that the file had to grow to; it may be a little smaller."""
+        return (self.last_page + 1) * self.page_bytes
+
+
+def check_data_file(path: str) -> Meta:
+    """The meta page that LMDB will use. Raises `DataFileDamagedError`, OSError."""
+    before = b""
+    for _ in range(_LOOKS_MAX):
+        with open(path, "rb") as file:
+            head = file.read(META_PAGES * max(_PAGE_BYTES))
+            try:
+                return _check(file.fileno(), head)
+            except DataFileDamagedError:
+                if head == before:
+                    raise
+                before = head  # a process that wrote to it meanwhile?
+    raise DataFileDamagedError("at 0: its meta pages change all the time")
+
+
+def _check(fd: int, head: bytes) -> Meta:
+    newest = max(read_metas(head), key=lambda meta: meta.txn_id)
+    size_bytes = os.fstat(fd).st_size
+    if size_bytes + _UNWRITTEN_BYTES_MAX < newest.used_bytes:
+        raise DataFileDamagedError(f"at {size_bytes}: it ends there, and had {newest.used_bytes} bytes")
+    check_roots(fd, newest)
+    return newest
+
+
+def read_metas(head: bytes) -> tuple[Meta, Meta]:
+    """Both meta pages at the beginning of a file. Raises `DataFileDamagedError`."""
+    first = read_meta(head, 0, 0)
+    second = read_meta(head, 1, first.page_bytes)
+    if second.page_bytes != first.page_bytes:
+        raise DataFileDamagedError(f"at {first.page_bytes}: its meta pages name two page sizes")
+    return first, second
+
+
+def read_meta(head: bytes, page: int, offset: int) -> Meta:
+    """The meta page at this offset. Raises `DataFileDamagedError`."""
+    if len(head) < offset + META_BYTES:
+        raise DataFileDamagedError(f"at {len(head)}: it ends there, within its meta pages")
+    number, _, flags, _, _ = _PAGE_HEAD.unpack_from(head, offset)
+    (magic, version, _, map_bytes, page_bytes, _, _, _, _, _, _, free_root, *rest) = _META_BODY.unpack_from(
+        head, offset + _PAGE_HEAD.size
+    )
+    root, last_page, txn_id = rest[-3:]
+    if number != page or flags != _META or magic != _MAGIC:
+        raise DataFileDamagedError(f"at {offset}: this is no meta page of LMDB")
+    if version != _FORMAT:
+        raise DataFileDamagedError(f"at {offset}: its LMDB format is {version}, and {_FORMAT} was expected")
+    if page_bytes not in _PAGE_BYTES or (offset and page_bytes != offset):
+        raise DataFileDamagedError(f"at {offset}: its page size is {page_bytes}")
+    for each in (free_root, root):
+        if each != NO_PAGE and not META_PAGES <= each <= last_page:
+            raise DataFileDamagedError(f"at {offset}: the root is page {each} of {last_page + 1}")
+    return Meta(page, page_bytes, map_bytes, free_root, root, last_page, txn_id)
+
+
+def check_roots(fd: int, meta: Meta) -> None:
+    """Raises `DataFileDamagedError` if the pages that a meta page names as roots are not pages of a tree."""
+    for page in (meta.free_root, meta.root):
+        if page == NO_PAGE:
+            continue
+        offset = page * meta.page_bytes
+        found = os.pread(fd, _PAGE_HEAD.size, offset)
+        if len(found) < _PAGE_HEAD.size:
+            raise DataFileDamagedError(f"at {offset}: it ends before this page, the root")
+        number, _, flags, lower, upper = _PAGE_HEAD.unpack(found)
+        if number != page or flags not in (_BRANCH, _LEAF) or not _PAGE_HEAD.size <= lower <= upper <= meta.page_bytes:
+            raise DataFileDamagedError(f"at {offset}: this is not the root that its meta page names")
+
+
+# -- making ---------------------------------------------------------------------------------------------------------
+
+
+def is_half_made(path: str) -> bool:
+    """Whether a file that has no mark beside it is what a crash left of one that was being made: small and torn, and
+    nobody else's: its beginning is one of LMDB's, or zeros. Raises OSError."""
+    size_bytes = os.path.getsize(path)
+    if size_bytes > _HALF_MADE_PAGES_MAX * mmap.PAGESIZE:
+        return False
+    try:
+        check_data_file(path)
+    except DataFileDamagedError:
+        with open(path, "rb") as file:
+            head = file.read(META_BYTES)
+        whole = _PAGE_HEAD.pack(0, 0, _META, 0, 0) + struct.pack("=II", _MAGIC, _FORMAT)
+        return whole.startswith(head[: len(whole)].rstrip(b"\0"))
+    return False
+
+
+def make_data_file(directory: str, fill: Callable[[lmdb.Transaction], object]) -> None:
+    """Makes the directory's data file, durably, with what `fill` puts there. Replaces what is there. Raises `lmdb.Error`,
+    OSError: then nothing has changed."""
+    new = f"{directory}/{NEW_FILE}"
+    with suppress(FileNotFoundError):
+        os.unlink(new)
+    try:
+        with lmdb.open(new, subdir=False, lock=False, map_size=16 * mmap.PAGESIZE) as environment:
+            with environment.begin(write=True) as transaction:
+                fill(transaction)
+            environment.sync(True)
+        with open(new, "rb") as file:
+            os.fsync(file.fileno())  # LMDB synced what it wrote; this is for the size of the file
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(new)
+        raise
+    os.rename(new, f"{directory}/{DATA_FILE}")
+    sync_directory(directory)
+
+
+@contextmanager
+def alone_in_directory(path: str) -> Iterator[None]:
+    """Only one process at a time makes something in this directory. Blocks. Raises OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
+def sync_directory(path: str) -> None:
+    """Makes the names in a directory durable. Raises OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
