@@ -454,13 +454,18 @@ class Random(Protocol):
 
 
 class PlacementPolicy(ABC):
-    """Which bookies store what. Pure: no I/O, no state, randomness passed in."""
+    """Which bookies store what. Pure: no I/O, no state, randomness passed in.
+
+    Availability comes before what a policy wishes (C8). The client passes bookies that are there; only if they are fewer than
+    an ensemble, it passes exactly as many as the ensemble has, some of which are away, and may then change the order of the
+    indices so that every write set keeps enough that are there (C7)."""
 
     __slots__ = ()
 
     @abstractmethod
     def choose_ensemble(self, quorum: Quorum, usable: Sequence[str], random: Random) -> tuple[str, ...]:
-        """E distinct bookies for a new ledger. Raises `NotEnoughBookiesError`."""
+        """E distinct bookies for a new ledger. Raises `NotEnoughBookiesError`: then none is created, even if there are E
+        usable ones. So a policy can insist on what it wishes, and give up availability for it."""
 
     @abstractmethod
     def replace_bookies(

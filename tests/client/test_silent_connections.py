@@ -200,13 +200,25 @@ async def test_a_new_ledger_takes_others_than_a_silent_bookie(autojump_clock: tr
                 assert trio.current_time() - begin_s < 2 * OPTIONS.speculative_read_after_s
 
 
+async def test_c7_a_new_ledger_does_not_wait_for_one_silent_bookie_of_three(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with cluster(3) as world, client_with_holes(world) as (client, holes):
+        holes.silent = {world.bookies[0].bookie_id}
+        begin_s = trio.current_time()
+        async with client.create_ledger() as writer:
+            await writer.append(b"x")
+            assert writer.statistics()["indices_missing"] == 1
+        assert trio.current_time() - begin_s < 2 * OPTIONS.speculative_read_after_s
+
+
 async def test_without_others_a_new_ledger_waits_for_a_slow_connection(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster(3) as world, client_with_holes(world) as (client, holes):
         holes.slow_s = OPTIONS.connect_timeout_s - 1.0
         async with client.create_ledger() as writer:
             await writer.append(b"x")
     async with cluster(3) as world, client_with_holes(world) as (client, holes):
-        holes.silent = {world.bookies[0].bookie_id}
+        holes.silent = {bookie.bookie_id for bookie in world.bookies[:2]}
         begin_s = trio.current_time()
         with pytest.raises(NotEnoughBookiesError, match=world.bookies[0].bookie_id):
             async with client.create_ledger():

@@ -83,3 +83,23 @@ def test_fewer_answers_suffice_when_entries_stripe() -> None:
 def test_impossible_quorums_are_refused(numbers: tuple[int, int, int]) -> None:
     with pytest.raises(ConfigError, match="quorum"):
         Quorum(*numbers)
+
+
+@pytest.mark.parametrize("quorum", QUORUMS, ids=str)
+def test_c7_an_ensemble_may_lack_what_neither_writing_nor_recovery_needs(quorum: Quorum) -> None:
+    """C7: with the others alone, every entry can be confirmed, and every write set can be fenced and proven absent."""
+    everybody = (1 << quorum.ensemble) - 1
+    for missing in range(1 << quorum.ensemble):
+        there = everybody & ~missing
+        assert quorum.may_lack(missing) == (quorum.may_acknowledge(there) and quorum.is_covered(there))
+
+
+@pytest.mark.parametrize("quorum", QUORUMS, ids=str)
+def test_c7_spread_indices_may_lack_if_any_may(quorum: Quorum) -> None:
+    for count in range(quorum.ensemble + 1):
+        spread = quorum.spread(count)
+        assert len(set(spread)) == count
+        assert all(0 <= index < quorum.ensemble for index in spread)
+        choices = combinations(range(quorum.ensemble), count)
+        possible = any(quorum.may_lack(sum(1 << index for index in choice)) for choice in choices)
+        assert quorum.may_lack(sum(1 << index for index in spread)) == possible

@@ -11,6 +11,7 @@ from replog.protocol.effects import (
     ReadMetadata,
     SendAdd,
     SendFence,
+    SendLastAddConfirmed,
     SendRecoveryRead,
     WriteMetadata,
 )
@@ -331,3 +332,70 @@ def test_c6_a_bookie_that_returns_to_its_index_counts_with_what_it_holds() -> No
     assert writer.confirmed == [0]
     assert cluster.metadata().state is LedgerState.OPEN
     assert cluster.copies(0) >= 2
+
+
+def test_c7_an_index_that_is_missing_from_the_start_gets_nothing() -> None:
+    """C7: it counts as failed: no add, no last add confirmed; the two others confirm."""
+    cluster = Cluster()
+    cluster.down.add("b3")
+    writer = cluster.writer(missing=0b100)
+    writer.add(b"a")
+    assert {effect.bookie_id for effect in writer.find(SendAdd)} == {"b1", "b2"}
+    writer.run()
+    writer.machine.publish()
+    writer.collect()
+    assert {effect.bookie_id for effect in writer.find(SendLastAddConfirmed)} == {"b1", "b2"}
+    writer.run()
+    assert writer.confirmed == [0]
+    assert cluster.records[7][1] == 0, "nothing was changed for it"
+
+
+def test_c7_the_one_that_was_missing_is_taken_in_when_it_is_there() -> None:
+    """C7: what is pending is sent to it; what was confirmed without it is not."""
+    cluster = Cluster()
+    writer = cluster.writer(missing=0b100)
+    writer.add(b"a")
+    writer.run()
+    writer.add(b"b")
+    writer.machine.bookies_changed()
+    writer.collect()
+    writer.choose({2: "b3"})
+    assert [effect.batch.first_entry_id for effect in writer.find(SendAdd, "b3")] == [1]
+    writer.run()
+    assert (cluster.copies(0), cluster.copies(1)) == (2, 3)
+    assert writer.machine.missing == 0
+
+
+def test_c7_a_replacement_beats_the_one_that_is_away() -> None:
+    cluster = Cluster()
+    cluster.down.add("b3")
+    writer = cluster.writer(missing=0b100)
+    writer.add(b"a")
+    writer.run()
+    writer.machine.bookies_changed()
+    writer.collect()
+    writer.run()
+    assert cluster.metadata().last_fragment.ensemble == ("b1", "b2", "b4")
+
+
+def test_c7_more_missing_than_writing_and_recovery_can_do_without_is_a_bug() -> None:
+    cluster = Cluster()
+    with pytest.raises(AssertionError, match="C7"):
+        cluster.writer(missing=0b110)
+
+
+def test_c7_recovery_works_with_the_index_that_was_always_away() -> None:
+    """C7, R2, R4: (3,3,2) without its third bookie is fenced, read, written back and closed."""
+    cluster = Cluster()
+    cluster.down.update(set(cluster.bookies) - {"b1", "b2"})
+    writer = cluster.writer(missing=0b100)
+    writer.add(b"a")
+    writer.run()
+    writer.add(b"b")
+    writer.deliver(SendAdd, "b1")
+    recovery = cluster.recovery()
+    recovery.start()
+    recovery.run()
+    assert recovery.finished is not None
+    assert recovery.finished.last_entry_id == 1
+    assert cluster.copies(1) == 2

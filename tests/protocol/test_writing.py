@@ -32,13 +32,16 @@ QUORUMS = [Quorum(1, 1, 1), Quorum(2, 2, 2), Quorum(3, 3, 2), Quorum(4, 3, 2), Q
 class Writing(RuleBasedStateMachine):
     """Knows what the machine can't: which bookie really holds what, and what the metadata really says."""
 
-    @initialize(quorum=st.sampled_from(QUORUMS))
-    def create(self, quorum: Quorum) -> None:
+    @initialize(quorum=st.sampled_from(QUORUMS), data=st.data())
+    def create(self, quorum: Quorum, data: st.DataObject) -> None:
+        """Indices may be missing from the start (C7)."""
         self.quorum = quorum
+        missing = data.draw(st.sampled_from([each for each in range(1 << quorum.ensemble) if quorum.may_lack(each)]))
         fragment = Fragment(0, tuple(BOOKIES[: quorum.ensemble]))
         self.record = LedgerMetadata(7, quorum, DigestType.CRC32C, "", (fragment,), token="creator's")
         self.version = 0
-        self.machine = LedgerWriting(self.record, 0, Digest(DigestType.CRC32C, 7, b""), "nonce")
+        self.machine = LedgerWriting(self.record, 0, Digest(DigestType.CRC32C, 7, b""), "nonce", missing=missing)
+        self.away = {index for index in range(quorum.ensemble) if missing >> index & 1}
         self.sent: list[SendAdd] = []  # everything ever sent: an answer may come at any time, or twice
         self.disks: dict[tuple[str, int], bytes] = {}  # what really is durable, by bookie and entry
         self.payloads: list[bytes] = []
@@ -52,6 +55,7 @@ class Writing(RuleBasedStateMachine):
             if isinstance(effect, SendAdd):
                 assert effect.bookie_id in self.record.last_fragment.ensemble  # C3: durable before it is used
                 assert effect.index in self.quorum.write_set(effect.batch.first_entry_id)
+                assert effect.index not in self.away, "nothing is sent to a bookie that was away from the start (C7)"
                 self.sent.append(effect)
             elif isinstance(effect, Confirmed):
                 assert self.confirmed < effect.last_add_confirmed < len(self.payloads)  # W2: in order
@@ -115,6 +119,7 @@ class Writing(RuleBasedStateMachine):
                 chosen[index] = ensemble[index]
             else:
                 chosen[index] = data.draw(st.sampled_from(spare))
+        self.away -= chosen.keys()
         self.machine.replacements_chosen(chosen)
         self.collect()
 
@@ -214,6 +219,7 @@ class Writing(RuleBasedStateMachine):
     def settle(self, effect: Any) -> None:
         if isinstance(effect, ChooseReplacements):
             self.take(ChooseReplacements)
+            self.away.clear()
             self.machine.replacements_chosen({index: self.machine.ensemble()[index] for index in effect.failed})
             self.collect()
         elif isinstance(effect, WriteMetadata):

@@ -7,7 +7,7 @@ queue up for one background task, which does them one after the other and drives
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 import trio
@@ -43,6 +43,16 @@ class Surroundings:
             machine.replacements_chosen(await self._choose(effect))
         else:
             await self.records.perform(effect, machine)
+
+    async def is_anybody_there(self, excluded: Collection[str]) -> bool:
+        """Whether a bookie that takes new entries, other than these, can be connected to. One that is silent is waited for
+        only as long as there may be somebody else."""
+        try:
+            usable = await self.membership.usable(excluded)
+        except MetastoreError:
+            return False
+        await self.membership.connect_most(usable, self.membership.patience_s)
+        return any(self.membership.channel(bookie_id) is not None for bookie_id in usable)
 
     async def _choose(self, effect: ChooseReplacements) -> dict[int, str]:
         """Bookies that can really be connected to; the failed ones themselves if they are back and nobody else is there."""

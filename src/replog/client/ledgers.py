@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping
 import trio
 
 from replog.client.driving import Surroundings
-from replog.client.membership import connect_all
+from replog.client.ensembles import EnsembleChooser
 from replog.client.reader import LedgerReader, LedgerScan
 from replog.client.recovering import RecoveringShell
 from replog.client.supervising import Supervisor
 from replog.client.writer import LedgerWriter
 from replog.config import ClientOptions
-from replog.errors import ConfigError, NotEnoughBookiesError, UnauthorizedError
+from replog.errors import ConfigError, UnauthorizedError
 from replog.hookspecs import Event, LedgerRecovered
 from replog.metadata import list_ledger_ids
 from replog.protocol.batch import ENTRY_ID_MAX
@@ -42,6 +42,7 @@ class Ledgers:
         self.deleted: Callable[[], None] = lambda: None  # called after ledgers were deleted: bookies may collect them
         self._nursery = nursery
         self._writers: dict[int, LedgerWriter] = {}
+        self._ensembles = EnsembleChooser(surroundings.membership, surroundings.placement, self.chance.random)
         self._supervisor = Supervisor(options.explicit_last_add_confirmed_after_s)
         nursery.start_soon(self._supervisor.run)
         nursery.start_soon(surroundings.turns.run)
@@ -55,10 +56,10 @@ class Ledgers:
         digest_type: DigestType = DigestType.CRC32C,
         custom: Mapping[str, str] | None = None,
     ) -> LedgerWriter:
-        """Creates a ledger and starts its writer. Raises `ConfigError` for what can't be; `NotEnoughBookiesError`,
-        `MetastoreError`: then there is no ledger, or one that nobody knows."""
+        """Creates a ledger and starts its writer. Its ensemble may name bookies that are away (C7). Raises `ConfigError` for
+        what can't be; `NotEnoughBookiesError`, `MetastoreError`: then there is no ledger, or one that nobody knows."""
         check_creation(quorum, password, digest_type, custom)
-        ensemble = await self._reachable_ensemble(quorum)
+        ensemble, missing = await self._ensembles.choose(quorum)
         ledger_id = await self.records.new_id()
         key = ledger_key(ledger_id, password)
         metadata = LedgerMetadata(
@@ -73,7 +74,7 @@ class Ledgers:
         )
         version = await self.records.create(metadata)
         digest = Digest(digest_type, ledger_id, password)
-        machine = LedgerWriting(metadata, version, digest, self.chance.token())
+        machine = LedgerWriting(metadata, version, digest, self.chance.token(), missing=missing)
         writer = LedgerWriter(machine, key, self.surroundings, self.options, self.observe, self._supervisor)
         self._writers[ledger_id] = writer
         self._nursery.start_soon(self._run_writer, writer)
@@ -84,46 +85,6 @@ class Ledgers:
             await writer.run()
         finally:
             del self._writers[writer.ledger_id]
-
-    async def _reachable_ensemble(self, quorum: Quorum) -> tuple[str, ...]:
-        """An ensemble of bookies that a connection could be made to."""
-        membership = self.surroundings.membership
-        unreachable: set[str] = set()
-        silent: set[str] = set()  # of these, those whose connection may still succeed
-        while True:
-            usable = await membership.usable(unreachable)
-            try:
-                ensemble = self.surroundings.placement.choose_ensemble(quorum, usable, self.chance.random)
-            except NotEnoughBookiesError as error:
-                if silent:  # nobody else is there: so they are waited for
-                    failures = await connect_all(membership, silent)
-                    unreachable -= silent - failures.keys()
-                    silent = set()
-                    continue
-                unreachable |= membership.problems.keys() - set(usable)  # also those that are left alone for a while
-                read_only = set(membership.read_only) - unreachable
-                if not unreachable and not read_only:
-                    raise
-                problem = str(error)
-                if unreachable:
-                    reasons = [str(membership.problems.get(each, each)) for each in sorted(unreachable)]
-                    problem += f" (not reachable: {'; '.join(reasons)})"
-                if read_only:
-                    problem += (
-                        f" (read-only: {', '.join(sorted(read_only))}: make space on their disks, or lower "
-                        "read_only_below_bytes and writable_above_bytes)"
-                    )
-                raise NotEnoughBookiesError(problem, quorum.ensemble, usable, unreachable | read_only) from error
-            failures = {}
-            with trio.move_on_after(membership.patience_s):
-                failures = await connect_all(membership, ensemble)
-            missing = {bookie_id for bookie_id in ensemble if membership.channel(bookie_id) is None}
-            if not missing:
-                return ensemble
-            unreachable |= missing
-            silent |= missing - failures.keys()
-            for bookie_id in failures:
-                membership.shun(bookie_id)
 
     # -- reading ----------------------------------------------------------------------------------------------------
 

@@ -17,11 +17,22 @@ from replog.errors import (
     BookieError,
     BookieUnreachableError,
     ConfigError,
+    KeyNotFoundError,
     MetastoreCorruptError,
     MetastoreError,
     ReplogError,
 )
-from replog.membership import BOOKIES_KEY, READ_ONLY_BOOKIES_KEY, BookieAddress, Endpoint, decode_address
+from replog.membership import (
+    BOOKIES_KEY,
+    COOKIES_KEY,
+    READ_ONLY_BOOKIES_KEY,
+    BookieAddress,
+    Cookie,
+    Endpoint,
+    cookie_key,
+    decode_address,
+    decode_cookie,
+)
 
 _log = logging.getLogger("replog.client")
 
@@ -66,7 +77,8 @@ class Membership:
         self._unreachable = Quarantine(_CONNECT_AGAIN_S, _CONNECT_AGAIN_MAX_S)
         self.problems: dict[str, ReplogError] = {}  # of bookies that could not be connected to when that was last tried
         self._unreadable: dict[str, bytes] = {}  # announcements that were complained of
-        self._seen: frozenset[str] = frozenset()  # who was announced when that was last looked at
+        self.announced_ids: frozenset[str] = frozenset()  # of the bookies that were announced at the last look
+        self.seen_ids: set[str] = set()  # of all that were ever seen announced
         self._is_closed = False
 
     @property
@@ -107,14 +119,30 @@ class Membership:
         could be missed in both, so whoever should be there and isn't is looked for once more."""
         read_only = await self._metastore.announced(READ_ONLY_BOOKIES_KEY)
         writable = await self._metastore.announced(BOOKIES_KEY)
-        expected = self._seen if wanted is None else frozenset((wanted,))
+        expected = self.announced_ids if wanted is None else frozenset((wanted,))
         if not expected <= writable.keys() | read_only.keys():
             read_only = {**read_only, **await self._metastore.announced(READ_ONLY_BOOKIES_KEY)}
-        self._seen = frozenset(writable) | frozenset(read_only)
+        self.announced_ids = frozenset(writable) | frozenset(read_only)
+        self.seen_ids |= self.announced_ids
         found = {bookie_id: (f"{BOOKIES_KEY}/{bookie_id}", value) for bookie_id, value in writable.items()}
         for bookie_id, value in read_only.items():
             found[bookie_id] = (f"{READ_ONLY_BOOKIES_KEY}/{bookie_id}", value)
         return found
+
+    async def known_ids(self) -> list[str]:
+        """All bookies that the metastore has a cookie of, there or away; sorted. Raises `MetastoreError`."""
+        return sorted(await self._metastore.children(COOKIES_KEY))
+
+    async def cookie(self, bookie_id: str) -> Cookie | None:
+        """The cookie of a bookie; None if there is none, or it can't be read. Raises `MetastoreError`."""
+        key = cookie_key(bookie_id)
+        try:
+            return decode_cookie(key, (await self._metastore.get(key)).value)
+        except KeyNotFoundError:
+            return None
+        except MetastoreCorruptError as error:
+            _log.warning("bookie %s is not used: %s", bookie_id, error, extra={"bookie": bookie_id})
+            return None
 
     def shun(self, bookie_id: str) -> None:
         """A bookie failed: don't choose it for a while."""

@@ -104,6 +104,7 @@ class BatchSender:
         self._is_awaited = False  # somebody waits for what is to be confirmed, as was told since the last batch
         self._entries_at_look = -1  # sent when it was looked after last
         self._missing_at_look, self._retry_at = 0, 0.0
+        self._nursery: trio.Nursery | None = None  # of the background tasks
         self._clock = trio.lowlevel.current_clock()
         self._time_ns = surroundings.chance.time_ns
 
@@ -419,10 +420,12 @@ class BatchSender:
     async def run(self) -> None:
         """The writer's background task: changes of ensemble. Ends when it is closed."""
         try:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._waiting_effects.run)
+            async with trio.open_nursery() as self._nursery:
+                self._nursery.start_soon(self._waiting_effects.run)
+                if self._machine.missing:  # from the start
+                    self._supervisor.watch(self)
                 await self._closed.wait()
-                nursery.cancel_scope.cancel()
+                self._nursery.cancel_scope.cancel()
         finally:  # nobody drives it any more, be it closed or cancelled with its client: nobody may wait for it
             self._take_no_more()
             self._is_machine_closed = True
@@ -444,12 +447,22 @@ class BatchSender:
             self._retry_at = trio.current_time() + self._options.bookie_retry_after_s
         elif self._missing_at_look and trio.current_time() >= self._retry_at:
             self._missing_at_look = 0
-            self._machine.bookies_changed()
+            if self._nursery is not None:
+                self._nursery.start_soon(self._look_for_replacements)
         self._replace_silent()
         self._check_deadline()
         self._drive()
         is_waiting = bool(self._confirmations.in_flight or self._gathered)
         return is_waiting or self._published < self.last_add_confirmed or bool(self._machine.missing)
+
+    async def _look_for_replacements(self) -> None:
+        """Has what is missing replaced, or taken in again, if there is anybody to do it with. Nothing is confirmed while an
+        ensemble changes (C1): so no change is begun for a bookie that is still away."""
+        machine = self._machine
+        there = {each for index, each in enumerate(machine.ensemble()) if not machine.missing >> index & 1}
+        if await self._surroundings.is_anybody_there(there) and not self._closed.is_set():
+            machine.bookies_changed()
+            self._drive()
 
     def _check_deadline(self) -> None:
         sent_at = self._confirmations.oldest_sent_at

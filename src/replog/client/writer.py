@@ -65,6 +65,7 @@ class LedgerWriter(BatchSender, WriterContext):
             "batches_in_flight": self._confirmations.in_flight,
             "batches_in_flight_max": self._depth,
             "fragments": len(self._machine.metadata.fragments),
+            "indices_missing": self._machine.missing.bit_count(),
         }
 
     # -- pushing and appending --------------------------------------------------------------------------------------

@@ -42,6 +42,12 @@ class Quorum:
         """How many of a write set must be covered, so that no ack quorum of it avoids them: (Qw - Qa) + 1."""
         return self.write - self.ack + 1
 
+    @property
+    def writable_needed(self) -> int:
+        """How many of a write set must be there when an ensemble names bookies that are away: so many that entries can be
+        confirmed, and that the ledger can be recovered, without the others (C7)."""
+        return max(self.ack, self.negatives_needed)
+
     def write_set(self, entry_id: int) -> tuple[int, ...]:
         """The ensemble indices that store this entry, first choice first (W1)."""
         return tuple((entry_id + offset) % self.ensemble for offset in range(self.write))
@@ -65,6 +71,16 @@ class Quorum:
     def may_acknowledge(self, usable: int) -> bool:
         """Whether every write set can still reach its ack quorum with these indices alone."""
         return all(self.is_acknowledged(rotation, usable) for rotation in range(self.ensemble))
+
+    def may_lack(self, missing: int) -> bool:
+        """Whether every write set keeps enough bookies if these indices are away (C7)."""
+        return all(
+            (self.write_mask(each) & ~missing).bit_count() >= self.writable_needed for each in range(self.ensemble)
+        )
+
+    def spread(self, count: int) -> tuple[int, ...]:
+        """So many indices as far from each other as can be: if any such choice of indices may be lacking, this one may."""
+        return tuple(self.ensemble * place // count for place in range(count))
 
     def write_mask(self, entry_id: int) -> int:
         """The write set as a bit mask."""

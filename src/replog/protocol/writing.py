@@ -50,15 +50,19 @@ class _Stage(enum.Enum):
 
 
 class LedgerWriting(LedgerMachine):
-    """One ledger's writer. `nonce` is unique to this machine (M1). Only the client that created the ledger makes one."""
+    """One ledger's writer. `nonce` is unique to this machine (M1). Only the client that created the ledger makes one.
 
-    def __init__(self, metadata: LedgerMetadata, version: int, digest: Digest, nonce: str) -> None:
+    `missing` has the indices whose bookies were away when the ledger was created, as a bit mask: they count as failed from
+    the start, until `bookies_changed` (C7)."""
+
+    def __init__(self, metadata: LedgerMetadata, version: int, digest: Digest, nonce: str, *, missing: int = 0) -> None:
         assert metadata.state is LedgerState.OPEN, "only the creator writes, and only an open ledger"
+        assert metadata.quorum.may_lack(missing), "every write set can be written and recovered (C7)"
         super().__init__(metadata, version, nonce)
         self.last_add_pushed = NO_ENTRY
         self.last_add_confirmed = NO_ENTRY
         self.length = 0
-        self.missing = 0  # indices that failed and could not be replaced, as a bit mask
+        self.missing = missing  # indices that failed and could not be replaced, as a bit mask
         self._digest = digest
         self._ensemble = list(metadata.last_fragment.ensemble)
         self._ledger_id = metadata.ledger_id

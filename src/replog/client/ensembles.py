@@ -1,0 +1,154 @@
+"""Ensembles for new ledgers: bookies that are there, and where they don't suffice, known ones that are away (C7, C8).
+
+A bookie is *there* if a connection to it is open and it takes new entries. Placement chooses among those that are there.
+Only if these are fewer than an ensemble, it is filled up with bookies of which the metastore has a cookie, and which were
+not declared lost: read-only ones first, then those that are announced, then those that this client saw before, then
+others. Every write set keeps as many bookies that are there as writing and recovery need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import trio
+
+from replog.client.membership import Membership, connect_all
+from replog.errors import NotEnoughBookiesError
+
+if TYPE_CHECKING:
+    from replog.abc import PlacementPolicy, Random
+    from replog.protocol.quorum import Quorum
+
+
+class ChosenEnsemble(NamedTuple):
+    """The bookies of a new ledger, by index, and the indices of those that are away, as a bit mask."""
+
+    bookie_ids: tuple[str, ...]
+    missing: int
+
+
+class EnsembleChooser:
+    """Chooses ensembles for one client."""
+
+    def __init__(self, membership: Membership, placement: PlacementPolicy, random: Random) -> None:
+        self._membership = membership
+        self._placement = placement
+        self._random = random
+
+    async def choose(self, quorum: Quorum) -> ChosenEnsemble:
+        """An ensemble whose bookies can be written to, or as many of them as C7 asks for.
+
+        Raises `NotEnoughBookiesError` (retry: when bookies are back; nothing was written), `MetastoreError`."""
+        membership = self._membership
+        unreachable: set[str] = set()
+        silent: set[str] = set()  # of these, those whose connection may still succeed
+        while True:
+            usable = await membership.usable(unreachable)
+            wanted: Collection[str]
+            absent: list[str] = []
+            if len(usable) >= quorum.ensemble:
+                ensemble = self._placed(quorum, usable, unreachable)
+                wanted = ensemble
+            else:
+                wanted = usable
+                absent = await self._absent(quorum.ensemble - len(usable), usable)
+                filled = self._filled_up(quorum, usable, absent, unreachable)
+                if filled is None:
+                    if not silent:
+                        raise self._not_enough(quorum, usable, absent, unreachable)
+                    failures = await connect_all(membership, silent)  # nobody else is there: so they are waited for
+                    unreachable -= silent - failures.keys()
+                    silent = set()
+                    continue
+                ensemble = filled
+            failures = {}
+            with trio.move_on_after(membership.patience_s):
+                failures = await connect_all(membership, wanted)
+            failed = {bookie_id for bookie_id in wanted if membership.channel(bookie_id) is None}
+            if not failed:
+                return ChosenEnsemble(ensemble, _mask(ensemble, absent))
+            unreachable |= failed
+            silent |= failed - failures.keys()
+            for bookie_id in failures:
+                membership.shun(bookie_id)
+
+    def _placed(self, quorum: Quorum, usable: Sequence[str], unreachable: Collection[str]) -> tuple[str, ...]:
+        try:
+            return self._placement.choose_ensemble(quorum, usable, self._random)
+        except NotEnoughBookiesError as error:  # the policy wants others than those that are there
+            raise NotEnoughBookiesError(
+                f"{error}{self._reasons(usable, unreachable)}", error.needed, usable, unreachable
+            ) from error
+
+    async def _absent(self, count: int, usable: Collection[str]) -> list[str]:
+        """Up to so many known bookies that are away, or take no new entries: the best ones to wait for first (C8)."""
+        membership = self._membership
+        left = set(await membership.known_ids()) - set(usable)
+        found: list[str] = []
+        for rank in (membership.read_only, membership.announced_ids, membership.seen_ids, left.copy()):
+            candidates = sorted(left.intersection(rank))
+            left.difference_update(rank)
+            self._random.shuffle(candidates)
+            for bookie_id in candidates:
+                if len(found) == count:
+                    return found
+                cookie = await membership.cookie(bookie_id)
+                if cookie is not None and not cookie.is_lost:
+                    found.append(bookie_id)
+        return found
+
+    def _filled_up(
+        self, quorum: Quorum, usable: Sequence[str], absent: Sequence[str], unreachable: Collection[str]
+    ) -> tuple[str, ...] | None:
+        """All of these in the order that placement wishes; in another one, if only that keeps the bound. None if none does."""
+        if len(usable) + len(absent) < quorum.ensemble:
+            return None
+        if not quorum.may_lack(sum(1 << index for index in quorum.spread(len(absent)))):
+            return None  # no other order does better
+        ensemble = self._placed(quorum, sorted([*usable, *absent]), unreachable)
+        if not quorum.may_lack(_mask(ensemble, absent)):
+            there = iter([each for each in ensemble if each not in absent])
+            away = iter([each for each in ensemble if each in absent])
+            places = quorum.spread(len(absent))
+            ensemble = tuple(next(away if index in places else there) for index in range(quorum.ensemble))
+        return ensemble
+
+    # -- saying why not ---------------------------------------------------------------------------------------------
+
+    def _not_enough(
+        self, quorum: Quorum, usable: Sequence[str], absent: Sequence[str], unreachable: Collection[str]
+    ) -> NotEnoughBookiesError:
+        names = ", ".join(usable) or "none"
+        problem = (
+            f"an ensemble of {quorum.ensemble} bookies was asked for, and only {len(usable)} can be used ({names})"
+        )
+        if len(usable) + len(absent) >= quorum.ensemble:
+            problem += (
+                f": with others that are away, {quorum.writable_needed} of each write set of {quorum.write} must be there, "
+                "so that entries can be confirmed and recovered (C7). Bring bookies back, or ask for a smaller quorum"
+            )
+        else:
+            problem += f", and {len(absent)} more are known: start more bookies, or ask for a smaller quorum"
+        reasons = self._reasons(usable, {*unreachable, *absent})
+        others = {*unreachable, *absent, *self._membership.read_only, *self._membership.problems} - set(usable)
+        return NotEnoughBookiesError(problem + reasons, quorum.ensemble, usable, sorted(others))
+
+    def _reasons(self, usable: Collection[str], others: Collection[str]) -> str:
+        membership = self._membership
+        read_only = sorted(set(membership.read_only) - set(usable))
+        away = sorted({*others, *membership.problems} - set(usable) - set(read_only))
+        reasons = ""
+        if away:
+            told = [str(membership.problems.get(each, f"bookie {each}: it is not announced")) for each in away]
+            reasons += f" (not reachable: {'; '.join(told)})"
+        if read_only:
+            reasons += (
+                f" (read-only: {', '.join(read_only)}: make space on their disks, or lower "
+                "read_only_below_bytes and writable_above_bytes)"
+            )
+        return reasons
+
+
+def _mask(ensemble: Sequence[str], absent: Collection[str]) -> int:
+    return sum(1 << index for index, bookie_id in enumerate(ensemble) if bookie_id in absent)
