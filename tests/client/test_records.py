@@ -7,7 +7,7 @@ import trio
 import trio.testing
 
 from replog.client.records import Records
-from replog.errors import LedgerNotFoundError, MetastoreError, MetastoreUncertainError
+from replog.errors import KeyExistsError, LedgerNotFoundError, MetastoreError, MetastoreUncertainError
 from replog.metadata import ledger_key_path
 from replog.metastores.memory import MemoryMetastore
 from replog.protocol.digest import DigestType
@@ -49,6 +49,15 @@ async def test_a_record_is_created_once_whatever_gets_lost(
     metastore.fail_next("create", fault)
     version = await records.create(a_ledger())
     assert await records.get(1) == (a_ledger(), version)
+
+
+async def test_create_raises_when_the_record_found_is_somebody_elses() -> None:
+    """M1: only the token tells whose record it is."""
+    _, records = made()
+    await records.create(a_ledger(token="theirs"))
+    with pytest.raises(KeyExistsError):
+        await records.create(a_ledger(token="mine"))
+    assert (await records.get(1))[0].token == "theirs"
 
 
 @pytest.mark.parametrize("fault", FAULTS)

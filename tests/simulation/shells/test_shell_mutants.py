@@ -10,7 +10,7 @@ from replog.testing.simulation.shells.mutants import SHELL_MUTANTS, shell_mutant
 
 def first_hit(mutant: Mutant) -> int | None:
     """The seed that finds it. A mere crash of the mutated code doesn't count."""
-    for seed in range(mutant.seeds):
+    for seed in range(mutant.step - 1, mutant.seeds, mutant.step):
         violation = simulate_shells(seed, strategy=mutant.strategy).violation
         if violation is not None and violation.rule != "bug":
             return seed

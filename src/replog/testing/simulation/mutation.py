@@ -40,6 +40,7 @@ class Mutant:
     strategy: str | None = None
     overlook: frozenset[str] = frozenset()
     conversation: str = ""
+    step: int = 1  # of as many seeds only the last is run: where only those have what it takes
 
     @contextmanager
     def applied(self) -> Iterator[None]:

@@ -6,11 +6,20 @@ import time
 from collections import Counter
 from contextlib import nullcontext
 
+from replog.protocol.digest import DigestType
 from replog.testing.simulation.shells.mutants import SHELL_MUTANTS, shell_mutant_named
 from replog.testing.simulation.shells.running import ShellResult, simulate_shells
+from replog.testing.simulation.shells.weather import STRATEGIES
 
 # What must happen in some dozens of seeds, or they have proven little.
 MUST_HAPPEN = (
+    *(f"strategy {name}" for name in STRATEGIES),
+    *(f"digest {each.name}" for each in DigestType),
+    "a wrong password was refused",
+    "as many bookies as an ensemble has",
+    "batch written back",
+    "client died right after a change of the metadata",
+    "writer died while a bookie missed its last entries",
     "EnsembleChanged",
     "LedgerRecovered",
     "LogRolled",

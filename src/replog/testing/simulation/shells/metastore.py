@@ -47,6 +47,8 @@ class MetastoreServer:
         self.rate = 0.0
         self.session_rate = 0.0  # of waits that end early or fail
         self.random = self.world.stream("metastore")
+        self.deadly_rate = 0.0  # of changes right after which who asked for them dies
+        self.on_deadly: Callable[[str], None] = lambda _process: None
         self.sessions: dict[str, dict[str, bytes]] = {}  # what a process announces
         self._owners: dict[str, str] = {}  # whose session holds a key
 
@@ -56,6 +58,11 @@ class MetastoreServer:
             return None
         fates = [fate for fate in Fate if is_put or fate is not Fate.CONFLICT]
         return self.random.choice(fates)
+
+    def changed(self, process: str) -> None:
+        """A change that this process asked for was made: now and then it dies right then."""
+        if self.deadly_rate and process not in self.world.dead and self.random.random() < self.deadly_rate:
+            self.on_deadly(process)
 
     async def lose_session(self, process: str, for_s: float) -> None:
         """What the process announces vanishes though it lives, and comes back later."""
@@ -154,6 +161,8 @@ class SimulatedMetastore(Metastore):
         async def serve() -> None:
             try:
                 await self._serve(what, key, fate, call, answers)
+                if changes:
+                    self._server.changed(self._process)
             except MetastoreError as error:
                 errors.append(error)
             if fate is not Fate.ANSWER_LOST:

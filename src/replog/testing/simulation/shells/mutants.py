@@ -9,7 +9,9 @@ from __future__ import annotations
 from replog.bookie import upkeep
 from replog.bookie.commits import GroupCommit
 from replog.bookie.server import BookieServer
+from replog.client.ledgers import Ledgers
 from replog.client.reader import LedgerScan
+from replog.client.recovering import RecoveringShell
 from replog.client.sending import BatchSender
 from replog.client.writer import LedgerWriter
 from replog.errors import LocalProtocolError
@@ -19,6 +21,7 @@ from replog.log.records import LogRecords
 from replog.protocol.model import LogMetadata
 from replog.protocol.sweeping import LogSweeping
 from replog.testing.simulation.mutation import Mutant, Patch
+from replog.testing.simulation.shells.jobs import JOBS_EVERY
 
 SHELL_MUTANTS = (
     Mutant(
@@ -235,6 +238,65 @@ SHELL_MUTANTS = (
         3,
     ),
     Mutant(
+        "unknown-is-absence",
+        "R4",
+        "a bookie that can't read an entry is counted as one that does not have it",
+        (
+            Patch(
+                RecoveringShell,
+                "_answered",
+                "answer.status is Status.NO_ENTRY",
+                "answer.status in (Status.NO_ENTRY, Status.UNKNOWN)",
+            ),
+        ),
+        12,
+        strategy="orphans",
+    ),
+    Mutant(
+        "confirmed-not-frozen",
+        "R5",
+        "what a recovery writes back says that as much is confirmed as the batch says",
+        (
+            Patch(
+                RecoveringShell,
+                "_send_add",
+                "        effect.last_add_confirmed,\n",
+                "        effect.batch.last_add_confirmed,\n",
+            ),
+        ),
+        12,
+        strategy="orphans",
+    ),
+    Mutant(
+        "confirmed-runs-ahead",
+        "R5",
+        "what a recovery writes back says that it is confirmed itself",
+        (
+            Patch(
+                RecoveringShell,
+                "_send_add",
+                "        effect.last_add_confirmed,\n",
+                "        effect.batch.last_entry_id,\n",
+            ),
+        ),
+        12,
+        strategy="orphans",
+    ),
+    Mutant(
+        "any-password-opens",
+        "B7",
+        "a client does not check a ledger's password before it opens it",
+        (
+            Patch(
+                Ledgers,
+                "authorize",
+                "if ledger_key_check(ledger_key(metadata.ledger_id, password)) != metadata.key_check:",
+                "if False:",
+            ),
+        ),
+        6,
+    ),
+    Mutant(
         "sweep-without-change",
         "L3",
         "what the log doesn't name is deleted, though who looked at it before may be about to add it",
@@ -246,8 +308,9 @@ SHELL_MUTANTS = (
                 "self._change.version = 0\n        self._won()",
             ),
         ),
-        40,
-        strategy="crashes",
+        15,
+        strategy="half-done",
+        step=JOBS_EVERY,
     ),
 )
 

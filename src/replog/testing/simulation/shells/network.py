@@ -23,7 +23,8 @@ METASTORE = "m"
 _DELAY_MIN_S = 0.0002
 
 OnRequest = Callable[[Request], None]
-OnAnswer = Callable[[str, Request, Response], None]
+OnSend = Callable[[str, str, Request], None]
+OnAnswer = Callable[[str, str, Request, Response], None]
 
 
 class Rates:
@@ -37,14 +38,15 @@ class Rates:
 
 
 class Network:
-    """All ways between processes. `on_request` is told of each request that arrives, `on_answer` of each answer when a bookie
-    gives it."""
+    """All ways between processes. `on_send` is told of each request when a client sends it, `on_request` when it arrives,
+    `on_answer` of each answer when a bookie gives it: by the names of the bookie's process and the client's."""
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.rates = Rates()
+        self.on_send: OnSend = lambda _client, _process, _request: None
         self.on_request: OnRequest = lambda _request: None
-        self.on_answer: OnAnswer = lambda _process, _request, _response: None
+        self.on_answer: OnAnswer = lambda _process, _client, _request, _response: None
         self.listeners: dict[str, Listener] = {}  # by address
         self._cuts: dict[tuple[str, str], int] = {}
         self._held: list[tuple[str, str, Callable[[], None]]] = []
@@ -174,6 +176,7 @@ class SimulatedConnection(Connection):
         if self.client in self._network.world.dead:
             return  # what runs on there has no effect
         for request in requests:
+            self._network.on_send(self.client, self.listener.process, request)
             self._last_due_s = max(self._last_due_s, self._network.world.now_s + self._network.delay_s())
             if self._network.loses():
                 self._network.world.count("request lost")
@@ -207,7 +210,7 @@ class SimulatedConnection(Connection):
                 return
             request = self._asked.pop(response.request_id)
             network.world.tell(process, f"> {self.client} {describe(request)}: {_outcome(response)}")
-            network.on_answer(process, request, response)
+            network.on_answer(process, self.client, request, response)
             if network.loses():
                 network.world.count("answer lost")
                 continue

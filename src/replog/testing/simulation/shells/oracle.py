@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import trio
 
@@ -194,6 +194,35 @@ def check_answer(world: World, disk: SimulatedDisk, request: Request, response: 
         marks = disk.marks(request.ledger_id)
         if marks is None or marks.fence_term < request.term:
             world.violated("R3", f"{disk.name} answered a fence of ledger {request.ledger_id} that is not durable")
+
+
+class FrozenConfirmed:
+    """What each recovery says to be confirmed with what it writes back: one value, and no more than it was told (R5)."""
+
+    def __init__(self, world: World, fragment_start: Callable[[int], int]) -> None:
+        self._world = world
+        self._fragment_start = fragment_start  # of a ledger's last fragment
+        self._told: dict[tuple[str, int], int] = {}
+        self._said: dict[tuple[str, int], int] = {}
+
+    def answered(self, client: str, request: Request, response: Response) -> None:
+        """A bookie tells a client, which fences a ledger, how far it knows it to be confirmed."""
+        if isinstance(request, FenceRequest) and response.status is Status.OK:
+            key = client, request.ledger_id
+            self._told[key] = max(self._told.get(key, -1), response.last_add_confirmed)
+
+    def sent(self, client: str, request: Request) -> None:
+        """A client begins a recovery, or writes a batch back."""
+        if isinstance(request, FenceRequest):
+            self._said.pop((client, request.ledger_id), None)
+        if not isinstance(request, AddRequest) or not request.recovery:
+            return
+        key, confirmed = (client, request.ledger_id), request.last_add_confirmed
+        if self._said.setdefault(key, confirmed) != confirmed:
+            self._world.violated("R5", f"{client} writes back with {confirmed} confirmed, and {self._said[key]} before")
+        if confirmed > max(self._told.get(key, -1), self._fragment_start(request.ledger_id) - 1):
+            self._world.violated("R5", f"{client} writes back with {confirmed} confirmed, which nobody told it")
+        self._world.count("batch written back")
 
 
 class Copies:

@@ -128,6 +128,7 @@ class Clients:
         self.network = network
         self.quorum = quorum
         self.alive: list[str] = []
+        self.scopes: dict[str, trio.CancelScope] = {}  # of who runs in a process
         self._metastore = metastore
         self._options = options
         self._plugins = Registry(load_installed=False)
@@ -149,11 +150,13 @@ class Clients:
                 yield client, process
         finally:
             self.alive.remove(process)
+            self.scopes.pop(process, None)
             if process in world.paused:
                 self.network.resume(process)
             world.tell(process, "ends")
 
     def kill(self, process: str) -> None:
-        """The process ends at once. Who runs in it is to be cancelled after that."""
+        """The process ends at once, and who runs in it is cancelled after that."""
         self.network.kill(process)
+        self.scopes.pop(process, trio.CancelScope()).cancel()
         self.network.world.nursery.start_soon(self._metastore.expire, process)

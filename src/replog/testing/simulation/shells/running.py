@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import traceback
 from collections import Counter
+from functools import partial
 
 import attrs
 import outcome
@@ -14,14 +15,14 @@ from replog.api import Client
 from replog.bookie.threads import use_threads
 from replog.config import BookieOptions, ClientOptions
 from replog.errors import LogNotFoundError
-from replog.metadata import ledger_key_path
+from replog.metadata import decode_ledger, ledger_key_path
 from replog.protocol.messages import Request, Response
 from replog.protocol.quorum import Quorum
-from replog.testing.simulation.shells.jobs import Jobs
+from replog.testing.simulation.shells.jobs import JOBS_EVERY, Jobs
 from replog.testing.simulation.shells.lockstep import Lockstep, lockstep
 from replog.testing.simulation.shells.metastore import MetastoreServer
 from replog.testing.simulation.shells.network import Network
-from replog.testing.simulation.shells.oracle import NAMED, Copies, check_answer, leaves
+from replog.testing.simulation.shells.oracle import NAMED, Copies, FrozenConfirmed, check_answer, leaves
 from replog.testing.simulation.shells.processes import Clients, SimulatedBookie
 from replog.testing.simulation.shells.scheduling import Livelock, run
 from replog.testing.simulation.shells.weather import Weather
@@ -43,13 +44,12 @@ OPTIONS = ClientOptions(
     roll_entries=40,
 )
 QUORUMS = [Quorum(3, 3, 2), Quorum(3, 2, 2), Quorum(4, 3, 2), Quorum(5, 3, 2)]
-BOOKIES = 6
+BOOKIES = (6, 6, 6, 5, 4, 3, 3)  # one of these: with three, nobody can ever be replaced
 _STORM_S = 4.0
 _ENDING_MAX_S = 60.0  # for all actors to end what they do, once the storm is over
 _SETTLING_S = 8.0  # until bookies that were full take entries again, and nobody is avoided any more
 _UNDER_WAY_S = 0.5
 _CALM_MAX_S = 60.0  # for everything to work again
-_JOBS_EVERY = 3  # of how many seeds one has jobs, beside all others
 _STEPS_NOW_MAX = 200_000  # of tasks, while no time passes
 
 
@@ -110,17 +110,23 @@ class _Run:
             garbage_collection_interval_s=chance.choice((0.5, 2.0)),
             close_timeout_s=5.0,
         )
-        bookies = [SimulatedBookie(number, network, metastore, options) for number in range(BOOKIES)]
-        _watch(network, metastore, bookies)
-        clients = Clients(network, metastore, OPTIONS, chance.choice(QUORUMS))
+        count = chance.choice(BOOKIES)
+        bookies = [SimulatedBookie(number, network, metastore, options) for number in range(count)]
+        quorum = chance.choice([each for each in QUORUMS if each.ensemble <= count])
+        if quorum.ensemble == count:
+            world.count("as many bookies as an ensemble has")
+        clients = Clients(network, metastore, OPTIONS, quorum)
         for bookie in bookies:
             await bookie.start()
         weather = Weather(network, metastore, bookies, clients, self._given_strategy)
+        _watch(network, metastore, bookies, weather)
         self.strategy = weather.strategy
+        world.count(f"strategy {self.strategy}")
         copies = Copies(world, [bookie.disk for bookie in bookies], clients.quorum.ack)
         network.on_request = copies.check_published
-        workload = Workload(world, clients, copies)
-        jobs = Jobs(world, lambda: workload.is_stopping) if self.seed % _JOBS_EVERY == _JOBS_EVERY - 1 else None
+        workload = Workload(world, clients, copies, count)
+        weather.recover = workload.recover
+        jobs = Jobs(world, lambda: workload.is_stopping) if self.seed % JOBS_EVERY == JOBS_EVERY - 1 else None
         await _storm(world, weather, workload, jobs)
         if not world.violations:
             await _judge(world, _Calm(world, clients, workload, bookies, jobs))
@@ -128,13 +134,20 @@ class _Run:
             await bookie.leave()
 
 
-def _watch(network: Network, metastore: MetastoreServer, bookies: list[SimulatedBookie]) -> None:
-    """Has the oracle look at what bookies answer and drop."""
+def _watch(network: Network, metastore: MetastoreServer, bookies: list[SimulatedBookie], weather: Weather) -> None:
+    """Has the oracle look at what bookies answer and drop, and at what clients send."""
     disks = {bookie.name: bookie.disk for bookie in bookies}
     world = network.world
 
-    def on_answer(process: str, request: Request, response: Response) -> None:
+    frozen = FrozenConfirmed(world, partial(_fragment_start, metastore))
+
+    def on_answer(process: str, client: str, request: Request, response: Response) -> None:
         check_answer(world, disks[process.partition(".")[0]], request, response)
+        frozen.answered(client, request, response)
+
+    def on_send(client: str, process: str, request: Request) -> None:
+        frozen.sent(client, request)
+        weather.sent(client, process, request)
 
     def on_drop(ledger_id: int) -> None:
         world.count("ledger dropped")
@@ -142,8 +155,16 @@ def _watch(network: Network, metastore: MetastoreServer, bookies: list[Simulated
             world.violated("B6", f"ledger {ledger_id} exists, and a bookie drops it")
 
     network.on_answer = on_answer
+    network.on_send = on_send
     for disk in disks.values():
         disk.on_drop = on_drop
+
+
+def _fragment_start(metastore: MetastoreServer, ledger_id: int) -> int:
+    """Where the last fragment of a ledger begins, as its metadata says now."""
+    key = ledger_key_path(ledger_id)
+    store = metastore.inner._store
+    return 0 if store.version(key) is None else decode_ledger(key, store.get(key).value).last_fragment.first_entry_id
 
 
 async def _storm(world: World, weather: Weather, workload: Workload, jobs: Jobs | None) -> None:
@@ -160,6 +181,7 @@ async def _storm(world: World, weather: Weather, workload: Workload, jobs: Jobs 
             ("brief", workload.write_short_lived, 1),
             ("deleter", workload.delete_short_lived, 1),
             ("brief reader", workload.read_short_lived, 1),
+            ("intruder", workload.intrude, 1),
         ):
             for _ in range(count):
                 nursery.start_soon(workload.play, role, act)

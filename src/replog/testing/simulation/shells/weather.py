@@ -10,12 +10,14 @@ from collections.abc import Awaitable, Callable
 
 import trio
 
+from replog.protocol.messages import AddRequest, Request
 from replog.testing.simulation.shells.metastore import MetastoreServer
 from replog.testing.simulation.shells.network import METASTORE, Network
 from replog.testing.simulation.shells.processes import Clients, SimulatedBookie
 
 BOOKIE_TROUBLES = ("crash", "leave", "stall", "hang", "slow", "fill", "fail_sync", "damage")
 NETWORK_TROUBLES = ("cut", "isolate", "lossy", "delays", "break_connections")
+CLIENT_TROUBLES = ("deadly", "orphan")
 METASTORE_TROUBLES = ("unreliable", "lose_session", "cut_off")
 
 # How likely each trouble is to be the next one; and the pause between two of them, at most.
@@ -26,8 +28,22 @@ STRATEGIES: dict[str, tuple[dict[str, int], float]] = {
     "gray": ({"stall": 4, "hang": 3, "slow": 2, "delays": 1}, 0.8),
     "network": ({"cut": 4, "isolate": 2, "lossy": 2, "delays": 2, "break_connections": 3}, 0.5),
     "metastore": ({"unreliable": 4, "lose_session": 2, "cut_off": 2, "crash": 1}, 0.6),
-    "wild": (dict.fromkeys((*BOOKIE_TROUBLES, *NETWORK_TROUBLES, *METASTORE_TROUBLES), 1), 0.5),
+    "half-done": ({"deadly": 4, "crash": 1, "unreliable": 1}, 0.5),
+    "orphans": ({"orphan": 5, "slow": 1, "crash": 1}, 0.3),
+    "wild": (dict.fromkeys((*BOOKIE_TROUBLES, *NETWORK_TROUBLES, *METASTORE_TROUBLES, *CLIENT_TROUBLES), 1), 0.5),
 }
+
+
+def drawn_strategy(seed: int) -> str:
+    """The strategy of a seed: of as many seeds in a row as there are strategies, each has another one."""
+    names = list(STRATEGIES)
+    block, place = divmod(seed, len(names))
+    random.Random(f"strategies {block}").shuffle(names)
+    return names[place]
+
+
+async def _nobody(_ledger_id: int) -> None:
+    """Recovers nothing."""
 
 
 class Weather:
@@ -43,12 +59,13 @@ class Weather:
     ) -> None:
         self.world = network.world
         self.random: random.Random = self.world.stream("weather")
-        drawn = self.random.choice(list(STRATEGIES))
-        self.strategy = strategy or drawn
+        self.strategy = strategy or drawn_strategy(self.world.seed)
         self._network = network
         self._metastore = metastore
         self._bookies = bookies
         self._clients = clients
+        self.recover: Callable[[int], Awaitable[None]] = _nobody
+        self._written: dict[str, tuple[int, dict[str, None]]] = {}  # by writer: its last ledger, and the bookies of it
         self._in_trouble: dict[str, None] = {}
         self._in_trouble_max = self.random.choice((1, 1, 2, 3))
 
@@ -82,6 +99,15 @@ class Weather:
         finally:
             del self._in_trouble[bookie.name]
         self.world.tell(bookie.process, "is well")
+
+    def sent(self, client: str, process: str, request: Request) -> None:
+        """A client sends this to a bookie: so it is known who writes what where."""
+        if isinstance(request, AddRequest) and not request.recovery:
+            ledger_id, bookies = self._written.get(client, (request.ledger_id, {}))
+            if ledger_id != request.ledger_id:
+                bookies = {}
+            bookies[process] = None
+            self._written[client] = request.ledger_id, bookies
 
     def _while_s(self, longest_s: float = 1.5) -> float:
         return 0.05 + self.random.random() * longest_s
@@ -181,6 +207,53 @@ class Weather:
         connections = self._network.connections()
         for connection in self.random.sample(connections, min(len(connections), self.random.randint(1, 4))):
             self._network.cut_connection(connection)
+
+    # -- clients ----------------------------------------
+
+    async def _deadly(self) -> None:
+        """Clients die right after a change to the metadata."""
+        self._metastore.on_deadly = self._die
+        self._metastore.deadly_rate = self.random.choice((0.05, 0.2, 0.5))
+        await trio.sleep(self._while_s(2.0))
+        self._metastore.deadly_rate = 0.0
+
+    def _die(self, process: str) -> None:
+        if process in self._clients.scopes:
+            self.world.count("client died right after a change of the metadata")
+            self._clients.kill(process)
+
+    async def _orphan(self) -> None:
+        """One bookie misses the last entries of a writer, which dies; another one that has them can't read, the rest is
+        slow; and the ledger is recovered right then. What is unknown must not count as absent (R4)."""
+        writers = [each for each in self._written if each in self._clients.scopes]
+        if not writers:
+            return
+        writer = self.random.choice(writers)
+        ledger_id, names = self._written[writer]
+        bookies = [each for each in self._bookies if each.process in names and each.name not in self._in_trouble]
+        if len(bookies) < 3:
+            return
+        self.random.shuffle(bookies)
+        misses, blind, *slow = bookies
+        self._in_trouble.update(dict.fromkeys((each.name for each in bookies), None))
+        way = writer, misses.process
+        self._network.cut(*way)
+        await trio.sleep(0.05 + self.random.random() * 0.35)  # less than an add may take: nobody is replaced
+        self._die_orphaning(writer)
+        blind.disk.uncertain_rate = self.random.choice((0.5, 1.0))
+        for bookie in slow:
+            bookie.disk.stalled_until_s = self.world.now_s + self.random.choice((0.0, 0.1, 0.3))
+        with trio.move_on_after(3.0):
+            await self.recover(ledger_id)
+        for bookie in bookies:
+            bookie.disk.heal()
+            del self._in_trouble[bookie.name]
+        self._network.mend(*way)
+
+    def _die_orphaning(self, writer: str) -> None:
+        if writer in self._clients.scopes:
+            self.world.count("writer died while a bookie missed its last entries")
+            self._clients.kill(writer)
 
     # -- metastore ----------------------------------------
 

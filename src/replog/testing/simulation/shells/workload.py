@@ -12,9 +12,10 @@ from collections.abc import Awaitable, Callable
 import trio
 
 from replog.api import Client
-from replog.errors import FencedError, LogNotFoundError, TrimmedError
+from replog.errors import FencedError, LogNotFoundError, TrimmedError, UnauthorizedError
 from replog.log.reader import LogReader
 from replog.log.writer import LogWriter
+from replog.protocol.digest import DigestType
 from replog.protocol.model import Position
 from replog.protocol.quorum import Quorum
 from replog.testing.simulation.shells.oracle import NAMED, Copies, Leader, LedgerOracle, LogOracle, leaves
@@ -33,7 +34,7 @@ _ENDINGS = ("left", "left", "left", "cancelled", "killed", "killed", "stopped", 
 class Workload:
     """All actors of one run, and what their oracles know."""
 
-    def __init__(self, world: World, clients: Clients, copies: Copies) -> None:
+    def __init__(self, world: World, clients: Clients, copies: Copies, bookies: int) -> None:
         self.world = world
         self.copies = copies
         self.log = LogOracle(world)
@@ -44,6 +45,7 @@ class Workload:
         self.trims_failed = False
         self._short_lived: dict[Position, bytes] = {}  # what is known to stand in logs of that name, of all times
         self._clients = clients
+        self._quorums = [each for each in _LEDGER_QUORUMS if each.ensemble <= bookies]
         self._tasks = 0
         self._parts = 0
 
@@ -65,6 +67,7 @@ class Workload:
             with trio.CancelScope() as scope:
                 async with self._clients.client(role) as (client, process), trio.open_nursery() as nursery:
                     self.world.tell(process, f"begins; to be {ending}")
+                    self._clients.scopes[process] = scope
                     nursery.start_soon(self._meet_end, ending, process, scope, chance)
                     await act(client, process)
                     is_clean = True
@@ -94,8 +97,9 @@ class Workload:
         elif ending != "left":
             if ending == "killed":
                 self._clients.kill(process)
+            else:
+                scope.cancel()
             self.world.count(f"process {ending}")
-            scope.cancel()
 
     # -- leading ----------------------------------------
 
@@ -235,8 +239,12 @@ class Workload:
     async def write_ledger(self, client: Client, process: str) -> None:
         """Writes a ledger of its own, most of them striped."""
         chance = self.world.stream("ledgers")
-        quorum = chance.choice(_LEDGER_QUORUMS)
-        async with client.create_ledger(quorum=quorum, password=PASSWORD, custom={"process": process}) as writer:
+        quorum = chance.choice(self._quorums)
+        digest_type = chance.choice(list(DigestType))
+        self.world.count(f"digest {digest_type.name}")
+        async with client.create_ledger(
+            quorum=quorum, password=PASSWORD, digest_type=digest_type, custom={"process": process}
+        ) as writer:
             oracle = LedgerOracle(self.world, writer.ledger_id)
             self.copies.acks[writer.ledger_id] = quorum.ack
             self.ledgers.append(oracle)
@@ -272,6 +280,35 @@ class Workload:
             assert metadata.last_entry_id is not None
             oracle.closed(metadata.last_entry_id)
             self.world.count("ledger recovered by somebody")
+
+    async def recover(self, ledger_id: int) -> None:
+        """Somebody recovers this very ledger now."""
+        oracle = next((each for each in self.ledgers if each.ledger_id == ledger_id), None)
+        try:
+            async with self._clients.client("heir") as (client, _):
+                metadata = await client.recover_ledger(ledger_id, password=b"" if oracle is None else PASSWORD)
+                assert metadata.last_entry_id is not None
+                if oracle is not None:
+                    oracle.closed(metadata.last_entry_id)
+        except* NAMED as group:
+            for error in leaves(group):
+                self.world.count(f"heir: {type(error).__name__}")
+
+    async def intrude(self, client: Client, process: str) -> None:
+        """Tries to read, recover and delete a ledger without knowing its password (B7)."""
+        if not self.ledgers:
+            return
+        ledger_id = self.world.stream("intruding").choice(self.ledgers[-3:]).ledger_id
+        try:
+            async with client.open_ledger(ledger_id, password=b"guessed"):
+                self.world.violated("B7", f"ledger {ledger_id} was opened with a wrong password")
+        except UnauthorizedError:
+            self.world.count("a wrong password was refused")
+        try:
+            await client.recover_ledger(ledger_id, password=b"guessed")
+            self.world.violated("B7", f"ledger {ledger_id} was recovered with a wrong password")
+        except UnauthorizedError:
+            self.world.count("a wrong password was refused")
 
     async def read_ledgers(self, client: Client, process: str) -> None:
         """Reads some ledger as far as is known, and looks for more now and then."""
