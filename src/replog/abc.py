@@ -22,7 +22,7 @@ from replog.keys import check_value as check_value
 from replog.leases import Leases
 from replog.nursery import open_service_nursery as open_service_nursery
 from replog.protocol.batch import Batch
-from replog.protocol.messages import Request, Response
+from replog.protocol.messages import Request, Response, Status
 from replog.protocol.model import LedgerMetadata
 from replog.protocol.mutations import DropLedger as DropLedger
 from replog.protocol.mutations import Marks as Marks
@@ -63,6 +63,12 @@ class Doubt:
     def is_unbounded(self) -> bool:
         """True while nobody has told the storage which ledgers existed before it was opened."""
         return self.doubted_below == UNBOUNDED
+
+    def denial(self, ledger_id: int) -> Status:
+        """What "no such entry" of this ledger is worth here (R10)."""
+        if ledger_id >= self.doubted_below:
+            return Status.NO_ENTRY
+        return Status.NO_ENTRY_AFTER_LOSS if ledger_id < self.lost_below else Status.NO_ENTRY_IN_DOUBT
 
 
 class Storage(ABC):

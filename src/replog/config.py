@@ -392,7 +392,14 @@ class ClientOptions(Checked):
     roll_entries: int | None = option(None, "The same after so many entries.", positive)
     roll_age_s: float | None = option(None, "The same after so long.", positive)
     takeover_timeout_s: float = option(30.0, "How long a takeover may take, lost races included (L1).", positive)
-    recovery_timeout_s: float = option(30.0, "How long the recovery of one ledger may take (R4).", positive)
+    recovery_timeout_s: float = option(
+        30.0, "How long the recovery of one ledger may take; until then it goes on asking (R4, R12).", positive
+    )
+    absence_wait_s: float = option(
+        2.0,
+        "How long a recovery waits for a bookie that is silent, from its beginning, before the denials of the others decide (R10).",
+        positive,
+    )
     metastore_timeout_s: float = option(
         10.0, "How long one change of metadata may take, its retries included (M1).", positive
     )

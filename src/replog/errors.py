@@ -83,10 +83,15 @@ class LedgerClosedError(FencedError):
 
 
 class RecoveryUndecidedError(LedgerError):
-    """Too many bookies were silent, damaged or unreachable to tell where the ledger ends (R4).
+    """Too many bookies were silent, damaged, unreachable or in doubt to tell where the ledger ends (R4, R10).
 
-    Retry: yes, when they are back; the ledger stays in recovery and nothing was cut. Outcome: unknown.
+    `bookies` are those whose answer is needed. Retry: yes, when they are back, or were declared lost; the ledger stays in
+    recovery and nothing was cut. Outcome: unknown.
     """
+
+    def __init__(self, ledger_id: int, message: str, bookies: Iterable[str] = ()) -> None:
+        super().__init__(ledger_id, message)
+        self.bookies = tuple(bookies)
 
 
 class EntryNotFoundError(LedgerError):

@@ -27,7 +27,7 @@ ADDRESS_FORMAT = 2
 COOKIE_FORMAT = 1
 
 _ADDRESS_NAMES = ("format", "required", "endpoints", "read_only", "scheme", "address")
-_COOKIE_NAMES = ("format", "required", "lost")
+_COOKIE_NAMES = ("format", "required", "lost", "loss_accepted")
 
 
 @attrs.frozen
@@ -80,9 +80,11 @@ def _is_pair(pair: object) -> bool:
 
 @attrs.frozen
 class Cookie:
-    """What the metastore says of a bookie, whether it runs or not. One that `is_lost` never serves again (B8a)."""
+    """What the metastore says of a bookie, whether it runs or not. One that `is_lost` never serves again (B8a); with
+    `is_loss_accepted` whoever declared that knew that confirmed entries may be gone with it."""
 
     is_lost: bool = False
+    is_loss_accepted: bool = False
 
 
 def cookie_key(bookie_id: str) -> str:
@@ -92,16 +94,21 @@ def cookie_key(bookie_id: str) -> str:
 
 def encode_cookie(cookie: Cookie) -> bytes:
     """The value of a bookie's cookie in the metastore."""
-    lost = {"lost": True} if cookie.is_lost else {}
-    return json.dumps({"format": COOKIE_FORMAT, **lost}).encode() + b"\n"
+    fields: dict[str, object] = {"format": COOKIE_FORMAT}
+    if cookie.is_lost:
+        fields["lost"] = True
+    if cookie.is_loss_accepted:
+        fields["loss_accepted"] = True
+    return json.dumps(fields).encode() + b"\n"
 
 
 def decode_cookie(key: str, value: bytes) -> Cookie:
     """Reads the value of a bookie's cookie. Raises `MetastoreCorruptError`, naming the key."""
-    lost = _read(key, value, COOKIE_FORMAT, _COOKIE_NAMES).get("lost", False)
-    if not isinstance(lost, bool):
-        raise _corrupt(key, f"lost is {lost!r}")
-    return Cookie(lost)
+    fields = _read(key, value, COOKIE_FORMAT, _COOKIE_NAMES)
+    lost, accepted = fields.get("lost", False), fields.get("loss_accepted", False)
+    if not isinstance(lost, bool) or not isinstance(accepted, bool):
+        raise _corrupt(key, f"lost is {lost!r}, loss_accepted is {accepted!r}")
+    return Cookie(lost, accepted)
 
 
 def _read(key: str, value: bytes, highest_format: int, known: Collection[str]) -> dict[str, Any]:

@@ -62,6 +62,14 @@ class Disk:
         after = sorted((batch for batch in ours if batch.first_entry_id > entry_id), key=_first_entry_id)
         return [*first[:1], *after] if first else []
 
+    def lose_from(self, ledger_id: int, entry_id: int) -> None:
+        """The end of the journal is gone: the batches from this entry on, and all marks."""
+        kept = [batch for batch in self.batches.get(ledger_id, ()) if batch.last_entry_id < entry_id]
+        self.batches[ledger_id] = kept
+        last = max((batch.last_entry_id for batch in kept), default=-1)
+        confirmed = max((batch.last_add_confirmed for batch in kept), default=-1)
+        self.marks[ledger_id] = Marks(None, 0, confirmed, last)
+
     def holds(self, ledger_id: int, entry_id: int) -> bool:
         return any(batch.holds(entry_id) for batch in self.batches.get(ledger_id, ()))
 
@@ -75,20 +83,28 @@ def _first_entry_id(batch: Batch) -> int:
 
 
 class Bookie:
-    """One bookie: a machine for each ledger, and the disk that it is rebuilt from."""
+    """One bookie: a machine for each ledger, and the disk that it is rebuilt from. `denial` is what its absences are worth."""
 
     def __init__(self) -> None:
         self.disk = Disk()
+        self.denial = Status.NO_ENTRY
         self._ledgers: dict[int, LedgerOnBookie] = {}
 
     def ledger(self, ledger_id: int) -> LedgerOnBookie:
         if ledger_id not in self._ledgers:
-            self._ledgers[ledger_id] = LedgerOnBookie(ledger_id, self.disk.marks.get(ledger_id, Marks()))
+            marks = self.disk.marks.get(ledger_id, Marks())
+            is_in_doubt = self.denial is not Status.NO_ENTRY
+            self._ledgers[ledger_id] = LedgerOnBookie(ledger_id, marks, is_in_doubt=is_in_doubt)
         return self._ledgers[ledger_id]
 
     def crash(self) -> None:
         """The process dies: what was accepted and not committed is gone."""
         self._ledgers.clear()
+
+    def restart_in_doubt(self, denial: Status = Status.NO_ENTRY_AFTER_LOSS) -> None:
+        """Restarts with a storage that cannot vouch for what it has (B8)."""
+        self.denial = denial
+        self.crash()
 
     def accept(self, request: OrderedRequest) -> Accepted:
         return self.ledger(request.ledger_id).accept(request)
@@ -107,7 +123,8 @@ class Bookie:
                 return Response(request.request_id, Status.CONFLICT)
         self.disk.commit(mutations)
         if accepted.refusal is None and isinstance(request, RecoveryReadRequest):
-            return ledger.answer(accepted, self.disk.read(request.ledger_id, request.entry_id, request.stamp))
+            found = self.disk.read(request.ledger_id, request.entry_id, request.stamp)
+            return ledger.answer(accepted, found, self.denial)
         return ledger.answer(accepted)
 
     def handle(self, request: OrderedRequest) -> Response:
@@ -119,7 +136,7 @@ class Bookie:
         if refusal is not None:
             return refusal
         found = self.disk.read(request.ledger_id, request.entry_id, request.stamp)
-        return read_answer(request.request_id, found, ledger.last_add_confirmed)
+        return read_answer(request.request_id, found, ledger.last_add_confirmed, self.denial)
 
     def last_add_confirmed(self, request: ReadLastAddConfirmedRequest) -> int:
         ledger = self.ledger(request.ledger_id)

@@ -7,7 +7,7 @@ machine and keeps what the machine asked for in `waiting`, until the test says w
     arrive    the request arrives; the answer comes back when the returned function is called
     lose      neither arrives, and nobody is told (yet)
     fail      the request is lost, and the client's deadline passes
-    run       everything is delivered until nothing waits
+    run       everything is delivered until nothing waits; silent bookies are waited for last
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import attrs
 from replog.errors import ReplogError
 from replog.protocol.digest import Digest, DigestType, ledger_key, ledger_key_check
 from replog.protocol.effects import (
+    AwaitSilentBookies,
     ChooseReplacements,
     Confirmed,
     Delivered,
@@ -36,6 +37,7 @@ from replog.protocol.effects import (
     WriteMetadata,
 )
 from replog.protocol.messages import (
+    DENIALS,
     AddRequest,
     FenceRequest,
     ReadLastAddConfirmedRequest,
@@ -213,6 +215,7 @@ class Actor:
         for _ in range(100_000):
             if not self.waiting:
                 return
+            self.waiting.sort(key=lambda effect: isinstance(effect, AwaitSilentBookies))
             self._arrive(self.waiting.pop(0))()
         raise AssertionError("this never ends")
 
@@ -341,10 +344,19 @@ class Recovery(Actor):
         """Runs to the end, and returns the closed ledger's metadata. Raises what it failed with."""
         self.start()
         self.run()
-        if self.error is not None:
-            raise self.error
-        assert self.finished is not None, "recovery stopped without an end"
+        if self.finished is None:
+            raise self.give_up()
         return self.finished
+
+    def give_up(self) -> ReplogError:
+        """Its deadline passes, unless it has failed already: what it fails with."""
+        self.machine.give_up(30)
+        self.collect()
+        assert self.error is not None
+        return self.error
+
+    def _handle(self, effect: Any) -> Tell:
+        return self.machine.silent_awaited if isinstance(effect, AwaitSilentBookies) else super()._handle(effect)
 
     def _request(self, effect: Any, bookie: Bookie) -> Tell:
         if isinstance(effect, SendAdd):
@@ -361,20 +373,20 @@ class Recovery(Actor):
     def _answered(self, effect: Any, response: Response) -> None:
         if isinstance(effect, SendFence):
             self.machine.fence_confirmed(effect.index, response.last_add_confirmed)
-        elif response.status is Status.NO_ENTRY:
-            self.machine.read_absent(effect.index, effect.entry_id)
-        elif response.status is not Status.OK:
-            self._silent(effect)
-        elif isinstance(effect, SendAdd):
+        elif isinstance(effect, SendAdd) and response.status is Status.OK:
             self.machine.add_confirmed(effect.index, effect.bookie_id, effect.batch.first_entry_id)
+        elif isinstance(effect, SendAdd):
+            self._silent(effect)
+        elif response.status in DENIALS:
+            self.machine.read_absent(effect.index, effect.entry_id, DENIALS[response.status])
+        elif response.status is not Status.OK:
+            self.machine.read_unknown(effect.index, effect.entry_id)
         else:
             self.machine.read_found(effect.index, effect.entry_id, response.batches[0])
 
     def _silent(self, effect: Any) -> None:
-        if isinstance(effect, SendFence):
-            self.machine.fence_failed(effect.index)
-        elif isinstance(effect, SendRecoveryRead):
-            self.machine.read_unknown(effect.index, effect.entry_id)
+        if isinstance(effect, SendFence | SendRecoveryRead):
+            self.machine.bookie_unreachable(effect.index)
         else:
             self.machine.bookie_failed(effect.index, effect.bookie_id)
 

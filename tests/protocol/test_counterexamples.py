@@ -12,6 +12,7 @@ from replog.errors import FencedError, LedgerError, RecoveryUndecidedError
 from replog.protocol.bookie import LedgerOnBookie
 from replog.protocol.chaining import ReadLog, RecoverLedger, WriteLog
 from replog.protocol.effects import (
+    AwaitSilentBookies,
     ChooseReplacements,
     ReadMetadata,
     SendAdd,
@@ -41,6 +42,7 @@ def test_c1_recovery_reads_must_fence() -> None:
     w2.lose(SendFence, "b3")  # b3 was never fenced
     w2.deliver(SendRecoveryRead, "b1", 0)  # b1: no entry
     w2.deliver(SendRecoveryRead, "b3", 0)  # b3: no entry - and fenced by this very read
+    w2.deliver(AwaitSilentBookies)  # b2, which has e0, stays silent
     w2.deliver(WriteMetadata)  # two negatives of three: w2 closes at -1
     assert cluster.metadata().last_entry_id == -1
     w1.deliver(SendAdd, "b3")  # the add that would have made e0 confirmed, and lost

@@ -38,11 +38,15 @@ RULES = {
     "R7": "nothing past the last entry is readable after close",
     "R8": "an empty ledger closes at -1",
     "R9": "recovery reads ask the ensemble as it stood when recovery began",
+    "R10": "a positive always wins; absence needs proven denials after everybody who can be reached was heard",
+    "R12": "while nothing can be decided, whoever was silent or could not tell is asked again",
     "D1": "a normal open does not fence, and reads up to what it knows to be confirmed",
     "D2": "a bad, missing or late copy sends the read to the next bookie",
     "D3": "two readers never see different bytes for one id, nor a gap, nor another order",
     "B2": "one order per ledger for adds and fences",
     "B7": "only who knows the password writes, fences or reads",
+    "B8": "a bookie vouches only for what it can: in doubt its denials are weak, and it takes no plain adds",
+    "B8a": "a bookie that was declared lost is neither waited for nor counted, and all others must be heard",
     "M1": "every change is a CAS; a lost answer is resolved by reading back",
     "L1": "taking over recovers the last two ledgers, and serves nothing before the CAS",
     "L2": "rolling: create, CAS the list, then close the previous",
@@ -62,7 +66,9 @@ def cited_rules() -> list[tuple[str, str, str]]:
     for path in sorted(HERE.glob("test_spec_*.py")):
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
-                found.append((node.name.split("_")[1].upper(), node.name, ast.get_docstring(node) or ""))
+                found.append(
+                    (node.name.split("_")[1].upper().replace("B8A", "B8a"), node.name, ast.get_docstring(node) or "")
+                )
     return found
 
 

@@ -12,6 +12,7 @@ from replog.protocol import batch as batches
 from replog.protocol.batch import Batch
 from replog.protocol.digest import ledger_key, stored_ledger_key
 from replog.protocol.effects import (
+    AwaitSilentBookies,
     ChooseReplacements,
     SendAdd,
     SendFence,
@@ -58,10 +59,11 @@ def test_r4_starts_behind_the_last_fragments_first_entry() -> None:
     writer.add(b"c")
     for name in ("b1", "b2", "b3"):
         writer.fail(SendAdd, name, 2)
-    writer.run()  # 2.. is on b4, b5, b6
-    for name in ("b4", "b5", "b6"):
+    writer.run()  # 2.. is on other bookies
+    ensemble = cluster.metadata().last_fragment.ensemble
+    for name in ensemble:
         cluster.bookies[name] = Bookie()  # nothing of entry 2 came through
-    recovery = fenced(cluster, "b4", "b5")
+    recovery = fenced(cluster, *ensemble[:2])
     assert {effect.entry_id for effect in recovery.find(SendRecoveryRead)} == {2}
     recovery.run()
     assert cluster.metadata().last_entry_id == 1
@@ -104,7 +106,8 @@ def test_r4_absence_needs_that_many_negatives_of_the_write_set(quorum: Quorum) -
             recovery.run()
             assert cluster.metadata().last_entry_id == -1
         else:
-            assert isinstance(recovery.error, RecoveryUndecidedError)
+            recovery.run()
+            assert isinstance(recovery.give_up(), RecoveryUndecidedError)
             assert cluster.metadata().state is LedgerState.IN_RECOVERY
 
 
@@ -120,7 +123,7 @@ def test_r4_corruption_is_unknown_never_absence() -> None:
     recovery.deliver(SendRecoveryRead, "b2", 0)
     assert recovery.error is None
     recovery.fail(SendRecoveryRead, "b3", 0)
-    assert isinstance(recovery.error, RecoveryUndecidedError)
+    assert isinstance(recovery.give_up(), RecoveryUndecidedError)
     cluster["b1"].disk.damaged.clear()
     assert cluster.recovery(nonce="w3").recover().last_entry_id == 0
 
@@ -143,7 +146,7 @@ def test_r4_a_copy_that_is_not_the_entry_is_unknown(what: str) -> None:
     assert not recovery.find(SendAdd)
     recovery.fail(SendRecoveryRead, "b3", 0)
     recovery.collect()
-    assert isinstance(recovery.error, RecoveryUndecidedError)
+    assert isinstance(recovery.give_up(), RecoveryUndecidedError)
 
 
 def spoiled(good: Batch, what: str) -> Batch:
@@ -244,6 +247,7 @@ def test_r6_the_loser_of_the_closing_cas_adopts_what_the_metadata_says() -> None
         w3 = fenced(cluster, "b2", "b3", nonce="w3")
         w3.deliver(SendRecoveryRead, "b2", 0)
         w3.deliver(SendRecoveryRead, "b3", 0)
+        w3.deliver(AwaitSilentBookies)
         assert w3.find(WriteMetadata)[0].metadata.last_entry_id == -1
         w2.deliver(SendRecoveryRead, "b1", 0)
         for actor in (w3, w2) if w3_first else (w2, w3):
@@ -262,6 +266,7 @@ def recovering_one_entry(cluster: Cluster) -> Recovery:
     recovery.deliver(SendRecoveryRead, "b1", 0)
     for name in ("b1", "b2"):
         recovery.deliver(SendRecoveryRead, name, 1)
+    recovery.deliver(AwaitSilentBookies)  # for b3
     return recovery
 
 
@@ -308,7 +313,7 @@ def test_r6_nothing_can_replace_what_failed_is_an_error_to_retry() -> None:
     for name in ("b2", "b3"):
         recovery.fail(SendAdd, name)
         recovery.deliver(ChooseReplacements)
-    assert isinstance(recovery.error, NotEnoughBookiesError)
+    assert isinstance(recovery.give_up(), NotEnoughBookiesError)
     assert cluster.metadata().state is LedgerState.IN_RECOVERY
     later = fenced(cluster, "b1", "b2", nonce="w3")
     later.deliver(SendRecoveryRead, "b1", 0)

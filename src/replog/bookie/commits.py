@@ -49,11 +49,13 @@ class Work:
 
 @attrs.frozen
 class _Outcome:
-    """How committing some work went: a failure, or what a recovery read found (None: it could not tell)."""
+    """How committing some work went: a failure, or what a recovery read found (None: it could not tell), and what it is
+    worth that it found nothing."""
 
     failure: Status | None = None
     problem: str = ""
     found: list[Batch] | None = attrs.field(factory=list)
+    denial: Status = Status.NO_ENTRY
 
 
 _DURABLE = _Outcome()
@@ -336,9 +338,10 @@ class GroupCommit:
 
     def _look_up(self, request: RecoveryReadRequest) -> _Outcome:
         try:
-            return _Outcome(found=self.storage.read(request.ledger_id, request.entry_id, request.stamp, 1)[:1])
+            found = self.storage.read(request.ledger_id, request.entry_id, request.stamp, 1)[:1]
         except StorageUncertainError:
             return _Outcome(found=None)
+        return _Outcome(found=found, denial=self.storage.doubt().denial(request.ledger_id))
 
     # -- in the trio thread -----------------------------------------------------------------------------------------
 
@@ -352,7 +355,7 @@ class GroupCommit:
         for work, outcome in zip(works, group.outcomes, strict=True):
             self.queued_bytes -= work.size_bytes
             if outcome.failure is None:
-                answers.append(work.ledger.answer(work.accepted, outcome.found))
+                answers.append(work.ledger.answer(work.accepted, outcome.found, outcome.denial))
             else:
                 answers.append(Response(work.accepted.request.request_id, outcome.failure, detail=outcome.problem))
         if len(works) == 1:

@@ -63,6 +63,7 @@ class BookieServer:
         self.drops = 0
         self.traffic = Traffic()
         self._observe = observe
+        self._doubted_below = storage.doubt().doubted_below
         self._ledgers: dict[int, LedgerOnBookie] = {}
         self._commits = GroupCommit(self.calls, options.commit_bytes_max, options.close_timeout_s, self._commit_failed)
         self._last_reply: Reply | None = None  # of who brought something to commit last
@@ -155,7 +156,8 @@ class BookieServer:
         if ledger is None:
             if len(self._ledgers) >= _LEDGERS_MAX and self._commits.is_idle:
                 self._ledgers.clear()
-            ledger = LedgerOnBookie(ledger_id, self.storage.marks(ledger_id) or Marks())
+            is_in_doubt = ledger_id < self._doubted_below
+            ledger = LedgerOnBookie(ledger_id, self.storage.marks(ledger_id) or Marks(), is_in_doubt=is_in_doubt)
             self._ledgers[ledger_id] = ledger
         return ledger
 
@@ -177,7 +179,11 @@ class BookieServer:
             reply([Response(request.request_id, Status.UNKNOWN, detail=str(error))])
         else:
             self.traffic.read(found)
-            reply([read_answer(request.request_id, found, ledger.last_add_confirmed)])
+            self._answer_read(request, found, ledger, reply)
+
+    def _answer_read(self, request: ReadRequest, found: Sequence[Batch], ledger: LedgerOnBookie, reply: Reply) -> None:
+        denial = Status.NO_ENTRY if found else self.storage.doubt().denial(request.ledger_id)
+        reply([read_answer(request.request_id, found, ledger.last_add_confirmed, denial)])
 
     async def _read_in_thread(self, request: ReadRequest, bytes_max: int, reply: Reply) -> None:
         try:
@@ -190,7 +196,7 @@ class BookieServer:
             reply([Response(request.request_id, Status.UNKNOWN, detail=str(error))])
         else:
             self.traffic.read(found)
-            reply([read_answer(request.request_id, found, ledger.last_add_confirmed)])
+            self._answer_read(request, found, ledger, reply)
 
     def _read_last_add_confirmed(self, request: ReadLastAddConfirmedRequest, reply: Reply) -> None:
         try:
@@ -277,8 +283,23 @@ class BookieServer:
     async def _look(self) -> None:
         with suppress(StorageError):  # one that stops the storage has been told of; after another it looks again
             free_bytes = await self.call(self.storage.free_bytes)
+            self.look_at_doubt()
             self.space.looked(free_bytes, trio.current_time())
             self._turn()
+
+    async def bound_doubt(self, next_ledger_id: int) -> None:
+        """Ledgers from this id on did not exist when the storage was opened: it vouches for those (B8). Raises
+        `StorageError`: then the doubt stays as it was."""
+        await self.call(lambda: self.storage.bound_doubt(next_ledger_id))
+        self.look_at_doubt()
+
+    def look_at_doubt(self) -> None:
+        """Refuses plain adds to all ledgers that the storage is in doubt about: it may have found damage meanwhile."""
+        doubted_below = self.storage.doubt().doubted_below
+        if doubted_below != self._doubted_below:
+            self._doubted_below = doubted_below
+            for ledger in self._ledgers.values():
+                ledger.is_in_doubt = ledger.ledger_id < doubted_below
 
     def _turn(self) -> None:
         error = self.failure or self.space.error

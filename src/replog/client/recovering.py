@@ -1,4 +1,8 @@
-"""Recovery of a ledger: drives the recovery machine (R2-R9)."""
+"""Recovery of a ledger: drives the recovery machine (R2-R12).
+
+Every bookie of the last fragment is asked until the machine has what it needs, or the deadline passes (R12): one that
+answered and could not tell, after a pause; one that cannot be reached, as soon as a connection to it succeeds.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +11,24 @@ import trio
 from replog.client.channel import Answer, BookieChannel
 from replog.client.driving import EffectLoop, Surroundings, WaitingEffects
 from replog.config import ClientOptions
-from replog.errors import RecoveryUndecidedError, ReplogError, UnauthorizedError
-from replog.protocol.effects import Effect, Failed, Finished, SendAdd, SendFence, SendRecoveryRead
-from replog.protocol.messages import AddRequest, FenceRequest, RecoveryReadRequest, Response, Status
+from replog.errors import MetastoreError, ReplogError
+from replog.protocol.effects import AwaitSilentBookies, Effect, Failed, Finished, SendAdd, SendFence, SendRecoveryRead
+from replog.protocol.messages import (
+    DENIALS,
+    AddRequest,
+    FenceRequest,
+    RecoveryReadRequest,
+    Response,
+    Status,
+)
 from replog.protocol.model import RECOVERY_TERM, LedgerMetadata
 from replog.protocol.recovery import LedgerRecovery
 
-_ASKS_MAX = 3  # of one bookie, before its silence counts
-_PAUSE_S = 0.1
+_PAUSE_S = 0.1  # before a bookie is asked or connected to again; twice as long each time
+_PAUSE_MAX_S = 1.0
+_REPLACE_EVERY_S = 0.5  # while recovered entries can't be written back for want of bookies
+
+Question = SendFence | SendRecoveryRead
 
 
 class RecoveringShell:
@@ -33,14 +47,21 @@ class RecoveringShell:
         self._metadata: LedgerMetadata | None = None
         self._error: ReplogError | None = None
         self._nursery: trio.Nursery | None = None
+        self._started_s = 0.0
+        self._reaching: set[int] = set()  # indices that a connection is being made to
+        self._complaints: dict[
+            str, str
+        ] = {}  # by bookie: what it said instead of an answer, or why it can't be reached
 
     async def run(self) -> LedgerMetadata:
         """Recovers, and returns the closed ledger's record. Raises what the machine failed with."""
         ensemble = self._machine.metadata.last_fragment.ensemble
+        self._started_s = trio.current_time()
         await self._membership.connect_most(ensemble, self._options.speculative_read_after_s)
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             nursery.start_soon(self._waiting_effects.run)
+            nursery.start_soon(self._replace_missing)
             try:
                 with trio.move_on_after(self._options.recovery_timeout_s):
                     self._machine.start()
@@ -48,23 +69,23 @@ class RecoveringShell:
                     await self._done.wait()
             finally:  # also if it was cancelled: answers that come later must find a machine that is done
                 if not self._done.is_set():
-                    self._give_up()
+                    self._machine.give_up(self._options.recovery_timeout_s)
+                    self._drive()
             nursery.cancel_scope.cancel()
         if self._error is not None:
+            for bookie_id, complaint in sorted(self._complaints.items()):
+                self._error.add_note(f"bookie {bookie_id}: {complaint}")
             raise self._error
         assert self._metadata is not None
         return self._metadata
 
-    def _give_up(self) -> None:
-        problem = f"its recovery took more than {self._options.recovery_timeout_s} s; it stays in recovery: retry"
-        self._machine.abandon(RecoveryUndecidedError(self._ledger_id, problem))
-        self._drive()
-
     def _perform(self, effect: Effect) -> None:
         if isinstance(effect, SendFence | SendRecoveryRead):
-            self._ask_patiently(effect, 1)
+            self._ask(effect, _PAUSE_S)
         elif isinstance(effect, SendAdd):
             self._send_add(effect)
+        elif isinstance(effect, AwaitSilentBookies):
+            self._start(self._await_silent)
         elif isinstance(effect, Finished):
             self._metadata = effect.metadata
             self._done.set()
@@ -74,62 +95,117 @@ class RecoveringShell:
         else:
             self._waiting_effects.put(effect)  # type: ignore[arg-type]
 
-    # -- fencing and reading: asked again while a bookie can't tell -------------------------------------------------
+    def _start(self, task: object, *arguments: object) -> None:
+        assert self._nursery is not None
+        self._nursery.start_soon(task, *arguments)  # type: ignore[arg-type]
 
-    def _ask_patiently(self, effect: SendFence | SendRecoveryRead, attempt: int) -> None:
+    # -- fencing and reading ----------------------------------------------------------------------------------------
+
+    def _ask(self, effect: Question, pause_s: float) -> None:
         channel = self._membership.channel(effect.bookie_id)
         if channel is None:
-            self._ask_later(effect, attempt)
+            self._reach(effect.index, effect.bookie_id)
             return
         request = self._request(effect, channel)
-        channel.ask(request, self._answered, (effect, attempt), self._options.read_timeout_s)
+        channel.ask(request, self._answered, (effect, pause_s), self._options.read_timeout_s)
 
-    def _request(
-        self, effect: SendFence | SendRecoveryRead, channel: BookieChannel
-    ) -> FenceRequest | RecoveryReadRequest:
+    def _request(self, effect: Question, channel: BookieChannel) -> FenceRequest | RecoveryReadRequest:
         request_id = channel.next_request_id()
         if isinstance(effect, SendFence):
             return FenceRequest(request_id, self._ledger_id, self._key, RECOVERY_TERM)
         return RecoveryReadRequest(request_id, self._ledger_id, self._key, RECOVERY_TERM, effect.entry_id, effect.stamp)
 
-    def _answered(self, answer: Answer, context: tuple[SendFence | SendRecoveryRead, int]) -> None:
-        effect, attempt = context
-        if isinstance(answer, Response) and answer.status is Status.FENCED:
-            self._machine.refused(answer.fence_term)
-        elif isinstance(answer, Response) and answer.status is Status.UNAUTHORIZED:
-            self._machine.abandon(UnauthorizedError(self._ledger_id, answer.detail))
-        elif isinstance(effect, SendFence) and isinstance(answer, Response) and answer.status is Status.OK:
-            self._machine.fence_confirmed(effect.index, answer.last_add_confirmed)
-        elif isinstance(effect, SendRecoveryRead) and isinstance(answer, Response) and answer.status is Status.OK:
-            self._machine.read_found(effect.index, effect.entry_id, answer.batches[0])
-        elif isinstance(effect, SendRecoveryRead) and isinstance(answer, Response) and answer.status is Status.NO_ENTRY:
-            self._machine.read_absent(effect.index, effect.entry_id)
-        else:
-            self._ask_later(effect, attempt)
-        self._drive()
-
-    def _ask_later(self, effect: SendFence | SendRecoveryRead, attempt: int) -> None:
-        assert self._nursery is not None
+    def _answered(self, answer: Answer, context: tuple[Question, float]) -> None:
+        effect, pause_s = context
         if self._machine.is_done:
             return
-        self._nursery.start_soon(self._ask_again, effect, attempt)
-
-    async def _ask_again(self, effect: SendFence | SendRecoveryRead, attempt: int) -> None:
-        if attempt < _ASKS_MAX:
-            await trio.sleep(_PAUSE_S * attempt)
-            try:
-                await self._membership.connect(effect.bookie_id)
-            except ReplogError:
-                await self._ask_again(effect, attempt + 1)
-                return
-            self._ask_patiently(effect, attempt + 1)
-        elif isinstance(effect, SendFence):
-            self._machine.fence_failed(effect.index)
-        else:
-            self._machine.read_unknown(effect.index, effect.entry_id)
+        if not isinstance(answer, Response):
+            self._complaints[effect.bookie_id] = str(answer)
+            self._ask_again_later(effect, pause_s)
+        elif answer.status is Status.FENCED:
+            self._machine.refused(answer.fence_term)
+        elif not self._took_answer(effect, answer):
+            self._complaints[effect.bookie_id] = f"{answer.status.name.lower()} {answer.detail}".strip()
+            if isinstance(effect, SendRecoveryRead) and answer.status is not Status.TOO_BUSY:
+                self._machine.read_unknown(effect.index, effect.entry_id)
+            self._ask_again_later(effect, pause_s)
         self._drive()
 
+    def _took_answer(self, effect: Question, answer: Response) -> bool:
+        """Tells the machine; False if this is no answer to the question."""
+        if isinstance(effect, SendFence):
+            if answer.status is not Status.OK:
+                return False
+            self._machine.fence_confirmed(effect.index, answer.last_add_confirmed)
+        elif answer.status is Status.OK and answer.batches:
+            self._machine.read_found(effect.index, effect.entry_id, answer.batches[0])
+        elif answer.status in DENIALS:
+            self._machine.read_absent(effect.index, effect.entry_id, DENIALS[answer.status])
+        else:
+            return False
+        return True
+
+    def _ask_again_later(self, effect: Question, pause_s: float) -> None:
+        if self._machine.is_wanted(effect):
+            self._start(self._ask_again, effect, pause_s)
+
+    async def _ask_again(self, effect: Question, pause_s: float) -> None:
+        await trio.sleep(pause_s)
+        if self._machine.is_wanted(effect):
+            self._ask(effect, min(2 * pause_s, _PAUSE_MAX_S))
+            self._drive()
+
+    async def _await_silent(self) -> None:
+        await trio.sleep_until(self._started_s + self._options.absence_wait_s)
+        self._machine.silent_awaited()
+        self._drive()
+
+    # -- bookies that are away (R12, B8a) -----------------------------------------------------------------------------
+
+    def _reach(self, index: int, bookie_id: str) -> None:
+        if index not in self._reaching:
+            self._reaching.add(index)
+            self._start(self._connect_sometime, index, bookie_id)
+
+    async def _connect_sometime(self, index: int, bookie_id: str) -> None:
+        """Connects as soon as that works; until then the machine does not wait for this bookie."""
+        pause_s = _PAUSE_S
+        while not self._machine.is_done:
+            try:
+                await self._membership.connect(bookie_id)
+            except ReplogError as error:
+                self._complaints[bookie_id] = str(error)
+                self._machine.bookie_unreachable(index)
+                await self._look_whether_lost(index, bookie_id)
+                self._drive()
+                await trio.sleep(pause_s)
+                pause_s = min(2 * pause_s, _PAUSE_MAX_S)
+            else:
+                self._reaching.discard(index)
+                self._complaints.pop(bookie_id, None)
+                self._machine.bookie_reachable(index)
+                self._drive()
+                return
+
+    async def _look_whether_lost(self, index: int, bookie_id: str) -> None:
+        try:
+            cookie = await self._membership.cookie(bookie_id)
+        except MetastoreError as error:
+            self._complaints[bookie_id] += f"; whether it was declared lost is not to be had: {error}"
+            return
+        if cookie is not None and cookie.is_lost:
+            self._complaints[bookie_id] = "it was declared lost"
+            self._machine.bookie_declared_lost(index, is_loss_accepted=cookie.is_loss_accepted)
+
     # -- writing back -----------------------------------------------------------------------------------------------
+
+    async def _replace_missing(self) -> None:
+        """Looks for bookies while too few are left to write to (R12)."""
+        while True:
+            await trio.sleep(_REPLACE_EVERY_S)
+            if self._machine.lacks_bookies:
+                self._machine.bookies_changed()
+                self._drive()
 
     def _send_add(self, effect: SendAdd) -> None:
         channel = self._membership.channel(effect.bookie_id)

@@ -1,4 +1,4 @@
-"""The machine of one ledger on one bookie: what is accepted, in which order, and what is answered (T1-T3, R3, B2, B7).
+"""The machine of one ledger on one bookie: what is accepted, in which order, and what is answered (T1-T3, R3, B2, B7, B8).
 
 There is one object for each ledger, and requests pass through it in one order: adds, fences and recovery reads alike
 (B2). `accept` decides at once and raises the fence in memory; the bookie then makes the mutations durable, in the order
@@ -28,6 +28,11 @@ from replog.protocol.messages import (
 )
 from replog.protocol.mutations import DELETED_TERM, DropLedger, Marks, Mutation, PutBatch, SetMarks
 
+_IN_DOUBT = (
+    "the bookie's storage cannot prove that it is complete, and may have lost the ledger's fence: it takes no plain adds to "
+    "ledgers from before that (B8)"
+)
+
 OrderedRequest = AddRequest | FenceRequest | RecoveryReadRequest | WriteLastAddConfirmedRequest
 
 
@@ -45,7 +50,8 @@ class Accepted:
 
 
 class LedgerOnBookie:
-    """One ledger. `marks` are its durable ones, or `Marks()` if the storage never saw it."""
+    """One ledger. `marks` are its durable ones, or `Marks()` if the storage never saw it. While it `is_in_doubt`, the storage
+    may have lost the ledger's fence: plain adds are refused, fences and recovery adds accepted (B8)."""
 
     __slots__ = (
         "_durable_fence_term",
@@ -57,14 +63,16 @@ class LedgerOnBookie:
         "_stride",
         "fence_term",
         "is_awaited",
+        "is_in_doubt",
         "key",
         "last_add_confirmed",
         "ledger_id",
         "stored_key",
     )
 
-    def __init__(self, ledger_id: int, marks: Marks) -> None:
+    def __init__(self, ledger_id: int, marks: Marks, *, is_in_doubt: bool = False) -> None:
         self.ledger_id = ledger_id
+        self.is_in_doubt = is_in_doubt
         self.stored_key = marks.key
         self._shown_key: bytes | None = None  # the key itself, once somebody has shown it
         self.fence_term = marks.fence_term
@@ -121,6 +129,8 @@ class LedgerOnBookie:
             return self._fenced(request.request_id)
         if isinstance(request, AddRequest):
             batch = request.batch
+            if self.is_in_doubt and not request.recovery:
+                return Response(request.request_id, Status.IN_DOUBT, detail=_IN_DOUBT)
             if batch.ledger_id != self.ledger_id or (not request.recovery and batch.stamp != request.term):
                 detail = f"{batch!r} in an add for ledger {self.ledger_id} of term {request.term}"
                 return Response(request.request_id, Status.BAD_REQUEST, detail=detail)
@@ -160,17 +170,20 @@ class LedgerOnBookie:
         self.last_add_confirmed = max(self.last_add_confirmed, confirmed)
         return SetMarks(self.ledger_id, new_key, new_term, new_confirmed)
 
-    def answer(self, accepted: Accepted, found: Sequence[Batch] | None = ()) -> Response:
+    def answer(
+        self, accepted: Accepted, found: Sequence[Batch] | None = (), denial: Status = Status.NO_ENTRY
+    ) -> Response:
         """The answer, once everything accepted up to here is durable.
 
-        For a recovery read `found` is what the storage gave for the entry, or None if it could not tell (R4)."""
+        For a recovery read `found` is what the storage gave for the entry, or None if it could not tell (R4); `denial` is how
+        far it vouches for having nothing (B8)."""
         request = accepted.request
         if accepted.refusal is not None:
             return accepted.refusal
         if accepted.mutations and isinstance(accepted.mutations[0], SetMarks):
             self._remember_durable(accepted.mutations[0])
         if isinstance(request, RecoveryReadRequest):
-            return read_answer(request.request_id, found, self.last_add_confirmed)
+            return read_answer(request.request_id, found, self.last_add_confirmed, denial)
         return Response(
             request.request_id, Status.OK, self.last_add_confirmed, self.fence_term, (), "", self.is_awaited
         )
@@ -201,12 +214,14 @@ def settle_add(batch: Batch, stored: Sequence[Batch]) -> Status | None:
     return Status.OK if all(other.data == batch.data for other in overlapping) else Status.CONFLICT
 
 
-def read_answer(request_id: int, found: Sequence[Batch] | None, last_add_confirmed: int) -> Response:
-    """The answer to a read: what was found, proven absence, or doubt (R4)."""
+def read_answer(
+    request_id: int, found: Sequence[Batch] | None, last_add_confirmed: int, denial: Status = Status.NO_ENTRY
+) -> Response:
+    """The answer to a read: what was found, proven absence or a weak denial, or doubt (R4, B8)."""
     if found is None:
         return Response(request_id, Status.UNKNOWN, last_add_confirmed)
     if not found:
-        return Response(request_id, Status.NO_ENTRY, last_add_confirmed)
+        return Response(request_id, denial, last_add_confirmed)
     return Response(request_id, Status.OK, last_add_confirmed, batches=tuple(found))
 
 

@@ -35,7 +35,7 @@ class SendLastAddConfirmed:
 
 @attrs.define
 class SendFence:
-    """Fence the ledger on this bookie (R2). Answer: `fence_confirmed` or `fence_failed`."""
+    """Fence the ledger on this bookie (R2). Answer: `fence_confirmed`, or `bookie_unreachable`; silence needs no answer."""
 
     index: int
     bookie_id: str
@@ -43,12 +43,19 @@ class SendFence:
 
 @attrs.define
 class SendRecoveryRead:
-    """Read the entry on this bookie, fencing (R4). Answer: `read_found`, `read_absent` or `read_unknown`."""
+    """Read the entry on this bookie, fencing (R4). Answer: `read_found`, `read_absent`, `read_unknown`, or
+    `bookie_unreachable`; silence needs no answer."""
 
     index: int
     bookie_id: str
     entry_id: int
     stamp: int
+
+
+@attrs.define
+class AwaitSilentBookies:
+    """Enough bookies deny an entry, and others neither refuse nor answer: wait for these as long as the options say, once.
+    Answer: `silent_awaited`."""
 
 
 @attrs.define
@@ -134,6 +141,7 @@ Effect = (
     | SendLastAddConfirmed
     | SendFence
     | SendRecoveryRead
+    | AwaitSilentBookies
     | SendRead
     | SendReadLastAddConfirmed
     | Delivered

@@ -31,6 +31,21 @@ class Status(enum.IntEnum):
     IN_DOUBT = 11  # a plain add to a ledger in doubt: refused, since the fence may have been lost (B8). Not Fenced
 
 
+class Denial(enum.Enum):
+    """How much a bookie's "no such entry" is worth (R10)."""
+
+    PROVEN = enum.auto()  # it vouches for its storage: the entry was never durable there
+    IN_DOUBT = enum.auto()  # weak: it cannot prove that its storage is complete (B8)
+    AFTER_LOSS = enum.auto()  # weak: it knows that its storage lost something (B8)
+
+
+DENIALS = {
+    Status.NO_ENTRY: Denial.PROVEN,
+    Status.NO_ENTRY_IN_DOUBT: Denial.IN_DOUBT,
+    Status.NO_ENTRY_AFTER_LOSS: Denial.AFTER_LOSS,
+}
+
+
 @attrs.define
 class AddRequest:
     """Store this batch. With `recovery` it may pass a fence of the same term, and `last_add_confirmed` is the frozen one (R5).

@@ -1,7 +1,8 @@
-"""The machine of a ledger's recovery: fence, find the last entry, write back, close (rules R2-R9).
+"""The machine of a ledger's recovery: fence, find the last entry, write back, close (rules R2-R12, B8a).
 
 Generous on positive results, strict on negative ones: one valid copy proves that an entry exists; that it does not
-needs so many explicit negatives that no ack quorum can hold it. Anything else is unknown, and never shortens a ledger.
+exist needs the denials that `absence` asks for. Anything else is unknown, and never shortens a ledger. While nothing can
+be decided the machine waits: for a bookie to be reached, to tell more, or to be declared lost, until the shell gives up (R12).
 
 Fencing and reading ask the ensemble as it stood when recovery began (`_frozen`), for ever. Writing back goes to the
 private ensemble, which becomes visible only in the closing CAS.
@@ -10,7 +11,7 @@ private ensemble, which becomes visible only in the closing CAS.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import attrs
 
@@ -20,9 +21,11 @@ from replog.errors import (
     RecoveryUndecidedError,
     ReplogError,
 )
+from replog.protocol.absence import Absences, Hearing, Verdict
 from replog.protocol.batch import Batch
 from replog.protocol.digest import Digest
 from replog.protocol.effects import (
+    AwaitSilentBookies,
     ChooseReplacements,
     Failed,
     Finished,
@@ -31,6 +34,7 @@ from replog.protocol.effects import (
     SendRecoveryRead,
 )
 from replog.protocol.machine import LedgerMachine
+from replog.protocol.messages import Denial
 from replog.protocol.model import RECOVERY_TERM, Fragment, LedgerMetadata, LedgerState
 from replog.protocol.pending import PendingBatch
 
@@ -54,17 +58,18 @@ class LedgerRecovery(LedgerMachine):
         self.recovered_entries = 0
         self._digest = digest
         self._stage = _Stage.NEW
+        # who can be asked
+        self._absences = Absences()
+        self._is_waiting_for_silent = False
         # fencing
         self._fenced = 0
-        self._fence_failures = 0
         self._highest_reported = -1
         self.frozen_last_add_confirmed = -1
         # reading
         self._frozen = metadata.last_fragment
         self._next_entry_id = 0
         self._is_reading = False
-        self._negatives = 0
-        self._doubts = 0
+        self._hearing = Hearing(self.quorum, 0)
         self._last_entry_id: int | None = None
         self._covered: dict[int, int] = {}  # by rotation: the last id that a recovered batch holds
         # writing back
@@ -110,20 +115,24 @@ class LedgerRecovery(LedgerMachine):
         if self._stage is not _Stage.FENCING:
             return
         self._fenced |= 1 << index
-        self._fence_failures &= ~(1 << index)
+        self._absences.unreachable &= ~(1 << index)
         self._highest_reported = max(self._highest_reported, last_add_confirmed)
-        if self.quorum.is_covered(self._fenced):
-            self._start_reading()
+        self._read_when_fenced()
 
-    def fence_failed(self, index: int) -> None:
-        """This index did not answer the fencing request, or refused it, and will not."""
-        if self._stage is not _Stage.FENCING:
+    def _read_when_fenced(self) -> None:
+        """Goes on to reading once no ack quorum of a write set can accept adds any more (R2). Where bookies were declared
+        lost, all others must be fenced (B8a)."""
+        others = self._everybody & ~self._absences.lost
+        if self._absences.lost and self._fenced & others != others:
             return
-        self._fence_failures |= 1 << index & ~self._fenced
-        everybody = (1 << self.quorum.ensemble) - 1
-        if not self.quorum.is_covered(everybody & ~self._fence_failures):
-            silent = self._names(self._fence_failures)
-            self._undecided(f"{silent} could not be fenced, and without them an ack quorum may still accept adds (R2)")
+        if self.quorum.is_covered(self._fenced) or (self._absences.lost and self._absences.is_loss_accepted):
+            self._start_reading()
+        elif self._absences.lost:
+            self._entries_may_be_gone(self._absences.lost)
+
+    @property
+    def _everybody(self) -> int:
+        return (1 << self.quorum.ensemble) - 1
 
     def _start_reading(self) -> None:
         self._stage = _Stage.READING
@@ -139,10 +148,21 @@ class LedgerRecovery(LedgerMachine):
 
     def _read_next(self) -> None:
         self._is_reading = True
-        self._negatives = self._doubts = 0
-        entry_id = self._next_entry_id
-        for index in self.quorum.write_set(entry_id):
-            self._effects.append(SendRecoveryRead(index, self._frozen.ensemble[index], entry_id, self._frozen.term))
+        self._hearing = Hearing(self.quorum, self._next_entry_id)
+        for index in self.quorum.write_set(self._next_entry_id):
+            if not (self._absences.unreachable | self._absences.lost) >> index & 1:
+                self._ask(index)
+        self._decide()  # if nobody can be reached, all that can be known is known
+
+    def _ask(self, index: int) -> None:
+        frozen = self._frozen
+        self._effects.append(SendRecoveryRead(index, frozen.ensemble[index], self._next_entry_id, frozen.term))
+
+    def is_wanted(self, effect: SendFence | SendRecoveryRead) -> bool:
+        """Whether an answer to this could still matter: else it need not be asked again."""
+        if isinstance(effect, SendFence):
+            return self._stage is _Stage.FENCING and not self._fenced >> effect.index & 1
+        return self._is_asked(effect.entry_id)
 
     def read_found(self, index: int, entry_id: int, batch: Batch) -> None:
         """This index has a batch that holds the entry. One valid copy is proof; a bad one is doubt (R4)."""
@@ -169,28 +189,31 @@ class LedgerRecovery(LedgerMachine):
             and batch.verify(self._digest)
         )
 
-    def read_absent(self, index: int, entry_id: int) -> None:
-        """This index proves that it never made the entry durable, and, being fenced, never will."""
+    def read_absent(self, index: int, entry_id: int, denial: Denial = Denial.PROVEN) -> None:
+        """This index has no such entry and, being fenced, never will; `denial` says how far it vouches for that."""
         if self._is_asked(entry_id):
-            self._negatives |= 1 << index
-            self._decide(entry_id)
+            self._hearing.denies(index, denial)
+            self._decide()
 
     def read_unknown(self, index: int, entry_id: int) -> None:
-        """Silence, damage, an I/O error: says nothing, and will not change."""
+        """This index answered, and could not tell: damage, an I/O error. It may be asked again."""
         if self._is_asked(entry_id):
-            self._doubts |= 1 << index
-            self._decide(entry_id)
+            self._hearing.cannot_tell(index)
+            self._decide()
 
-    def _decide(self, entry_id: int) -> None:
-        if self.quorum.is_absent(entry_id, self._negatives):
-            self._last_entry_id = entry_id - 1
+    def _decide(self) -> None:
+        if not self._is_reading:
+            return
+        verdict = self._hearing.decide(self._absences)
+        if verdict is Verdict.ABSENT:
+            self._last_entry_id = self._hearing.entry_id - 1
             self._is_reading = False
             self._close_when_written()
-            return
-        open_indices = self.quorum.write_mask(entry_id) & ~(self._negatives | self._doubts)
-        if not open_indices:
-            doubtful = self._names(self._doubts)
-            self._undecided(f"entry {entry_id} is neither found nor proven absent: {doubtful} could not tell (R4)")
+        elif verdict is Verdict.LOST:
+            self._entries_may_be_gone(self._hearing.losers(self._absences))
+        elif verdict is Verdict.WAIT and not self._is_waiting_for_silent:
+            self._is_waiting_for_silent = True
+            self._effects.append(AwaitSilentBookies())
 
     def _is_asked(self, entry_id: int) -> bool:
         return self._stage is _Stage.READING and self._is_reading and entry_id == self._next_entry_id
@@ -200,6 +223,75 @@ class LedgerRecovery(LedgerMachine):
         self._is_reading = len(self._pending) <= _PENDING_MAX * self.quorum.stride
         if self._is_reading:
             self._read_next()
+
+    # -- who can be asked -------------------------------------------------------------------------------------------
+
+    def bookie_unreachable(self, index: int) -> None:
+        """This index of the frozen ensemble refuses connections, or is not announced: it is not waited for."""
+        self._absences.unreachable |= 1 << index & ~self._absences.lost
+        if self._stage is _Stage.READING:
+            self._decide()
+
+    def bookie_reachable(self, index: int) -> None:
+        """This index can be asked again: it gets what it was not asked, or could not answer (R12)."""
+        self._absences.unreachable &= ~(1 << index)
+        if self._stage is _Stage.FENCING and not self._fenced >> index & 1:
+            self._effects.append(SendFence(index, self._frozen.ensemble[index]))
+        elif self._is_asked(self._next_entry_id) and self._hearing.members >> index & 1:
+            self._ask(index)
+
+    def bookie_declared_lost(self, index: int, *, is_loss_accepted: bool) -> None:
+        """An operator declared this index of the frozen ensemble lost for good: it never serves again (B8a). With
+        `is_loss_accepted` they know that confirmed entries may be gone with it and others."""
+        self._absences.lost |= 1 << index
+        self._absences.unreachable &= ~(1 << index)
+        self._absences.is_loss_accepted |= is_loss_accepted
+        if self._stage is _Stage.FENCING:
+            self._read_when_fenced()
+        elif self._stage is _Stage.READING:
+            self._decide()
+
+    def silent_awaited(self) -> None:
+        """Silent bookies were waited for as long as `AwaitSilentBookies` asks (R10)."""
+        self._absences.is_patience_over = True
+        if self._stage is _Stage.READING:
+            self._decide()
+
+    def give_up(self, after_s: float) -> None:
+        """The deadline has passed: fails, and names the bookies that are needed (R12, W6)."""
+        if self.lacks_bookies and not self.is_done:
+            self._fail(self._not_enough_bookies())
+        elif not self.is_done:
+            self._undecided(f"{self._what_is_missing()} Recovery went on for {after_s:g} s")
+
+    def _what_is_missing(self) -> str:
+        if self._stage is _Stage.FENCING:
+            needed = self._names(self._everybody & ~(self._fenced | self._absences.lost))
+            return f"{needed} could not be fenced, and without them an ack quorum may still accept adds (R2)."
+        if self._stage is not _Stage.READING or not self._is_reading:
+            return "The metastore or the bookies that recovered entries are written to did not answer."
+        hearing, absences = self._hearing, self._absences
+        clauses = [
+            (hearing.members & absences.unreachable & ~hearing.heard, "could not be reached"),
+            (hearing.silent(absences), "did not answer"),
+            (hearing.unknown, "could not tell (damage or an I/O error)"),
+            (hearing.losers(absences) & ~absences.lost, "know that their storage lost something (B8)"),
+            (hearing.weak & ~hearing.losers(absences), "cannot prove that their storage is complete (B8)"),
+        ]
+        reasons = "; ".join(f"{self._names(members)} {what}" for members, what in clauses if members)
+        return f"Entry {hearing.entry_id} is neither found nor proven absent: {reasons} (R4, R10)."
+
+    def _entries_may_be_gone(self, losers: int) -> None:
+        first = self._hearing.entry_id if self._stage is _Stage.READING else self._frozen.first_entry_id
+        problem = (
+            f"Confirmed entries from {first} on may be gone: {self._names(losers)} lost what they stored, or were declared lost, "
+            f"and {self.quorum.ack} bookies are an ack quorum (R10)"
+        )
+        advice = (
+            "The ledger stays in recovery and nothing was cut. Bring one of them back with its data, or accept the loss: "
+            "recover the ledger with accept_loss, or run: replog bookies lost --accept-loss"
+        )
+        self._fail(RecoveryUndecidedError(self.metadata.ledger_id, f"{problem}. {advice}", self._bookies(losers)))
 
     # -- writing back ---------------------------------------------------------------------------------------------
 
@@ -279,9 +371,6 @@ class LedgerRecovery(LedgerMachine):
         assert len(set(self._ensemble)) == self.quorum.ensemble, "a bookie stands at one index only (C2)"
         self._missing |= self._choosing & ~resend
         self._choosing = 0
-        if not self.quorum.may_acknowledge(((1 << self.quorum.ensemble) - 1) & ~self._missing):
-            self._fail(self._not_enough_bookies())
-            return
         if chosen:
             self._add_private_fragment()
         for pending in self._pending.values():
@@ -290,6 +379,18 @@ class LedgerRecovery(LedgerMachine):
         self._choose()
         if not self._choosing:
             self._advance()
+
+    @property
+    def lacks_bookies(self) -> bool:
+        """Whether recovered entries cannot reach their ack quorum until bookies are back or others come (R12)."""
+        return not self.quorum.may_acknowledge(self._everybody & ~self._missing)
+
+    def bookies_changed(self) -> None:
+        """Other bookies may be had than before: tries again to replace what is missing."""
+        if self._stage is _Stage.READING and self._missing:
+            self._failed |= self._missing
+            self._missing = 0
+            self._choose()
 
     def _not_enough_bookies(self) -> ReplogError:
         problem = (
@@ -352,14 +453,22 @@ class LedgerRecovery(LedgerMachine):
             )
 
     def _undecided(self, problem: str) -> None:
-        advice = "it stays in recovery and nothing was cut: retry when these bookies are back"
-        self._fail(RecoveryUndecidedError(self.metadata.ledger_id, f"{problem}; {advice}"))
+        advice = (
+            "The ledger stays in recovery and nothing was cut: retry when these bookies are back. One that never comes back "
+            "can be declared lost: replog bookies lost"
+        )
+        needed = self._everybody & ~(self._fenced | self._absences.lost)
+        if self._stage is _Stage.READING:
+            needed = self._hearing.members & ~(self._hearing.proven | self._absences.lost)
+        self._fail(RecoveryUndecidedError(self.metadata.ledger_id, f"{problem}. {advice}", self._bookies(needed)))
 
     def _fail(self, error: ReplogError) -> None:
         self._stage = _Stage.DONE
         self._pending.clear()
         self._effects.append(Failed(error))
 
-    def _names(self, indices: int, ensemble: list[str] | None = None) -> str:
-        bookies = ensemble or self._frozen.ensemble
-        return ", ".join(bookies[index] for index in range(self.quorum.ensemble) if indices >> index & 1) or "nobody"
+    def _bookies(self, indices: int, ensemble: Sequence[str] | None = None) -> tuple[str, ...]:
+        return tuple(each for index, each in enumerate(ensemble or self._frozen.ensemble) if indices >> index & 1)
+
+    def _names(self, indices: int, ensemble: Sequence[str] | None = None) -> str:
+        return ", ".join(self._bookies(indices, ensemble)) or "nobody"

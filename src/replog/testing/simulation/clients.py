@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from replog.errors import AddTimeoutError, FencedError, LedgerClosedError, ReplogError
 from replog.protocol.digest import Digest, DigestType, ledger_key
 from replog.protocol.effects import (
+    AwaitSilentBookies,
     ChooseReplacements,
     Confirmed,
     Effect,
@@ -26,6 +27,7 @@ from replog.protocol.effects import (
     WriteMetadata,
 )
 from replog.protocol.messages import (
+    DENIALS,
     AddRequest,
     FenceRequest,
     LedgerRequest,
@@ -47,6 +49,8 @@ if TYPE_CHECKING:
 
 PASSWORD = b"simulated"
 _RETRY = 150
+_RECOVERY_DEADLINE = 12  # times the deadline of a request
+_ABSENCE_WAIT = 20  # short: closing over an answer that comes too late is the dangerous case
 
 
 @cache
@@ -363,7 +367,27 @@ class RecoveryShell(LedgerShell):
         self._negatives: dict[int, int] = {}
         self.machine = LedgerRecovery(record, version, self.digest, self.nonce)
         self.client.cluster.recoveries.append(self)
+        self.client.after(_RECOVERY_DEADLINE * self.world.rates.timeout, self._give_up, self.machine)
         self.machine.start()
+        self.pump()
+
+    def _give_up(self, machine: LedgerRecovery) -> None:
+        if not machine.is_done:
+            machine.give_up(30)
+            self.pump()
+
+    def _unreachable(self, machine: LedgerRecovery, index: int) -> None:
+        """No answer: it is asked again after a while, until the deadline (R12)."""
+        machine.bookie_unreachable(index)
+        self.client.after(_RETRY, self._reachable, machine, index)
+
+    def _reachable(self, machine: LedgerRecovery, index: int) -> None:
+        if not machine.is_done:
+            machine.bookie_reachable(index)
+            self.pump()
+
+    def _silent_awaited(self, machine: LedgerRecovery) -> None:
+        machine.silent_awaited()
         self.pump()
 
     def perform(self, effect: Effect) -> None:
@@ -374,6 +398,8 @@ class RecoveryShell(LedgerShell):
             self._send_read(effect)
         elif isinstance(effect, SendAdd):
             self._send_add(effect)
+        elif isinstance(effect, AwaitSilentBookies):
+            self.client.after(_ABSENCE_WAIT, self._silent_awaited, self.machine)
         elif isinstance(effect, ChooseReplacements):
             self.client.choose(effect, partial(self._chosen, self.machine))
         elif isinstance(effect, Finished | Failed):
@@ -392,7 +418,7 @@ class RecoveryShell(LedgerShell):
                 machine.refused(response.fence_term)
             elif in_time:
                 self.client.suspect(effect.bookie_id)
-                machine.fence_failed(index)
+                self._unreachable(machine, index)
             self.pump()
 
         self.client.call(effect.bookie_id, "fence", self.subject(), request, answered)
@@ -407,13 +433,15 @@ class RecoveryShell(LedgerShell):
                 if any(bits >> index & 1 for each, bits in self._negatives.items() if each < entry_id):
                     self.world.count("who denied an entry has a later one")
                 machine.read_found(index, entry_id, response.batches[0])
-            elif response is not None and response.status is Status.NO_ENTRY:
+            elif response is not None and response.status in DENIALS:
                 self._negatives[entry_id] = self._negatives.get(entry_id, 0) | 1 << index
-                machine.read_absent(index, entry_id)
+                machine.read_absent(index, entry_id, DENIALS[response.status])
             elif response is not None and response.status is Status.FENCED:
                 machine.refused(response.fence_term)
-            elif in_time:
+            elif response is not None:
                 machine.read_unknown(index, entry_id)
+            elif in_time:
+                self._unreachable(machine, index)
             self.pump()
 
         self.client.call(effect.bookie_id, "recovery-read", self.subject(entry_id), request, answered)
@@ -441,7 +469,14 @@ class RecoveryShell(LedgerShell):
         if chosen:
             self.world.count("recovery changed its private ensemble")
         machine.replacements_chosen(chosen)
+        if machine.lacks_bookies:
+            self.client.after(_RETRY, self._retry_missing, machine)
         self.pump()
+
+    def _retry_missing(self, machine: LedgerRecovery) -> None:
+        if not machine.is_done and machine.lacks_bookies:
+            machine.bookies_changed()
+            self.pump()
 
     def _ended(self, effect: Finished | Failed) -> None:
         machine = self.machine

@@ -9,6 +9,7 @@ these, `conversation` names a scripted schedule that shows the bug in one run.
 from __future__ import annotations
 
 from replog.errors import LocalProtocolError
+from replog.protocol.absence import Hearing
 from replog.protocol.bookie import LedgerOnBookie
 from replog.protocol.change import Change
 from replog.protocol.machine import LedgerMachine
@@ -27,14 +28,15 @@ MUTANTS = (
         "BOOKKEEPER-355, -365: one negative too few proves absence",
         (
             Patch(
-                LedgerRecovery,
-                "_decide",
-                "self.quorum.is_absent(entry_id, self._negatives)",
-                "self._negatives.bit_count() >= max(1, self.quorum.negatives_needed - 1)",
+                Hearing,
+                "decide",
+                "self._quorum.is_absent(self.entry_id, self.proven)",
+                "self.proven.bit_count() >= max(1, self._quorum.negatives_needed - 1)",
             ),
         ),
-        160,
+        100,
         scenario="ledger",
+        strategy="crashing",
     ),
     Mutant(
         "reads-dont-fence",
@@ -243,9 +245,10 @@ MUTANTS = (
         "error-is-absence",
         "R4",
         "issue 2908 (C17): silence or damage counts as a negative",
-        (Patch(LedgerRecovery, "read_unknown", "self._doubts |=", "self._negatives |="),),
-        500,
+        (Patch(Hearing, "cannot_tell", "self.unknown |= bit", "self.proven |= bit"),),
+        200,
         scenario="ledger",
+        strategy="doubtful",
     ),
     Mutant(
         "recovery-publishes-early",
@@ -279,7 +282,7 @@ MUTANTS = (
         "reads-changed-ensemble",
         "R9",
         "C4: recovery reads ask recovery's own new ensemble",
-        (Patch(LedgerRecovery, "_read_next", "self._frozen.ensemble[index]", "self._ensemble[index]"),),
+        (Patch(LedgerRecovery, "_ask", "frozen.ensemble[index]", "self._ensemble[index]"),),
         450,
         scenario="ledger",
         strategy="doubtful",

@@ -1,0 +1,103 @@
+"""Deciding that an entry is absent: what the members of its write set said, and what follows (R4, R10, B8a).
+
+A copy that is found decides at once, and never comes here. Denials are *proven* (the bookie vouches for its storage) or
+*weak* (B8). Absence needs one of these:
+
+- proven denials of (Qw - Qa) + 1 members, after every member that can be reached was heard. Whoever neither refuses nor answers
+  is waited for once. If a member was declared lost, all others must be heard, and deny.
+- a denial, proven or weak, of every member that was not declared lost; but not if an ack quorum lost something, for then
+  a confirmed entry may be gone: the members that were declared lost, and those that know of their loss.
+
+Sets of members are bit masks of ensemble indices.
+"""
+
+from __future__ import annotations
+
+import enum
+
+import attrs
+
+from replog.protocol.messages import Denial
+from replog.protocol.quorum import Quorum
+
+
+class Verdict(enum.Enum):
+    """What can be said now."""
+
+    ABSENT = enum.auto()
+    WAIT = enum.auto()  # absent, unless somebody answers who was not heard yet
+    OPEN = enum.auto()  # more answers are needed
+    LOST = enum.auto()  # an ack quorum lost something: no further answer can tell
+
+
+@attrs.define
+class Absences:
+    """Which members cannot answer, whatever they are asked: `lost` were declared lost (B8a)."""
+
+    unreachable: int = 0
+    lost: int = 0
+    is_loss_accepted: bool = False  # an operator knows that confirmed entries may be gone
+    is_patience_over: bool = False  # silent members were waited for
+
+
+class Hearing:
+    """The denials of one entry."""
+
+    def __init__(self, quorum: Quorum, entry_id: int) -> None:
+        self.entry_id = entry_id
+        self.members = quorum.write_mask(entry_id)
+        # members, by what they said last
+        self.proven = 0
+        self.weak = 0
+        self.unknown = 0  # they could not tell
+        self._after_loss = 0  # of the weak, those that know of a loss
+        self._quorum = quorum
+
+    @property
+    def heard(self) -> int:
+        """The members that answered."""
+        return self.proven | self.weak | self.unknown
+
+    def denies(self, index: int, denial: Denial) -> None:
+        """This member has no such entry. What it says last counts."""
+        bit = self._only_member(index)
+        self._forget(bit)
+        if denial is Denial.PROVEN:
+            self.proven |= bit
+        else:
+            self.weak |= bit
+            self._after_loss |= bit if denial is Denial.AFTER_LOSS else 0
+
+    def cannot_tell(self, index: int) -> None:
+        """This member answered with doubt: damage, an I/O error, a copy that does not verify."""
+        bit = self._only_member(index)
+        self._forget(bit)
+        self.unknown |= bit
+
+    def _only_member(self, index: int) -> int:
+        return 1 << index & self.members
+
+    def _forget(self, bit: int) -> None:
+        self.unknown &= ~bit
+        self.proven &= ~bit
+        self.weak &= ~bit
+        self._after_loss &= ~bit
+
+    def losers(self, absences: Absences) -> int:
+        """The members that lost something, as they or an operator say."""
+        return (self._after_loss | absences.lost) & self.members
+
+    def silent(self, absences: Absences) -> int:
+        """The members that may still answer, and did not yet."""
+        return self.members & ~(self.heard | absences.lost | absences.unreachable)
+
+    def decide(self, absences: Absences) -> Verdict:
+        """Whether the entry is absent (R10)."""
+        expected = self.members & ~absences.lost
+        if expected == self.members and self._quorum.is_absent(self.entry_id, self.proven):
+            is_heard = absences.is_patience_over or not self.silent(absences)
+            return Verdict.ABSENT if is_heard else Verdict.WAIT
+        if (self.proven | self.weak) != expected:
+            return Verdict.OPEN
+        may_be_gone = self.losers(absences).bit_count() >= self._quorum.ack
+        return Verdict.LOST if may_be_gone and not absences.is_loss_accepted else Verdict.ABSENT
