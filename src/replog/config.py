@@ -397,7 +397,7 @@ class ClientOptions(Checked):
     )
     absence_wait_s: float = option(
         2.0,
-        "How long a recovery waits for a bookie that is silent, from its beginning, before the denials of the others decide (R10).",
+        "How long a recovery waits for a silent bookie, from its beginning, before the denials of the others decide (R10).",
         positive,
     )
     metastore_timeout_s: float = option(

@@ -10,12 +10,13 @@ from replog.protocol.effects import Finished
 from replog.protocol.model import LedgerMetadata, LedgerState
 from replog.protocol.recovery import LedgerRecovery
 from replog.testing.simulation.bookies import SimulatedBookie
-from replog.testing.simulation.clients import Client, RecoveryShell, WriterShell, new_ledger
+from replog.testing.simulation.clients import Client, WriterShell, new_ledger
 from replog.testing.simulation.intruders import intrude
 from replog.testing.simulation.invariants import Oracle, Violation
 from replog.testing.simulation.metastore import SimulatedMetastore
 from replog.testing.simulation.plan import Op, Plan, node_number
 from replog.testing.simulation.readers import ReaderShell
+from replog.testing.simulation.recoveries import RecoveryShell
 from replog.testing.simulation.world import Node, World
 
 LEDGER_ID = 1

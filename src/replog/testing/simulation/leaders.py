@@ -28,9 +28,10 @@ from replog.protocol.chaining import (
     WritePage,
 )
 from replog.protocol.model import LedgerMetadata, LogMetadata
-from replog.testing.simulation.clients import Client, RecoveryShell, WriterShell, new_ledger
+from replog.testing.simulation.clients import Client, WriterShell, new_ledger
 from replog.testing.simulation.dropping import Dropping
 from replog.testing.simulation.metastore import Outcome, page_key
+from replog.testing.simulation.recoveries import RecoveryShell
 
 if TYPE_CHECKING:
     from replog.testing.simulation.log_cluster import LogCluster

@@ -352,7 +352,15 @@ MUTANTS = (
         "negatives-carried-over",
         "R4",
         "who denied one entry counts as denying the next one, too",
-        (Patch(LedgerRecovery, "_read_next", "    self._negatives = self._doubts = 0\n", ""),),
+        (
+            Patch(
+                LedgerRecovery,
+                "_read_next",
+                "self._hearing = Hearing(self.quorum, self._next_entry_id)",
+                "before, self._hearing = self._hearing, Hearing(self.quorum, self._next_entry_id)\n"
+                "    self._hearing.proven = before.proven & self._hearing.members",
+            ),
+        ),
         300,
         strategy="holes",
     ),
