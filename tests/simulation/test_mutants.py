@@ -8,7 +8,6 @@ import pytest
 from replog.errors import LocalProtocolError
 from replog.protocol.absence import Hearing
 from replog.protocol.quorum import Quorum
-from replog.protocol.recovery import LedgerRecovery
 from replog.testing.simulation import conversation, draw_plan, simulate
 from replog.testing.simulation.mutants import EQUIVALENT, MUTANTS, mutant_named
 from replog.testing.simulation.mutation import Mutant, Patch

@@ -250,14 +250,6 @@ class Membership:
             raise BookieUnreachableError(bookie_id, "it is not announced in the metastore: it is down, or elsewhere")
         return decode_address(*announced[bookie_id])
 
-    async def cookie(self, bookie_id: str) -> Cookie | None:
-        """What the metastore says of a bookie, whether it runs or not; None if it does not know it. Raises `MetastoreError`."""
-        key = cookie_key(bookie_id)
-        try:
-            return decode_cookie(key, (await self._metastore.get(key)).value)
-        except KeyNotFoundError:
-            return None
-
     def _transport(self, scheme: str) -> Transport:
         if scheme not in self._transports:
             self._transports[scheme] = self._open_transport(scheme)
