@@ -145,6 +145,12 @@ class Storage(ABC):
         """The damaged batches known of, and not yet stored again: reads of them raise `StorageUncertainError` (R4)."""
         return ()
 
+    def lock_name(self) -> str | None:
+        """Names the lock that keeps every other process from opening this storage, on this machine since it was booted; a
+        copy of the storage has another one. Whoever finds a bookie announced under the lock that it holds itself has
+        proof that the former process is gone (B4). None if there is no such lock."""
+        return None
+
     def doubt(self) -> Doubt:
         """What this storage cannot vouch for; kept durably across restarts, and known when it is opened (B8)."""
         return Doubt()

@@ -3,9 +3,11 @@
 Keys: `bookies/ID` for bookies that take new entries, `read-only-bookies/ID` for those that don't. One that turns is
 announced under the new key before it leaves the old one, so whoever finds it under both takes it for read-only.
 
-An announcement (format 2) is a JSON object with `format`, `endpoints`, best first, and `read_only`. Format 1 had one
-endpoint, and is read as such. A cookie, `cookies/ID`, says that the metastore knows this bookie (B4), and with `lost` that
-the bookie was declared lost (B8a). As in `metadata`, a reader refuses a higher format, and any name in the list `required`
+An announcement (format 2) is a JSON object with `format`, `endpoints`, best first, `read_only`, and `lock`, the name of the
+lock that the bookie holds on its directory. Format 1 had one endpoint, and is read as such.
+
+A cookie, `cookies/ID`, says that the metastore knows this bookie (B4), and with `lost` that the bookie was declared lost
+(B8a). As in `metadata`, a reader refuses a higher format, and any name in the list `required`
 that it does not know; other names it ignores. Values are read strictly: what does not fit is `MetastoreCorruptError`,
 never a guess.
 """
@@ -26,7 +28,7 @@ COOKIES_KEY = "cookies"
 ADDRESS_FORMAT = 2
 COOKIE_FORMAT = 1
 
-_ADDRESS_NAMES = ("format", "required", "endpoints", "read_only", "scheme", "address")
+_ADDRESS_NAMES = ("format", "required", "endpoints", "read_only", "lock", "scheme", "address")
 _COOKIE_NAMES = ("format", "required", "lost", "loss_accepted")
 
 
@@ -43,10 +45,12 @@ class Endpoint:
 
 @attrs.frozen
 class BookieAddress:
-    """Where a bookie can be reached, as it announced it, best first, and whether it takes new entries."""
+    """Where a bookie can be reached, as it announced it, best first, and whether it takes new entries. `lock` names the lock
+    on its directory (`Storage.lock_name`)."""
 
     endpoints: tuple[Endpoint, ...]
     read_only: bool = False
+    lock: str | None = None
 
 
 def announcement_key(bookie_id: str, *, read_only: bool) -> str:
@@ -57,7 +61,10 @@ def announcement_key(bookie_id: str, *, read_only: bool) -> str:
 def encode_address(address: BookieAddress) -> bytes:
     """What a bookie announces."""
     endpoints = [[endpoint.scheme, endpoint.address] for endpoint in address.endpoints]
-    return json.dumps({"format": ADDRESS_FORMAT, "endpoints": endpoints, "read_only": address.read_only}).encode()
+    fields = {"format": ADDRESS_FORMAT, "endpoints": endpoints, "read_only": address.read_only}
+    if address.lock is not None:
+        fields["lock"] = address.lock
+    return json.dumps(fields).encode()
 
 
 def decode_address(key: str, value: bytes) -> BookieAddress:
@@ -70,8 +77,11 @@ def decode_address(key: str, value: bytes) -> BookieAddress:
     read_only = fields.get("read_only", False)
     if not isinstance(read_only, bool):
         raise _corrupt(key, f"read_only is {read_only!r}")
+    lock = fields.get("lock")
+    if lock is not None and not isinstance(lock, str):
+        raise _corrupt(key, f"lock is {lock!r}")
     endpoints = tuple(Endpoint(scheme, address) for scheme, address in pairs)
-    return BookieAddress(endpoints, read_only or key.startswith(f"{READ_ONLY_BOOKIES_KEY}/"))
+    return BookieAddress(endpoints, read_only or key.startswith(f"{READ_ONLY_BOOKIES_KEY}/"), lock)
 
 
 def _is_pair(pair: object) -> bool:

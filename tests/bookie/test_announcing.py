@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 import trio
 import trio.testing
 
-from replog.abc import Metastore
+from replog.abc import Metastore, Versioned
 from replog.config import BookieOptions
 from replog.errors import MetastoreCorruptError, MetastoreError, StorageInUseError
 from replog.membership import (
@@ -24,8 +27,9 @@ from replog.membership import (
     encode_address,
 )
 from replog.metastores.memory import MemoryMetastore
+from replog.registry import Registry
 from replog.testing import FaultyMetastore
-from tests.kit import Bookie, Cluster, cluster, until
+from tests.kit import Bookie, Cluster, FaultyStorage, cluster, until
 
 OTHER = encode_address(BookieAddress((Endpoint("tcp", "10.0.0.7:3181"),)))
 WAITS = "is announced already"
@@ -262,6 +266,118 @@ async def test_with_leases_a_dead_predecessor_is_gone_after_the_lease(autojump_c
         began_s = trio.current_time()
         await world.add_bookie()
         assert Leased.lease_s <= trio.current_time() - began_s < 1.5 * Leased.lease_s
+
+
+# -- after a process that held the same lock ---------------------------------------------------------------------
+
+
+def locked(name: str | None, read_only: bool = False) -> bytes:
+    return encode_address(BookieAddress((Endpoint("tcp", "10.0.0.7:3181"),), read_only, name))
+
+
+async def leave_behind(world: Cluster, key: str, value: bytes) -> None:
+    """What a killed process leaves in a store that has leases."""
+    async with world.metastore.announce(key, value):
+        left_behind = (await world.metastore.get(key)).value
+    await world.metastore.create(key, left_behind)
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+async def test_predecessor_under_the_same_lock_is_not_waited_for(
+    read_only: bool, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It can hold no lock that this bookie holds: so it is gone, whatever its lease says."""
+    monkeypatch.setattr(FaultyStorage, "lock_name", lambda _self: "here")
+    async with cluster(0) as world:
+        world.metastore = FaultyMetastore(Leased())
+        key = announcement_key("bookie-00", read_only=read_only)
+        await leave_behind(world, key, locked("here", read_only))
+        began_s = trio.current_time()
+        await world.add_bookie()
+        assert trio.current_time() == began_s
+        value = (await world.metastore.announced(BOOKIES_KEY))["bookie-00"]
+        assert decode_address(BOOKIES_KEY, value).lock == "here"
+        assert await world.metastore.announced(READ_ONLY_BOOKIES_KEY) == {}
+
+
+@pytest.mark.parametrize(("mine", "theirs"), [("here", "there"), ("here", None), (None, "here"), (None, None)])
+async def test_predecessor_under_another_lock_is_waited_for(
+    mine: str | None, theirs: str | None, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may live, and serve a copy of the directory (B4)."""
+    monkeypatch.setattr(FaultyStorage, "lock_name", lambda _self: mine)
+    async with cluster(0) as world:
+        world.metastore = FaultyMetastore(Leased())
+        key = announcement_key("bookie-00", read_only=False)
+        await leave_behind(world, key, locked(theirs))
+        began_s = trio.current_time()
+        await world.add_bookie()
+        assert trio.current_time() - began_s >= Leased.lease_s
+
+
+async def test_copy_that_comes_before_the_deletion_is_not_deleted(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The copy takes the key over while this bookie looks: what was seen is not what would be deleted."""
+    monkeypatch.setattr(FaultyStorage, "lock_name", lambda _self: "here")
+    options = BookieOptions(storage="memory", announce_timeout_s=20.0)
+    async with cluster(0, options) as world:
+        world.metastore = FaultyMetastore(Leased())
+        key = announcement_key("bookie-00", read_only=False)
+        await leave_behind(world, key, locked("here"))
+        found, get = await world.metastore.get(key), world.metastore.get
+
+        async def announce_copy(task_status: trio.TaskStatus[None]) -> None:
+            await world.metastore.delete(key, found.version)
+            async with world.metastore.announce(key, locked("there")):
+                task_status.started()
+                await trio.sleep_forever()
+
+        async def get_late(asked: str) -> Versioned:
+            version = await get(asked)
+            if asked == key and version.version == found.version:
+                world.metastore.get = get  # type: ignore[method-assign]
+                await world.nursery.start(announce_copy)
+            return version
+
+        world.metastore.get = get_late  # type: ignore[method-assign, assignment]
+        with pytest.raises(StorageInUseError, match=r"tcp:10\.0\.0\.7:3181.*copy of this directory"):
+            await world.add_bookie()
+        assert (await world.metastore.announced(BOOKIES_KEY))["bookie-00"] == locked("there")
+
+
+async def test_store_that_keeps_announcements_in_a_way_of_its_own_is_waited_for(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FaultyStorage, "lock_name", lambda _self: "here")
+    options = BookieOptions(storage="memory", announce_timeout_s=3.0)
+    async with cluster(0, options) as world:
+        announced = world.metastore.announced
+
+        async def announced_elsewhere(key: str) -> dict[str, bytes]:
+            return {"bookie-00": locked("here")} if key == BOOKIES_KEY else await announced(key)
+
+        world.metastore.announced = announced_elsewhere  # type: ignore[method-assign]
+        with pytest.raises(StorageInUseError):
+            await world.add_bookie()
+
+
+@pytest.mark.parametrize("scheme", ["files", "lmdb"])
+def test_lock_name_is_of_one_directory_and_none_of_its_copies(scheme: str, tmp_path: Path) -> None:
+    registry = Registry(load_installed=False)
+    names = []
+    for _ in range(2):
+        with contextlib.closing(registry.open_storage(f"{scheme}:{tmp_path}/one")) as storage:
+            names.append(storage.lock_name())
+    shutil.copytree(tmp_path / "one", tmp_path / "copy")
+    (tmp_path / "one").rename(tmp_path / "moved")
+    for name in ("copy", "moved"):
+        with contextlib.closing(registry.open_storage(f"{scheme}:{tmp_path}/{name}")) as storage:
+            names.append(storage.lock_name())
+    first, again, copy, moved = names
+    assert first is not None
+    assert first == again == moved
+    assert copy not in (None, first)
 
 
 # -- cookies --------------------------------------------------------------------------------------------------------

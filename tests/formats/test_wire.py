@@ -240,6 +240,14 @@ def test_an_announcement_of_format_2() -> None:
     }
 
 
+def test_an_announcement_with_a_lock() -> None:
+    data = (HERE / "bookie-announcement-v2-lock.json").read_bytes()
+    endpoints = (Endpoint("memory", "bookie-7"), Endpoint("tcp", "[2001:db8::7]:3181"))
+    address = BookieAddress(endpoints, read_only=True, lock="00112233445566778899aabbccddeeff")
+    assert encode_address(address) + b"\n" == data
+    assert decode_address("bookies/bookie-7", data) == address
+
+
 def test_an_announcement_of_format_1_is_read() -> None:
     data = (HERE / "bookie-announcement-v1.json").read_bytes()
     assert decode_address("bookies/bookie-7", data) == BookieAddress((Endpoint("memory", "bookie-7"),), read_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +16,9 @@ from pathlib import Path
 import pytest
 import trio
 
-from replog.errors import KeyExistsError, MetastoreError
+import replog
+from replog.config import BookieOptions
+from replog.errors import KeyExistsError, MetastoreError, StorageInUseError
 from replog_sqlite import SQLiteMetastore, SQLiteOptions
 
 PREAMBLE = """
@@ -245,3 +248,40 @@ def test_a_fork_opens_none_while_its_parent_has_one_open(tmp_path: Path) -> None
     assert in_a_fork(child_uses) == 0
     trio.run(go_on)
     assert in_a_fork(child_opens) == 0, "with nothing open, a fork is a process like any other"
+
+
+EMBED = """
+import replog
+
+async def main():
+    metastore = SQLiteMetastore(sys.argv[1], SQLiteOptions(lease_s=600))
+    async with replog.embed(sys.argv[2], metastore=metastore) as client, client.write_log("orders") as log:
+        await log.append(b"first")
+        say("stored")
+        await trio.sleep_forever()
+"""
+
+
+async def test_embedding_after_a_kill_waits_for_nobody(tmp_path: Path) -> None:
+    """The lock on the directory proves that the killed process is gone, though its lease has ten minutes left."""
+    async with child(EMBED, tmp_path / "store", tmp_path / "wal") as process:
+        assert await said(process) == "stored"
+        process.kill()
+    async with opened(tmp_path / "store", lease_s=600) as metastore:
+        with trio.fail_after(120):
+            async with replog.embed(tmp_path / "wal", metastore=metastore) as client:
+                async with client.write_log("orders") as log:
+                    await log.append(b"second")
+                async with client.read_log("orders") as reader:
+                    assert [record.data async for record in reader] == [b"first", b"second"]
+
+
+async def test_copy_of_a_directory_that_is_served_is_refused(tmp_path: Path) -> None:
+    options = BookieOptions(storage="files", announce_timeout_s=0.5)
+    async with child(EMBED, tmp_path / "store", tmp_path / "wal") as process:
+        assert await said(process) == "stored"
+        shutil.copytree(tmp_path / "wal", tmp_path / "copy")
+        async with opened(tmp_path / "store", lease_s=600) as metastore:
+            with pytest.raises(StorageInUseError, match="copy of this directory"):
+                async with replog.embed(tmp_path / "copy", metastore=metastore, bookie_options=options):
+                    pass

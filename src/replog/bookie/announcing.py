@@ -2,7 +2,8 @@
 
 Rules: one that turns is announced under its new key before it leaves the old one, so nobody finds it absent. It is first
 announced when nobody else is under its id: a process that was killed stays announced until its lease or session ends, and
-one that lives serves a copy of the same directory, which must not be (B4).
+one that lives serves a copy of the same directory, which must not be (B4). Whoever announced it under the very lock that
+this bookie's storage holds now is gone for sure: such an announcement is deleted, and nobody waits.
 """
 
 from __future__ import annotations
@@ -15,7 +16,15 @@ import trio
 
 from replog.abc import Metastore
 from replog.bookie.server import BookieServer
-from replog.errors import KeyExistsError, MetastoreCorruptError, MetastoreError, StorageInUseError
+from replog.errors import (
+    KeyExistsError,
+    KeyNotFoundError,
+    MetastoreCorruptError,
+    MetastoreError,
+    MetastoreUncertainError,
+    StorageInUseError,
+    VersionConflictError,
+)
 from replog.membership import BookieAddress, Endpoint, announcement_key, decode_address, encode_address
 from replog.nursery import open_service_nursery
 
@@ -42,12 +51,14 @@ class Announcer:
         self._server = server
         self._metastore = metastore
         self._endpoints = tuple(endpoints)
+        self._lock: str | None = None
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Announces the bookie until cancelled; started once it is announced.
 
         Raises `MetastoreError` if it can't be announced at first, `StorageInUseError` if somebody else has its id and does not
         go within `announce_timeout_s`; later it is announced again as soon as that works."""
+        self._lock = await self._server.call(self._server.storage.lock_name)
         async with open_service_nursery() as nursery:
             held = await self._first(nursery)
             task_status.started()
@@ -67,15 +78,21 @@ class Announcer:
     async def _first(self, nursery: trio.Nursery) -> _Held:
         deadline_s = trio.current_time() + self._server.options.announce_timeout_s
         is_told = False
+        deleted: set[tuple[str, bytes]] = set()
         while True:
-            other = await self._other()
-            if other is None:
+            found = await self._find_other()
+            if found is None:
                 try:
                     held: _Held = await nursery.start(self._hold, self._server.is_read_only)
                 except KeyExistsError as error:
                     other = f"by nobody who is seen to live (key {error.key!r} exists all the same)"
                 else:
                     return held
+            else:
+                if found not in deleted and await self._delete_dead(*found):
+                    deleted.add(found)
+                    continue
+                other = _place(*found)
             if trio.current_time() >= deadline_s:
                 raise self._in_use(other)
             if not is_told:
@@ -93,15 +110,31 @@ class Announcer:
             "was touched",
         )
 
-    async def _other(self) -> str | None:
-        """Where somebody is announced under this id; None if nobody is."""
+    async def _find_other(self) -> tuple[str, bytes] | None:
+        """Key and value that somebody announces under this id; None if nobody does."""
         for read_only in (True, False):
             key = announcement_key(self._server.bookie_id, read_only=read_only)
-            parent, _, word = key.rpartition("/")
-            value = (await self._metastore.announced(parent)).get(word)
+            value = await self._announced(key)
             if value is not None:
-                return _place(key, value)
+                return key, value
         return None
+
+    async def _announced(self, key: str) -> bytes | None:
+        parent, _, word = key.rpartition("/")
+        return (await self._metastore.announced(parent)).get(word)
+
+    async def _delete_dead(self, key: str, value: bytes) -> bool:
+        """Deletes what was announced under the lock that this bookie holds now. False if it was not, or if the metastore
+        keeps it in a way of its own. A copy of the directory, or another machine's, has another lock."""
+        if self._lock is None or _lock_of(key, value) != self._lock:
+            return False
+        try:
+            version = (await self._metastore.get(key)).version
+            if await self._announced(key) == value:  # it is this version's
+                await self._metastore.delete(key, version)
+        except (KeyNotFoundError, VersionConflictError, MetastoreUncertainError):
+            return False  # it changes, or is kept elsewhere: as with everybody else's
+        return True
 
     async def _wait_turned_or_lost(self, held: _Held) -> None:
         async with trio.open_nursery() as nursery:
@@ -128,6 +161,9 @@ class Announcer:
             with suppress(MetastoreError):  # then it is looked at again
                 times_missing = 0 if word in await self._metastore.announced(parent) else times_missing + 1
 
+    def _value(self, read_only: bool) -> bytes:
+        return encode_address(BookieAddress(self._endpoints, read_only, self._lock))
+
     async def _hold(self, read_only: bool, task_status: trio.TaskStatus[_Held]) -> None:
         """Announces it until the scope of what it starts with is cancelled, or the metastore fails. Raises `MetastoreError` if
         that could not be begun."""
@@ -136,7 +172,7 @@ class Announcer:
         is_begun = False
         try:
             with held.scope:
-                async with self._metastore.announce(key, encode_address(BookieAddress(self._endpoints, read_only))):
+                async with self._metastore.announce(key, self._value(read_only)):
                     is_begun = True
                     task_status.started(held)
                     await trio.sleep_forever()
@@ -150,6 +186,13 @@ class Announcer:
 async def _end(held: _Held) -> None:
     held.scope.cancel()
     await held.ended.wait()
+
+
+def _lock_of(key: str, value: bytes) -> str | None:
+    try:
+        return decode_address(key, value).lock
+    except MetastoreCorruptError:
+        return None
 
 
 def _place(key: str, value: bytes) -> str:

@@ -21,17 +21,12 @@ import attrs
 import trio
 from crc32c import crc32c
 
-from replog.abc import Damage, Storage
+from replog.abc import Damage
 from replog.backends.disk import Disk, named_error, named_errors
 from replog.backends.files.catalog import Catalog
 from replog.backends.files.checkpoint import Checkpointer
 from replog.backends.files.contents import Contents, SectionGone
-from replog.backends.files.directory import (
-    LOGS,
-    DirectoryLock,
-    check_is_ours,
-    write_format,
-)
+from replog.backends.files.directory import LOGS, DirectoryLock, check_is_ours, write_format
 from replog.backends.files.index import IndexPage, Location, PageMissing, Section
 from replog.backends.files.journal import Journal
 from replog.backends.files.log_file import LogFile, Place
@@ -42,6 +37,7 @@ from replog.backends.files.planning import Change, Plan
 from replog.backends.files.pool import FilePool
 from replog.backends.files.reading import DamagedBatch, fetch, fetch_one
 from replog.backends.files.record import RecordType, pack_drop, pack_marks
+from replog.backends.locked import LockedStorage
 from replog.errors import (
     ConfigError,
     LocalProtocolError,
@@ -57,7 +53,7 @@ _CLOSE_TIMEOUT_S = 60.0
 _SMALL_BYTES = 128 << 10
 
 
-class FilesStorage(Storage):
+class FilesStorage(LockedStorage):
     """Ledgers in log files. Made by `open_storage`.
 
     After `close` every call raises `trio.ClosedResourceError`; in a forked child `LocalProtocolError`, since the

@@ -18,7 +18,7 @@ import attrs
 import lmdb
 import trio
 
-from replog.abc import Damage, Storage
+from replog.abc import Damage
 from replog.backends.lmdb.damages import Damages
 from replog.backends.lmdb.directory import DirectoryLock, check_is_ours, is_full, named_errors
 from replog.backends.lmdb.opening import RESERVE_BYTES, iterate_ids, open_directory
@@ -28,6 +28,7 @@ from replog.backends.lmdb.recent import RecentBatches
 from replog.backends.lmdb.records import FORMAT_KEY, LEDGER, format_text
 from replog.backends.lmdb.upkeep import Scrub, Upkeep, remove_piece, touch_piece
 from replog.backends.lmdb.writing import Changes, Known, read_marks
+from replog.backends.locked import LockedStorage
 from replog.errors import (
     ConfigError,
     LocalProtocolError,
@@ -56,7 +57,7 @@ class _Space:
     live_bytes: int
 
 
-class LMDBStorage(Storage):
+class LMDBStorage(LockedStorage):
     """Ledgers in an LMDB environment. Made by `open_storage`.
 
     After `close` every call raises `trio.ClosedResourceError`; in a forked child `LocalProtocolError`, since the
