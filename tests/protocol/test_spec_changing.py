@@ -366,7 +366,7 @@ def test_c7_the_one_that_was_missing_is_taken_in_when_it_is_there() -> None:
     assert writer.machine.missing == 0
 
 
-def test_c7_a_replacement_beats_the_one_that_is_away() -> None:
+def test_c8_a_replacement_beats_the_one_that_is_away() -> None:
     cluster = Cluster()
     cluster.down.add("b3")
     writer = cluster.writer(missing=0b100)
