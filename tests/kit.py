@@ -16,8 +16,10 @@ import trio
 
 import replog
 from replog.abc import (
+    UNBOUNDED,
     Authenticator,
     Connection,
+    Doubt,
     Marks,
     Metastore,
     Mutation,
@@ -58,6 +60,7 @@ class FaultyStorage(Storage):
         self.gate: threading.Event | None = None  # commits wait for it, in the commit thread
         self.commits: list[list[Mutation]] = []
         self.threads: set[threading.Thread] = set()  # that committed
+        self.doubts: Doubt | None = None  # instead of the inner one's
         self._is_instant = is_instant
 
     @property
@@ -96,6 +99,19 @@ class FaultyStorage(Storage):
 
     def close(self) -> None:
         self.inner.close()
+
+    def doubt(self) -> Doubt:
+        return self.doubts or self.inner.doubt()
+
+    def bound_doubt(self, below_ledger_id: int) -> None:
+        if self.doubts is None:
+            self.inner.bound_doubt(below_ledger_id)
+            return
+        doubted, lost = (
+            below_ledger_id if bound == UNBOUNDED else bound
+            for bound in (self.doubts.doubted_below, self.doubts.lost_below)
+        )
+        self.doubts = Doubt(doubted, lost, self.doubts.reasons)
 
     def statistics(self) -> Mapping[str, float]:
         return self.inner.statistics()

@@ -15,6 +15,7 @@ from replog.bookie.serving import ServedBookie, Way, close_storage, open_storage
 from replog.client.administration import RemoteBookie, remote_bookies
 from replog.client.driving import Surroundings
 from replog.client.ledgers import Ledgers, check_creation, check_password
+from replog.client.losses import EntriesAtRisk, declare_lost
 from replog.client.membership import Membership
 from replog.client.reader import LedgerReader
 from replog.client.records import Records
@@ -93,12 +94,28 @@ class Client:
         async with await self._ledgers.open(ledger_id, password, first) as reader:
             yield reader
 
-    async def recover_ledger(self, ledger_id: int, *, password: bytes = b"") -> LedgerMetadata:
-        """Fences a ledger and closes it at its last entry (R2-R8); returns its metadata. One that is closed stays as it is.
+    async def recover_ledger(
+        self, ledger_id: int, *, password: bytes = b"", lost: Sequence[str] = (), accept_loss: bool = False
+    ) -> LedgerMetadata:
+        """Fences a ledger and closes it at its last entry (R2-R12); returns its metadata. One that is closed stays as it is.
 
-        Raises `RecoveryUndecidedError` or `NotEnoughBookiesError` (retry: when bookies are back), `LedgerNotFoundError`.
-        If it raises or is cancelled, the ledger's writer may be fenced, and nothing was cut."""
+        `lost` names bookies that never come back: they are declared lost first, as by `declare_bookies_lost`. Raises
+        `RecoveryUndecidedError` or `NotEnoughBookiesError` (retry: when bookies are back), `LedgerNotFoundError`. If it
+        raises or is cancelled, the ledger's writer may be fenced, and nothing was cut."""
+        if lost:
+            await self.declare_bookies_lost(lost, accept_loss=accept_loss)
         return await self._ledgers.recover(ledger_id, password)
+
+    async def declare_bookies_lost(
+        self, bookie_ids: Sequence[str], *, accept_loss: bool = False
+    ) -> Sequence[EntriesAtRisk]:
+        """Declares bookies lost for good, for everybody: no recovery waits for them any more, and they never serve again under
+        their identities (B8a). Returns the entries that may be gone with them. Reads every ledger's record.
+
+        Raises `LossNotAcceptedError` if confirmed entries may be gone and that is not accepted, `AdministrationError` if one is
+        unknown or announced: then nothing was declared. After `MetastoreError` some may be: declaring again is harmless."""
+        membership = self._ledgers.surroundings.membership
+        return await declare_lost(bookie_ids, self._ledgers.records, membership, accept_loss=accept_loss)
 
     async def delete_ledger(self, ledger_id: int) -> None:
         """Deletes a ledger; bookies drop its entries later (B6). One that does not exist is no error."""

@@ -237,6 +237,15 @@ class AdministrationError(BookieError):
     Retry: as the message says. Outcome: nothing that exists was dropped."""
 
 
+class LossNotAcceptedError(ReplogError):
+    """Bookies were to be declared lost with which confirmed entries may be gone. `at_risk` lists these, each with `ledger_id`,
+    `first_entry_id`, `last_entry_id` and `lost`. Retry: with the loss accepted. Outcome: nothing was declared."""
+
+    def __init__(self, message: str, at_risk: Sequence[object]) -> None:
+        super().__init__(message)
+        self.at_risk = tuple(at_risk)
+
+
 class AuthenticationError(ReplogError):
     """Somebody could not prove who they are: a client to a bookie, or a bookie to a client. Raised by authenticators; what
     connects raises `BookieRefusedError` with the same words. `detail` is for the log of who judged, and told to nobody else.

@@ -17,7 +17,7 @@ import pluggy
 from replog.errors import StorageError
 
 if TYPE_CHECKING:
-    from replog.abc import Authenticator, Metastore, PlacementPolicy, Storage, Transport
+    from replog.abc import Authenticator, Doubt, Metastore, PlacementPolicy, Storage, Transport
 
 PROJECT_NAME = "replog"
 
@@ -118,6 +118,15 @@ class StorageFailed:
 
 
 @attrs.frozen
+class StorageInDoubt:
+    """The storage of a bookie in this process cannot vouch for ledgers with lower ids than `doubt` says (B8): it found less
+    than it had made durable, or cannot tell. Told at each start. The bookie takes no plain adds to these ledgers."""
+
+    bookie_id: str
+    doubt: Doubt
+
+
+@attrs.frozen
 class DamageFound:
     """A bookie in this process has a batch stored that it cannot read; it never says that these entries are absent (R4).
 
@@ -139,6 +148,7 @@ Event = (
     | LogRolled
     | LogTrimmed
     | StorageFailed
+    | StorageInDoubt
     | DamageFound
 )
 
@@ -174,7 +184,7 @@ def replog_authenticators() -> Sequence[Backend[Authenticator]]:  # type: ignore
 
 @hookspec
 def replog_observe(event: Event) -> None:
-    """Told of ensemble changes, recoveries, takeovers, rolls, trims, storage failures and damage, after they happened.
+    """Told of ensemble changes, recoveries, takeovers, rolls, trims, storage failures, doubt and damage, after they happened.
 
     Called in the trio thread; must return at once. One that raises is reported by a warning, and told nothing more.
     """

@@ -35,6 +35,7 @@ LEDGER_ID_MAX = (1 << 63) - 1
 LEDGERS_KEY = "ledgers"
 LONG_LEDGERS_KEY = "long-ledgers"
 LOGS_KEY = "logs"
+NEXT_LEDGER_ID_KEY = "next-ledger-id"  # a decimal number above every ledger id that was given out; it only grows
 LOG_NAME_CHARACTERS_MAX = 200
 LOG_WORD_BYTES_MAX = 400  # of the encoded name, so that every metastore can take the key
 
@@ -43,6 +44,19 @@ Record = TypeVar("Record", LedgerMetadata, LogMetadata, LogPage)
 _PAGES_WORD = "pages"
 _LOG_FIELDS = ("segments", "first_segment_number", "next_segment_number", "page_segments")  # never by default
 _FORMAT_1_PAGE_SEGMENTS = 100  # never another: whoever changes such a log first decides, and all must agree
+
+# -- ids ----------------------------------------------------------------------------------------------------------
+
+
+def decode_next_ledger_id(value: bytes) -> int:
+    """What stands at `NEXT_LEDGER_ID_KEY`. Raises `MetastoreCorruptError`."""
+    if not value.isdigit():
+        raise MetastoreCorruptError(
+            f"key {NEXT_LEDGER_ID_KEY!r}: {value[:60]!r} is no ledger id. Nothing was changed; write there a number above "
+            "that of every ledger"
+        )
+    return int(value)
+
 
 # -- keys ---------------------------------------------------------------------------------------------------------
 

@@ -185,3 +185,31 @@ async def test_without_bookies_it_says_so(autojump_clock: trio.testing.MockClock
     async with cluster(0) as world, world.client() as client:
         with pytest.raises(ConfigError, match="no bookie is announced"):
             await bookies.chosen(client, ())
+
+
+def test_a_bookie_that_never_comes_back_is_declared_lost(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    """B8a: what may be gone is listed, and declared only once that is accepted; an unknown bookie is an error."""
+    with replog.blocking.embed(directory, bookies=2, storage="lmdb") as client:
+        ids = sorted(bookie.bookie_id for bookie in client.remote_bookies())
+
+    def lost(*arguments: str) -> tuple[int, str, str]:
+        command = ["replog", "bookies", "lost", *arguments, "--metastore", f"lmdb:{directory}/metadata"]
+        monkeypatch.setattr(sys, "argv", command)
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        shown = capsys.readouterr()
+        return int(ended.value.code or 0), shown.out, shown.err
+
+    status, _, errors = lost("bookie-nobody")
+    assert status != 0
+    assert ids[0] in errors
+    status, shown, errors = lost(*ids)
+    assert (status != 0, shown) == (True, "")
+    assert "ledger 1: entries 0 to 0" in errors
+    status, shown, errors = lost(*ids, "--accept-loss", "--json")
+    assert (status, errors) == (0, "")
+    (line,) = lines(shown)
+    assert line["bookie_ids"] == ids
+    assert [each["ledger_id"] for each in line["entries_at_risk"]] == [1]

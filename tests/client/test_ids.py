@@ -6,9 +6,10 @@ import pytest
 import trio
 import trio.testing
 
-from replog.client.ids import NEXT_LEDGER_ID_KEY, TAKEN_MAX
+from replog.client.ids import TAKEN_MAX
 from replog.client.records import Records
 from replog.errors import MetastoreCorruptError, MetastoreError
+from replog.metadata import NEXT_LEDGER_ID_KEY
 from replog.metastores.memory import MemoryMetastore
 from replog.testing import Fault, FaultyMetastore
 

@@ -367,6 +367,7 @@ def test_c7_the_one_that_was_missing_is_taken_in_when_it_is_there() -> None:
 
 
 def test_c8_a_replacement_beats_the_one_that_is_away() -> None:
+    """C8: a replacement beats the one that is away."""
     cluster = Cluster()
     cluster.down.add("b3")
     writer = cluster.writer(missing=0b100)
@@ -379,6 +380,7 @@ def test_c8_a_replacement_beats_the_one_that_is_away() -> None:
 
 
 def test_c7_more_missing_than_writing_and_recovery_can_do_without_is_a_bug() -> None:
+    """C7: more missing than writing and recovery can do without is a bug."""
     cluster = Cluster()
     with pytest.raises(AssertionError, match="C7"):
         cluster.writer(missing=0b110)

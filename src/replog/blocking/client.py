@@ -11,6 +11,7 @@ from replog.blocking.bookies import RemoteBookie
 from replog.blocking.portal import Portal
 from replog.blocking.readers import LedgerReader, LogReader
 from replog.blocking.writers import LedgerWriter, LogWriter
+from replog.client.losses import EntriesAtRisk
 from replog.config import BookieOptions, ClientOptions
 from replog.log.appending import AppendedLedgers
 from replog.protocol.digest import DigestType
@@ -59,10 +60,19 @@ class Client:
         with self._portal.opened(lambda: context(ledger_id, first=first, password=password)) as reader:
             yield LedgerReader(self._portal, reader)
 
-    def recover_ledger(self, ledger_id: int, *, password: bytes = b"") -> LedgerMetadata:
-        """Fences a ledger and closes it at its last entry (R2-R8); returns its metadata. One that is closed stays as it is.
-        Raises `RecoveryUndecidedError` or `NotEnoughBookiesError` (retry: when bookies are back), `LedgerNotFoundError`."""
-        return self._portal.call(self._client.recover_ledger, ledger_id, password=password)
+    def recover_ledger(
+        self, ledger_id: int, *, password: bytes = b"", lost: Sequence[str] = (), accept_loss: bool = False
+    ) -> LedgerMetadata:
+        """Fences a ledger and closes it at its last entry (R2-R12); returns its metadata. One that is closed stays as it is.
+        `lost` names bookies to be declared lost first. Raises `RecoveryUndecidedError` or `NotEnoughBookiesError` (retry: when
+        bookies are back), `LedgerNotFoundError`."""
+        recover = self._client.recover_ledger
+        return self._portal.call(recover, ledger_id, password=password, lost=lost, accept_loss=accept_loss)
+
+    def declare_bookies_lost(self, bookie_ids: Sequence[str], *, accept_loss: bool = False) -> Sequence[EntriesAtRisk]:
+        """Declares bookies lost for good, for everybody (B8a); returns the entries that may be gone with them. Raises
+        `LossNotAcceptedError`, `AdministrationError`: then nothing was declared; `MetastoreError`: try again."""
+        return self._portal.call(self._client.declare_bookies_lost, bookie_ids, accept_loss=accept_loss)
 
     def delete_ledger(self, ledger_id: int) -> None:
         """Deletes a ledger; bookies drop its entries later (B6). One that does not exist is no error."""

@@ -64,6 +64,7 @@ class BookieServer:
         self.traffic = Traffic()
         self._observe = observe
         self._doubted_below = storage.doubt().doubted_below
+        self._doubt_changed = trio.Event()
         self._ledgers: dict[int, LedgerOnBookie] = {}
         self._commits = GroupCommit(self.calls, options.commit_bytes_max, options.close_timeout_s, self._commit_failed)
         self._last_reply: Reply | None = None  # of who brought something to commit last
@@ -298,8 +299,15 @@ class BookieServer:
         doubted_below = self.storage.doubt().doubted_below
         if doubted_below != self._doubted_below:
             self._doubted_below = doubted_below
+            self._doubt_changed.set()
+            self._doubt_changed = trio.Event()
             for ledger in self._ledgers.values():
                 ledger.is_in_doubt = ledger.ledger_id < doubted_below
+
+    async def doubt_is_unbounded(self) -> None:
+        """Returns as soon as the storage is in doubt about every ledger, also about those to come."""
+        while not self.storage.doubt().is_unbounded:
+            await self._doubt_changed.wait()
 
     def _turn(self) -> None:
         error = self.failure or self.space.error
@@ -350,6 +358,7 @@ class BookieServer:
             "ledgers_in_memory": len(self._ledgers),
             "waiting_polls": len(self._polls),
             "read_only": float(self.is_read_only),
+            "doubted_below_ledger_id": self._doubted_below,
             **({} if self.space.free_bytes is None else {"free_bytes": self.space.free_bytes}),
             **self.traffic.statistics(),
             **self._storage_statistics(),

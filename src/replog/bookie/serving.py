@@ -13,18 +13,13 @@ import trio
 from replog.abc import Authenticator, Damage, Metastore, Storage, Transport
 from replog.bookie.administration import Administration
 from replog.bookie.announcing import Announcer
+from replog.bookie.identity import check_cookie, keep_doubt_bounded, settle_doubt
 from replog.bookie.server import BookieServer
 from replog.bookie.upkeep import Upkeep
 from replog.config import BackendURL, BookieOptions
-from replog.errors import (
-    KeyExistsError,
-    KeyNotFoundError,
-    MetastoreUncertainError,
-    StorageIdentityError,
-)
 from replog.hookspecs import Event, StorageFailed
 from replog.latencies import LatencyHistogram
-from replog.membership import Cookie, Endpoint, cookie_key, decode_cookie, encode_cookie
+from replog.membership import Endpoint
 from replog.nursery import open_service_nursery
 from replog.registry import Registry
 
@@ -33,25 +28,6 @@ def storage_url(storage: str, directory: str | os.PathLike[str]) -> BackendURL:
     """The URL of a storage in this directory: `storage` is a scheme, maybe with options."""
     url = BackendURL.parse(storage)
     return attrs.evolve(url, rest=str(Path(directory))) if not url.rest else url
-
-
-async def check_cookie(server: BookieServer, metastore: Metastore) -> None:
-    """Refuses a bookie whose ledgers another cluster's metastore, or a new one, knows nothing of (B4): it would collect
-    them all as garbage. Raises `StorageIdentityError`, `MetastoreError`, `StorageError`."""
-    key = cookie_key(server.bookie_id)
-    try:
-        decode_cookie(key, (await metastore.get(key)).value)
-    except KeyNotFoundError:
-        if await server.call(server.storage.ledger_ids):
-            raise StorageIdentityError(
-                f"bookie {server.bookie_id} has ledgers, but the metastore has never heard of it",
-                "Either the metastore was lost, or this directory belongs to another one: bring the two that belong "
-                "together. Nothing was touched",
-            ) from None
-        try:
-            await metastore.create(key, encode_cookie(Cookie()))
-        except (KeyExistsError, MetastoreUncertainError):
-            decode_cookie(key, (await metastore.get(key)).value)
 
 
 @attrs.frozen
@@ -83,6 +59,7 @@ async def serving(
     server = BookieServer(storage, options, observe)
     try:
         await check_cookie(server, metastore)
+        await settle_doubt(server, metastore, observe)
         async with server.running(), AsyncExitStack() as stack:
             endpoints = [await _listen(stack, way, server, authenticator) for way in ways]
             async with open_service_nursery() as nursery:
@@ -92,6 +69,7 @@ async def serving(
                 try:
                     await nursery.start(Announcer(server, metastore, endpoints).run)
                     upkeep.start()
+                    nursery.start_soon(keep_doubt_bounded, server, metastore, observe)
                     yield bookie
                 finally:
                     upkeep.is_left = True

@@ -203,6 +203,35 @@ def scrub(
     _have(connection, ids, check, "scrubbing", at_once, for_programs)
 
 
+@app.command("lost")
+@takes_connection
+def lost(
+    connection: Connection,
+    ids: Annotated[
+        list[str], typer.Argument(metavar="ID...", help="The whole ids of the bookies that never come back.")
+    ],
+    accept_loss: Annotated[
+        bool, typer.Option("--accept-loss", help="Go on although confirmed entries may be gone.")
+    ] = False,
+    for_programs: AsJSON = False,
+) -> None:
+    """Declare bookies lost for good: recoveries no longer wait for them, and they never serve again.
+
+    Lists the entries that may be gone with them, and then asks to be run again with --accept-loss."""
+    run(_declare_lost, connection, ids, accept_loss, for_programs)
+
+
+async def _declare_lost(connection: Connection, ids: Sequence[str], accept_loss: bool, for_programs: bool) -> None:
+    async with client_from(connection) as client:
+        at_risk = await client.declare_bookies_lost(ids, accept_loss=accept_loss)
+    if for_programs:
+        print_json_line("lost", {"bookie_ids": list(ids), "entries_at_risk": [attrs.asdict(each) for each in at_risk]})
+        return
+    emit(f"declared lost: {', '.join(ids)}\n")
+    for each in at_risk:
+        emit(f"  may be gone: {each}\n")
+
+
 def _counted(count: int, what: str) -> str:
     plural = f"{what}es" if what.endswith("h") else f"{what}s"
     return f"{count} {what if count == 1 else plural}"

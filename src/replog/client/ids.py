@@ -14,16 +14,15 @@ import trio
 from replog.errors import (
     KeyExistsError,
     KeyNotFoundError,
-    MetastoreCorruptError,
     MetastoreError,
     MetastoreUncertainError,
     VersionConflictError,
 )
+from replog.metadata import NEXT_LEDGER_ID_KEY, decode_next_ledger_id
 
 if TYPE_CHECKING:
     from replog.client.records import Records
 
-NEXT_LEDGER_ID_KEY = "next-ledger-id"
 TAKEN_MAX = 64  # at once
 _FIRST_ID = 1
 
@@ -79,15 +78,6 @@ class LedgerIds:
         except KeyNotFoundError:
             await metastore.create(NEXT_LEDGER_ID_KEY, b"%d" % (_FIRST_ID + count))
             return range(_FIRST_ID, _FIRST_ID + count)
-        first = _parse(found.value)
+        first = decode_next_ledger_id(found.value)
         await metastore.put(NEXT_LEDGER_ID_KEY, b"%d" % (first + count), found.version)
         return range(first, first + count)
-
-
-def _parse(value: bytes) -> int:
-    if not value.isdigit():
-        raise MetastoreCorruptError(
-            f"key {NEXT_LEDGER_ID_KEY!r}: {value[:60]!r} is no ledger id. Nothing was changed; write there a number above "
-            "that of every ledger"
-        )
-    return int(value)

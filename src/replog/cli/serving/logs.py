@@ -19,7 +19,7 @@ from structlog.stdlib import BoundLogger, ProcessorFormatter
 from replog.cli.serving.lines import LineHandler
 from replog.cli.serving.settings import LoggingOptions
 from replog.errors import StorageFullError
-from replog.hookspecs import DamageFound, Event, StorageFailed, hookimpl
+from replog.hookspecs import DamageFound, Event, StorageFailed, StorageInDoubt, hookimpl
 
 _FIRST = ("time", "level", "event", "bookie")
 
@@ -106,5 +106,5 @@ class Observer:
             self._log.error("the storage failed", problem=str(event.error))
         elif isinstance(event, DamageFound):
             self._log.error("damage found", **attrs.asdict(event, filter=attrs.filters.exclude("bookie_id")))
-        else:
+        elif not isinstance(event, StorageInDoubt):  # of which the bookie itself warns
             self._log.info(type(event).__name__, **attrs.asdict(event))

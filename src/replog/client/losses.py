@@ -1,0 +1,117 @@
+"""Declaring bookies lost for good, and which confirmed entries may be gone with them (B8a).
+
+An entry is confirmed by an ack quorum of its write set. So it may be gone once that many members of one write set are lost:
+then whoever declares the loss must know, and say so. It is durable, for everybody: the bookie's cookie says it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+
+import attrs
+
+from replog.abc import Metastore
+from replog.client.membership import Membership
+from replog.client.records import Records
+from replog.errors import AdministrationError, LedgerNotFoundError, LossNotAcceptedError, VersionConflictError
+from replog.membership import Cookie, cookie_key, decode_cookie, encode_cookie
+from replog.metadata import ledger_id_pages
+from replog.protocol.model import LedgerMetadata
+
+_SHOWN_MAX = 20  # ranges that an error lists
+
+
+@attrs.frozen
+class EntriesAtRisk:
+    """Entries of a ledger that may be gone. `last_entry_id` is None where the ledger has no end yet."""
+
+    ledger_id: int
+    first_entry_id: int
+    last_entry_id: int | None
+    lost: tuple[str, ...]
+
+    def __str__(self) -> str:
+        last = "the end" if self.last_entry_id is None else self.last_entry_id
+        return f"ledger {self.ledger_id}: entries {self.first_entry_id} to {last} ({', '.join(self.lost)})"
+
+
+def entries_at_risk(metadata: LedgerMetadata, lost: Collection[str]) -> Iterator[EntriesAtRisk]:
+    """The fragments of a ledger in which an ack quorum of a write set is lost."""
+    quorum = metadata.quorum
+    ends = [fragment.first_entry_id - 1 for fragment in metadata.fragments[1:]]
+    for fragment, last in zip(metadata.fragments, [*ends, metadata.last_entry_id], strict=True):
+        indices = [index for index, bookie_id in enumerate(fragment.ensemble) if bookie_id in lost]
+        mask = sum(1 << index for index in indices)
+        is_at_risk = any(quorum.is_acknowledged(rotation, mask) for rotation in range(quorum.ensemble))
+        if is_at_risk and (last is None or last >= fragment.first_entry_id):
+            names = tuple(fragment.ensemble[index] for index in indices)
+            yield EntriesAtRisk(metadata.ledger_id, fragment.first_entry_id, last, names)
+
+
+async def declare_lost(
+    bookie_ids: Sequence[str], records: Records, membership: Membership, *, accept_loss: bool
+) -> list[EntriesAtRisk]:
+    """Declares these bookies lost, all or none; returns what may be gone with them and those that were lost before.
+
+    Raises `AdministrationError` if one is unknown or announced, `LossNotAcceptedError` if confirmed entries may be gone and that
+    is not accepted: then nothing was declared. `MetastoreError`: some may be declared; declaring again is harmless."""
+    cookies = {bookie_id: await _cookie_of(bookie_id, membership) for bookie_id in bookie_ids}
+    lost = {*bookie_ids, *await _lost_before(membership)}
+    at_risk = await _all_at_risk(records, lost)
+    if at_risk and not accept_loss:
+        shown = "".join(f"\n  {each}" for each in at_risk[:_SHOWN_MAX])
+        more = f"\n  and {len(at_risk) - _SHOWN_MAX} more" if len(at_risk) > _SHOWN_MAX else ""
+        raise LossNotAcceptedError(
+            f"confirmed entries may be gone with {', '.join(sorted(lost))}:{shown}{more}\nNothing was declared. Bring one of "
+            "these bookies back with its data, or declare them lost once more and accept the loss",
+            at_risk,
+        )
+    for bookie_id, cookie in cookies.items():
+        wanted = Cookie(is_lost=True, is_loss_accepted=cookie.is_loss_accepted or (accept_loss and bool(at_risk)))
+        await _put_cookie(records.metastore, bookie_id, wanted)
+    return at_risk
+
+
+async def _cookie_of(bookie_id: str, membership: Membership) -> Cookie:
+    cookie = await membership.cookie(bookie_id)
+    if cookie is None:
+        known = ", ".join(await membership.known_ids()) or "none"
+        raise AdministrationError(
+            bookie_id, f"the metastore does not know it: name it by its whole id; it knows {known}"
+        )
+    if bookie_id in await membership.announced():
+        raise AdministrationError(bookie_id, "it is announced, so it may be alive: stop it first. Nothing was declared")
+    return cookie
+
+
+async def _lost_before(membership: Membership) -> list[str]:
+    found = []
+    for bookie_id in await membership.known_ids():
+        cookie = await membership.cookie(bookie_id)
+        if cookie is not None and cookie.is_lost:
+            found.append(bookie_id)
+    return found
+
+
+async def _all_at_risk(records: Records, lost: Collection[str]) -> list[EntriesAtRisk]:
+    found: list[EntriesAtRisk] = []
+    async for page in ledger_id_pages(records.metastore):
+        for ledger_id in page:
+            try:
+                metadata, _ = await records.get(ledger_id)
+            except LedgerNotFoundError:
+                continue  # deleted meanwhile
+            found += entries_at_risk(metadata, lost)
+    return found
+
+
+async def _put_cookie(metastore: Metastore, bookie_id: str, wanted: Cookie) -> None:
+    key = cookie_key(bookie_id)
+    while True:
+        found = await metastore.get(key)
+        if decode_cookie(key, found.value) == wanted:
+            return
+        try:
+            await metastore.put(key, encode_cookie(wanted), found.version)
+        except VersionConflictError:
+            continue  # somebody else declares it too
