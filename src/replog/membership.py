@@ -3,8 +3,8 @@
 Keys: `bookies/ID` for bookies that take new entries, `read-only-bookies/ID` for those that don't. One that turns is
 announced under the new key before it leaves the old one, so whoever finds it under both takes it for read-only.
 
-An announcement (format 2) is a JSON object with `format`, `endpoints`, best first, `read_only`, and `lock`, the name of the
-lock that the bookie holds on its directory. Format 1 had one endpoint, and is read as such.
+An announcement (format 1) is a JSON object with `format`, `endpoints`, best first, `read_only`, and `lock`, the name of the
+lock that the bookie holds on its directory.
 
 A cookie, `cookies/ID`, says that the metastore knows this bookie (B4), and with `lost` that the bookie was declared lost
 (B8a). As in `metadata`, a reader refuses a higher format, and any name in the list `required`
@@ -25,10 +25,10 @@ from replog.errors import MetastoreCorruptError
 BOOKIES_KEY = "bookies"
 READ_ONLY_BOOKIES_KEY = "read-only-bookies"
 COOKIES_KEY = "cookies"
-ADDRESS_FORMAT = 2
+ADDRESS_FORMAT = 1
 COOKIE_FORMAT = 1
 
-_ADDRESS_NAMES = ("format", "required", "endpoints", "read_only", "lock", "scheme", "address")
+_ADDRESS_NAMES = ("format", "required", "endpoints", "read_only", "lock")
 _COOKIE_NAMES = ("format", "required", "lost", "loss_accepted")
 
 
@@ -71,7 +71,7 @@ def decode_address(key: str, value: bytes) -> BookieAddress:
     """Reads what stands under a bookie's key; below `READ_ONLY_BOOKIES_KEY` it is read-only, whatever it says of itself.
     Raises `MetastoreCorruptError`, naming the key."""
     fields = _read(key, value, ADDRESS_FORMAT, _ADDRESS_NAMES)
-    pairs = [[fields.get("scheme"), fields.get("address")]] if fields["format"] == 1 else fields.get("endpoints")
+    pairs = fields.get("endpoints")
     if not isinstance(pairs, list) or not all(_is_pair(pair) for pair in pairs):
         raise _corrupt(key, f"its endpoints are no pairs of texts: {_shown(value)}")
     read_only = fields.get("read_only", False)

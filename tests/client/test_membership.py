@@ -101,11 +101,6 @@ def test_an_announcement_says_the_ways_and_whether_it_takes_entries() -> None:
         assert decode_address("bookies/a", encode_address(address)) == address
 
 
-def test_format_1_is_read() -> None:
-    value = b'{"format": 1, "scheme": "memory", "address": "bookie-1", "read_only": true}'
-    assert decode_address("bookies/a", value) == BookieAddress((Endpoint("memory", "bookie-1"),), read_only=True)
-
-
 GARBAGE = [
     b"",
     b"null",
@@ -117,19 +112,17 @@ GARBAGE = [
     b'{"endpoints": 3}',
     b'{"endpoints": [3]}',
     b'{"endpoints": [["tcp"]]}',
-    b'{"scheme": "tcp"}',
     b"[" * 100_000,
     b'{"endpoints": []}',
     b'{"format": true, "endpoints": []}',
     b'{"format": 0, "endpoints": []}',
-    b'{"format": 2}',
-    b'{"format": 2, "scheme": "tcp", "address": "x"}',
-    b'{"format": 1, "endpoints": [["tcp", "x"]]}',
-    b'{"format": 2, "endpoints": [["tcp", 3181]]}',
-    b'{"format": 2, "endpoints": ["ab"]}',
-    b'{"format": 2, "endpoints": {"tcp": "x"}}',
-    b'{"format": 2, "endpoints": [], "read_only": 0}',
-    b'{"format": 2, "endpoints": [], "required": "read_only"}',
+    b'{"format": 1}',
+    b'{"format": 1, "scheme": "tcp", "address": "x"}',
+    b'{"format": 1, "endpoints": [["tcp", 3181]]}',
+    b'{"format": 1, "endpoints": ["ab"]}',
+    b'{"format": 1, "endpoints": {"tcp": "x"}}',
+    b'{"format": 1, "endpoints": [], "read_only": 0}',
+    b'{"format": 1, "endpoints": [], "required": "read_only"}',
 ]
 
 
@@ -142,8 +135,8 @@ def test_garbage_is_named_as_such(value: bytes) -> None:
 @pytest.mark.parametrize(
     ("value", "fault"),
     [
-        (b'{"format": 3, "somewhere": []}', "format is 3, and this version of replog reads up to 2"),
-        (b'{"format": 2, "endpoints": [], "required": ["zone", "read_only"]}', r"fields \['zone'\] must be understood"),
+        (b'{"format": 2, "somewhere": []}', "format is 2, and this version of replog reads up to 1"),
+        (b'{"format": 1, "endpoints": [], "required": ["zone", "read_only"]}', r"fields \['zone'\] must be understood"),
     ],
 )
 def test_what_a_newer_version_wrote_is_refused_as_such(value: bytes, fault: str) -> None:
@@ -152,7 +145,7 @@ def test_what_a_newer_version_wrote_is_refused_as_such(value: bytes, fault: str)
 
 
 def test_what_need_not_be_understood_is_ignored() -> None:
-    value = b'{"format": 2, "endpoints": [["tcp", "x:1"]], "required": ["endpoints"], "zone": "b"}'
+    value = b'{"format": 1, "endpoints": [["tcp", "x:1"]], "required": ["endpoints"], "zone": "b"}'
     assert decode_address("bookies/a", value) == BookieAddress((Endpoint("tcp", "x:1"),))
 
 

@@ -13,6 +13,7 @@ from replog.errors import (
     LedgerNotFoundError,
     NotEnoughBookiesError,
     RecoveryUndecidedError,
+    StorageFailedError,
     UnauthorizedError,
 )
 from replog.hookspecs import LedgerRecovered
@@ -282,3 +283,41 @@ async def test_every_shape_is_recovered(quorum: Quorum, autojump_clock: trio.tes
         async with world.client(QUICK, quorum) as client:
             assert (await client.recover_ledger(ledger_id)).last_entry_id == 19
             assert await read_ledger(client, ledger_id) == numbers(19)
+
+
+@pytest.mark.parametrize("place", [0, 2])
+async def test_two_bookies_that_restart_fail_no_recovery(place: int, autojump_clock: trio.testing.MockClock) -> None:
+    """R12: two of three are away for 5 s, from the beginning or from the fences on: it goes on asking until they are back."""
+    async with cluster() as world:
+        ledger_id = await vanished(world)
+        restarting = world.bookies[:place] + world.bookies[place + 1 :]
+
+        async def restart() -> None:
+            for bookie in restarting:
+                await bookie.kill()
+            await trio.sleep(5)
+            for bookie in restarting:
+                await bookie.start()
+
+        async with world.client(QUICK) as client, trio.open_nursery() as nursery:
+            started_s = trio.current_time()
+            nursery.start_soon(restart)
+            await settle()
+            assert (await client.recover_ledger(ledger_id)).last_entry_id == 9
+            assert 5 <= trio.current_time() - started_s < 8
+
+
+async def test_the_error_of_a_recovery_says_what_each_bookie_said(autojump_clock: trio.testing.MockClock) -> None:
+    """R12: the deadline names who is needed, and notes tell why."""
+    async with cluster() as world:
+        ledger_id = await vanished(world)
+        away, refusing = world.bookies[:2]
+        await away.kill()
+        refusing.storage.commit_error = StorageFailedError("fdatasync: EIO on /disk7", "look at the disk")
+        async with world.client(QUICK) as client:
+            with pytest.raises(RecoveryUndecidedError) as raised:
+                await client.recover_ledger(ledger_id)
+        assert set(raised.value.bookies) == {away.bookie_id, refusing.bookie_id}
+        notes = "\n".join(raised.value.__notes__)
+        assert "EIO on /disk7" in notes
+        assert "is not announced" in notes

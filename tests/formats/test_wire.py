@@ -228,29 +228,24 @@ def test_every_kind_of_frame_has_golden_bytes() -> None:
 # -- announcements ----------------------------------------------------------------------------------------------------
 
 
-def test_an_announcement_of_format_2() -> None:
-    data = (HERE / "bookie-announcement-v2.json").read_bytes()
+def test_an_announcement_has_its_golden_bytes() -> None:
+    data = (HERE / "bookie-announcement-v1.json").read_bytes()
     address = BookieAddress((Endpoint("memory", "bookie-7"), Endpoint("tcp", "[2001:db8::7]:3181")), read_only=True)
     assert encode_address(address) + b"\n" == data
     assert decode_address("bookies/bookie-7", data) == address
     assert json.loads(data) == {
-        "format": 2,
+        "format": 1,
         "endpoints": [["memory", "bookie-7"], ["tcp", "[2001:db8::7]:3181"]],
         "read_only": True,
     }
 
 
 def test_an_announcement_with_a_lock() -> None:
-    data = (HERE / "bookie-announcement-v2-lock.json").read_bytes()
+    data = (HERE / "bookie-announcement-v1-lock.json").read_bytes()
     endpoints = (Endpoint("memory", "bookie-7"), Endpoint("tcp", "[2001:db8::7]:3181"))
     address = BookieAddress(endpoints, read_only=True, lock="00112233445566778899aabbccddeeff")
     assert encode_address(address) + b"\n" == data
     assert decode_address("bookies/bookie-7", data) == address
-
-
-def test_an_announcement_of_format_1_is_read() -> None:
-    data = (HERE / "bookie-announcement-v1.json").read_bytes()
-    assert decode_address("bookies/bookie-7", data) == BookieAddress((Endpoint("memory", "bookie-7"),), read_only=True)
 
 
 # -- cookies ----------------------------------------------------------------------------------------------------------

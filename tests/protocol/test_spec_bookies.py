@@ -176,12 +176,3 @@ def test_b7_no_disk_has_the_key() -> None:
         assert bookie.ledger(7).refuse_read(ReadRequest(2, 7, key, 0, 1, 100)) is not None
     assert bookie.handle(FenceRequest(3, 7, KEY, 1)).status is Status.OK
     assert bookie.handle(FenceRequest(4, 7, ledger_key(7, b"another"), 1)).status is Status.UNAUTHORIZED
-
-
-def test_b7_early_disks_have_the_key_itself_and_go_on() -> None:
-    """B7: it is compared as it stands, and stays."""
-    bookie = Bookie()
-    bookie.disk.marks[7] = Marks(key=KEY, fence_term=1)
-    assert bookie.handle(FenceRequest(1, 7, KEY, 2)).status is Status.OK
-    assert bookie.handle(FenceRequest(2, 7, ledger_key(7, b"another"), 2)).status is Status.UNAUTHORIZED
-    assert bookie.disk.marks[7] == Marks(key=KEY, fence_term=2)

@@ -25,8 +25,6 @@ CRC32C_RESIDUE = 0x48674BC7
 CODE_SIZES = {DigestType.CRC32C: 4, DigestType.HMAC_SHA256: 32}
 
 
-_HASHED = b"\x01"  # a stored key begins so, and its SHA-256 follows
-_STORED_BYTES = len(_HASHED) + 32
 
 
 class Digest:
@@ -74,13 +72,12 @@ def ledger_key_check(key: bytes) -> str:
 
 def stored_ledger_key(key: bytes) -> bytes:
     """What a bookie stores of a ledger key: enough to know it again, and nothing that could be shown to another bookie."""
-    return _HASHED + bytes.fromhex(ledger_key_check(key))
+    return bytes.fromhex(ledger_key_check(key))
 
 
 def is_stored_ledger_key(key: bytes, stored: bytes) -> bool:
-    """Whether this is the key of which a bookie stored that. The first stores have keys as they are, of 32 bytes."""
-    expected = stored_ledger_key(key) if len(stored) == _STORED_BYTES and stored.startswith(_HASHED) else key
-    return hmac.compare_digest(expected, stored)
+    """Whether this is the key of which a bookie stored that."""
+    return hmac.compare_digest(stored_ledger_key(key), stored)
 
 
 def _derive_key(purpose: bytes, ledger_id: int, password: bytes) -> bytes:
