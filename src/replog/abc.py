@@ -180,7 +180,8 @@ class ResponseReceiver(Protocol):
 
 
 class Connection(ABC):
-    """One client's way to one bookie. Requests are handled in the order in which they were sent; answers may overtake."""
+    """One client's way to one bookie. Requests are handled in the order in which they were sent, but reads that have to wait
+    for room may be overtaken by everything but reads (B9). Answers may overtake."""
 
     __slots__ = ()
 

@@ -314,3 +314,14 @@ def test_ctrl_c_shows_what_was_measured_until_then(
     shown = capsys.readouterr().out
     assert "interrupted" in shown
     assert "1.00-1.00" in shown
+
+
+@pytest.mark.parametrize("kind", ["reads", "halves"])
+def test_overload_is_measured(kind: str) -> None:
+    command = [sys.executable, "-m", "benchmarks.overload", "--clients", "3", "--kind", kind, "--seconds", "0.1"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=True)
+    alone, beside, judged = map(json.loads, ended.stdout.splitlines())
+    assert alone["alone"]["appends"] > 0
+    assert beside[f"beside 3 ({kind})"]["appends"] > 0
+    assert judged["rude_connections"] >= 3

@@ -399,6 +399,24 @@ async def test_the_queue_has_a_bound_in_bytes() -> None:
         assert served.server.statistics()["queued_bytes"] == 0
 
 
+async def test_fences_are_taken_when_adds_fill_the_queue() -> None:
+    """B9: whoever fills it, somebody else may fence, and tell a last add confirmed; recovery reads count what they find."""
+    options = BookieOptions(storage="memory", queue_bytes_max=ENTRY_BYTES_MAX)
+    async with serving(options) as served:
+        served.storage.gate = threading.Event()
+        ids = served.asker.send(*[add(a_batch(first, payload=bytes(1 << 20))) for first in range(20)])
+        assert served.asker.answers[ids[-1]].status is Status.TOO_BUSY
+        (fencing,) = served.asker.send(fence(ledger_id=2))
+        (telling,) = served.asker.send(WriteLastAddConfirmedRequest(0, 3, KEY, 1, 1))
+        reads = served.asker.send(*[RecoveryReadRequest(0, 4, KEY, 2, 0, 1) for _ in range(100)])
+        assert {served.asker.answers[each].status for each in reads[4:]} == {Status.TOO_BUSY}
+        assert not {fencing, telling} & set(served.asker.answers)
+        served.storage.gate.set()
+        await served.ask(fence(ledger_id=2))
+        assert served.asker.answers[fencing].status is served.asker.answers[telling].status is Status.OK
+        assert served.server.statistics()["queued_bytes"] == 0
+
+
 async def test_machines_of_idle_ledgers_are_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "_LEDGERS_MAX", 4096)
     async with serving(is_instant=True) as served:

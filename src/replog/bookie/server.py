@@ -29,11 +29,14 @@ from replog.protocol.messages import (
     AddRequest,
     AdminCommand,
     AdminRequest,
+    FenceRequest,
     ReadLastAddConfirmedRequest,
     ReadRequest,
+    RecoveryReadRequest,
     Request,
     Response,
     Status,
+    WriteLastAddConfirmedRequest,
     size_of,
 )
 
@@ -42,6 +45,10 @@ T = TypeVar("T")
 _LEDGERS_MAX = 16384  # machines kept: an idle one is made anew from its durable marks
 _ADMINISTRATIONS_MAX = 32  # at a time
 _LOOK_S = 1.0  # how often the bookie looks how much space is left
+_LOOKED_UP_BYTES = (
+    256 << 10
+)  # counted for the batch that a recovery read finds: those of one commit are in memory together
+_URGENT_BYTES_MAX = 1 << 20  # of fences and the like, that wait beside a full queue
 _TURN_S = 10.0  # how long a ledger counts as active after an add, at least
 
 
@@ -119,7 +126,9 @@ class BookieServer:
         if self.is_read_only and (refusal := self._cannot_take(request)) is not None:
             reply([refusal])
             return
-        if self._commits.queued_bytes + size_bytes > self.options.queue_bytes_max and not self._commits.is_idle:
+        if request.__class__ is RecoveryReadRequest:
+            size_bytes += _LOOKED_UP_BYTES
+        if self._commits.queued_bytes + size_bytes > self.options.queue_bytes_max and self._is_too_busy_for(request):
             detail = f"{self._commits.queued_bytes} bytes wait"
             reply([Response(request.request_id, Status.TOO_BUSY, detail=detail)])
             return
@@ -136,6 +145,14 @@ class BookieServer:
         if ledger.last_add_confirmed > known:
             self._polls.advanced(ledger)
         self._commits.put(work)
+
+    def _is_too_busy_for(self, request: OrderedRequest) -> bool:
+        """Whether a request is refused because the queue is full. There is a reserve for fences and explicit last adds
+        confirmed, which are small, and which somebody needs to stop or to overtake who fills it (B9)."""
+        if self._commits.is_idle:
+            return False
+        is_urgent = isinstance(request, FenceRequest | WriteLastAddConfirmedRequest)
+        return not is_urgent or self._commits.queued_bytes > self.options.queue_bytes_max + _URGENT_BYTES_MAX
 
     def _cannot_take(self, request: OrderedRequest) -> Response | None:
         """A read-only bookie refuses new entries at once. But a writer that is deposed, or has no right to write, is told that

@@ -78,6 +78,11 @@ class FrameSplitter:
         self._missing = 0
         self._head_bytes = 0  # of the last frame whose body came behind it
 
+    @property
+    def arrived_bytes(self) -> int:
+        """How much of a frame has arrived that is not complete."""
+        return len(self._rest) if self._frame is None else self.begun_bytes - self._missing
+
     def feed(self, data: bytes) -> list[Frame]:
         """Takes what arrived, and returns the frames that are complete now.
 

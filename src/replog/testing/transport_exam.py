@@ -155,8 +155,8 @@ async def _check_every_field_arrives(transport: Transport, address: str) -> None
         AdminRequest(8, AdminCommand.STATISTICS),
     ]
     answers = [Response(number, status) for number, status in enumerate(Status, 1)]
-    answers.append(Response(10, Status.OK, 5, 6, (_batch(b"payload"), large), "\N{SNOWMAN} detail"))
-    answers.append(Response(11, Status.FENCED, -1, big))
+    answers.append(Response(len(answers) + 1, Status.OK, 5, 6, (_batch(b"payload"), large), "\N{SNOWMAN} detail"))
+    answers.append(Response(len(answers) + 1, Status.FENCED, -1, big))
     requests += [_read(number) for number in range(len(requests) + 1, len(answers) + 1)]
     bookie, receiver = _Bookie(at_once=False), _Receiver()
     async with transport.listen(address, bookie) as reached, trio.open_nursery() as nursery:

@@ -1,8 +1,9 @@
 """The way to bookies in other processes and on other machines: frames over TCP, with or without TLS.
 
 Rules: whatever the peer says is doubted, and costs a bounded number of bytes; requests are handled in the order in which they
-were sent, and each answer goes out as soon as it is there; one write takes all that a wake-up has to say. The frames are
-`replog.protocol.wire`'s, the beginning of a connection is `greeting`'s, its ends are `client`'s and `session`'s.
+were sent (reads that wait for room excepted), and each answer goes out as soon as it is there; one write takes all that a
+wake-up has to say. The frames are `replog.protocol.wire`'s, the beginning of a connection is `greeting`'s, its ends are
+`client`'s and `session`'s.
 """
 
 from __future__ import annotations

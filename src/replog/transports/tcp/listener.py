@@ -19,13 +19,14 @@ from replog.errors import ConfigError, RemoteProtocolError
 from replog.protocol import wire
 from replog.protocol.wire import FrameSplitter
 from replog.transports.tcp.addresses import advertised_address, format_address, is_local_address
+from replog.transports.tcp.budget import Budget
 from replog.transports.tcp.certificates import bookie_certificates
 from replog.transports.tcp.counters import Counters
 from replog.transports.tcp.greeting import NO_MECHANISM, BookieGreeter
 from replog.transports.tcp.limits import Handshakes
 from replog.transports.tcp.options import TcpOptions
 from replog.transports.tcp.refusals import NO_TLS, NotTlsError, RefusedPeerError, SilentPeerError, tls_problem_of_client
-from replog.transports.tcp.session import Budget, Session
+from replog.transports.tcp.session import Session
 from replog.transports.tcp.stream import Stream
 from replog.transports.tcp.tls import TlsStream
 
@@ -275,7 +276,7 @@ class Listener:
         while True:
             await trio.sleep(_LOOK_S)
             now_s = trio.current_time()
-            is_room_scarce = self._budget.waiting > 0
+            is_room_scarce = self._budget.is_scarce
             for session in list(self._sessions):
                 session.look(now_s, is_room_scarce=is_room_scarce)
 

@@ -24,7 +24,8 @@ class TcpOptions:
 
     Limits. `frame_bytes_max`: of one message. `connection_bytes_max`: of what one connection asked and has no answer
     to, and of what waits to be sent to it; beyond it nothing more is read from it. `total_bytes_max`: the same for all
-    connections of a listener. `connections_max`, `handshakes_max`: at a time; a handshake comes before anything else,
+    connections of a listener, each of which may have a share of what is free, so that none takes the last of it.
+    `connections_max`, `handshakes_max`: at a time; a handshake comes before anything else,
     and one host gets half of them. `failed_handshakes_max` from one host are taken at once, and one each second
     afterwards; until then its connections are closed unheard.
 

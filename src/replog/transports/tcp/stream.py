@@ -6,6 +6,7 @@ Raw non-blocking sockets: on this path each await and each object of a higher la
 from __future__ import annotations
 
 import os
+import select
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -18,6 +19,7 @@ _RECEIVE_BYTES_MAX = 1 << 20
 _SMALL_BYTES = 4096  # such pieces go together when they have to wait: else they cost several times their size
 _JOINED_BYTES_MAX = 64 << 10
 _PIECES_MAX = min(512, os.sysconf("SC_IOV_MAX"))
+_LEFT = select.POLLHUP | select.POLLERR | getattr(select, "POLLRDHUP", 0)  # where it is missing, POLLHUP says the same
 
 
 def _nobody() -> None:
@@ -26,7 +28,8 @@ def _nobody() -> None:
 
 class Stream:
     """A connected socket, which this closes. One task may receive; anybody in the trio thread may write. `run` sends what a
-    write left over. `taken_bytes` counts what the peer's system has taken: whether it grows tells whether the peer lives.
+    write left over: `waiting_bytes`, in objects of `held_bytes`.
+    `taken_bytes` counts what the peer's system has taken: whether it grows tells whether the peer lives.
     `received_bytes` is its counterpart."""
 
     def __init__(self, connected: socket.socket) -> None:
@@ -34,6 +37,7 @@ class Stream:
         if connected.family in (socket.AF_INET, socket.AF_INET6):
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.waiting_bytes = 0
+        self.held_bytes = 0  # pieces are kept whole until all of them is sent
         self.taken_bytes = 0
         self.received_bytes = 0
         self.is_closed = False
@@ -74,6 +78,7 @@ class Stream:
             rest = memoryview(piece)[sent:]
             sent = 0
             self.waiting_bytes += len(rest)
+            self.held_bytes += len(rest) if len(rest) < _SMALL_BYTES else len(piece)
             if len(rest) < _SMALL_BYTES:
                 self._small += rest
                 if len(self._small) < _JOINED_BYTES_MAX:
@@ -114,6 +119,7 @@ class Stream:
                     self._waiting[0] = first[sent:]
                     break
                 sent -= len(first)
+                self.held_bytes -= len(first.obj)  # type: ignore[arg-type]  # bytes, of which it may be the end
                 self._waiting.popleft()
 
     def break_off(self) -> None:
@@ -166,6 +172,19 @@ class Stream:
                 self._receive_bytes *= 2
             return data
 
+    @property
+    def unread_bytes(self) -> int:
+        """What was received, and `receive` has not returned."""
+        return 0
+
+    def has_peer_left(self) -> bool:
+        """Whether the peer has ended the connection, also while there is something before its end that nobody receives."""
+        if self.is_closed or self._is_broken:
+            return True
+        poll = select.poll()
+        poll.register(self._socket, _LEFT)
+        return bool(poll.poll(0))
+
     # -- the end --------------------------------------------------------------------------------------------------
 
     def end(self) -> None:
@@ -190,7 +209,7 @@ class Stream:
     def _forget_waiting(self) -> None:
         self._waiting.clear()
         self._small.clear()
-        self.waiting_bytes = 0
+        self.waiting_bytes = self.held_bytes = 0
 
     def close(self) -> None:
         """Closes the socket. Idempotent. What waits to be sent is dropped."""

@@ -99,6 +99,10 @@ class TlsStream(Stream):
             else:
                 return data
 
+    @property
+    def unread_bytes(self) -> int:
+        return self._incoming.pending
+
     async def _receive_records(self) -> bool:
         data = await super().receive()
         self._take_records(data)

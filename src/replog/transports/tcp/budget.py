@@ -1,0 +1,147 @@
+"""How many bytes the clients of a listener may keep in this process: all together, and each of them (B9).
+
+Whatever is in memory for a client is charged: requests without an answer, messages that are arriving, room set aside for
+answers to reads, answers that wait to be sent. Two rules leave room for everybody, however many clients never give theirs
+back: a client may have a share of what is *free*, which shrinks with each one that takes its share, so that the last bit
+is never taken; and answers to reads get one half at most, so that the other one is there for adds. Small things need
+little, and find it in any share.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import trio
+
+SMALL_BYTES = 64 << 10  # of a message or an answer: so much is found in any share
+_REQUESTS_SHARE = 4  # a client that has less than this fraction of what is free may ask for more
+_MESSAGE_SHARE = 2  # a message may arrive if its client has less than this fraction of what is free, including it
+_ANSWERS_SHARE = 8  # the same for an answer, and for what is free for answers
+_RESERVE = 16  # this fraction is for small messages only
+
+Wake = Callable[[], None]
+
+
+class Gate:
+    """Sessions that wait until so many bytes are free. They are woken once, and then ask again."""
+
+    __slots__ = ("_is_scheduled", "_token", "_waiting", "least_bytes")
+
+    def __init__(self) -> None:
+        self.least_bytes: float = math.inf  # that one of them needs
+        self._waiting: dict[Wake, int] = {}
+        self._is_scheduled = False
+        self._token: trio.lowlevel.TrioToken | None = None
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def wait(self, wake: Wake, needed_bytes: int) -> None:
+        """Calls `wake` when so many bytes are free, from the event loop; they may be gone again by then."""
+        self._token = self._token or trio.lowlevel.current_trio_token()
+        self._waiting[wake] = needed_bytes
+        self.least_bytes = min(self.least_bytes, needed_bytes)
+
+    def leave(self, wake: Wake) -> None:
+        """It waits no more."""
+        if self._waiting.pop(wake, None) is not None and not self._waiting:
+            self.least_bytes = math.inf
+
+    def open(self, free_bytes: int) -> None:
+        """So many are free now, at least as many as `least_bytes`."""
+        if not self._is_scheduled:
+            assert self._token is not None
+            self._is_scheduled = True
+            self._token.run_sync_soon(self._wake, free_bytes)
+
+    def _wake(self, free_bytes: int) -> None:
+        self._is_scheduled = False
+        ready = [wake for wake, needed_bytes in self._waiting.items() if needed_bytes <= free_bytes]
+        for wake in ready:
+            del self._waiting[wake]
+        self.least_bytes = min(self._waiting.values(), default=math.inf)
+        for wake in ready:
+            wake()
+
+
+class Budget:
+    """The bytes that all sessions of a listener use together. Pure arithmetic: sessions charge, ask, and wait at gates."""
+
+    __slots__ = ("answer_bytes", "answer_bytes_max", "for_answers", "for_requests", "total_bytes_max", "used_bytes")
+
+    def __init__(self, total_bytes_max: int) -> None:
+        self.total_bytes_max = total_bytes_max
+        self.answer_bytes_max = total_bytes_max // 2
+        self.used_bytes = 0
+        self.answer_bytes = 0  # of these: for answers, set aside or waiting to be sent
+        self.for_requests = Gate()
+        self.for_answers = Gate()
+
+    @property
+    def is_scarce(self) -> bool:
+        """True while somebody waits for others to give something back."""
+        return bool(self.for_requests or self.for_answers)
+
+    def charge(self, change_bytes: int) -> None:
+        """Counts these, or gives them back if negative."""
+        self.used_bytes += change_bytes
+        if change_bytes < 0 and self.total_bytes_max - self.used_bytes >= self.for_requests.least_bytes:
+            self.for_requests.open(self.total_bytes_max - self.used_bytes)
+
+    def charge_answers(self, change_bytes: int) -> None:
+        """The same for what is set aside for answers, or waits to be sent."""
+        self.answer_bytes += change_bytes
+        if change_bytes < 0 and self.answer_bytes_max - self.answer_bytes >= self.for_answers.least_bytes:
+            self.for_answers.open(self.answer_bytes_max - self.answer_bytes)
+        self.charge(change_bytes)
+
+    # -- requests -------------------------------------------------------------------------------------------------
+
+    def takes_requests(self, own_bytes: int) -> bool:
+        """Whether more is read from a client that uses so much."""
+        return own_bytes * _REQUESTS_SHARE <= self.total_bytes_max - self.used_bytes or own_bytes >= self.used_bytes
+
+    def takes_message(self, own_bytes: int, size_bytes: int) -> bool:
+        """Whether a message of this size may arrive from a client that uses so much, some of the message included."""
+        free_bytes = self.total_bytes_max - self.used_bytes
+        return free_bytes >= self.needed_for_message(own_bytes, size_bytes) or own_bytes >= self.used_bytes
+
+    def needed_for_requests(self, own_bytes: int) -> int:
+        """How much must be free, so that more is read."""
+        return own_bytes * _REQUESTS_SHARE
+
+    def needed_for_message(self, own_bytes: int, size_bytes: int) -> int:
+        """How much must be free, so that such a message may arrive."""
+        needed_bytes = (own_bytes + size_bytes) * _MESSAGE_SHARE
+        if own_bytes <= SMALL_BYTES:
+            needed_bytes = min(needed_bytes, size_bytes + self.total_bytes_max // _RESERVE)
+        return needed_bytes
+
+    # -- answers --------------------------------------------------------------------------------------------------
+
+    @property
+    def answer_share_bytes(self) -> int:
+        """How much one client may have for answers now."""
+        return max(0, self.answer_bytes_max - self.answer_bytes) // _ANSWERS_SHARE
+
+    def takes_answer(self, own_bytes: int, size_bytes: int) -> bool:
+        """Whether an answer of this size may be made for a client that has so much for answers already."""
+        if not self.answer_bytes:
+            return True  # one at a time always may
+        if self.used_bytes + size_bytes > self.total_bytes_max:
+            return False
+        if own_bytes + size_bytes <= SMALL_BYTES:
+            return True  # from what is left to adds, if need be
+        return self.needed_for_answer(own_bytes, size_bytes) <= self.answer_bytes_max - self.answer_bytes
+
+    def wait_for_answer(self, wake: Wake, own_bytes: int, size_bytes: int) -> None:
+        """Calls `wake` when there may be room for such an answer."""
+        if self.used_bytes + size_bytes > self.total_bytes_max:
+            self.for_requests.wait(wake, size_bytes)
+        else:
+            self.for_answers.wait(wake, self.needed_for_answer(own_bytes, size_bytes))
+
+    def needed_for_answer(self, own_bytes: int, size_bytes: int) -> int:
+        """How much must be free for answers, so that such a one may be made. A client's only one needs no share."""
+        return (own_bytes + size_bytes) * _ANSWERS_SHARE if own_bytes else size_bytes
