@@ -99,12 +99,13 @@ class Client:
     ) -> LedgerMetadata:
         """Fences a ledger and closes it at its last entry (R2-R12); returns its metadata. One that is closed stays as it is.
 
-        `lost` names bookies that never come back: they are declared lost first, as by `declare_bookies_lost`. Raises
+        `lost` names bookies that never come back: they are declared lost first, as by `declare_bookies_lost`. `accept_loss`
+        closes the ledger although confirmed entries may be gone, where an ack quorum of bookies lost something (R10). Raises
         `RecoveryUndecidedError` or `NotEnoughBookiesError` (retry: when bookies are back), `LedgerNotFoundError`. If it
         raises or is cancelled, the ledger's writer may be fenced, and nothing was cut."""
         if lost:
             await self.declare_bookies_lost(lost, accept_loss=accept_loss)
-        return await self._ledgers.recover(ledger_id, password)
+        return await self._ledgers.recover(ledger_id, password, accept_loss=accept_loss)
 
     async def declare_bookies_lost(
         self, bookie_ids: Sequence[str], *, accept_loss: bool = False

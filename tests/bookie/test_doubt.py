@@ -147,6 +147,24 @@ async def test_a_takeover_waits_for_who_may_have_what_another_one_lost(autojump_
                 assert (await client.recover_ledger(ledger_id)).last_entry_id == 9
 
 
+async def test_the_only_bookie_that_lost_something_needs_the_loss_accepted(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """R10: a ledger on one disk: its recovery is refused at once, and says what to do."""
+    async with cluster(1) as world:
+        async with world.client(FAST, ONE) as client:
+            writer = await client._ledgers.create(client.default_quorum)
+            await writer.append(b"a")
+        await restart_in_doubt(world.bookies[0], forget=writer.ledger_id)
+        async with world.client(FAST, ONE) as client:
+            started_s = trio.current_time()
+            advice = rf"recover_ledger\({writer.ledger_id}, accept_loss=True\)"
+            with pytest.raises(RecoveryUndecidedError, match=advice):
+                await client.recover_ledger(writer.ledger_id)
+            assert trio.current_time() - started_s < 1
+            assert (await client.recover_ledger(writer.ledger_id, accept_loss=True)).last_entry_id == -1
+
+
 async def confirmed_on_two(world: Cluster) -> int:
     """Ten entries on the first two bookies; the third is deaf. The writer's client is gone."""
     async with world.client(FAST) as client:

@@ -12,6 +12,7 @@ from replog.protocol.effects import AwaitSilentBookies, SendAdd, SendFence, Send
 from replog.protocol.messages import Denial, Status
 from replog.protocol.model import LedgerState
 from replog.protocol.quorum import Quorum
+from replog.protocol.recovery import LedgerRecovery
 from tests.protocol.driving import Cluster, Recovery, fenced
 
 WEAK = [Status.NO_ENTRY_IN_DOUBT, Status.NO_ENTRY_AFTER_LOSS]
@@ -87,6 +88,17 @@ def test_r10_no_decision_when_an_ack_quorum_knows_of_its_loss() -> None:
         cluster.recovery().recover()
     assert raised.value.bookies == ("b1", "b2")
     assert cluster.metadata().state is LedgerState.IN_RECOVERY
+
+
+def test_r10_an_accepted_loss_closes_at_what_is_left() -> None:
+    """R10: somebody who knows it decided so; what any bookie still has is kept all the same."""
+    cluster = Cluster()
+    confirmed_on(cluster, "b1", "b2")
+    for name in ("b1", "b2"):
+        shortened(cluster, name)
+    metadata, version = cluster.records[7]
+    machine = LedgerRecovery(metadata, version, cluster.digest(), "w9", is_loss_accepted=True)
+    assert Recovery(cluster, machine, 7).recover().last_entry_id == -1
 
 
 def test_r10_two_that_cannot_vouch_but_know_of_no_loss_may_decide_with_all_others() -> None:

@@ -64,8 +64,8 @@ class Client:
         self, ledger_id: int, *, password: bytes = b"", lost: Sequence[str] = (), accept_loss: bool = False
     ) -> LedgerMetadata:
         """Fences a ledger and closes it at its last entry (R2-R12); returns its metadata. One that is closed stays as it is.
-        `lost` names bookies to be declared lost first. Raises `RecoveryUndecidedError` or `NotEnoughBookiesError` (retry: when
-        bookies are back), `LedgerNotFoundError`."""
+        `lost` names bookies to be declared lost first, `accept_loss` accepts that confirmed entries may be gone. Raises
+        `RecoveryUndecidedError` or `NotEnoughBookiesError` (retry: when bookies are back), `LedgerNotFoundError`."""
         recover = self._client.recover_ledger
         return self._portal.call(recover, ledger_id, password=password, lost=lost, accept_loss=accept_loss)
 

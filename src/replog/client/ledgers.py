@@ -113,8 +113,8 @@ class Ledgers:
 
     # -- recovering, deleting, listing ------------------------------------------------------------------------------
 
-    async def recover(self, ledger_id: int, password: bytes = b"") -> LedgerMetadata:
-        """Fences a ledger, finds its last entry and closes it (R2-R8); returns its record. A closed one is left as it is.
+    async def recover(self, ledger_id: int, password: bytes = b"", *, accept_loss: bool = False) -> LedgerMetadata:
+        """Fences a ledger, finds its last entry and closes it (R2-R12); returns its record. A closed one is left as it is.
 
         Raises `RecoveryUndecidedError` (retry: yes), `NotEnoughBookiesError`, `LedgerNotFoundError`, `MetastoreError`. If
         it raises or is cancelled, the ledger stays in recovery and its writer fenced; nothing is cut."""
@@ -124,7 +124,7 @@ class Ledgers:
         if metadata.state is LedgerState.CLOSED:
             return metadata
         digest = Digest(metadata.digest_type, ledger_id, password)
-        machine = LedgerRecovery(metadata, version, digest, self.chance.token())
+        machine = LedgerRecovery(metadata, version, digest, self.chance.token(), is_loss_accepted=accept_loss)
         shell = RecoveringShell(machine, ledger_key(ledger_id, password), self.surroundings, self.options)
         recovered = await shell.run()
         assert recovered.last_entry_id is not None

@@ -25,8 +25,6 @@ CRC32C_RESIDUE = 0x48674BC7
 CODE_SIZES = {DigestType.CRC32C: 4, DigestType.HMAC_SHA256: 32}
 
 
-
-
 class Digest:
     """Computes the codes of one ledger."""
 

@@ -51,15 +51,19 @@ class _Stage(enum.Enum):
 
 
 class LedgerRecovery(LedgerMachine):
-    """One attempt to recover a ledger. `nonce` is unique to it (M1). Any number may run at once (R6)."""
+    """One attempt to recover a ledger. `nonce` is unique to it (M1). Any number may run at once (R6).
 
-    def __init__(self, metadata: LedgerMetadata, version: int, digest: Digest, nonce: str) -> None:
+    With `is_loss_accepted` it closes the ledger although confirmed entries may be gone with what bookies lost (R10)."""
+
+    def __init__(
+        self, metadata: LedgerMetadata, version: int, digest: Digest, nonce: str, *, is_loss_accepted: bool = False
+    ) -> None:
         super().__init__(metadata, version, nonce)
         self.recovered_entries = 0
         self._digest = digest
         self._stage = _Stage.NEW
         # who can be asked
-        self._absences = Absences()
+        self._absences = Absences(is_loss_accepted=is_loss_accepted)
         self._is_waiting_for_silent = False
         # fencing
         self._fenced = 0
@@ -285,11 +289,12 @@ class LedgerRecovery(LedgerMachine):
         first = self._hearing.entry_id if self._stage is _Stage.READING else self._frozen.first_entry_id
         problem = (
             f"Confirmed entries from {first} on may be gone: {self._names(losers)} lost what they stored, or were declared lost, "
-            f"and {self.quorum.ack} bookies are an ack quorum (R10)"
+            f"and {self.quorum.ack} of a write set are an ack quorum (R10)"
         )
         advice = (
-            "The ledger stays in recovery and nothing was cut. Bring one of them back with its data, or accept the loss: "
-            "recover the ledger with accept_loss, or run: replog bookies lost --accept-loss"
+            "The ledger stays in recovery and nothing was cut. Bring the data of one of them back, or accept the loss: "
+            f"recover_ledger({self.metadata.ledger_id}, accept_loss=True), "
+            f"or replog ledger recover {self.metadata.ledger_id} --accept-loss"
         )
         self._fail(RecoveryUndecidedError(self.metadata.ledger_id, f"{problem}. {advice}", self._bookies(losers)))
 

@@ -156,14 +156,22 @@ def _print(facts: LedgerFacts, for_programs: bool) -> None:
 
 
 @takes_connection
-def recover(connection: Connection, ledger_id: LedgerId, for_programs: AsJSON = False) -> None:
+def recover(
+    connection: Connection,
+    ledger_id: LedgerId,
+    accept_loss: Annotated[
+        bool,
+        typer.Option("--accept-loss", help="Close it although confirmed entries may be gone with what bookies lost."),
+    ] = False,
+    for_programs: AsJSON = False,
+) -> None:
     """Fence a ledger's writer, find its last entry, and close it there. One that is closed stays as it is."""
-    run(_recover, connection, ledger_id, for_programs)
+    run(_recover, connection, ledger_id, accept_loss, for_programs)
 
 
-async def _recover(connection: Connection, ledger_id: int, for_programs: bool) -> None:
+async def _recover(connection: Connection, ledger_id: int, accept_loss: bool, for_programs: bool) -> None:
     async with client_from(connection) as client:
-        metadata = await client.recover_ledger(ledger_id, password=connection.password())
+        metadata = await client.recover_ledger(ledger_id, password=connection.password(), accept_loss=accept_loss)
     if for_programs:
         print_json(_listed(metadata))
     elif metadata.last_entry_id == -1:
