@@ -243,3 +243,17 @@ async def test_a_loss_that_was_declared_one_by_one_adds_up(autojump_clock: trio.
             assert await client.declare_bookies_lost([world.bookies[0].bookie_id]) == []
             with pytest.raises(LossNotAcceptedError):
                 await client.declare_bookies_lost([world.bookies[1].bookie_id])
+
+
+async def test_a_loss_is_accepted_when_another_bookie_knows_its_own(autojump_clock: trio.testing.MockClock) -> None:
+    """B8a, R10: one knows that it lost something, one never comes back: together they are an ack quorum."""
+    async with cluster(3) as world:
+        ledger_id = await confirmed_on_two(world)
+        first, _, third = world.bookies
+        await restart_in_doubt(first, Doubt(UNBOUNDED, UNBOUNDED), forget=ledger_id)
+        await third.kill()
+        async with world.client(FAST) as client:
+            with pytest.raises(RecoveryUndecidedError, match="accept"):
+                await client.recover_ledger(ledger_id, lost=[third.bookie_id])
+            metadata = await client.recover_ledger(ledger_id, lost=[third.bookie_id], accept_loss=True)
+            assert metadata.last_entry_id == 9

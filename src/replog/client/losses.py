@@ -67,7 +67,8 @@ async def declare_lost(
             at_risk,
         )
     for bookie_id, cookie in cookies.items():
-        wanted = Cookie(is_lost=True, is_loss_accepted=cookie.is_loss_accepted or (accept_loss and bool(at_risk)))
+        # Also where nothing seems at risk: another bookie may know that it lost something, which only a recovery hears.
+        wanted = Cookie(is_lost=True, is_loss_accepted=cookie.is_loss_accepted or accept_loss)
         await _put_cookie(records.metastore, bookie_id, wanted)
     return at_risk
 
