@@ -38,6 +38,7 @@ from replog.metadata import (
 )
 from replog.metastores.memory import MemoryMetastore
 from replog.protocol.digest import DigestType
+from replog.protocol.gaps import Gap
 from replog.protocol.model import Fragment, LedgerMetadata, LedgerState, LogMetadata, LogPage, Segment, Transaction
 from replog.protocol.quorum import Quorum
 from replog.testing import Fault, FaultyMetastore
@@ -56,8 +57,9 @@ LEDGER = LedgerMetadata(
     token="a-token",
     created_at_ms=1_763_600_000_000,
     custom={"application": "d\N{LATIN SMALL LETTER E WITH ACUTE}mo"},
+    gaps=(Gap(1, 17, 99), Gap(2, 90, 99), Gap(2, 100, 141)),
 )
-OPEN = LedgerMetadata(7, Quorum(), DigestType.CRC32C, "", (Fragment(0, ("a", "b", "c")),))
+OPEN = LedgerMetadata(7, Quorum(), DigestType.CRC32C, "", (Fragment(0, ("a", "b", "c")),), gaps=(Gap(1, 0),))
 LOG = LogMetadata(
     name="orders/\N{SNOWMAN}",
     segments=(Segment(4, 12_345, 1_763_600_000_000), Segment(5, 7, 1_763_600_000_001)),
@@ -447,6 +449,15 @@ def test_a_newer_format_is_refused_by_key_and_version(decode: Any, key: str, kno
         ({"state": "closed"}, "last_entry_id: None in a ledger that is closed"),
         ({"last_entry_id": 5}, "last_entry_id: 5 in a ledger that is open"),
         ({"state": "closed", "last_entry_id": -2}, "-2 is no entry"),
+        ({"gaps": [[3, 0, None]]}, "gaps:.*of this ensemble"),
+        ({"gaps": [[0, 5, 4]]}, "gaps:.*of this ensemble"),
+        ({"gaps": [[0, -1, 4]]}, "gaps:.*of this ensemble"),
+        ({"gaps": [[0, 4, None], [1, 3, None]]}, "gaps:.*not in order"),
+        ({"gaps": [[0, 4, 5], [0, 5, 6]]}, "gaps:.*not in order"),
+        ({"gaps": [[0, 4]]}, r"no gap.*\$\.gaps\[0\]"),
+        ({"gaps": [[0, 4, "5"]]}, r"no gap.*\$\.gaps\[0\]"),
+        ({"state": "closed", "last_entry_id": 4, "gaps": [[0, 4, None]]}, "gaps:.*beyond the last entry"),
+        ({"state": "closed", "last_entry_id": 4, "gaps": [[0, 4, 5]]}, "gaps:.*beyond the last entry"),
         ({"fragments": []}, r"they begin at \[\]"),
         ({"fragments": [{"first_entry_id": 1, "ensemble": ["a", "b", "c"]}]}, r"they begin at \[1\]"),
         ({"fragments": [{"first_entry_id": 0, "ensemble": ["a", "b"]}]}, "not 3 distinct bookies"),

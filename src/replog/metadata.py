@@ -23,6 +23,7 @@ import cattrs
 
 from replog.errors import ConfigError, MetastoreCorruptError
 from replog.protocol.digest import DigestType
+from replog.protocol.gaps import Gap, merged
 from replog.protocol.model import LedgerMetadata, LedgerState, LogMetadata, LogPage, Segment, Transaction
 
 if TYPE_CHECKING:
@@ -302,6 +303,23 @@ def _ledger_faults(metadata: LedgerMetadata) -> list[str]:
         faults.append(f"last_entry_id: {metadata.last_entry_id} in a ledger that is {metadata.state.value}")
     if metadata.last_entry_id is not None and metadata.last_entry_id < -1:
         faults.append(f"last_entry_id: {metadata.last_entry_id} is no entry")
+    return faults or _gap_faults(metadata)
+
+
+def _gap_faults(metadata: LedgerMetadata) -> list[str]:
+    """What is impossible in its gaps, if the rest is possible."""
+    end = metadata.last_entry_id
+    faults = []
+    for gap in metadata.gaps:
+        last = gap.first_entry_id if gap.last_entry_id is None else gap.last_entry_id
+        if not 0 <= gap.index < metadata.quorum.ensemble or not 0 <= gap.first_entry_id <= last:
+            faults.append(f"gaps: {list(attrs.astuple(gap))} is none of this ensemble")
+        elif end is not None and (gap.last_entry_id is None or last > end):
+            faults.append(f"gaps: {list(attrs.astuple(gap))} goes beyond the last entry, {end}")
+    if not faults and merged(metadata.gaps, metadata.fragments) != metadata.gaps:
+        faults.append(
+            f"gaps: {[list(attrs.astuple(gap)) for gap in metadata.gaps]} are not in order, each within a fragment"
+        )
     return faults
 
 
@@ -381,6 +399,8 @@ def _make_converter() -> cattrs.Converter:
     converter = cattrs.Converter(unstruct_collection_overrides={tuple: list})
     for simple in (int, str):
         converter.register_structure_hook(simple, _strictly(simple))
+    converter.register_structure_hook(Gap, _structure_gap)
+    converter.register_unstructure_hook(Gap, attrs.astuple)
     converter.register_structure_hook(Segment, _structure_segment)
     converter.register_unstructure_hook(Segment, attrs.astuple)
     converter.register_structure_hook(Transaction, _structure_transaction)
@@ -388,6 +408,14 @@ def _make_converter() -> cattrs.Converter:
     converter.register_structure_hook(DigestType, lambda value, _type: _member(DigestType, value))
     converter.register_unstructure_hook(DigestType, lambda digest_type: digest_type.name.lower())
     return converter
+
+
+def _structure_gap(value: Any, _type: type) -> Gap:
+    if not isinstance(value, list) or [type(each) for each in value[:2]] != [int, int] or len(value) != 3:
+        raise TypeError(f"{value!r} is no gap: one is an index, its first entry, and its last one or null")
+    if value[2] is not None and type(value[2]) is not int:
+        raise TypeError(f"{value!r} is no gap: its last entry is a number or null")
+    return Gap(*value)
 
 
 def _structure_segment(value: Any, _type: type) -> Segment:

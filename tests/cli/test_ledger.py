@@ -89,6 +89,7 @@ def test_a_ledger_is_shown(ledger: Run) -> None:
         "digest_type": "crc32c",
         "has_password": False,
         "custom": {"log": "log"},
+        "gaps": [],
         "problem": None,
     }
     status, output, _ = ledger("show", "2")

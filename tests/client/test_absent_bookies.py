@@ -9,6 +9,7 @@ import trio.testing
 from replog.config import ClientOptions
 from replog.errors import NotEnoughBookiesError, StorageFullError
 from replog.membership import Cookie, cookie_key, encode_cookie
+from replog.protocol.gaps import Gap
 from replog.protocol.quorum import Quorum
 from tests.kit import Bookie, Cluster, cluster, read_ledger, read_log
 
@@ -251,3 +252,44 @@ async def test_c7_nothing_is_lost_when_the_absent_one_changes_each_time(
             await victim.start()
         async with world.client(QUICK) as client:
             assert await read_log(client) == [b"%d" % number for number in range(9)]
+
+
+# -- what the absent ones lack (W7) ----------------------------------------------------------------------------------
+
+
+async def test_w7_what_a_bookie_lacks_stands_in_the_record(autojump_clock: trio.testing.MockClock) -> None:
+    async with cluster(3) as world, world.client(QUICK) as client:
+        late = world.bookies[1]
+        async with client.create_ledger() as writer:
+            await writer.append(b"0")
+            await trio.sleep(1)
+            await late.kill()
+            for number in range(1, 5):
+                await writer.append(b"%d" % number)
+            await late.start()
+            await trio.sleep(3 * QUICK.bookie_retry_after_s)
+            await writer.append(b"5")
+            await trio.sleep(1)
+        index = writer.metadata.last_fragment.ensemble.index(late.bookie_id)
+        assert writer.metadata.gaps == (Gap(index, 1, 4),)
+        assert [bool(late.storage.read(writer.ledger_id, entry_id, 1, 0)) for entry_id in (0, 1, 4, 5)] == [
+            True,
+            False,
+            False,
+            True,
+        ]
+        assert await read_ledger(client, writer.ledger_id) == [b"%d" % number for number in range(6)]
+
+
+async def test_w7_a_ledger_that_was_created_without_a_bookie_says_so_at_once(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """So it is known even if its writer dies."""
+    async with cluster(3) as world, world.client(QUICK) as client:
+        await world.bookies[1].kill()
+        async with client.create_ledger() as writer:
+            (gap,) = writer.metadata.gaps
+            assert gap == Gap(writer.metadata.last_fragment.ensemble.index(world.bookies[1].bookie_id), 0)
+            await writer.append(b"0")
+            await writer.append(b"1")
+            assert (await client.recover_ledger(writer.ledger_id)).gaps == (Gap(gap.index, 0, 1),)

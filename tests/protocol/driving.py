@@ -219,6 +219,13 @@ class Actor:
             self._arrive(self.waiting.pop(0))()
         raise AssertionError("this never ends")
 
+    def run_without(self, kind: type) -> None:
+        """Delivers everything but effects of this kind."""
+        self.collect()
+        while others := [effect for effect in self.waiting if not isinstance(effect, kind)]:
+            self.waiting.remove(others[0])
+            self._arrive(others[0])()
+
     def choose(self, chosen: Mapping[int, str]) -> None:
         """The placement's answer, by hand."""
         self.lose(ChooseReplacements)
@@ -321,7 +328,7 @@ class Writer(Actor):
 
     def _silent(self, effect: Any) -> None:
         if isinstance(effect, SendAdd):
-            self.machine.bookie_failed(effect.index, effect.bookie_id)
+            self.machine.bookie_failed(effect.index, effect.bookie_id, effect.batch)
 
 
 class Recovery(Actor):

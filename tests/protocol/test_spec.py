@@ -1,7 +1,7 @@
 """Each rule of the protocol has a test that cites it: the tests stand in test_spec_*.py, by group of rules.
 
 A test of rule W2 is named `test_w2_...`, and its docstring begins with "W2". The rules of bookies that need disks
-(B1, B3-B6) and of metadata layouts (M2, M3) are tested where those are built.
+(B1, B3-B6), of metadata layouts (M2, M3) and of choosing bookies (C8) are tested where those are built.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ RULES = {
     "W4": "a failed add never says 'not written'; fenced is an unknown outcome",
     "W5": "an idle writer publishes its last add confirmed",
     "W6": "every wait ends in a named error",
+    "W7": "what a member lacks since its index failed is recorded",
     "C1": "one change at a time; completions freeze at its start",
     "C2": "replacements are not in the ensemble already; the fragment starts at the last add confirmed + 1",
     "C3": "nothing is sent to, or counted from, the new ensemble before the CAS",

@@ -41,10 +41,13 @@ class Writing(RuleBasedStateMachine):
         self.record = LedgerMetadata(7, quorum, DigestType.CRC32C, "", (fragment,), token="creator's")
         self.version = 0
         self.machine = LedgerWriting(self.record, 0, Digest(DigestType.CRC32C, 7, b""), "nonce", missing=missing)
+        self.was_missing = missing
         self.away = {index for index in range(quorum.ensemble) if missing >> index & 1}
         self.sent: list[SendAdd] = []  # everything ever sent: an answer may come at any time, or twice
         self.disks: dict[tuple[str, int], bytes] = {}  # what really is durable, by bookie and entry
         self.payloads: list[bytes] = []
+        self.told_failed: list[SendAdd] = []
+        self.is_closing = False
         self.confirmed = -1
         self.waiting: list[Any] = []
         self.end: Finished | Failed | None = None
@@ -103,7 +106,9 @@ class Writing(RuleBasedStateMachine):
     def fail(self, data: st.DataObject) -> None:
         """An add got no answer; the bookie may be one that was replaced long ago."""
         effect = data.draw(st.sampled_from(self.sent))
-        self.machine.bookie_failed(effect.index, effect.bookie_id)
+        self.machine.bookie_failed(effect.index, effect.bookie_id, effect.batch)
+        if not self.is_closing:
+            self.told_failed.append(effect)
         self.collect()
 
     @precondition(lambda self: self.waits_for(ChooseReplacements))
@@ -200,7 +205,8 @@ class Writing(RuleBasedStateMachine):
             elif self.end is None and self.confirmed + 1 < len(self.payloads):
                 self.machine.bookies_changed()
                 self.collect()
-                for effect in list(self.sent):
+                failed = {id(effect) for effect in self.told_failed}  # these answer nothing any more
+                for effect in [each for each in self.sent if id(each) not in failed]:
                     self.disks.update(
                         ((effect.bookie_id, entry_id), payload)
                         for entry_id, payload in zip(effect.batch.entry_ids, effect.batch.payloads(), strict=True)
@@ -208,13 +214,30 @@ class Writing(RuleBasedStateMachine):
                     self.machine.add_confirmed(effect.index, effect.bookie_id, effect.batch.first_entry_id)
                     self.collect()
             elif self.end is None:
+                self.is_closing = True
                 self.machine.close()
                 self.collect()
             else:
                 break
             self.each_confirmed_entry_is_at_its_ack_quorum()
+        self.check_gaps()
         assert isinstance(self.end, Finished)
         assert self.record.last_entry_id == self.confirmed == len(self.payloads) - 1
+
+    def check_gaps(self) -> None:
+        """W7: whatever a member lacks is in a gap, but for what was sent to it and did not fail since; and where nothing
+        failed, nothing is."""
+        assert all(gap.last_entry_id is not None for gap in self.record.gaps)
+        sent = {(each.bookie_id, entry_id): id(each) for each in self.sent for entry_id in each.batch.entry_ids}
+        failed = {id(each) for each in self.told_failed}
+        for entry_id in range(self.confirmed + 1):
+            fragment = self.record.fragment_of(entry_id)
+            lacking = self.record.lacking(entry_id)
+            for index in self.quorum.write_set(entry_id):
+                place = (fragment.ensemble[index], entry_id)
+                if place not in self.disks and (place not in sent or sent[place] in failed):
+                    assert index in lacking
+        assert self.told_failed or self.was_missing or not self.record.gaps
 
     def settle(self, effect: Any) -> None:
         if isinstance(effect, ChooseReplacements):

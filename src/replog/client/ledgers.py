@@ -18,6 +18,7 @@ from replog.hookspecs import Event, LedgerRecovered
 from replog.metadata import list_ledger_ids
 from replog.protocol.batch import ENTRY_ID_MAX
 from replog.protocol.digest import Digest, DigestType, ledger_key, ledger_key_check
+from replog.protocol.gaps import Gap
 from replog.protocol.model import Fragment, LedgerMetadata, LedgerState
 from replog.protocol.quorum import Quorum
 from replog.protocol.recovery import LedgerRecovery
@@ -71,6 +72,7 @@ class Ledgers:
             token=self.chance.token(),
             created_at_ms=self.chance.time_ms(),
             custom=dict(custom or {}),
+            gaps=tuple(Gap(index, 0) for index in range(quorum.ensemble) if missing >> index & 1),
         )
         version = await self.records.create(metadata)
         digest = Digest(digest_type, ledger_id, password)

@@ -24,6 +24,7 @@ from replog.errors import (
     UnauthorizedError,
 )
 from replog.hookspecs import EnsembleChanged, Event, WriterFenced
+from replog.protocol.batch import Batch
 from replog.protocol.effects import (
     Confirmed,
     Effect,
@@ -312,7 +313,7 @@ class BatchSender:
         for effect in effects:
             channel = channel_to(effect.bookie_id)
             if channel is None:
-                self._bookie_failed(effect.index, effect.bookie_id)
+                self._bookie_failed(effect.index, effect.bookie_id, effect.batch)
                 continue
             batch, alone = effect.batch, self._alone and (effect is last or not channel.shares_thread)
             if request is None or request.batch is not batch or request.alone is not alone:
@@ -334,7 +335,7 @@ class BatchSender:
             problem = f"refused by bookie {effect.bookie_id}: {answer.detail}"
             self._machine.abandon(UnauthorizedError(self.ledger_id, problem))
         else:
-            self._bookie_failed(effect.index, effect.bookie_id)
+            self._bookie_failed(effect.index, effect.bookie_id, effect.batch)
         self._drive()
 
     def _publish_soon(self) -> None:
@@ -370,9 +371,9 @@ class BatchSender:
             self._machine.add_fenced(answer.fence_term)
             self._drive()
 
-    def _bookie_failed(self, index: int, bookie_id: str) -> None:
+    def _bookie_failed(self, index: int, bookie_id: str, batch: Batch | None = None) -> None:
         self._membership.shun(bookie_id)
-        self._machine.bookie_failed(index, bookie_id)
+        self._machine.bookie_failed(index, bookie_id, batch)
 
     def _are_more_expected(self) -> bool:
         """Whether less has gathered than was just confirmed: whoever waited for that may be about to push as much again. So

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import attrs
@@ -15,6 +15,7 @@ import attrs
 from replog.errors import PositionError
 from replog.protocol.batch import ENTRY_ID_MAX
 from replog.protocol.digest import DigestType
+from replog.protocol.gaps import Gap, merged
 from replog.protocol.quorum import Quorum
 
 NO_ENTRY = -1  # the last entry of an empty ledger, and the last add confirmed before the first (R8)
@@ -48,7 +49,8 @@ class Fragment:
 
 @attrs.frozen
 class LedgerMetadata:
-    """One ledger. `token` names the attempt that wrote this version, so that a lost answer can be resolved (M1)."""
+    """One ledger. `token` names the attempt that wrote this version, so that a lost answer can be resolved (M1). `gaps` are
+    what its writer, or a recovery, knows to be lacking at members of its ensembles (W7)."""
 
     ledger_id: int
     quorum: Quorum
@@ -61,6 +63,7 @@ class LedgerMetadata:
     token: str = ""
     created_at_ms: int = 0
     custom: Mapping[str, str] = attrs.field(factory=dict)
+    gaps: tuple[Gap, ...] = ()
 
     @property
     def last_fragment(self) -> Fragment:
@@ -81,11 +84,26 @@ class LedgerMetadata:
             raise AssertionError(f"ledger {self.ledger_id}: a fragment at {fragment.first_entry_id} behind {kept[-1]}")
         return attrs.evolve(self, fragments=(*kept, fragment))
 
+    def with_gaps(self, gaps: Iterable[Gap]) -> LedgerMetadata:
+        """The same with these gaps instead of its own."""
+        return attrs.evolve(self, gaps=merged(gaps, self.fragments))
+
+    @property
+    def ended_gaps(self) -> tuple[Gap, ...]:
+        """The gaps that have ended."""
+        return tuple(gap for gap in self.gaps if gap.last_entry_id is not None)
+
+    def lacking(self, entry_id: int) -> frozenset[int]:
+        """The indices whose bookies may lack this entry, though they should store it (W7)."""
+        return frozenset(gap.index for gap in self.gaps if gap.holds(entry_id))
+
     def closed_at(self, last_entry_id: int) -> LedgerMetadata:
-        """The same, closed; a last fragment that would hold no entry is dropped, the first one never."""
+        """The same, closed; a last fragment that would hold no entry is dropped, the first one never. Gaps end there."""
         kept = [fragment for fragment in self.fragments[1:] if fragment.first_entry_id <= last_entry_id]
         fragments = (self.fragments[0], *kept)
-        return attrs.evolve(self, fragments=fragments, state=LedgerState.CLOSED, last_entry_id=last_entry_id)
+        ended = [gap.until(last_entry_id) for gap in self.gaps if gap.first_entry_id <= last_entry_id]
+        gaps = merged(ended, fragments)
+        return attrs.evolve(self, fragments=fragments, gaps=gaps, state=LedgerState.CLOSED, last_entry_id=last_entry_id)
 
 
 @attrs.frozen

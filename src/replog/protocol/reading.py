@@ -177,6 +177,9 @@ class LedgerReading:
         if rotation.preferred in rotation.order:
             rotation.order.remove(rotation.preferred)
             rotation.order.insert(0, rotation.preferred)
+        if self.metadata.gaps:
+            lacks = self.metadata.lacking(entry_id)
+            rotation.order.sort(key=lambda index: index in lacks)  # who may lack it is asked last (W7)
         if len(lacking) > 1:
             rotation.guests = self._guests(rotation.order[0], entry_id, lacking)
             for guest in rotation.guests:

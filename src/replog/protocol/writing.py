@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 
 from replog.errors import FencedError, LedgerClosedError, ReplogError
 from replog.protocol import batch as batches
+from replog.protocol.batch import Batch
 from replog.protocol.digest import Digest
 from replog.protocol.effects import (
     ChooseReplacements,
@@ -25,6 +26,7 @@ from replog.protocol.effects import (
     SendAdd,
     SendLastAddConfirmed,
 )
+from replog.protocol.gaps import Gap
 from replog.protocol.machine import LedgerMachine
 from replog.protocol.model import NO_ENTRY, Fragment, LedgerMetadata, LedgerState
 from replog.protocol.pending import PendingBatch
@@ -77,6 +79,11 @@ class LedgerWriting(LedgerMachine):
         self._choosing = 0  # indices that the change under way is about
         self._replaced: dict[int, str] = {}
         self._close_wanted = False
+        # what bookies lack (W7): since when, of those that failed; what is known of before, in the proposal and not yet in one
+        self._lacking = {index: 0 for index in range(self.quorum.ensemble) if missing >> index & 1}
+        self._proposed_lacking: dict[int, int] = {}
+        self._proposed_gaps: list[Gap] = []
+        self._new_gaps: list[Gap] = []
 
     # -- what the shell asks ------------------------------------------------------------------------------------
 
@@ -179,10 +186,16 @@ class LedgerWriting(LedgerMachine):
 
     # -- ensemble change ------------------------------------------------------------------------------------------
 
-    def bookie_failed(self, index: int, bookie_id: str) -> None:
-        """This bookie refused, lost or did not answer something. Never means "not written" (W4)."""
-        if self._stage in (_Stage.DONE, _Stage.CLOSING) or self._ensemble[index] != bookie_id:
+    def bookie_failed(self, index: int, bookie_id: str, batch: Batch | None = None) -> None:
+        """This bookie refused, lost or did not answer something: the add of this batch, or another request. Never means "not
+        written" (W4); but it may lack the batch, and does lack what it is not sent from now on (W7)."""
+        if self._stage in (_Stage.DONE, _Stage.CLOSING):
             return
+        if self._ensemble[index] != bookie_id:
+            self._note_gap_of_former(index, bookie_id, batch)
+            return
+        first = self.last_add_confirmed + 1 if batch is None else batch.first_entry_id
+        self._lacking[index] = min(first, self._lacking.get(index, first))
         bit = 1 << index
         if (self.missing | self._choosing) & bit:
             return
@@ -222,11 +235,17 @@ class LedgerWriting(LedgerMachine):
         for index, bookie_id in self._replaced.items():
             ensemble[index] = bookie_id
         assert len(set(ensemble)) == len(ensemble), "a bookie stands at one index only (C2)"
-        fragment = Fragment(self.last_add_confirmed + 1, tuple(ensemble), self._stamp)
-        self._propose(self.metadata.with_fragment(fragment))
+        last = self.last_add_confirmed
+        gone_on = [
+            Gap(index, max(first, last + 1)) for index, first in self._lacking.items() if index not in self._replaced
+        ]
+        gaps = [*self._gaps_until(last), *gone_on]
+        fragment = Fragment(last + 1, tuple(ensemble), self._stamp)
+        self._propose(self.metadata.with_fragment(fragment).with_gaps(gaps))
 
     def _ensemble_durable(self) -> None:
         """All pending entries belong to the new fragment, also those that had their quorum in the old one (C5)."""
+        self._end_gaps(is_written=self._stage is _Stage.CHANGING)
         self._stage = _Stage.STEADY
         resend = 0
         for index, bookie_id in self._replaced.items():
@@ -244,6 +263,37 @@ class LedgerWriting(LedgerMachine):
         if self._stage is _Stage.STEADY:
             self._complete()
 
+    # -- what bookies lack (W7) -------------------------------------------------------------------------------------
+
+    def _note_gap_of_former(self, index: int, bookie_id: str, batch: Batch | None) -> None:
+        """An add to a bookie that was replaced has failed: it may lack the batch in the fragment in which it stands."""
+        if batch is not None and self.metadata.fragment_of(batch.first_entry_id).ensemble[index] == bookie_id:
+            self._new_gaps.append(Gap(index, batch.first_entry_id, batch.last_entry_id))
+
+    def _gaps_until(self, last_entry_id: int) -> list[Gap]:
+        """All gaps that are known, up to this entry, to be proposed."""
+        self._proposed_gaps += self._new_gaps
+        self._new_gaps = []
+        self._proposed_lacking = dict(self._lacking)
+        since = [Gap(index, first, last_entry_id) for index, first in self._lacking.items() if first <= last_entry_id]
+        return [*self.metadata.ended_gaps, *self._proposed_gaps, *since]
+
+    def _end_gaps(self, *, is_written: bool) -> None:
+        """The gaps of indices that are replaced or back end at the last add confirmed: what is pending is sent to them. If a
+        new fragment was written, the others begin again there."""
+        last = self.last_add_confirmed
+        if is_written:
+            self._proposed_gaps = []
+        for index, first in list(self._lacking.items()):
+            if index not in self._replaced and not is_written:
+                continue
+            if first <= last and not (is_written and first >= self._proposed_lacking.get(index, last + 1)):
+                self._new_gaps.append(Gap(index, first, last))
+            if index in self._replaced:
+                del self._lacking[index]
+            else:
+                self._lacking[index] = max(first, last + 1)
+
     # -- closing --------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
@@ -259,7 +309,8 @@ class LedgerWriting(LedgerMachine):
 
     def _propose_close(self) -> None:
         self._stage = _Stage.CLOSING
-        self._propose(self.metadata.closed_at(self.last_add_confirmed))
+        last = self.last_add_confirmed
+        self._propose(self.metadata.with_gaps(self._gaps_until(last)).closed_at(last))
 
     # -- what the metastore said ------------------------------------------------------------------------------------
 

@@ -88,6 +88,7 @@ def as_json(facts: LedgerFacts) -> dict[str, object]:
             {"first_entry_id": each.first_entry_id, "last_entry_id": end, "ensemble": list(each.ensemble)}
             for each, end in zip(metadata.fragments, ends, strict=True)
         ],
+        "gaps": [attrs.asdict(gap) for gap in metadata.gaps],
         "problem": facts.problem,
     }
 

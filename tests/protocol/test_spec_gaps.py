@@ -1,0 +1,209 @@
+"""Ledgers: what members of an ensemble lack while their index is failed (rule W7)."""
+
+from __future__ import annotations
+
+from replog.protocol.effects import ChooseReplacements, SendAdd, SendRead, WriteMetadata
+from replog.protocol.gaps import GAPS_MAX, Gap, merged
+from replog.protocol.model import Fragment
+from tests.protocol.driving import Cluster, Writer
+
+
+def fail_third(cluster: Cluster, *payloads: bytes) -> Writer:
+    """A writer of which the third bookie has entry 0, and fails at the first of these."""
+    writer = cluster.writer()
+    writer.add(b"a")
+    writer.run()
+    cluster.down.add("b3")
+    for payload in payloads:
+        writer.add(payload)
+        writer.run_without(ChooseReplacements)
+    return writer
+
+
+def come_back(writer: Writer) -> None:
+    writer.cluster.down.discard("b3")
+    writer.machine.bookies_changed()
+    writer.collect()
+    writer.choose({2: "b3"})
+    writer.run()
+
+
+def test_w7_what_was_confirmed_while_an_index_failed_is_recorded_at_the_close() -> None:
+    """W7: its third bookie lacks entries 1 and 2, and came back for entry 3 in the same fragment."""
+    cluster = Cluster()
+    writer = fail_third(cluster, b"b")
+    writer.choose({})
+    writer.run()
+    writer.add(b"c")
+    writer.run()
+    come_back(writer)
+    writer.add(b"d")
+    writer.run()
+    writer.close()
+    writer.run()
+    assert cluster.metadata().gaps == (Gap(2, 1, 2),)
+    assert [cluster.copies(entry_id) for entry_id in range(4)] == [3, 2, 2, 3]
+    assert len(cluster.metadata().fragments) == 1
+
+
+def test_w7_what_was_pending_when_it_came_back_is_no_gap() -> None:
+    """W7, C5: it is sent again."""
+    cluster = Cluster()
+    writer = fail_third(cluster, b"b")
+    cluster.down.discard("b3")
+    writer.choose({2: "b3"})
+    writer.run()
+    writer.close()
+    writer.run()
+    assert cluster.metadata().gaps == ()
+    assert cluster.copies(1) == 3
+
+
+def test_w7_a_late_add_that_fails_is_a_gap_though_others_confirmed_it() -> None:
+    """W7: entry 0 was confirmed by two; its add to the third fails when entry 1 is confirmed, too."""
+    cluster = Cluster()
+    writer = cluster.writer()
+    for payload in (b"a", b"b"):
+        writer.add(payload)
+        writer.deliver(SendAdd, "b1")
+        writer.deliver(SendAdd, "b2")
+    writer.fail(SendAdd, "b3", 0)
+    writer.choose({2: "b3"})
+    writer.run()
+    writer.close()
+    writer.run()
+    assert cluster.metadata().gaps == (Gap(2, 0, 1),)
+
+
+def test_w7_a_replacement_records_the_gap_of_the_one_before_it() -> None:
+    """W7: in the fragment that ends; the new one begins without a gap."""
+    cluster = Cluster()
+    writer = fail_third(cluster, b"b")
+    writer.choose({})
+    writer.run()
+    writer.machine.bookies_changed()
+    writer.collect()
+    writer.choose({2: "b4"})
+    writer.run()
+    assert cluster.metadata().gaps == (Gap(2, 1, 1),)
+    assert [each.first_entry_id for each in cluster.metadata().fragments] == [0, 2]
+    writer.close()
+    writer.run()
+    assert cluster.metadata().gaps == (Gap(2, 1, 1),)
+
+
+def test_w7_a_late_failure_of_a_replaced_bookie_is_a_gap_in_its_fragment() -> None:
+    """W7, C6: its acknowledgements count for nothing any more; that it lacks an entry of its fragment does."""
+    cluster = Cluster()
+    writer = cluster.writer()
+    for payload in (b"a", b"b"):
+        writer.add(payload)
+        writer.deliver(SendAdd, "b1")
+        writer.deliver(SendAdd, "b2")
+    writer.fail(SendAdd, "b3", 1)
+    writer.choose({2: "b4"})
+    writer.deliver(WriteMetadata)
+    assert cluster.metadata().gaps == (Gap(2, 1, 1),)
+    writer.fail(SendAdd, "b3", 0)
+    writer.run()
+    writer.close()
+    writer.run()
+    assert cluster.metadata().gaps == (Gap(2, 0, 1),)
+
+
+def test_w7_an_index_that_is_missing_during_a_change_has_a_gap_that_goes_on() -> None:
+    """W7, C7: recorded as not ended in the new fragment: so it is known even if the writer dies."""
+    cluster = Cluster()
+    writer = fail_third(cluster, b"b")
+    writer.choose({})
+    writer.run()
+    writer.bookie_failed("b2")
+    writer.choose({1: "b4"})
+    writer.deliver(WriteMetadata)
+    assert cluster.metadata().gaps == (Gap(2, 1, 1), Gap(2, 2))
+    writer.add(b"c")
+    writer.run()
+    writer.close()
+    writer.run()
+    assert cluster.metadata().gaps == (Gap(2, 1, 1), Gap(2, 2, 2))
+
+
+def test_w7_an_index_that_was_missing_from_the_start_lacks_everything() -> None:
+    """W7, C7: from entry 0 on."""
+    cluster = Cluster()
+    writer = cluster.writer(missing=0b100)
+    writer.add(b"a")
+    writer.run()
+    come_back(writer)
+    writer.add(b"b")
+    writer.run()
+    writer.close()
+    writer.run()
+    assert cluster.metadata().gaps == (Gap(2, 0, 0),)
+
+
+def test_w7_nothing_is_recorded_where_nothing_failed() -> None:
+    """W7: nor where an index failed without an entry under way, and was back before the next."""
+    cluster = Cluster()
+    writer = cluster.writer()
+    writer.add(b"a")
+    writer.run()
+    writer.bookie_failed("b3")
+    writer.choose({2: "b3"})
+    writer.run()
+    writer.add(b"b")
+    writer.run()
+    writer.close()
+    writer.run()
+    assert cluster.metadata().gaps == ()
+
+
+def test_w7_gaps_are_bounded_in_number_and_never_narrower() -> None:
+    """W7: the closest ones are joined."""
+    fragments = (Fragment(0, ("a", "b", "c")), Fragment(1000, ("a", "b", "d")))
+    many = [Gap(0, 10 * number, 10 * number + 1) for number in range(200)]
+    found = merged(many, fragments)
+    assert len(found) == 2 * GAPS_MAX
+    assert all(any(each.holds(entry_id) for each in found) for gap in many for entry_id in (gap.first_entry_id,))
+    assert all(gap.last_entry_id is not None and gap.last_entry_id < 1000 for gap in found[:GAPS_MAX])
+
+
+def test_w7_a_gap_ends_where_another_bookie_takes_the_index() -> None:
+    """W7: a gap lies within one fragment, and concerns one bookie."""
+    fragments = (Fragment(0, ("a", "b", "c")), Fragment(10, ("a", "b", "d")), Fragment(20, ("a", "b", "c")))
+    assert merged([Gap(2, 5), Gap(1, 5, 12)], fragments) == (Gap(1, 5, 9), Gap(2, 5, 9), Gap(1, 10, 12))
+
+
+def test_w7_an_earlier_add_that_fails_while_the_index_is_missing_widens_its_gap() -> None:
+    """W7: a bookie that is too busy refuses entry 1 at once, and entry 0, confirmed by the others, times out later."""
+    cluster = Cluster()
+    writer = cluster.writer()
+    for payload in (b"a", b"b"):
+        writer.add(payload)
+        writer.deliver(SendAdd, "b1")
+        writer.deliver(SendAdd, "b2")
+    writer.fail(SendAdd, "b3", 1)
+    writer.choose({})
+    writer.fail(SendAdd, "b3", 0)
+    writer.run()
+    writer.close()
+    writer.run()
+    assert cluster.metadata().gaps == (Gap(2, 0, 1),)
+
+
+def test_w7_a_reader_asks_who_may_lack_an_entry_last() -> None:
+    """W7, D2: its copies of the other entries are asked for as always."""
+    cluster = Cluster()
+    writer = fail_third(cluster, b"b")
+    writer.choose({})
+    writer.run()
+    come_back(writer)
+    writer.add(b"c")
+    writer.run()
+    writer.close()
+    writer.run()
+    for entry_id, asked in ((0, "b3"), (1, "b1"), (2, "b3")):
+        reader = cluster.reader(first_entry_id=entry_id, order=("b3", "b1", "b2"))
+        reader.machine.read_on()
+        reader.collect()
+        assert [effect.bookie_id for effect in reader.find(SendRead)] == [asked]
