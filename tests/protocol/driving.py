@@ -395,7 +395,7 @@ class Recovery(Actor):
         if isinstance(effect, SendFence | SendRecoveryRead):
             self.machine.bookie_unreachable(effect.index)
         else:
-            self.machine.bookie_failed(effect.index, effect.bookie_id)
+            self.machine.bookie_failed(effect.index, effect.bookie_id, effect.batch.first_entry_id)
 
 
 def fenced(cluster: Cluster, *bookie_ids: str, nonce: str = "w2") -> Recovery:

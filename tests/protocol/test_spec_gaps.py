@@ -207,3 +207,40 @@ def test_w7_a_reader_asks_who_may_lack_an_entry_last() -> None:
         reader.machine.read_on()
         reader.collect()
         assert [effect.bookie_id for effect in reader.find(SendRead)] == [asked]
+
+
+def test_w7_recovery_records_what_was_written_back_and_not_taken() -> None:
+    """W7: entries 1 and 2 are written back to two of three; the third is away, and nobody replaces it."""
+    cluster = Cluster()
+    writer = cluster.writer()
+    for payload in (b"a", b"b", b"c"):
+        writer.add(payload)
+        writer.deliver(SendAdd, "b1")
+        writer.deliver(SendAdd, "b2")
+    cluster.down.update(set(cluster.bookies) - {"b1", "b2"})
+    recovery = cluster.recovery()
+    recovery.start()
+    recovery.run()
+    assert recovery.finished is not None
+    assert recovery.finished.last_entry_id == 2
+    assert recovery.finished.gaps == (Gap(2, recovery.machine.frozen_last_add_confirmed + 1, 2),)
+
+
+def test_w7_recovery_ends_the_gap_that_the_writer_could_not_end() -> None:
+    """W7, C7: the third bookie was away from the start, and is back: it lacks what was not written back."""
+    cluster = Cluster()
+    writer = cluster.writer(missing=0b100)
+    cluster.records[7] = (cluster.metadata().with_gaps([Gap(2, 0)]), 0)
+    for payload in (b"a", b"b", b"c"):
+        writer.add(payload)
+        writer.deliver(SendAdd, "b1")
+        writer.deliver(SendAdd, "b2")
+    recovery = cluster.recovery()
+    recovery.start()
+    recovery.run()
+    assert recovery.finished is not None
+    start = recovery.machine.frozen_last_add_confirmed
+    assert recovery.finished.gaps == (Gap(2, 0, start),)
+    assert [cluster.copies(entry_id) for entry_id in range(3)] == [
+        3 if entry_id > start else 2 for entry_id in range(3)
+    ]

@@ -210,7 +210,7 @@ class RecoveringShell:
     def _send_add(self, effect: SendAdd) -> None:
         channel = self._membership.channel(effect.bookie_id)
         if channel is None:
-            self._bookie_failed(effect.index, effect.bookie_id)
+            self._bookie_failed(effect.index, effect.bookie_id, effect.batch.first_entry_id)
             return
         request = AddRequest(
             channel.next_request_id(),
@@ -231,9 +231,9 @@ class RecoveringShell:
         elif isinstance(answer, Response) and answer.status is Status.FENCED:
             self._machine.refused(answer.fence_term)
         else:
-            self._bookie_failed(index, bookie_id)
+            self._bookie_failed(index, bookie_id, first_entry_id)
         self._drive()
 
-    def _bookie_failed(self, index: int, bookie_id: str) -> None:
+    def _bookie_failed(self, index: int, bookie_id: str, first_entry_id: int) -> None:
         self._membership.shun(bookie_id)
-        self._machine.bookie_failed(index, bookie_id)
+        self._machine.bookie_failed(index, bookie_id, first_entry_id)

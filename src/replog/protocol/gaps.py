@@ -37,6 +37,38 @@ class Gap:
         return attrs.evolve(self, last_entry_id=entry_id) if is_longer else self
 
 
+class RecoveryGaps:
+    """What bookies lack of what a recovery writes back."""
+
+    def __init__(self) -> None:
+        self._ended: list[Gap] = []
+        self._since: dict[int, int] = {}  # by failed index: the first entry that its bookie may lack
+
+    def failed(self, index: int, first_entry_id: int) -> None:
+        """This index did not take the batch that starts there, and is not sent what follows."""
+        self._since[index] = min(first_entry_id, self._since.get(index, first_entry_id))
+
+    def replaced(self, index: int, last_entry_id: int) -> None:
+        """Another bookie, or the same again, is sent what follows this entry."""
+        self._end(index, last_entry_id)
+        self._since.pop(index, None)
+
+    def _end(self, index: int, last_entry_id: int) -> None:
+        first = self._since.get(index, last_entry_id + 1)
+        if first <= last_entry_id:
+            self._ended.append(Gap(index, first, last_entry_id))
+
+    def all(self, recorded: Iterable[Gap], start: int, last_entry_id: int) -> list[Gap]:
+        """All gaps of a ledger that is closed there. Those that its writer had recorded and not ended go on to `start`, behind
+        which everything was written back; or to the end, if that failed."""
+        for index in self._since:
+            self._end(index, last_entry_id)
+        known = [
+            gap if gap.index in self._since else gap.until(start) for gap in recorded if gap.first_entry_id <= start
+        ]
+        return [*known, *self._ended]
+
+
 def merged(gaps: Iterable[Gap], fragments: Sequence[Fragment]) -> tuple[Gap, ...]:
     """The same gaps: each within one fragment, joined where they overlap or there are too many, by their first entries.
 

@@ -33,6 +33,7 @@ from replog.protocol.effects import (
     SendFence,
     SendRecoveryRead,
 )
+from replog.protocol.gaps import RecoveryGaps
 from replog.protocol.machine import LedgerMachine
 from replog.protocol.messages import Denial
 from replog.protocol.model import RECOVERY_TERM, Fragment, LedgerMetadata, LedgerState
@@ -84,6 +85,7 @@ class LedgerRecovery(LedgerMachine):
         self._choosing = 0
         self._failed = 0
         self._missing = 0
+        self._gaps = RecoveryGaps()
 
     # -- what the shell asks ------------------------------------------------------------------------------------
 
@@ -346,11 +348,12 @@ class LedgerRecovery(LedgerMachine):
             end += 1
         return end
 
-    def bookie_failed(self, index: int, bookie_id: str) -> None:
-        """A bookie did not take a written-back batch: it is replaced in the private ensemble (R6)."""
+    def bookie_failed(self, index: int, bookie_id: str, first_entry_id: int | None = None) -> None:
+        """A bookie did not take the written-back batch that starts there: it is replaced in the private ensemble (R6)."""
         bit = 1 << index
         if self._stage is not _Stage.READING or self._ensemble[index] != bookie_id:
             return
+        self._gaps.failed(index, self._written_through + 1 if first_entry_id is None else first_entry_id)
         if not (self._missing | self._choosing) & bit:
             self._failed |= bit
             self._choose()
@@ -373,6 +376,7 @@ class LedgerRecovery(LedgerMachine):
             assert self._choosing >> index & 1, "a replacement for what did not fail"
             self._ensemble[index] = bookie_id
             resend |= 1 << index
+            self._gaps.replaced(index, self._written_through)
         assert len(set(self._ensemble)) == self.quorum.ensemble, "a bookie stands at one index only (C2)"
         self._missing |= self._choosing & ~resend
         self._choosing = 0
@@ -424,7 +428,8 @@ class LedgerRecovery(LedgerMachine):
         closing = self.metadata
         for fragment in self._fragments:
             closing = closing.with_fragment(fragment)
-        self._propose(closing.closed_at(self._last_entry_id))
+        gaps = self._gaps.all(self.metadata.gaps, self.frozen_last_add_confirmed, self._last_entry_id)
+        self._propose(closing.with_gaps(gaps).closed_at(self._last_entry_id))
 
     # -- what the metastore said ------------------------------------------------------------------------------------
 

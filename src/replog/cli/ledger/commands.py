@@ -148,9 +148,9 @@ def _print(facts: LedgerFacts, for_programs: bool) -> None:
     for fragment in metadata.fragments:
         add_row(table, f"from entry {fragment.first_entry_id}", ", ".join(fragment.ensemble))
     for gap in metadata.gaps:
-        last = "the last" if gap.last_entry_id is None else gap.last_entry_id
+        end: int | str = "the last" if gap.last_entry_id is None else gap.last_entry_id
         bookie_id = metadata.fragment_of(gap.first_entry_id).ensemble[gap.index]
-        add_row(table, f"entries {gap.first_entry_id} to {last}", f"may be lacking at {bookie_id}, which was away")
+        add_row(table, f"entries {gap.first_entry_id} to {end}", f"may be lacking at {bookie_id}, which was away")
     if facts.problem is not None:
         add_row(table, "problem", facts.problem)
     print_table(table)
