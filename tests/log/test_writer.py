@@ -251,6 +251,36 @@ async def test_without_enough_bookies_nothing_is_taken_over(autojump_clock: trio
             await segments(client)
 
 
+async def test_a_takeover_waits_for_bookies_that_restart(autojump_clock: trio.testing.MockClock) -> None:
+    """R12, C7: two of three are back after 4 s, and there is nothing to recover: the last writer closed its ledger."""
+    async with cluster(3) as world, world.client() as client:
+        async with client.write_log("log") as log:
+            await log.append(b"before")
+        for bookie in world.bookies[:2]:
+            await bookie.kill()
+
+        async def restart() -> None:
+            await trio.sleep(4)
+            for bookie in world.bookies[:2]:
+                await bookie.start()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(restart)
+            async with client.write_log("log") as log:
+                assert (await log.append(b"after")).segment == 2
+
+
+async def test_a_takeover_gives_up_on_bookies_that_stay_away(autojump_clock: trio.testing.MockClock) -> None:
+    async with cluster(3) as world, world.client() as client:
+        for bookie in world.bookies[:2]:
+            await bookie.kill()
+        started = trio.current_time()
+        with pytest.raises(NotEnoughBookiesError, match=world.bookies[0].bookie_id):
+            async with client.write_log("log"):
+                pass
+        assert trio.current_time() - started < 6
+
+
 # -- rolling --------------------------------------------------------------------------------------------------------
 
 

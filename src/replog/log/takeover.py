@@ -2,19 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 import trio
 
 from replog.client.ledgers import Ledgers
 from replog.client.writer import LedgerWriter
-from replog.errors import TakeoverFailedError
+from replog.errors import NotEnoughBookiesError, TakeoverFailedError
 from replog.hookspecs import LogTakenOver
 from replog.log.records import LogRecords
 from replog.log.writer import LogWriter
 from replog.protocol.chaining import RECOVERED_AT_TAKEOVER, LogTakeover
 from replog.protocol.digest import DigestType
 from replog.protocol.quorum import Quorum
+
+# Since the takeover began: how long bookies that restart are waited for, also where nothing has to be recovered (R12).
+_RESTART_S = 5.0
+_AGAIN_S = 0.1
+
+
+async def _when_bookies_are_back(create: Callable[[], Awaitable[LedgerWriter]], until_s: float) -> LedgerWriter:
+    """A new ledger's writer. While too few bookies are there, and known ones are away, which may restart, tries again until then.
+    Raises as `create` does."""
+    while True:
+        try:
+            return await create()
+        except NotEnoughBookiesError as error:
+            may_come_back = len(error.usable) + len(error.excluded) >= error.needed
+            if not may_come_back or trio.current_time() >= until_s:
+                raise
+        await trio.sleep(_AGAIN_S)
 
 
 async def take_over(
@@ -29,7 +46,8 @@ async def take_over(
 ) -> LogWriter:
     """Recovers what the last writer left, and becomes the writer: whoever was it before is fenced.
 
-    Raises `RecoveryUndecidedError` or `NotEnoughBookiesError` (retry: when bookies are back), `TakeoverFailedError` if
+    Bookies that restart are waited for: by each recovery until its deadline, and for some seconds by the creation of the new
+    ledger. Raises `RecoveryUndecidedError` or `NotEnoughBookiesError` (retry: when bookies are back), `TakeoverFailedError` if
     others kept winning until `takeover_timeout_s` had passed, `MetastoreError`. Then nothing was served, and a ledger may
     be left that no log names. If cancelled, the log may have been taken over by nobody: take over again."""
     started = trio.current_time()
@@ -37,10 +55,11 @@ async def take_over(
     async def create_writer() -> LedgerWriter:
         return await ledgers.create(quorum, password, digest_type, {**(custom or {}), "log": name})
 
+    restart_s = min(_RESTART_S, ledgers.options.takeover_timeout_s / 2)
     created: list[LedgerWriter] = []
 
     async def create_ledger() -> int:
-        created.append(await create_writer())
+        created.append(await _when_bookies_are_back(create_writer, started + restart_s))
         return created[-1].ledger_id
 
     machine = LogTakeover(name, ledgers.chance.token(), ledgers.chance.time_ms(), records.page_segments)
