@@ -1,6 +1,6 @@
 """Schedules that broke BookKeeper, its published models or a mutant of them, replayed step by step.
 
-C7 to C13 are about unbounded ledgers, which have another ending.
+X7 to X13 are about unbounded ledgers, which have another ending.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.protocol.driving import Cluster
 from tests.protocol.driving_logs import rolling, segments, takeover
 
 
-def test_c1_recovery_reads_must_fence() -> None:
+def test_x1_recovery_reads_must_fence() -> None:
     """Issue 2614. Rules R4, R3."""
     cluster = Cluster()
     w1 = cluster.writer()
@@ -51,7 +51,7 @@ def test_c1_recovery_reads_must_fence() -> None:
     assert w1.confirmed == []
 
 
-def test_c2_recovery_starts_no_earlier_than_the_last_fragment() -> None:
+def test_x2_recovery_starts_no_earlier_than_the_last_fragment() -> None:
     """Issue 2615. Rules R4, C2."""
     cluster = Cluster()
     w1 = cluster.writer()
@@ -76,7 +76,7 @@ def test_c2_recovery_starts_no_earlier_than_the_last_fragment() -> None:
     assert cluster.metadata().fragment_of(9).ensemble == ("b1", "b2", "b3")
 
 
-def test_c2_a_private_change_starts_no_earlier_either() -> None:
+def test_x2_a_private_change_starts_no_earlier_either() -> None:
     """G3: recovery's own ensemble change at the mark of 0 would put a fragment 1 behind a fragment 2."""
     cluster = Cluster()
     w1 = cluster.writer()
@@ -99,7 +99,7 @@ def test_c2_a_private_change_starts_no_earlier_either() -> None:
     assert cluster.metadata().last_entry_id == 2
 
 
-def test_c3_recoverys_ensemble_is_not_published_before_the_close() -> None:
+def test_x3_recoverys_ensemble_is_not_published_before_the_close() -> None:
     """Mutant rec_publish. Rule R6."""
     cluster = Cluster()
     w1 = cluster.writer()
@@ -122,7 +122,7 @@ def test_c3_recoverys_ensemble_is_not_published_before_the_close() -> None:
     assert cluster.metadata().last_entry_id == 0
 
 
-def test_c4_recovery_reads_the_frozen_ensemble() -> None:
+def test_x4_recovery_reads_the_frozen_ensemble() -> None:
     """Mutant read_new_ens. Rule R9."""
     cluster = Cluster()
     w1 = cluster.writer()
@@ -147,7 +147,7 @@ def test_c4_recovery_reads_the_frozen_ensemble() -> None:
     assert cluster.metadata().last_entry_id == 1
 
 
-def test_c5_acks_of_an_evicted_bookie_are_dropped() -> None:
+def test_x5_acks_of_an_evicted_bookie_are_dropped() -> None:
     """Mutant keep_evicted_ack. Rules C5, C6."""
     cluster = Cluster()
     w1 = cluster.writer()
@@ -170,7 +170,7 @@ def test_c5_acks_of_an_evicted_bookie_are_dropped() -> None:
     assert cluster.metadata().last_entry_id == 0
 
 
-def test_c6_recovery_writes_carry_the_frozen_mark() -> None:
+def test_x6_recovery_writes_carry_the_frozen_mark() -> None:
     """Commit 5d69fdd, mutant unfrozen_lac. Rules R5, R6."""
     cluster = Cluster()
     w1 = cluster.writer()
@@ -205,7 +205,7 @@ def test_c6_recovery_writes_carry_the_frozen_mark() -> None:
     assert reader.read_all() == []
 
 
-def test_c14_no_ack_from_an_ensemble_whose_cas_is_not_done() -> None:
+def test_x14_no_ack_from_an_ensemble_whose_cas_is_not_done() -> None:
     """Issue 1591, mutant local_ens. Rule C3."""
     cluster = Cluster()
     w1 = cluster.writer()
@@ -227,7 +227,7 @@ def test_c14_no_ack_from_an_ensemble_whose_cas_is_not_done() -> None:
 
 
 @pytest.mark.parametrize("moment", ["choosing", "writing"])
-def test_c15_acks_between_the_choice_of_the_first_entry_and_the_cas(moment: str) -> None:
+def test_x15_acks_between_the_choice_of_the_first_entry_and_the_cas(moment: str) -> None:
     """Issues 4651, 4097. Rules C1, C2."""
     cluster = Cluster()
     w1 = cluster.writer()
@@ -249,7 +249,7 @@ def test_c15_acks_between_the_choice_of_the_first_entry_and_the_cas(moment: str)
     assert all(cluster.copies(entry_id) >= 2 for entry_id in (0, 1))
 
 
-def test_c16_a_fence_and_an_add_that_race_pass_through_one_object() -> None:
+def test_x16_a_fence_and_an_add_that_race_pass_through_one_object() -> None:
     """PR 4701: with two handles of one ledger the add passed beside the fence. PR 4462: on an evicted handle. B2."""
     bookie = Bookie()
     writer = Cluster().writer()
@@ -265,7 +265,7 @@ def test_c16_a_fence_and_an_add_that_race_pass_through_one_object() -> None:
     assert LedgerOnBookie(7, Marks()).accept(request).refusal is None  # what a second handle, made too early, would do
 
 
-def test_c17_a_corrupt_entry_is_not_a_missing_one() -> None:
+def test_x17_a_corrupt_entry_is_not_a_missing_one() -> None:
     """Issue 2908. Rule R4."""
     cluster = Cluster()
     w1 = cluster.writer()
@@ -281,7 +281,7 @@ def test_c17_a_corrupt_entry_is_not_a_missing_one() -> None:
     assert cluster.recovery(nonce="w3").recover().last_entry_id == 0  # retried: b2 has it
 
 
-def test_c18_a_wiped_bookie_is_another_bookie() -> None:
+def test_x18_a_wiped_bookie_is_another_bookie() -> None:
     """Issues 2612, 4812: rules B4, R4. The floor's part: an identity is what the ensemble names, not an address; a
     bookie that comes back with another identity is not there."""
     cluster = Cluster()
@@ -301,7 +301,7 @@ def test_c18_a_wiped_bookie_is_another_bookie() -> None:
     assert w1.machine.unconfirmed == range(1, 1)
 
 
-def test_c19_a_takeover_fences_the_last_two_ledgers() -> None:
+def test_x19_a_takeover_fences_the_last_two_ledgers() -> None:
     """The old leader still writes to the penultimate ledger, and the last one hides it. Rule L1."""
     cluster = Cluster()
     takeover(cluster, "t1").run()
@@ -322,7 +322,7 @@ def test_c19_a_takeover_fences_the_last_two_ledgers() -> None:
     assert old_end >= 0
 
 
-def test_c20_of_two_takeovers_that_read_the_same_list_one_serves() -> None:
+def test_x20_of_two_takeovers_that_read_the_same_list_one_serves() -> None:
     """Both read the same version and believe that they own the next place. Rules L1, M1."""
     cluster = Cluster()
     takeover(cluster, "t0").run()
@@ -349,7 +349,7 @@ def test_c20_of_two_takeovers_that_read_the_same_list_one_serves() -> None:
     assert first.confirmed == [0]
 
 
-def test_c20_two_writers_of_one_ledger_cannot_be() -> None:
+def test_x20_two_writers_of_one_ledger_cannot_be() -> None:
     """Two claims upon the same version: one CAS; the loser rereads, and shares the recovery's term (T2)."""
     cluster = Cluster()
     writer = cluster.writer()

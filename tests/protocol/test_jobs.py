@@ -278,7 +278,7 @@ MUTANTS = [
     Mutant(
         "add-fences-one",
         "L1",
-        "C19: only the last ledger is fenced",
+        "X19: only the last ledger is fenced",
         (Patch(LogAppending, "ledgers_checked", "-RECOVERED_AT_TAKEOVER:", "-1:"),),
         400,
     ),

@@ -1,4 +1,4 @@
-"""The machine of a ledger's reader: which bookie to ask for what, and what may be handed out (rules D, R7).
+"""The machine of a ledger's reader: which bookie to ask for what, and what may be handed out (D1-D3, R7).
 
 Nothing past the bound is handed out: the last entry of a closed ledger, else the highest last add confirmed known.
 With E > Qw a bookie has the batches of Qw rotations side by side. So E / Qw bookies are asked, each for what it has of all

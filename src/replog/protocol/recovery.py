@@ -4,7 +4,7 @@ Generous on positive results, strict on negative ones: one valid copy proves tha
 exist needs the denials that `absence` asks for. Anything else is unknown, and never shortens a ledger. While nothing can
 be decided the machine waits: for a bookie to be reached, to tell more, or to be declared lost, until the shell gives up (R12).
 
-Fencing and reading ask the ensemble as it stood when recovery began (`_frozen`), for ever. Writing back goes to the
+Fencing and reading ask the ensemble as it stood when recovery began (`_frozen`), never a later one (R9). Writing back goes to the
 private ensemble, which becomes visible only in the closing CAS.
 """
 

@@ -15,7 +15,7 @@ LOG_MUTANTS = (
     Mutant(
         "only-last-fenced",
         "L1",
-        "C19: taking over fences only the last ledger",
+        "X19: taking over fences only the last ledger",
         (Patch(LogTakeover, "_start_over", "-RECOVERED_AT_TAKEOVER:", "-1:"),),
         100,
         scenario="log",

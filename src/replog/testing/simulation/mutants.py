@@ -41,7 +41,7 @@ MUTANTS = (
     Mutant(
         "reads-dont-fence",
         "R4",
-        "issue 2614 (C1): recovery reads look, but do not fence",
+        "issue 2614 (X1): recovery reads look, but do not fence",
         (
             Patch(
                 LedgerOnBookie,
@@ -59,7 +59,7 @@ MUTANTS = (
     Mutant(
         "advancing-confirmed",
         "R5",
-        "commit 5d69fdd (C6): recovery adds carry an advancing last add confirmed",
+        "commit 5d69fdd (X6): recovery adds carry an advancing last add confirmed",
         (Patch(LedgerRecovery, "_send", "True, self.frozen_last_add_confirmed", "True, self._written_through"),),
         150,
         scenario="ledger",
@@ -68,7 +68,7 @@ MUTANTS = (
     Mutant(
         "ensemble-before-cas",
         "C3",
-        "issue 1591 (C14): the new ensemble is used before the metadata names it",
+        "issue 1591 (X14): the new ensemble is used before the metadata names it",
         (
             Patch(
                 LedgerWriting,
@@ -95,7 +95,7 @@ MUTANTS = (
     Mutant(
         "replaced-acks-kept",
         "C5",
-        "C5: acknowledgements of a replaced bookie stay counted",
+        "X5: acknowledgements of a replaced bookie stay counted",
         (Patch(LedgerWriting, "_ensemble_durable", "pending.acknowledged &= ~resend", "pass"),),
         120,
     ),
@@ -111,7 +111,7 @@ MUTANTS = (
     Mutant(
         "completion-during-change",
         "C1",
-        "issues 3005, 4097, 4651 (C15): entries are confirmed while the ensemble changes",
+        "issues 3005, 4097, 4651 (X15): entries are confirmed while the ensemble changes",
         (
             Patch(
                 LedgerWriting,
@@ -244,7 +244,7 @@ MUTANTS = (
     Mutant(
         "error-is-absence",
         "R4",
-        "issue 2908 (C17): silence or damage counts as a negative",
+        "issue 2908 (X17): silence or damage counts as a negative",
         (Patch(Hearing, "cannot_tell", "self.unknown |= bit", "self.proven |= bit"),),
         200,
         scenario="ledger",
@@ -253,7 +253,7 @@ MUTANTS = (
     Mutant(
         "recovery-publishes-early",
         "R6",
-        "C3: recovery's ensemble change is in the metadata before it closes",
+        "X3: recovery's ensemble change is in the metadata before it closes",
         (
             Patch(
                 LedgerRecovery,
@@ -281,7 +281,7 @@ MUTANTS = (
     Mutant(
         "reads-changed-ensemble",
         "R9",
-        "C4: recovery reads ask recovery's own new ensemble",
+        "X4: recovery reads ask recovery's own new ensemble",
         (Patch(LedgerRecovery, "_ask", "frozen.ensemble[index]", "self._ensemble[index]"),),
         450,
         scenario="ledger",
@@ -291,7 +291,7 @@ MUTANTS = (
     Mutant(
         "starts-behind-fragment",
         "R4",
-        "issue 2615 (C2): recovery starts at the last add confirmed reported, before the last fragment",
+        "issue 2615 (X2): recovery starts at the last add confirmed reported, before the last fragment",
         (
             Patch(
                 LedgerRecovery,
