@@ -127,6 +127,9 @@ class Wire:
         self.delay_s = 0.0  # of each request
         self.lose_answer: Callable[[Request], bool] = lambda _request: False
         self.refuse: Callable[[Request], Status | None] = lambda _request: None
+        self.alter: Callable[[Request, Response], Response] = lambda _request, response: (
+            response
+        )  # it lies, or is damaged
         self.seen: list[Request] = []
         self._handler: RequestHandler | None = None
         self._waiting: deque[tuple[float, Sequence[Request], Reply]] = deque()
@@ -148,7 +151,11 @@ class Wire:
         by_id = {request.request_id: request for request in requests}
 
         def answer(responses: Sequence[Response]) -> None:
-            kept = [each for each in responses if not self.lose_answer(by_id[each.request_id])]
+            kept = [
+                self.alter(by_id[each.request_id], each)
+                for each in responses
+                if not self.lose_answer(by_id[each.request_id])
+            ]
             if kept and not self.is_mute:
                 reply(kept)
 

@@ -29,6 +29,7 @@ from replog.protocol.mutations import Marks as Marks
 from replog.protocol.mutations import Mutation as Mutation
 from replog.protocol.mutations import PutBatch as PutBatch
 from replog.protocol.mutations import SetMarks as SetMarks
+from replog.protocol.proofs import better_proof as better_proof
 from replog.protocol.quorum import Quorum
 
 # -- storage ------------------------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from replog.protocol.mutations import Marks
 from tests.bookie.disks import SmallStorage
 from tests.bookie.test_server import KEY, Served, a_batch, add, each_kind, read, serving
 from tests.kit import until
+from tests.protocol.bookies import proof_of
 
 OPTIONS = BookieOptions(storage="memory")
 
@@ -103,7 +104,7 @@ async def test_marks_that_cannot_be_read(is_instant: bool) -> None:
             add(a_batch(0), recovery=True),
             FenceRequest(0, 1, KEY, 2),
             RecoveryReadRequest(0, 1, KEY, 2, 0, 1),
-            WriteLastAddConfirmedRequest(0, 1, KEY, 1, 0),
+            WriteLastAddConfirmedRequest(0, 1, KEY, 1, proof_of(0, ledger_id=1)),
             ReadLastAddConfirmedRequest(0, 1, KEY, -1, 0),
             read(),
         ):

@@ -16,6 +16,7 @@ from replog.protocol.mutations import DELETED_TERM
 from tests.bookie.disks import SmallStorage
 from tests.bookie.test_server import KEY, Served, a_batch, add, each_kind, fence, look_often, read, serving
 from tests.kit import until
+from tests.protocol.bookies import proof_of
 
 OPTIONS = BookieOptions(storage="memory", read_only_below_bytes=10_000, writable_above_bytes=20_000)
 
@@ -49,7 +50,7 @@ async def test_below_the_bound_new_entries_are_refused_at_once_and_all_else_goes
         assert "9999 bytes are free" in served.asker.answers[refused].detail
         assert len(storage.commits) == commits
         for request in (
-            WriteLastAddConfirmedRequest(0, 1, KEY, 1, 0),
+            WriteLastAddConfirmedRequest(0, 1, KEY, 1, proof_of(0, ledger_id=1)),
             fence(),
             add(a_batch(1), 2, recovery=True),
             RecoveryReadRequest(0, 1, KEY, 2, 1, 1),
@@ -188,7 +189,7 @@ async def test_what_recovers_is_not_refused_with_the_new_entries_beside_it() -> 
             add(a_batch(0, ledger_id=3), 2, recovery=True),
             RecoveryReadRequest(0, 4, KEY, 2, 0, 1),
             large(1, 4_000),
-            WriteLastAddConfirmedRequest(0, 5, KEY, 1, 7),
+            WriteLastAddConfirmedRequest(0, 5, KEY, 1, proof_of(7, ledger_id=5)),
             fence(ledger_id=1),
         )
         ok, refused = Status.OK, Status.READ_ONLY

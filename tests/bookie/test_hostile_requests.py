@@ -30,6 +30,7 @@ from replog.protocol.messages import (
     Status,
     WriteLastAddConfirmedRequest,
 )
+from tests.protocol.bookies import proof_of
 
 LEAST, MOST = -(1 << 63), (1 << 63) - 1
 NUMBERS = [LEAST, LEAST + 1, -(1 << 31), -2, -1, 0, 1, 2, 5, 1 << 31, 1 << 32, 1 << 62, MOST - 1, MOST]
@@ -66,13 +67,29 @@ def nonsense(request_id: int, chance: random.Random) -> Request:
     if kind == 3:
         return ReadLastAddConfirmedRequest(request_id, one, key, two, min(three, 0))
     if kind == 4:
-        return WriteLastAddConfirmedRequest(request_id, one, key, two, three)
+        proof = chance.choice(
+            [
+                proof_of(three, ledger_id=max(0, chance.choice([one, four]))),
+                b"",
+                b"rlac" + bytes(32),
+                b"rlog" + bytes(132),
+            ]
+        )
+        return WriteLastAddConfirmedRequest(request_id, one, key, two, proof)
     ledger_id, count = chance.choice([0, 1, MOST]), chance.choice([1, 3])
     stamp, stride = chance.choice([1, 2, MOST]), chance.choice([1, 2, (1 << 32) - 1])
     first = chance.choice([0, 1, 5, 1 << 40, MOST - (count - 1) * stride])
     batch = a_batch(ledger_id, first, stamp, stride, chance.choice([-1, first - 1]), count)
     term = chance.choice([stamp, two])
-    return AddRequest(request_id, chance.choice([ledger_id, one]), key, term, batch, chance.random() < 0.3, three)
+    return AddRequest(
+        request_id,
+        chance.choice([ledger_id, one]),
+        key,
+        term,
+        batch,
+        chance.random() < 0.3,
+        proof_of(three, ledger_id=ledger_id),
+    )
 
 
 STORAGES: dict[str, Callable[[str], Storage]] = {

@@ -34,6 +34,7 @@ from replog.protocol.messages import (
 )
 from replog.protocol.mutations import DELETED_TERM, PutBatch, SetMarks
 from tests.kit import FaultyStorage, until
+from tests.protocol.bookies import proof_of
 
 KEY = b"k" * 32
 FULL = StorageFullError("no space", "make some")
@@ -308,7 +309,7 @@ async def test_only_who_has_the_key_writes_fences_or_reads(is_instant: bool) -> 
             fence(key=wrong),
             read(key=wrong),
             RecoveryReadRequest(0, 1, wrong, 2, 0, 1),
-            WriteLastAddConfirmedRequest(0, 1, wrong, 1, 0),
+            WriteLastAddConfirmedRequest(0, 1, wrong, 1, proof_of(0, ledger_id=1)),
             ReadLastAddConfirmedRequest(0, 1, wrong, -1, 0),
         ):
             assert (await served.ask(request)).status is Status.UNAUTHORIZED
@@ -407,7 +408,7 @@ async def test_fences_are_taken_when_adds_fill_the_queue() -> None:
         ids = served.asker.send(*[add(a_batch(first, payload=bytes(1 << 20))) for first in range(20)])
         assert served.asker.answers[ids[-1]].status is Status.TOO_BUSY
         (fencing,) = served.asker.send(fence(ledger_id=2))
-        (telling,) = served.asker.send(WriteLastAddConfirmedRequest(0, 3, KEY, 1, 1))
+        (telling,) = served.asker.send(WriteLastAddConfirmedRequest(0, 3, KEY, 1, proof_of(1, ledger_id=3)))
         reads = served.asker.send(*[RecoveryReadRequest(0, 4, KEY, 2, 0, 1) for _ in range(100)])
         assert {served.asker.answers[each].status for each in reads[4:]} == {Status.TOO_BUSY}
         assert not {fencing, telling} & set(served.asker.answers)
@@ -445,7 +446,7 @@ async def test_a_long_poll_wakes_at_news_and_expires_without(autojump_clock: tri
         assert waiting not in served.asker.answers
         await ask(add(a_batch(1)))  # carries that entry 0 is confirmed
         assert served.asker.answers[waiting].last_add_confirmed == 0
-        await ask(WriteLastAddConfirmedRequest(0, 1, KEY, 1, 1))
+        await ask(WriteLastAddConfirmedRequest(0, 1, KEY, 1, proof_of(1, ledger_id=1)))
         assert (await ask(poll(after=0, wait_ms=5000))).last_add_confirmed == 1
         await trio.sleep(3)
         assert later in served.asker.answers
@@ -511,7 +512,7 @@ async def test_a_poll_brings_along_what_is_confirmed_and_small_and_at_hand(
         (waiting_for_more,) = send(poll_and_read(2, after=1, wait_ms=9000))
         await ask(add(large))
         assert answers[waiting_for_more].batches == (two,)
-        await ask(WriteLastAddConfirmedRequest(0, 1, KEY, 1, 3))
+        await ask(WriteLastAddConfirmedRequest(0, 1, KEY, 1, proof_of(3, ledger_id=1)))
         assert (await ask(poll_and_read(3))).batches == ()  # larger than was asked for
         assert (await ask(poll_and_read(2))).batches == (two,)
         assert (await ask(poll_and_read(3, bytes_max=1 << 15))).batches == (large,)
@@ -533,7 +534,7 @@ async def test_however_much_a_poll_asks_for_it_brings_little() -> None:
         answer = await served.ask(poll_and_read(0, bytes_max=1 << 62))
         assert [each.first_entry_id for each in answer.batches] == [0, 1, 2]
         await served.ask(add(a_batch(10, payload=bytes(70_000))))
-        await served.ask(WriteLastAddConfirmedRequest(0, 1, KEY, 1, 10))
+        await served.ask(WriteLastAddConfirmedRequest(0, 1, KEY, 1, proof_of(10, ledger_id=1)))
         assert (await served.ask(poll_and_read(10, bytes_max=1 << 62))).batches == ()
 
 
@@ -591,7 +592,9 @@ async def test_what_is_accepted_around_a_drop_never_outlives_it() -> None:
         before = served.asker.send(add(a_batch(1)))
         nursery.start_soon(served.server.drop, 1)
         await trio.sleep(0.01)
-        after = served.asker.send(add(a_batch(2)), fence(), WriteLastAddConfirmedRequest(0, 1, KEY, 1, 1))
+        after = served.asker.send(
+            add(a_batch(2)), fence(), WriteLastAddConfirmedRequest(0, 1, KEY, 1, proof_of(1, ledger_id=1))
+        )
         served.storage.gate.set()
         await served.ask(fence(ledger_id=2))
         assert served.asker.answers[before[0]].status is Status.OK

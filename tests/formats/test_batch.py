@@ -133,7 +133,8 @@ def test_the_bytes_are_as_the_page_describes_them(golden: Golden) -> None:
     else:
         salt = b"replog digest key v1" + golden.ledger_id.to_bytes(8, "little")
         key = hmac.new(PASSWORD, salt, hashlib.sha256).digest()
-        expected = hmac.new(key, data[:code_at], hashlib.sha256).digest()
+        body_digest = hashlib.sha256(data[72:code_at]).digest()
+        expected = body_digest + hmac.new(key, data[:72] + body_digest, hashlib.sha256).digest()
     assert data[code_at:] == expected
 
 

@@ -64,7 +64,9 @@ def test_journal() -> None:
     assert records[0][3] == first_epoch
     assert {epoch for _, _, _, epoch, _, _ in records[1:]} == {struct.unpack("<Q", records[0][5])[0]}
     assert struct.unpack_from("<qqqi", records[2][5]) == (7, 3, 0, 3)
-    assert records[2][5][28:] == b"key"
+    assert records[2][5][28:31] == b"key"
+    proof = struct.pack("<4sBBHqqq", b"rlac", 1, 1, 0, 7, 1, 0)
+    assert records[2][5][31:] == proof + struct.pack("<I", crc32c_of(proof))
     assert struct.unpack("<qqqi", records[3][5]) == (8, 5, -1, -1)
     assert struct.unpack("<q", records[4][5]) == (9,)
 
@@ -126,7 +128,7 @@ def read_index(data: bytes, kind: int, number: int) -> tuple[int, int, dict[tupl
 def test_index() -> None:
     _, switches, sections = read_index(golden("index-v1"), 1, 3)
     assert switches == 3
-    assert sections == {(7, 1): [(0, 1, 4136, 1, 128)], (7, 2): [(2, 2, 4496, 3, 132)], (8, 1): [(0, 4, 4304, 2, 152)]}
+    assert sections == {(7, 1): [(0, 1, 4136, 1, 128)], (7, 2): [(2, 2, 4496, 3, 164)], (8, 1): [(0, 4, 4304, 2, 152)]}
 
 
 def test_index_of_an_entry_log() -> None:
@@ -154,11 +156,13 @@ def test_catalog() -> None:
     at += 56
     assert list(struct.iter_unpack("<qq", data[at : at + 32])) == [(0, 6), (10, 11)]
     at += 32
-    for ledger in ((7, 3, 0, 2, b"key"), (8, 5, -1, -1, None), (9, 0, 4, 4, b"")):
-        *marks, size = struct.unpack_from("<qqqqi", data, at)
-        key = None if size < 0 else data[at + 36 : at + 36 + size]
-        assert (*marks, key) == ledger
-        at += 36 + max(size, 0)
+    for ledger in ((7, 3, 0, 2, b"key", b"proof"), (8, 5, -1, -1, None, b""), (9, 0, 4, 4, b"", b"")):
+        *marks, size, proof_size = struct.unpack_from("<qqqqiI", data, at)
+        at += 40
+        key = None if size < 0 else data[at : at + size]
+        at += max(size, 0)
+        assert (*marks, key, data[at : at + proof_size]) == ledger
+        at += proof_size
     assert struct.unpack_from("<I", data, at) == (crc32c_of(data[:at]),)
     assert at + 4 == len(data), "the checksum must not end with a zero, else this test cuts it off"
 

@@ -74,6 +74,9 @@ class Golden:
 
 
 CRC, HMAC, EMPTY = batch("crc32c"), batch("hmac-sha256"), batch("empty-payload")
+# An explicit proof that entry 2 of ledger 7, of the writer with term 1, is confirmed.
+EXPLICIT = struct.pack("<4sBBHqqq", b"rlac", 1, 1, 0, 7, 1, 2)
+EXPLICIT += struct.pack("<I", crc32c_bit_by_bit(EXPLICIT))
 GOLDEN = [
     Golden(
         "hello",
@@ -106,8 +109,8 @@ GOLDEN = [
     Golden(
         "add",
         16,
-        struct.pack("<qqq", 7, 2, 2) + KEY + bytes(4),
-        AddRequest(0x0102030405060708, 7, KEY, 2, CRC, True, 2, True),
+        struct.pack("<qq", 7, 2) + KEY + struct.pack("<II", 0, 36) + EXPLICIT,
+        AddRequest(0x0102030405060708, 7, KEY, 2, CRC, True, EXPLICIT, True),
         flags=3,
         request_id=0x0102030405060708,
         body=CRC.data,
@@ -115,7 +118,7 @@ GOLDEN = [
     Golden(
         "add-hmac",
         16,
-        struct.pack("<qqq", 7, 1, -1) + KEY + struct.pack("<I", crc32c_bit_by_bit(HMAC.data)),
+        struct.pack("<qq", 7, 1) + KEY + struct.pack("<II", crc32c_bit_by_bit(HMAC.data), 0),
         AddRequest(1, 7, KEY, 1, HMAC),
         request_id=1,
         body=HMAC.data,
@@ -148,22 +151,22 @@ GOLDEN = [
     Golden(
         "write-last-add-confirmed",
         21,
-        struct.pack("<qqq", 7, 3, 11) + KEY,
-        WriteLastAddConfirmedRequest(6, 7, KEY, 3, 11),
+        struct.pack("<qq", 7, 3) + KEY + struct.pack("<I", 36) + EXPLICIT,
+        WriteLastAddConfirmedRequest(6, 7, KEY, 3, EXPLICIT),
         request_id=6,
     ),
     Golden("admin", 22, struct.pack("<I", 5), AdminRequest(7, AdminCommand.SCRUB), request_id=7),
     Golden(
         "response",
         32,
-        struct.pack("<IqqII", 3, -1, 9, 8, 0) + "déposé".encode(),
+        struct.pack("<IqqIII", 3, -1, 9, 8, 0, 0) + "déposé".encode(),
         Response((1 << 64) - 1, Status.FENCED, -1, 9, (), "déposé"),
         request_id=(1 << 64) - 1,
     ),
     Golden(
         "response-awaited",
         32,
-        struct.pack("<IqqII", 0, 11, 2, 0, 0),
+        struct.pack("<IqqIII", 0, 11, 2, 0, 0, 0),
         Response(10, Status.OK, 11, 2, awaited=True),
         flags=1,
         request_id=10,
@@ -171,10 +174,17 @@ GOLDEN = [
     Golden(
         "response-batches",
         32,
-        struct.pack("<IqqII", 0, 11, 2, 0, 2),
+        struct.pack("<IqqIII", 0, 11, 2, 0, 2, 0),
         Response(8, Status.OK, 11, 2, (CRC, EMPTY)),
         request_id=8,
         body=CRC.data + EMPTY.data,
+    ),
+    Golden(
+        "response-proof",
+        32,
+        struct.pack("<IqqIII", 0, 2, 2, 0, 0, 136) + HMAC.data[:72] + HMAC.data[-64:],
+        Response(11, Status.OK, 2, 2, proof=HMAC.data[:72] + HMAC.data[-64:]),
+        request_id=11,
     ),
 ]
 each_golden = pytest.mark.parametrize("each", GOLDEN, ids=lambda each: each.name)

@@ -8,8 +8,10 @@ import attrs
 
 from replog.protocol.batch import Batch
 from replog.protocol.bookie import Accepted, LedgerOnBookie, OrderedRequest, read_answer, settle_add
+from replog.protocol.digest import Digest, DigestType
 from replog.protocol.messages import (
     AddRequest,
+    FenceRequest,
     ReadLastAddConfirmedRequest,
     ReadRequest,
     RecoveryReadRequest,
@@ -17,6 +19,12 @@ from replog.protocol.messages import (
     Status,
 )
 from replog.protocol.mutations import DELETED_TERM, DropLedger, Marks, Mutation, PutBatch
+from replog.protocol.proofs import better_proof, prove
+
+
+def proof_of(last_add_confirmed: int, *, ledger_id: int = 7, stamp: int = 1) -> bytes:
+    """An explicit proof under CRC32C, which needs no password (R11)."""
+    return prove(Digest(DigestType.CRC32C, ledger_id, b""), ledger_id, stamp, last_add_confirmed)
 
 
 class Disk:
@@ -51,6 +59,7 @@ class Disk:
                 key=marks.key or mutation.key,
                 fence_term=max(marks.fence_term, mutation.fence_term or 0),
                 last_add_confirmed=max(marks.last_add_confirmed, _or_none(mutation.last_add_confirmed)),
+                proof=better_proof(marks.proof, mutation.proof),
             )
 
     def read(self, ledger_id: int, entry_id: int, stamp: int) -> list[Batch] | None:
@@ -125,6 +134,8 @@ class Bookie:
         if accepted.refusal is None and isinstance(request, RecoveryReadRequest):
             found = self.disk.read(request.ledger_id, request.entry_id, request.stamp)
             return ledger.answer(accepted, found, self.denial)
+        if accepted.refusal is None and isinstance(request, FenceRequest) and ledger.lacks_proof:
+            return ledger.answer(accepted, self.disk.read(request.ledger_id, *ledger.proof_place))
         return ledger.answer(accepted)
 
     def handle(self, request: OrderedRequest) -> Response:
@@ -138,7 +149,9 @@ class Bookie:
         found = self.disk.read(request.ledger_id, request.entry_id, request.stamp)
         return read_answer(request.request_id, found, ledger.last_add_confirmed, self.denial)
 
-    def last_add_confirmed(self, request: ReadLastAddConfirmedRequest) -> int:
+    def read_last_add_confirmed(self, request: ReadLastAddConfirmedRequest) -> Response:
         ledger = self.ledger(request.ledger_id)
         assert ledger.refuse_read(request) is None
-        return ledger.last_add_confirmed
+        if ledger.lacks_proof:
+            ledger.proof_read(self.disk.read(request.ledger_id, *ledger.proof_place))
+        return Response(request.request_id, Status.OK, ledger.last_add_confirmed, proof=ledger.proof)

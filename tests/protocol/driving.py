@@ -12,13 +12,14 @@ machine and keeps what the machine asked for in `waiting`, until the test says w
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import attrs
 
-from replog.errors import ReplogError
+from replog.errors import RemoteProtocolError, ReplogError
 from replog.protocol.digest import Digest, DigestType, ledger_key, ledger_key_check
 from replog.protocol.effects import (
     AwaitSilentBookies,
@@ -283,9 +284,7 @@ class Actor:
         raise NotImplementedError
 
     def add_request(self, effect: SendAdd) -> AddRequest:
-        return AddRequest(
-            0, self.ledger_id, self.key, self.term, effect.batch, effect.recovery, effect.last_add_confirmed
-        )
+        return AddRequest(0, self.ledger_id, self.key, self.term, effect.batch, effect.recovery, effect.proof)
 
 
 class Writer(Actor):
@@ -313,8 +312,7 @@ class Writer(Actor):
 
     def _request(self, effect: Any, bookie: Bookie) -> Tell:
         if isinstance(effect, SendLastAddConfirmed):
-            confirmed = effect.last_add_confirmed
-            request = WriteLastAddConfirmedRequest(0, self.ledger_id, self.key, self.term, confirmed)
+            request = WriteLastAddConfirmedRequest(0, self.ledger_id, self.key, self.term, effect.proof)
             response = bookie.handle(request)
             return lambda: self.machine.add_fenced(response.fence_term) if response.status is Status.FENCED else None
         return self._added(effect, bookie.handle(self.add_request(effect)))
@@ -379,7 +377,12 @@ class Recovery(Actor):
 
     def _answered(self, effect: Any, response: Response) -> None:
         if isinstance(effect, SendFence):
-            self.machine.fence_confirmed(effect.index, response.last_add_confirmed)
+            try:
+                confirmed = self.machine.proven(response.proof)
+            except RemoteProtocolError:
+                self._silent(effect)  # it has not answered (R11)
+            else:
+                self.machine.fence_confirmed(effect.index, confirmed)
         elif isinstance(effect, SendAdd) and response.status is Status.OK:
             self.machine.add_confirmed(effect.index, effect.bookie_id, effect.batch.first_entry_id)
         elif isinstance(effect, SendAdd):
@@ -446,8 +449,8 @@ class Reader(Actor):
     def _request(self, effect: Any, bookie: Bookie) -> Tell:
         if isinstance(effect, SendReadLastAddConfirmed):
             request = ReadLastAddConfirmedRequest(0, self.ledger_id, self.key, effect.after, 0)
-            heard = bookie.last_add_confirmed(request)
-            return lambda: self.machine.last_add_confirmed_heard(heard)
+            answer = bookie.read_last_add_confirmed(request)
+            return lambda: self._heard(answer)
         read = cast(SendRead, effect)
         response = bookie.read(ReadRequest(0, self.ledger_id, self.key, read.entry_id, read.stamp, 1 << 20))
         if response.status is Status.OK:
@@ -455,6 +458,10 @@ class Reader(Actor):
         if response.status is Status.NO_ENTRY:
             return lambda: self.machine.read_absent(read.index, read.entry_id)
         return lambda: self._silent(effect)
+
+    def _heard(self, answer: Response) -> None:
+        with contextlib.suppress(RemoteProtocolError):  # then it has not answered (R11)
+            self.machine.last_add_confirmed_answered(self.machine.proven(answer.proof), answer.batches)
 
     def _silent(self, effect: Any) -> None:
         if isinstance(effect, SendRead):

@@ -179,7 +179,8 @@ def test_any_mutation_is_survived(
         data += bytes(cut)
     if resealed:
         struct.pack_into("<I", data, 8, len(data))
-        data[-digest.code_size :] = digest.code(bytes(data[: -digest.code_size]))
+        size = digest.code_size
+        data[-size:] = digest.code(data[: HEADER.size], data[HEADER.size : -size])
     survives(bytes(data))
 
 
@@ -214,8 +215,8 @@ def header(**changes: object) -> bytes:
     names = "magic format digest flags size count stride reserved ledger first confirmed stamp timestamp length"
     data = batch_of([b"abc"]).data
     fields = dict(zip(names.split(), HEADER.unpack_from(data), strict=True)) | changes
-    body = HEADER.pack(*fields.values()) + data[HEADER.size : -4]
-    return body + CRC.code(body)
+    changed, body = HEADER.pack(*fields.values()), data[HEADER.size : -4]
+    return changed + body + CRC.code(changed, body)
 
 
 @pytest.mark.parametrize(
@@ -276,7 +277,7 @@ def test_hostile_offsets_are_refused(offsets: tuple[int, int, int]) -> None:
     """They would leave the payloads, or make Arrow read beyond the buffer."""
     data = bytearray(batch_of([b"abc", b"def"]).data)
     struct.pack_into("<3i", data, HEADER.size, *offsets)
-    data[-4:] = CRC.code(bytes(data[:-4]))
+    data[-4:] = CRC.code(data[: HEADER.size], data[HEADER.size : -4])
     batch = decode(bytes(data))
     assert batch.verify(CRC)
     with pytest.raises(RemoteProtocolError, match="offsets"):

@@ -19,7 +19,8 @@ from replog.protocol.messages import (
     Status,
     WriteLastAddConfirmedRequest,
 )
-from tests.protocol.bookies import Bookie
+from replog.protocol.proofs import claimed
+from tests.protocol.bookies import Bookie, proof_of
 
 KEY = b"k" * 32
 DIGEST = Digest(DigestType.CRC32C, 7, b"")
@@ -59,7 +60,7 @@ class OneLedger(RuleBasedStateMachine):
     )
     def add(self, term: int, first: int, payloads: list[bytes], is_recovery: bool) -> None:
         batch = batch_of(first, payloads, 1 if is_recovery else term)
-        self.group.append(self.bookie.accept(AddRequest(1, 7, KEY, term, batch, is_recovery, first - 1)))
+        self.group.append(self.bookie.accept(AddRequest(1, 7, KEY, term, batch, is_recovery, proof_of(first - 1))))
 
     @rule(term=st.integers(1, 4))
     def fence(self, term: int) -> None:
@@ -71,7 +72,7 @@ class OneLedger(RuleBasedStateMachine):
 
     @rule(term=st.integers(1, 4), confirmed=st.integers(-1, 8))
     def publish(self, term: int, confirmed: int) -> None:
-        self.group.append(self.bookie.accept(WriteLastAddConfirmedRequest(4, 7, KEY, term, confirmed)))
+        self.group.append(self.bookie.accept(WriteLastAddConfirmedRequest(4, 7, KEY, term, proof_of(confirmed))))
 
     @rule()
     def foreigner(self) -> None:
@@ -117,7 +118,7 @@ class OneLedger(RuleBasedStateMachine):
             assert (request.entry_id, 1) not in self.promised
             self.denied.add(request.entry_id)
         elif isinstance(request, WriteLastAddConfirmedRequest):
-            self.promised_confirmed = max(self.promised_confirmed, request.last_add_confirmed)
+            self.promised_confirmed = max(self.promised_confirmed, claimed(request.proof))
 
     def remember_add(self, request: AddRequest) -> None:
         batch = request.batch
@@ -162,6 +163,6 @@ def test_answers_name_mark_and_term() -> None:
     """R2: a fence's answer reports the highest mark, from headers and explicit ones alike."""
     bookie = Bookie()
     bookie.handle(AddRequest(1, 7, KEY, 1, batch_of(4, [b"x"], confirmed=3)))
-    bookie.handle(WriteLastAddConfirmedRequest(2, 7, KEY, 1, 2))
+    bookie.handle(WriteLastAddConfirmedRequest(2, 7, KEY, 1, proof_of(2)))
     response = bookie.handle(FenceRequest(3, 7, KEY, 2))
     assert (response.request_id, response.last_add_confirmed, response.fence_term) == (3, 3, 2)

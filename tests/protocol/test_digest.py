@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from replog.protocol.digest import (
     CODE_SIZES,
+    SIGNATURE_SIZES,
     Digest,
     DigestType,
     is_crc32c_sealed,
@@ -26,31 +27,46 @@ def test_what_is_sealed_verifies_and_what_is_changed_does_not(
 ) -> None:
     """W3: in pieces or in one; one flipped bit, anywhere, is found."""
     digest = Digest(digest_type, 7, password)
-    body = b"".join(pieces)
-    code = digest.code(*pieces)
-    assert code == digest.code(body) == digest.code(memoryview(body))
+    header, body = pieces[0], b"".join(pieces[1:])
+    code = digest.code(header, body)
+    assert code == digest.code(memoryview(header), memoryview(body))
     assert len(code) == digest.code_size == CODE_SIZES[digest_type]
-    sealed = body + code
-    if not body:
+    sealed = header + body + code
+    if not header + body:
         return
-    assert digest.verifies(sealed)
-    assert digest.verifies(memoryview(sealed))
-    for place in (0, len(body) // 2, len(sealed) - 1):
+    assert digest.verifies(sealed, len(header))
+    assert digest.verifies(memoryview(sealed), len(header))
+    for place in (0, len(header + body) // 2, len(sealed) - len(code), len(sealed) - 1):
         changed = bytearray(sealed)
         changed[place] ^= 0x10
-        assert not digest.verifies(bytes(changed))
+        assert not digest.verifies(bytes(changed), len(header))
+    signed = header + body + digest.sign(header + body)
+    assert len(signed) == len(header + body) + SIGNATURE_SIZES[digest_type]
+    assert digest.is_signed(signed)
+    for place in (0, len(signed) - 1):
+        changed = bytearray(signed)
+        changed[place] ^= 0x10
+        assert not digest.is_signed(bytes(changed))
 
 
 def test_the_code_is_crc32c() -> None:
     """The published check value: 0xE3069283 for "123456789"."""
-    assert Digest(DigestType.CRC32C, 7, b"").code(b"123456789") == (0xE3069283).to_bytes(4, "little")
+    assert Digest(DigestType.CRC32C, 7, b"").code(b"1234", b"56789") == (0xE3069283).to_bytes(4, "little")
 
 
 def test_the_code_is_hmac_sha256_under_a_key_of_ledger_and_password() -> None:
     """Computed a second time from the definition: these bytes stand on disks."""
     key = hmac.new(b"secret", b"replog digest key v1" + (7).to_bytes(8, "little"), hashlib.sha256).digest()
-    expected = hmac.new(key, b"body", hashlib.sha256).digest()
-    assert Digest(DigestType.HMAC_SHA256, 7, b"secret").code(b"bo", b"dy") == expected
+    body_digest = hashlib.sha256(b"body").digest()
+    expected = body_digest + hmac.new(key, b"header" + body_digest, hashlib.sha256).digest()
+    assert Digest(DigestType.HMAC_SHA256, 7, b"secret").code(b"header", b"body") == expected
+
+
+def test_a_header_is_proven_without_the_body() -> None:
+    """R11: the header and the code are a signed statement."""
+    digest = Digest(DigestType.HMAC_SHA256, 7, b"secret")
+    assert digest.is_signed(b"header" + digest.code(b"header", b"body"))
+    assert not digest.is_signed(b"healer" + digest.code(b"header", b"body"))
 
 
 def test_ledger_keys_are_what_they_were() -> None:
@@ -64,13 +80,17 @@ def test_ledger_keys_are_what_they_were() -> None:
 def test_short_bytes_never_verify(digest_type: DigestType) -> None:
     digest = Digest(digest_type, 7, b"x")
     for size in range(CODE_SIZES[digest_type] + 1):
-        assert not digest.verifies(bytes(size))
+        for header_size in (0, size // 2, size, size + 1):
+            assert not digest.verifies(bytes(size), header_size)
+    for size in range(SIGNATURE_SIZES[digest_type] + 1):
+        assert not digest.is_signed(bytes(size))
     assert not is_crc32c_sealed(b"")
     assert not is_crc32c_sealed(bytes(4))
 
 
 def test_another_password_or_ledger_does_not_verify() -> None:
     """B7: with HMAC-SHA256; a CRC32C knows no key."""
-    sealed = b"body" + Digest(DigestType.HMAC_SHA256, 7, b"x").code(b"body")
-    assert not Digest(DigestType.HMAC_SHA256, 7, b"y").verifies(sealed)
-    assert not Digest(DigestType.HMAC_SHA256, 8, b"x").verifies(sealed)
+    sealed = b"header body" + Digest(DigestType.HMAC_SHA256, 7, b"x").code(b"header", b" body")
+    assert Digest(DigestType.HMAC_SHA256, 7, b"x").verifies(sealed, 6)
+    assert not Digest(DigestType.HMAC_SHA256, 7, b"y").verifies(sealed, 6)
+    assert not Digest(DigestType.HMAC_SHA256, 8, b"x").verifies(sealed, 6)

@@ -19,7 +19,7 @@ from replog.protocol.messages import (
     WriteLastAddConfirmedRequest,
 )
 from replog.protocol.mutations import DELETED_TERM, DropLedger, Marks, PutBatch, SetMarks
-from tests.protocol.bookies import Bookie
+from tests.protocol.bookies import Bookie, proof_of
 from tests.protocol.driving import PASSWORD, Cluster
 
 KEY = ledger_key(7, PASSWORD)
@@ -98,7 +98,7 @@ def foreign_requests() -> list[messages.Request]:
         attrs.evolve(adds(1)[0], key=key),
         FenceRequest(1, 7, key, 2),
         RecoveryReadRequest(2, 7, key, 2, 0, 1),
-        WriteLastAddConfirmedRequest(3, 7, key, 1, 0),
+        WriteLastAddConfirmedRequest(3, 7, key, 1, proof_of(0)),
     ]
 
 

@@ -20,6 +20,7 @@ from replog.protocol.effects import (
     WriteMetadata,
 )
 from replog.protocol.model import LedgerState
+from replog.protocol.proofs import claimed
 from replog.protocol.quorum import Quorum
 from tests.protocol.bookies import Bookie
 from tests.protocol.driving import PASSWORD, STRIPED, THREE, Cluster, Recovery, fenced
@@ -207,7 +208,7 @@ def test_r5_recovery_writes_carry_the_frozen_mark() -> None:
     recovery = fenced(cluster, "b1", "b2", "b3")
     for entry_id in (1, 2):
         recovery.deliver(SendRecoveryRead, "b1", entry_id)
-        assert {effect.last_add_confirmed for effect in recovery.find(SendAdd, entry_id=entry_id)} == {0}
+        assert {claimed(effect.proof) for effect in recovery.find(SendAdd, entry_id=entry_id)} == {0}
         for name in ("b1", "b2", "b3"):
             recovery.deliver(SendAdd, name, entry_id)
     assert recovery.machine.frozen_last_add_confirmed == 0

@@ -20,7 +20,7 @@ from replog.protocol.messages import (
     WriteLastAddConfirmedRequest,
 )
 from replog.protocol.model import RECOVERY_TERM, WRITER_TERM, LedgerState
-from tests.protocol.bookies import Bookie
+from tests.protocol.bookies import Bookie, proof_of
 from tests.protocol.driving import PASSWORD, Cluster
 
 KEY = ledger_key(7, PASSWORD)
@@ -47,7 +47,7 @@ def requests_of_term(term: int) -> list[messages.Request]:
         AddRequest(2, 7, KEY, term, batch_of(b"x"), recovery=True),
         FenceRequest(3, 7, KEY, term),
         RecoveryReadRequest(4, 7, KEY, term, entry_id=0, stamp=1),
-        WriteLastAddConfirmedRequest(5, 7, KEY, term, last_add_confirmed=0),
+        WriteLastAddConfirmedRequest(5, 7, KEY, term, proof_of(0)),
     ]
 
 
@@ -91,8 +91,8 @@ def test_t1_a_mark_that_was_not_committed_is_asked_for_again() -> None:
     """T1, W5: the same of an explicit last add confirmed: OK means that it survives a restart."""
     bookie = Bookie()
     bookie.handle(AddRequest(0, 7, KEY, 1, batch_of(b"x")))
-    bookie.accept(WriteLastAddConfirmedRequest(1, 7, KEY, 1, last_add_confirmed=0))  # its commit fails
-    assert bookie.handle(WriteLastAddConfirmedRequest(2, 7, KEY, 1, last_add_confirmed=0)).status is Status.OK
+    bookie.accept(WriteLastAddConfirmedRequest(1, 7, KEY, 1, proof_of(0)))  # its commit fails
+    assert bookie.handle(WriteLastAddConfirmedRequest(2, 7, KEY, 1, proof_of(0))).status is Status.OK
     bookie.crash()
     assert bookie.ledger(7).last_add_confirmed == 0
 

@@ -31,6 +31,7 @@ from replog.protocol.messages import (
     Status,
     WriteLastAddConfirmedRequest,
 )
+from replog.protocol.proofs import PROOF_BYTES_MAX
 from replog.protocol.wire import Frame, FrameSplitter
 
 LEAST, MOST = -(1 << 63), (1 << 63) - 1
@@ -55,6 +56,7 @@ numbers = st.integers(LEAST, MOST) | st.sampled_from([LEAST, -1, 0, 1, MOST])
 request_ids = st.integers(0, (1 << 64) - 1)
 ledger_ids = st.integers(0, MOST)
 keys = st.binary(min_size=32, max_size=32)
+proofs = st.binary(max_size=PROOF_BYTES_MAX)  # which the wire doesn't look into
 some_batches = st.builds(
     batch_of,
     st.lists(st.binary(max_size=40), min_size=1, max_size=5),
@@ -63,7 +65,7 @@ some_batches = st.builds(
 )
 ledger_ids = st.integers(0, MOST) | st.sampled_from([0, MOST])  # below 0 there are none: such a request is refused
 requests = st.one_of(
-    st.builds(AddRequest, request_ids, ledger_ids, keys, numbers, some_batches, st.booleans(), numbers, st.booleans()),
+    st.builds(AddRequest, request_ids, ledger_ids, keys, numbers, some_batches, st.booleans(), proofs, st.booleans()),
     st.builds(FenceRequest, request_ids, ledger_ids, keys, numbers),
     st.builds(RecoveryReadRequest, request_ids, ledger_ids, keys, numbers, numbers, numbers),
     st.builds(ReadRequest, request_ids, ledger_ids, keys, numbers, numbers, numbers),
@@ -79,7 +81,7 @@ requests = st.one_of(
         numbers,
         numbers.filter(bool),  # 0 bytes: no batches are wanted, and the other two are not sent
     ),
-    st.builds(WriteLastAddConfirmedRequest, request_ids, ledger_ids, keys, numbers, numbers),
+    st.builds(WriteLastAddConfirmedRequest, request_ids, ledger_ids, keys, numbers, proofs),
     st.builds(AdminRequest, request_ids, st.sampled_from(AdminCommand)),
 )
 responses = st.builds(
@@ -91,6 +93,7 @@ responses = st.builds(
     st.lists(some_batches, max_size=4).map(tuple),
     st.text(st.characters(exclude_categories=["Cs"]), max_size=50),
     st.booleans(),
+    proofs,
 )
 short_texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 nonces = st.binary(min_size=32, max_size=32)
@@ -202,7 +205,10 @@ def test_what_no_bookie_could_read_is_not_sent(request_: Request) -> None:
 
 
 def test_fields_that_a_later_version_appends_are_skipped() -> None:
-    for request in (FenceRequest(1, 7, bytes(32), 3), AddRequest(1, 7, bytes(32), 3, batch_of([b"x"]), False, -1)):
+    for request in (
+        FenceRequest(1, 7, bytes(32), 3),
+        AddRequest(1, 7, bytes(32), 3, batch_of([b"x"]), False, b"proof"),
+    ):
         frame = only_frame(encoded_request(request))
         later = wire.seal(frame.kind, frame.flags, 1, frame.fields + b"later", len(frame.body)) + frame.body
         assert wire.decode_request(only_frame(later)) == request
@@ -457,7 +463,7 @@ def test_every_kind_of_message_has_a_number_of_its_own() -> None:
             RecoveryReadRequest(1, 7, bytes(32), 1, 2, 3),
             ReadRequest(1, 7, bytes(32), 1, 2, 3),
             ReadLastAddConfirmedRequest(1, 7, bytes(32), 1, 2),
-            WriteLastAddConfirmedRequest(1, 7, bytes(32), 1, 2),
+            WriteLastAddConfirmedRequest(1, 7, bytes(32), 1, b"proof"),
             AdminRequest(1, AdminCommand.STATISTICS),
         )
     ]

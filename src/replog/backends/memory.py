@@ -20,6 +20,7 @@ from replog.errors import StorageInUseError
 from replog.hookspecs import Backend, NoOptions, hookimpl
 from replog.protocol.batch import Batch
 from replog.protocol.mutations import DELETED_TERM, DropLedger, Marks, Mutation, PutBatch, SetMarks
+from replog.protocol.proofs import better_proof
 
 
 class _Batches:
@@ -118,13 +119,12 @@ class MemoryStorage(Storage):
             case PutBatch(batch):
                 ledger = content.ledgers.setdefault(batch.ledger_id, _Ledger())
                 ledger.stamps.setdefault(batch.stamp, _Batches()).put(batch)
-                ledger.marks = attrs.evolve(
-                    ledger.marks,
-                    last_add_confirmed=max(ledger.marks.last_add_confirmed, batch.last_add_confirmed),
-                    last_entry_id=max(ledger.marks.last_entry_id, batch.last_entry_id),
-                )
+                marks = ledger.marks
+                confirmed = max(marks.last_add_confirmed, batch.last_add_confirmed)
+                last = max(marks.last_entry_id, batch.last_entry_id)
+                ledger.marks = Marks(marks.key, marks.fence_term, confirmed, last, marks.proof)
                 content.batches += 1
-            case SetMarks(ledger_id, key, fence_term, last_add_confirmed):
+            case SetMarks(ledger_id, key, fence_term, last_add_confirmed, proof):
                 ledger = content.ledgers.setdefault(ledger_id, _Ledger())
                 marks = ledger.marks
                 ledger.marks = attrs.evolve(
@@ -134,6 +134,7 @@ class MemoryStorage(Storage):
                     last_add_confirmed=max(
                         marks.last_add_confirmed, -1 if last_add_confirmed is None else last_add_confirmed
                     ),
+                    proof=better_proof(marks.proof, proof),
                 )
             case DropLedger(ledger_id):
                 content.ledgers.pop(ledger_id, None)

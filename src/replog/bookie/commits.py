@@ -28,7 +28,8 @@ from replog.errors import StorageError, StorageFullError, StorageUncertainError
 from replog.latencies import LatencyHistogram
 from replog.protocol.batch import Batch
 from replog.protocol.bookie import Accepted, LedgerOnBookie, settle_add
-from replog.protocol.messages import AddRequest, RecoveryReadRequest, Response, Status
+from replog.protocol.messages import AddRequest, FenceRequest, RecoveryReadRequest, Response, Status
+from replog.protocol.proofs import better_proof, head_of, proof_of_head
 
 _FAST_COMMIT_S = 0.001  # a disk that takes longer is not worth stopping the event loop for
 
@@ -83,7 +84,10 @@ class _Group:
             return False
         self.outcomes[place] = _failure(error)
         accepted.mutations = [each for each in accepted.mutations if not isinstance(each, PutBatch)]
-        accepted.mutations += [SetMarks(each.ledger_id, last_add_confirmed=each.last_add_confirmed) for each in batches]
+        accepted.mutations += [
+            SetMarks(each.ledger_id, None, None, each.last_add_confirmed, proof_of_head(head_of(each)))
+            for each in batches
+        ]
         return True
 
     def fail(self, error: StorageError) -> None:
@@ -111,6 +115,7 @@ def _gather_marks(refused: Sequence[Accepted]) -> None:
             marks.key = each.key if marks.key is None else marks.key
             marks.fence_term = _higher(marks.fence_term, each.fence_term)
             marks.last_add_confirmed = _higher(marks.last_add_confirmed, each.last_add_confirmed)
+            marks.proof = better_proof(marks.proof, each.proof)
 
 
 def _higher(one: int | None, other: int | None) -> int | None:
@@ -271,8 +276,11 @@ class GroupCommit:
             mutations += accepted.mutations
         self._decide(group, mutations)
         for place, work in enumerate(group.works):
-            if isinstance(work.accepted.request, RecoveryReadRequest) and work.accepted.refusal is None:
-                group.outcomes[place] = self._look_up(work.accepted.request)
+            request = work.accepted.request
+            if isinstance(request, RecoveryReadRequest) and work.accepted.refusal is None:
+                group.outcomes[place] = self._look_up(request.ledger_id, request.entry_id, request.stamp)
+            elif work.ledger.lacks_proof and isinstance(request, FenceRequest) and work.accepted.refusal is None:
+                group.outcomes[place] = self._look_up(request.ledger_id, *work.ledger.proof_place)
 
     def _decide(self, group: _Group, mutations: Sequence[Mutation]) -> None:
         """Commits these mutations of all works that are not decided; if there is no space, what there is space for."""
@@ -336,12 +344,12 @@ class GroupCommit:
                 break
         return found
 
-    def _look_up(self, request: RecoveryReadRequest) -> _Outcome:
+    def _look_up(self, ledger_id: int, entry_id: int, stamp: int) -> _Outcome:
         try:
-            found = self.storage.read(request.ledger_id, request.entry_id, request.stamp, 1)[:1]
+            found = self.storage.read(ledger_id, entry_id, stamp, 1)[:1]
         except StorageUncertainError:
             return _Outcome(found=None)
-        return _Outcome(found=found, denial=self.storage.doubt().denial(request.ledger_id))
+        return _Outcome(found=found, denial=self.storage.doubt().denial(ledger_id))
 
     # -- in the trio thread -----------------------------------------------------------------------------------------
 

@@ -50,7 +50,7 @@ def _answer(request: ReadLastAddConfirmedRequest, ledger: LedgerOnBookie, find: 
     if request.bytes_max > 0 and request.entry_id <= confirmed:
         found = find(request.ledger_id, request.entry_id, request.stamp, min(request.bytes_max, BROUGHT_BYTES_MAX))
         batches = tuple(batch for batch in found if batch.first_entry_id <= confirmed)
-    return Response(request.request_id, Status.OK, confirmed, ledger.fence_term, batches)
+    return Response(request.request_id, Status.OK, confirmed, ledger.fence_term, batches, proof=ledger.proof)
 
 
 class LongPolls:

@@ -225,8 +225,39 @@ class BookieServer:
         refusal = ledger.refuse_read(request)
         if refusal is not None:
             reply([refusal])
+        elif ledger.lacks_proof:
+            self._read_proof(request, ledger, reply)
         else:
             self._polls.ask(request, ledger, reply)
+
+    def _read_proof(self, request: ReadLastAddConfirmedRequest, ledger: LedgerOnBookie, reply: Reply) -> None:
+        """After a restart only a stored batch proves the last add confirmed: it is read once, before the answer (R11)."""
+        try:
+            ledger.proof_read(self.storage.read_nowait(request.ledger_id, *ledger.proof_place, 1)[:1])
+        except trio.WouldBlock:
+            assert self._nursery is not None
+            self._nursery.start_soon(self._read_proof_in_thread, request, ledger.proof_place, reply)
+            return
+        except StorageError:
+            ledger.proof_read(None)  # the best that can be proven is told; a fence or a recovery read tells of damage
+        self._polls.ask(request, ledger, reply)
+
+    async def _read_proof_in_thread(
+        self, request: ReadLastAddConfirmedRequest, place: tuple[int, int], reply: Reply
+    ) -> None:
+        found = None
+        try:
+            found = await self.calls.read(self.storage.read, request.ledger_id, *place, 1)
+        except StorageError as error:
+            self.storage_raised(error)
+        try:
+            ledger = self._ledger(request.ledger_id)
+        except StorageError as error:
+            reply([Response(request.request_id, Status.UNKNOWN, detail=str(error))])
+            return
+        if ledger.lacks_proof:
+            ledger.proof_read(found)
+        self._polls.ask(request, ledger, reply)
 
     def _at_hand(self, ledger_id: int, entry_id: int, stamp: int, bytes_max: int) -> tuple[Batch, ...]:
         """What a read would find, if no disk is waited for and it is no more than that. Nothing says nothing: it is no answer

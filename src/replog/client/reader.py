@@ -23,6 +23,7 @@ from replog.errors import (
     ConfigError,
     EntryNotFoundError,
     LedgerNotFoundError,
+    RemoteProtocolError,
     ReplogError,
     UnauthorizedError,
 )
@@ -30,6 +31,7 @@ from replog.protocol.digest import Digest
 from replog.protocol.effects import Delivered, Effect, Failed, SendRead, SendReadLastAddConfirmed
 from replog.protocol.messages import ReadLastAddConfirmedRequest, ReadRequest, Response, Status
 from replog.protocol.model import LedgerMetadata, LedgerState
+from replog.protocol.proofs import claimed
 from replog.protocol.reading import LedgerReading
 
 _READ_BYTES_MAX = 1 << 20  # asked for at a time
@@ -195,9 +197,14 @@ class LedgerScan:
             self._polling.discard((asked.index, asked.bookie_id))
         is_current = asked.in_round == self._round
         if isinstance(answer, Response) and answer.status is Status.OK:
-            self._machine.last_add_confirmed_answered(answer.last_add_confirmed, answer.batches)
-            self._drive()
-            is_current = is_current and not (asked.waits and answer.last_add_confirmed > asked.after)
+            try:
+                confirmed = self._machine.proven(answer.proof)
+            except RemoteProtocolError as error:
+                answer = BookieUnreachableError(asked.bookie_id, f"its answer proves nothing: {error}")
+            else:
+                self._machine.last_add_confirmed_answered(confirmed, answer.batches)
+                self._drive()
+                is_current = is_current and not (asked.waits and claimed(answer.proof) > asked.after)
         elif isinstance(answer, Response) and answer.status is Status.UNAUTHORIZED:
             self._fail(UnauthorizedError(self.ledger_id, answer.detail))
         if is_current:

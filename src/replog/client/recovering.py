@@ -12,7 +12,7 @@ import trio
 from replog.client.channel import Answer, BookieChannel
 from replog.client.driving import EffectLoop, Surroundings, WaitingEffects
 from replog.config import ClientOptions
-from replog.errors import MetastoreError, ReplogError
+from replog.errors import MetastoreError, RemoteProtocolError, ReplogError
 from replog.protocol.effects import AwaitSilentBookies, Effect, Failed, Finished, SendAdd, SendFence, SendRecoveryRead
 from replog.protocol.messages import (
     DENIALS,
@@ -125,26 +125,31 @@ class RecoveringShell:
             self._ask_again_later(effect, pause_s)
         elif answer.status is Status.FENCED:
             self._machine.refused(answer.fence_term)
-        elif not self._took_answer(effect, answer):
-            self._complaints[effect.bookie_id] = f"{answer.status.name.lower()} {answer.detail}".strip()
+        elif problem := self._problem_with(effect, answer):
+            self._complaints[effect.bookie_id] = problem
             if isinstance(effect, SendRecoveryRead) and answer.status is not Status.TOO_BUSY:
                 self._machine.read_unknown(effect.index, effect.entry_id)
             self._ask_again_later(effect, pause_s)
         self._drive()
 
-    def _took_answer(self, effect: Question, answer: Response) -> bool:
-        """Tells the machine; False if this is no answer to the question."""
+    def _problem_with(self, effect: Question, answer: Response) -> str:
+        """Tells the machine, and returns nothing; or why this is no answer to the question."""
+        no_answer = f"{answer.status.name.lower()} {answer.detail}".strip()
         if isinstance(effect, SendFence):
             if answer.status is not Status.OK:
-                return False
-            self._machine.fence_confirmed(effect.index, answer.last_add_confirmed)
+                return no_answer
+            try:
+                confirmed = self._machine.proven(answer.proof)
+            except RemoteProtocolError as error:
+                return str(error)  # a bare number decides nothing (R11)
+            self._machine.fence_confirmed(effect.index, confirmed)
         elif answer.status is Status.OK and answer.batches:
             self._machine.read_found(effect.index, effect.entry_id, answer.batches[0])
         elif answer.status in DENIALS:
             self._machine.read_absent(effect.index, effect.entry_id, DENIALS[answer.status])
         else:
-            return False
-        return True
+            return no_answer
+        return ""
 
     def _ask_again_later(self, effect: Question, pause_s: float) -> None:
         if self._machine.is_wanted(effect):
@@ -220,7 +225,7 @@ class RecoveringShell:
             RECOVERY_TERM,
             effect.batch,
             True,
-            effect.last_add_confirmed,
+            effect.proof,
         )
         context = (effect.index, effect.bookie_id, effect.batch.first_entry_id)
         channel.ask(request, self._add_answered, context, self._options.add_timeout_s)

@@ -318,7 +318,7 @@ class BatchSender:
             batch, alone = effect.batch, self._alone and (effect is last or not channel.shares_thread)
             if request is None or request.batch is not batch or request.alone is not alone:
                 request_id = channel.next_request_id()
-                request = AddRequest(request_id, self.ledger_id, self._key, self._term, batch, False, -1, alone)
+                request = AddRequest(request_id, self.ledger_id, self._key, self._term, batch, False, b"", alone)
             channel.ask(request, on_answer, effect, timeout_s)
 
     def _add_answered(self, answer: Answer, effect: SendAdd) -> None:
@@ -362,7 +362,7 @@ class BatchSender:
         channel = self._membership.channel(effect.bookie_id)
         if channel is not None:
             request = WriteLastAddConfirmedRequest(
-                channel.next_request_id(), self.ledger_id, self._key, self._term, effect.last_add_confirmed
+                channel.next_request_id(), self.ledger_id, self._key, self._term, effect.proof
             )
             channel.ask(request, self._last_add_confirmed_answered, None, self._options.add_timeout_s)
 

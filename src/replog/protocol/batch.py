@@ -9,7 +9,9 @@ verbatim ever after (W3), so every replica is byte-identical. Little-endian thro
                        up to and including the gathering that this batch belongs to
     offsets            int32 x (count + 1), from 0 to the length of the payloads: Arrow's BinaryArray layout
     payloads           in one piece
-    code               authentication code over all the bytes before it: 4 (CRC32C) or 32 (HMAC-SHA256)
+    code               authentication code over all the bytes before it: 4 bytes of CRC32C, or 64 bytes: the SHA-256 of
+                       offsets and payloads, then the HMAC-SHA256 of the header and that SHA-256. So the header and these
+                       64 bytes alone prove the last add confirmed that the header tells (R11, `replog.protocol.proofs`)
 
 The ids of a batch are first, first + stride, ...: stride is E when entries stripe over more bookies than the write
 quorum (W1), else 1. Flags of the low byte may be ignored by who doesn't know them; those of the high byte may not.
@@ -110,7 +112,7 @@ class Batch:
 
     def verify(self, digest: Digest) -> bool:
         """Whether the bytes are what a writer who knows the password wrote."""
-        return self.digest_type is digest.digest_type and digest.verifies(self.data)
+        return self.digest_type is digest.digest_type and digest.verifies(self.data, HEADER.size)
 
     def payloads(self) -> list[bytes]:
         """The entries' payloads, in the order of their ids.
@@ -217,12 +219,12 @@ def build(
 
 
 def _seal(digest: Digest, covered: Sequence[bytes]) -> bytes:
-    """These bytes in one piece, and their code behind them, with one copy: `BytesIO` changes, and then gives away, the bytes
-    that nobody else has."""
+    """The header and the body in one piece, and their code behind them, with one copy: `BytesIO` changes, and then gives
+    away, the bytes that nobody else has."""
     code_size = digest.code_size
     sealed = io.BytesIO(b"".join((*covered, bytes(code_size))))
     with sealed.getbuffer() as buffer:
-        buffer[-code_size:] = digest.code(buffer[:-code_size])
+        buffer[-code_size:] = digest.code(covered[0], buffer[HEADER.size : -code_size])
     return sealed.getvalue()
 
 

@@ -4,6 +4,10 @@ There is one object for each ledger, and requests pass through it in one order: 
 (B2). `accept` decides at once and raises the fence in memory; the bookie then makes the mutations durable, in the order
 of acceptance, and only then asks `answer`. So no answer, whatever it says, leaves before the fence that it depends on
 is durable (R3).
+
+The bookie proves the last add confirmed that it tells (R11): by the explicit proof that it was given, or by the head of
+a batch that carries it. Of a batch in memory only these few bytes are kept. After a restart the batch is only in the
+storage: then `lacks_proof`, and the bookie reads the batch that `proof_place` names before it answers.
 """
 
 from __future__ import annotations
@@ -26,7 +30,9 @@ from replog.protocol.messages import (
     Status,
     WriteLastAddConfirmedRequest,
 )
+from replog.protocol.model import WRITER_TERM
 from replog.protocol.mutations import DELETED_TERM, DropLedger, Marks, Mutation, PutBatch, SetMarks
+from replog.protocol.proofs import CODE_BYTES, HEAD_BYTES, better_proof, claimed, head_of, proof_of_head, read_claim
 
 _IN_DOUBT = (
     "the bookie's storage cannot prove that it is complete, and may have lost the ledger's fence: it takes no plain adds to "
@@ -59,12 +65,14 @@ class LedgerOnBookie:
         "_highest",
         "_is_key_durable",
         "_last_entry_id",
+        "_proof",
         "_shown_key",
         "_stride",
         "fence_term",
         "is_awaited",
         "is_in_doubt",
         "key",
+        "lacks_proof",
         "last_add_confirmed",
         "ledger_id",
         "stored_key",
@@ -82,6 +90,9 @@ class LedgerOnBookie:
         self._durable_fence_term = marks.fence_term
         self._durable_last_add_confirmed = marks.last_add_confirmed  # or more, in batches' headers
         self._last_entry_id = marks.last_entry_id
+        self._proof = marks.proof  # the best one, or the head of the batch that carries it
+        # The last add confirmed is in the header of a stored batch: `_proof` proves less.
+        self.lacks_proof = claimed(marks.proof) < marks.last_add_confirmed and marks.last_entry_id >= 0
         self._highest: dict[tuple[int, int], int] = {}  # by stamp and rotation: the last id accepted
         self._stride: int | None = None  # of all batches: else two of them could hold one id in different rotations
 
@@ -141,6 +152,18 @@ class LedgerOnBookie:
                 check_damage(batch)  # also its header: a wrong last add confirmed would mislead recoveries (R4)
             except RemoteProtocolError as error:
                 return Response(request.request_id, Status.BAD_REQUEST, detail=str(error))
+            return self._refuse_proof(request) if request.proof else None
+        return self._refuse_proof(request) if isinstance(request, WriteLastAddConfirmedRequest) else None
+
+    def _refuse_proof(self, request: AddRequest | WriteLastAddConfirmedRequest) -> Response | None:
+        """Refuses what is certainly no proof for this ledger. The code of HMAC is checked by who knows the password."""
+        try:
+            claim = read_claim(request.proof)
+        except RemoteProtocolError as error:
+            return Response(request.request_id, Status.BAD_REQUEST, detail=str(error))
+        if claim.ledger_id != self.ledger_id:
+            detail = f"{claim} in a request for ledger {self.ledger_id}"
+            return Response(request.request_id, Status.BAD_REQUEST, detail=detail)
         return None
 
     def _raise_marks(self, request: OrderedRequest) -> SetMarks | None:
@@ -149,13 +172,17 @@ class LedgerOnBookie:
         Marks are asked for again until `answer` tells that they are durable: a commit that found no space did
         nothing, and the next request must not be answered as if it had (R3). A batch raises the last add confirmed by
         itself: its header is stored with it."""
-        confirmed = -1
+        confirmed, proof = -1, b""
         if isinstance(request, AddRequest):
-            confirmed = request.last_add_confirmed
-            if request.batch.last_add_confirmed > self.last_add_confirmed:
-                self.last_add_confirmed = request.batch.last_add_confirmed
+            if request.proof:
+                confirmed, proof = claimed(request.proof), request.proof
+            batch = request.batch
+            if batch.last_add_confirmed > self.last_add_confirmed:
+                self.last_add_confirmed = batch.last_add_confirmed
+                data = batch.data
+                self._proof, self.lacks_proof = data[:HEAD_BYTES] + data[-CODE_BYTES:], False  # as `head_of`
         elif isinstance(request, WriteLastAddConfirmedRequest):
-            confirmed = request.last_add_confirmed
+            confirmed, proof = claimed(request.proof), request.proof
         if self.stored_key is None:
             new_key: bytes | None = stored_ledger_key(request.key)
         else:
@@ -168,7 +195,35 @@ class LedgerOnBookie:
             self.stored_key, self._shown_key = new_key, request.key
         self.fence_term = max(self.fence_term, request.term)
         self.last_add_confirmed = max(self.last_add_confirmed, confirmed)
-        return SetMarks(self.ledger_id, new_key, new_term, new_confirmed)
+        if new_confirmed is None:
+            return SetMarks(self.ledger_id, new_key, new_term)
+        self._hold_proof(proof)
+        return SetMarks(self.ledger_id, new_key, new_term, new_confirmed, proof)
+
+    def _hold_proof(self, proof: bytes) -> None:
+        self._proof = better_proof(self._proof, proof)
+        self.lacks_proof = self.lacks_proof and claimed(self._proof) < self.last_add_confirmed
+
+    # -- proofs -------------------------------------------------------------------------------------------------------
+
+    @property
+    def proof(self) -> bytes:
+        """The best proof of the last add confirmed that is at hand (R11)."""
+        if self._proof:
+            self._proof = proof_of_head(self._proof)
+        return self._proof
+
+    @property
+    def proof_place(self) -> tuple[int, int]:
+        """Entry id and stamp of the stored batch that carries the last add confirmed, while `lacks_proof`. A writer's
+        headers never go back, so it is the last batch that was stored before this object was made."""
+        return self._last_entry_id, WRITER_TERM
+
+    def proof_read(self, found: Sequence[Batch] | None) -> None:
+        """What was read at `proof_place`, or None if that failed: then what is at hand is all that can be proven."""
+        self.lacks_proof = False
+        for batch in found or ():
+            self._proof = better_proof(self._proof, head_of(batch))
 
     def answer(
         self, accepted: Accepted, found: Sequence[Batch] | None = (), denial: Status = Status.NO_ENTRY
@@ -176,17 +231,25 @@ class LedgerOnBookie:
         """The answer, once everything accepted up to here is durable.
 
         For a recovery read `found` is what the storage gave for the entry, or None if it could not tell (R4); `denial` is how
-        far it vouches for having nothing (B8)."""
+        far it vouches for having nothing (B8). For a fence of a ledger that lacks its proof, `found` is what it gave for
+        `proof_place` (R11)."""
         request = accepted.request
         if accepted.refusal is not None:
             return accepted.refusal
         if accepted.mutations and isinstance(accepted.mutations[0], SetMarks):
             self._remember_durable(accepted.mutations[0])
-        if isinstance(request, RecoveryReadRequest):
-            return read_answer(request.request_id, found, self.last_add_confirmed, denial)
-        return Response(
+        answer = Response(
             request.request_id, Status.OK, self.last_add_confirmed, self.fence_term, (), "", self.is_awaited
         )
+        if isinstance(request, AddRequest):
+            return answer
+        if isinstance(request, RecoveryReadRequest):
+            return read_answer(request.request_id, found, self.last_add_confirmed, denial)
+        if isinstance(request, FenceRequest):
+            if self.lacks_proof:
+                self.proof_read(found)
+            answer.proof = self.proof
+        return answer
 
     def _remember_durable(self, marks: SetMarks) -> None:
         self._is_key_durable = True

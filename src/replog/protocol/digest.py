@@ -1,6 +1,10 @@
 """Authentication codes over batches, and the keys that come from a ledger's password (W3, B7).
 
 CRC32C finds damage; HMAC-SHA256 also finds forgery, by anybody who does not know the ledger's password.
+
+The code of a batch is of one of two kinds. CRC32C: the checksum of all bytes before it, so that one pass checks the batch.
+HMAC-SHA256: the SHA-256 of the body, then an HMAC over the header and that SHA-256. So the header, the SHA-256 and the
+HMAC prove what the header says without the body, and a bookie cuts them out of a batch without any hashing (R11).
 """
 
 from __future__ import annotations
@@ -10,6 +14,8 @@ import hashlib
 import hmac
 
 from crc32c import crc32c
+
+Bytes = bytes | bytearray | memoryview
 
 
 class DigestType(enum.IntEnum):
@@ -22,7 +28,8 @@ class DigestType(enum.IntEnum):
 # The CRC32C of any bytes followed by their own CRC32C (little-endian): one pass tells, without cutting the code off.
 CRC32C_RESIDUE = 0x48674BC7
 
-CODE_SIZES = {DigestType.CRC32C: 4, DigestType.HMAC_SHA256: 32}
+CODE_SIZES = {DigestType.CRC32C: 4, DigestType.HMAC_SHA256: 64}  # of a batch
+SIGNATURE_SIZES = {DigestType.CRC32C: 4, DigestType.HMAC_SHA256: 32}  # of a statement
 
 
 class Digest:
@@ -33,27 +40,36 @@ class Digest:
         self.code_size = CODE_SIZES[digest_type]
         self._key = _derive_key(b"replog digest key v1", ledger_id, password)
 
-    def code(self, *covered: bytes | memoryview) -> bytes:
-        """The authentication code over these bytes, one after the other."""
+    def code(self, header: Bytes, body: Bytes) -> bytes:
+        """The authentication code of a batch with this header and body."""
         if self.digest_type is DigestType.CRC32C:
-            checksum = 0
-            for piece in covered:
-                checksum = crc32c(piece, checksum)
-            return checksum.to_bytes(4, "little")
-        mac = hmac.new(self._key, digestmod="sha256")
-        for piece in covered:
-            mac.update(piece)
-        return mac.digest()
+            return crc32c(body, crc32c(header)).to_bytes(4, "little")
+        body_digest = hashlib.sha256(body).digest()
+        return body_digest + self.sign(bytes(header) + body_digest)
 
-    def verifies(self, sealed: bytes | memoryview) -> bool:
-        """Whether these bytes end with the code of all that stands before it."""
+    def verifies(self, sealed: Bytes, header_size: int) -> bool:
+        """Whether these bytes end with the code of the header of this size and of the body behind it."""
         if self.digest_type is DigestType.CRC32C:
             return is_crc32c_sealed(sealed)
-        covered, code = sealed[: -self.code_size], sealed[-self.code_size :]
-        return hmac.compare_digest(self.code(covered), code)
+        size = self.code_size
+        if len(sealed) < header_size + size:
+            return False
+        sealed = memoryview(sealed)
+        return hmac.compare_digest(self.code(sealed[:header_size], sealed[header_size:-size]), sealed[-size:])
+
+    def sign(self, statement: bytes) -> bytes:
+        """The authentication code of a short statement (R11). Under CRC32C anybody can make it: it finds only damage."""
+        if self.digest_type is DigestType.CRC32C:
+            return crc32c(statement).to_bytes(4, "little")
+        return hmac.digest(self._key, statement, "sha256")
+
+    def is_signed(self, signed: bytes) -> bool:
+        """Whether these bytes end with the authentication code of the statement before it."""
+        size = SIGNATURE_SIZES[self.digest_type]
+        return len(signed) > size and hmac.compare_digest(self.sign(signed[:-size]), signed[-size:])
 
 
-def is_crc32c_sealed(sealed: bytes | memoryview) -> bool:
+def is_crc32c_sealed(sealed: Bytes) -> bool:
     """Whether these bytes end with the CRC32C of all that stands before it. Needs no key."""
     return len(sealed) > CODE_SIZES[DigestType.CRC32C] and crc32c(sealed) == CRC32C_RESIDUE
 

@@ -15,22 +15,23 @@ from replog.protocol.model import LedgerMetadata
 @attrs.define
 class SendAdd:
     """Send the batch to the bookie, which stands at this index of the ensemble. With `recovery`, the request carries
-    the frozen `last_add_confirmed` (R5). Answer: `add_confirmed`, `add_fenced` or `bookie_failed`."""
+    the proof of the frozen last add confirmed (R5, R11). Answer: `add_confirmed`, `add_fenced` or `bookie_failed`."""
 
     index: int
     bookie_id: str
     batch: Batch
     recovery: bool = False
-    last_add_confirmed: int = -1
+    proof: bytes = b""
 
 
 @attrs.define
 class SendLastAddConfirmed:
-    """Publish this last add confirmed (W5). A hint: only `add_fenced` matters of its answers."""
+    """Publish this last add confirmed, with its proof (W5, R11). A hint: only `add_fenced` matters of its answers."""
 
     index: int
     bookie_id: str
     last_add_confirmed: int
+    proof: bytes
 
 
 @attrs.define

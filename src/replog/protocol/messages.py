@@ -48,7 +48,8 @@ DENIALS = {
 
 @attrs.define
 class AddRequest:
-    """Store this batch. With `recovery` it may pass a fence of the same term, and `last_add_confirmed` is the frozen one (R5).
+    """Store this batch. With `recovery` it may pass a fence of the same term, and `proof` proves the frozen last add
+    confirmed (R5, R11).
 
     `alone` tells that the sender waits for nothing else and has nothing more to send: the bookie may make it durable at
     once, in the caller's thread.
@@ -63,7 +64,7 @@ class AddRequest:
     term: int
     batch: Batch
     recovery: bool = False
-    last_add_confirmed: int = -1
+    proof: bytes = b""
     alone: bool = False
     frame_head: bytes = attrs.field(default=b"", init=False, eq=False, repr=False)
 
@@ -122,13 +123,13 @@ class ReadLastAddConfirmedRequest:
 
 @attrs.define
 class WriteLastAddConfirmedRequest:
-    """Remember this last add confirmed, though no entry carries it yet (W5)."""
+    """Remember the last add confirmed that `proof` proves, though no entry carries it yet (W5, R11)."""
 
     request_id: int
     ledger_id: int
     key: bytes
     term: int
-    last_add_confirmed: int
+    proof: bytes
 
 
 class AdminCommand(enum.IntEnum):
@@ -167,6 +168,8 @@ class Response:
     """The answer to the request of this id. Fields that a request doesn't ask for keep their defaults.
 
     `awaited` tells whoever added a batch that somebody waits at this bookie for a later last add confirmed (W5). A hint.
+    `last_add_confirmed` is a hint, too: what the bookie can prove of it stands in `proof`, in the answers to
+    `FenceRequest` and `ReadLastAddConfirmedRequest`, and only that counts (R11).
     """
 
     request_id: int
@@ -176,6 +179,7 @@ class Response:
     batches: tuple[Batch, ...] = ()
     detail: str = ""
     awaited: bool = False
+    proof: bytes = b""
 
 
 def size_of(message: Request | Response) -> int:

@@ -16,7 +16,8 @@ class Marks:
     """What a bookie knows of a ledger beside its entries.
 
     `fence_term` only rises; `last_add_confirmed` is the highest of all `SetMarks` and of all stored batches' headers;
-    `last_entry_id` is the highest stored, or -1. `key` is None until somebody set it, then never changes; it is
+    `last_entry_id` is the highest stored, or -1. `proof` is the one of all `SetMarks` that claims the most, as
+    `replog.protocol.proofs.better_proof` tells, or nothing (R11). `key` is None until somebody set it, then never changes; it is
     what `replog.protocol.digest.stored_ledger_key` makes of a ledger's key, which itself stands on no disk (B7).
     """
 
@@ -24,6 +25,7 @@ class Marks:
     fence_term: int = 0
     last_add_confirmed: int = -1
     last_entry_id: int = -1
+    proof: bytes = b""
 
 
 @attrs.define
@@ -35,12 +37,15 @@ class PutBatch:
 
 @attrs.define
 class SetMarks:
-    """Raise these marks of a ledger; None leaves one as it is. A lower fence term or last add confirmed changes nothing."""
+    """Raise these marks of a ledger; None leaves one as it is. A lower fence term or last add confirmed changes nothing.
+
+    `proof` is kept verbatim if it claims more than the one that is kept (R11); nothing leaves that one as it is."""
 
     ledger_id: int
     key: bytes | None = None
     fence_term: int | None = None
     last_add_confirmed: int | None = None
+    proof: bytes = b""
 
 
 @attrs.define

@@ -15,6 +15,7 @@ from replog.protocol.batch import ENTRY_ID_MAX, Batch
 from replog.protocol.digest import Digest
 from replog.protocol.effects import Delivered, Effect, Failed, ReadMetadata, SendRead, SendReadLastAddConfirmed
 from replog.protocol.model import LedgerMetadata, LedgerState
+from replog.protocol.proofs import claimed, proven
 
 ReadOrder = Callable[[Sequence[int]], list[int]]
 
@@ -113,12 +114,17 @@ class LedgerReading:
         return min(each for each in wanted if index in quorum.write_set(each))
 
     def last_add_confirmed_heard(self, last_add_confirmed: int) -> None:
-        """Somebody who knows says that this entry is confirmed: a bookie, a batch's header, the writer itself (D1)."""
+        """This entry is confirmed, says somebody who knows: a proof, a verified batch's header, the writer itself (D1, R11)."""
         self._confirmed = max(self._confirmed, last_add_confirmed)
 
+    def proven(self, proof: bytes) -> int:
+        """The last add confirmed that a bookie's answer proves, or -1 if it claims nothing new. Raises
+        `RemoteProtocolError`: then it is no answer (R11)."""
+        return proven(proof, self._digest, self.metadata) if claimed(proof) > self._confirmed else -1
+
     def last_add_confirmed_answered(self, last_add_confirmed: int, batches: Sequence[Batch]) -> None:
-        """A bookie's answer: how far the ledger is confirmed, and the batches that it brought along. Of these only what comes
-        next is taken, by the same rules as from a read; a read of it that is under way is needed no more."""
+        """A bookie's answer: how far it proved the ledger to be confirmed, and the batches that it brought along. Of these only
+        what comes next is taken, by the same rules as from a read; a read of it that is under way is needed no more."""
         self.last_add_confirmed_heard(last_add_confirmed)
         is_any_good, lack_others = False, False
         for batch in batches:

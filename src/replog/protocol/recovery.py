@@ -38,6 +38,7 @@ from replog.protocol.machine import LedgerMachine
 from replog.protocol.messages import Denial
 from replog.protocol.model import RECOVERY_TERM, Fragment, LedgerMetadata, LedgerState
 from replog.protocol.pending import PendingBatch
+from replog.protocol.proofs import prove, proven
 
 _PENDING_MAX = 4  # batches of each rotation on their way back
 
@@ -70,6 +71,7 @@ class LedgerRecovery(LedgerMachine):
         self._fenced = 0
         self._highest_reported = -1
         self.frozen_last_add_confirmed = -1
+        self._frozen_proof = b""
         # reading
         self._frozen = metadata.last_fragment
         self._next_entry_id = 0
@@ -116,8 +118,12 @@ class LedgerRecovery(LedgerMachine):
         self._frozen = self.metadata.last_fragment
         self._effects += [SendFence(index, bookie_id) for index, bookie_id in enumerate(self._frozen.ensemble)]
 
+    def proven(self, proof: bytes) -> int:
+        """The last add confirmed that a bookie's answer proves. Raises `RemoteProtocolError`: then it is no answer (R11)."""
+        return proven(proof, self._digest, self.metadata)
+
     def fence_confirmed(self, index: int, last_add_confirmed: int) -> None:
-        """The fence is durable on this index; it reports this last add confirmed (R2, R3)."""
+        """The fence is durable on this index; its answer proved this last add confirmed (R2, R3, R11)."""
         if self._stage is not _Stage.FENCING:
             return
         self._fenced |= 1 << index
@@ -145,10 +151,15 @@ class LedgerRecovery(LedgerMachine):
         # The fragments before the last are complete: only here may anything be missing (R4).
         start = max(self._highest_reported, self._frozen.first_entry_id - 1)
         self.frozen_last_add_confirmed = start  # written with every recovered batch, and never advanced (R5)
+        self._frozen_proof = self._prove(start)
         self._written_through = start
         self._next_entry_id = start + 1
         self._ensemble = list(self._frozen.ensemble)
         self._read_next()
+
+    def _prove(self, last_add_confirmed: int) -> bytes:
+        stamp = self.metadata.fragment_of(last_add_confirmed).term
+        return prove(self._digest, self.metadata.ledger_id, stamp, last_add_confirmed)
 
     # -- reading --------------------------------------------------------------------------------------------------
 
@@ -310,9 +321,7 @@ class LedgerRecovery(LedgerMachine):
     def _send(self, pending: PendingBatch, indices: int) -> None:
         for index in self.quorum.write_set(pending.batch.first_entry_id):
             if indices >> index & 1:
-                self._effects.append(
-                    SendAdd(index, self._ensemble[index], pending.batch, True, self.frozen_last_add_confirmed)
-                )
+                self._effects.append(SendAdd(index, self._ensemble[index], pending.batch, True, self._frozen_proof))
 
     def add_confirmed(self, index: int, bookie_id: str, first_entry_id: int) -> None:
         """A written-back batch is durable there. Counts only from the bookie that now stands at that index (C6)."""

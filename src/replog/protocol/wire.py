@@ -45,6 +45,7 @@ from replog.protocol.messages import (
     Status,
     WriteLastAddConfirmedRequest,
 )
+from replog.protocol.proofs import PROOF_BYTES_MAX
 
 WIRE_VERSION = 1
 MAGIC = b"replog"
@@ -59,15 +60,16 @@ RESPONSE = 32
 
 _RECOVERY, _ALONE = 1, 2  # flags of an add
 _AWAITED = 1  # flag of an answer
-_ADD = struct.Struct("<qqq32sI")  # ledger id, term, last add confirmed, key, CRC32C of an HMAC batch or 0
+_ADD = struct.Struct("<qq32sII")  # ledger id, term, key, CRC32C of an HMAC batch or 0, bytes of the proof behind this
 _FENCE = struct.Struct("<qq32s")
 _RECOVERY_READ = struct.Struct("<qqqq32s")
 _READ = struct.Struct("<qqqq32s")
 _READ_LAST_ADD_CONFIRMED = struct.Struct("<qqq32s")
 _AND_READ = struct.Struct("<qqq")  # entry id, stamp, bytes: behind the former, if batches are wanted
-_WRITE_LAST_ADD_CONFIRMED = struct.Struct("<qqq32s")
+_WRITE_LAST_ADD_CONFIRMED = struct.Struct("<qq32sI")  # ledger id, term, key, bytes of the proof behind this
 _ADMIN = struct.Struct("<I")
-_RESPONSE = struct.Struct("<IqqII")  # status, last add confirmed, fence term, bytes of the detail, number of batches
+# Status, last add confirmed, fence term, bytes of the detail, number of batches, bytes of the proof. Behind: detail, proof.
+_RESPONSE = struct.Struct("<IqqIII")
 _BATCH_SIZE = struct.Struct("<8xI")  # where a batch says how long it is
 _GREETING = struct.Struct("<6sHHQ32s")  # magic, lowest and highest version, features, nonce
 _TEXT = struct.Struct("<H")
@@ -95,7 +97,8 @@ def _encode_add(request: AddRequest, pieces: list[bytes]) -> int:
         checksum = 0 if request.batch.digest_type is DigestType.CRC32C else crc32c(data)
         if len(key) != KEY_BYTES:
             key = _key(key)
-        fields = _ADD.pack(request.ledger_id, request.term, request.last_add_confirmed, key, checksum)
+        proof = request.proof
+        fields = _ADD.pack(request.ledger_id, request.term, key, checksum, len(proof) if proof else 0) + proof
         flags = (_RECOVERY if request.recovery else 0) | (_ALONE if request.alone else 0)
         request.frame_head = head = seal(ADD, flags, request.request_id, fields, len(data))
     pieces += (head, data)
@@ -128,7 +131,7 @@ def _encode_read_last_add_confirmed(request: ReadLastAddConfirmedRequest, pieces
 
 def _encode_write_last_add_confirmed(request: WriteLastAddConfirmedRequest, pieces: list[bytes]) -> int:
     key = _key(request.key)
-    fields = _WRITE_LAST_ADD_CONFIRMED.pack(request.ledger_id, request.term, request.last_add_confirmed, key)
+    fields = _WRITE_LAST_ADD_CONFIRMED.pack(request.ledger_id, request.term, key, len(request.proof)) + request.proof
     return _put(pieces, WRITE_LAST_ADD_CONFIRMED, request.request_id, fields)
 
 
@@ -174,12 +177,19 @@ def decode_request(frame: Frame) -> Request:
 
 
 def _decode_add(frame: Frame) -> AddRequest:
-    ledger_id, term, confirmed, key, checksum = _ADD.unpack_from(frame.fields)
+    ledger_id, term, key, checksum, proof_bytes = _ADD.unpack_from(frame.fields)
     batch = decode(frame.body)
     if batch.digest_type is not DigestType.CRC32C and crc32c(frame.body) != checksum:
         raise RemoteProtocolError(f"{batch!r} does not match the CRC32C of its add: it was damaged on the way")
     recovery, alone = frame.flags & _RECOVERY != 0, frame.flags & _ALONE != 0
-    return AddRequest(frame.request_id, ledger_id, key, term, batch, recovery, confirmed, alone)
+    proof = _read_proof(frame.fields, _ADD.size, proof_bytes) if proof_bytes else b""
+    return AddRequest(frame.request_id, ledger_id, key, term, batch, recovery, proof, alone)
+
+
+def _read_proof(fields: bytes, start: int, size: int) -> bytes:
+    if size > PROOF_BYTES_MAX or start + size > len(fields):
+        raise RemoteProtocolError(f"a message with a proof of {size} bytes, in {len(fields)} bytes of fields")
+    return fields[start : start + size]
 
 
 def _decode_fence(frame: Frame) -> FenceRequest:
@@ -207,8 +217,9 @@ def _decode_read_last_add_confirmed(frame: Frame) -> ReadLastAddConfirmedRequest
 
 
 def _decode_write_last_add_confirmed(frame: Frame) -> WriteLastAddConfirmedRequest:
-    ledger_id, term, confirmed, key = _WRITE_LAST_ADD_CONFIRMED.unpack_from(frame.fields)
-    return WriteLastAddConfirmedRequest(frame.request_id, ledger_id, key, term, confirmed)
+    ledger_id, term, key, proof_bytes = _WRITE_LAST_ADD_CONFIRMED.unpack_from(frame.fields)
+    proof = _read_proof(frame.fields, _WRITE_LAST_ADD_CONFIRMED.size, proof_bytes)
+    return WriteLastAddConfirmedRequest(frame.request_id, ledger_id, key, term, proof)
 
 
 def _decode_admin(frame: Frame) -> AdminRequest:
@@ -234,18 +245,21 @@ _DECODERS: dict[int, Callable[[Frame], Request]] = {
 def encode_response(response: Response, pieces: list[bytes]) -> int:
     """Appends the bytes of an answer to `pieces`, its batches' unchanged; returns how many these are."""
     detail = response.detail.encode("utf-8", "replace")[:DETAIL_BYTES_MAX] if response.detail else b""
-    batches = response.batches
+    batches, proof = response.batches, response.proof
+    proof_bytes = len(proof) if proof else 0
     fields = _RESPONSE.pack(
-        response.status, response.last_add_confirmed, response.fence_term, len(detail), len(batches)
+        response.status, response.last_add_confirmed, response.fence_term, len(detail), len(batches), proof_bytes
     )
+    if detail or proof:
+        fields += detail + proof
     if not batches:
-        frame = seal(RESPONSE, response.awaited, response.request_id, fields + detail)  # flag 1
+        frame = seal(RESPONSE, response.awaited, response.request_id, fields)  # flag 1
         pieces.append(frame)
         return len(frame)
     body_bytes = 0
     for batch in batches:
         body_bytes += len(batch.data)
-    prefix = seal(RESPONSE, response.awaited, response.request_id, fields + detail, body_bytes)
+    prefix = seal(RESPONSE, response.awaited, response.request_id, fields, body_bytes)
     pieces.append(prefix)
     pieces += [batch.data for batch in batches]
     return len(prefix) + body_bytes
@@ -254,18 +268,19 @@ def encode_response(response: Response, pieces: list[bytes]) -> int:
 def decode_response(frame: Frame) -> Response:
     """Reads an answer. Raises `RemoteProtocolError` for anything that isn't one, and nothing else."""
     try:
-        number, confirmed, fence_term, detail_bytes, count = _RESPONSE.unpack_from(frame.fields)
+        number, confirmed, fence_term, detail_bytes, count, proof_bytes = _RESPONSE.unpack_from(frame.fields)
     except struct.error as error:
         raise RemoteProtocolError(f"an answer with {len(frame.fields)} bytes of fields") from error
     status = _STATUSES.get(number)
     if status is None or _RESPONSE.size + detail_bytes > len(frame.fields):
         raise RemoteProtocolError(f"an answer of status {number} with {detail_bytes} bytes of detail")
-    if not (frame.flags or detail_bytes or count or frame.body):
+    if not (frame.flags or detail_bytes or count or proof_bytes or frame.body):
         return Response(frame.request_id, status, confirmed, fence_term)
     awaited = frame.flags & _AWAITED != 0
     detail = frame.fields[_RESPONSE.size : _RESPONSE.size + detail_bytes].decode("utf-8", "replace")
+    proof = _read_proof(frame.fields, _RESPONSE.size + detail_bytes, proof_bytes) if proof_bytes else b""
     batches = _decode_batches(frame.body, count) if count or frame.body else ()
-    return Response(frame.request_id, status, confirmed, fence_term, batches, detail, awaited)
+    return Response(frame.request_id, status, confirmed, fence_term, batches, detail, awaited, proof)
 
 
 def _decode_batches(body: bytes, count: int) -> tuple[Batch, ...]:

@@ -30,6 +30,7 @@ from replog.protocol.gaps import Gap
 from replog.protocol.machine import LedgerMachine
 from replog.protocol.model import NO_ENTRY, Fragment, LedgerMetadata, LedgerState
 from replog.protocol.pending import PendingBatch
+from replog.protocol.proofs import prove
 
 
 class _Gathering:
@@ -172,10 +173,12 @@ class LedgerWriting(LedgerMachine):
 
     def publish(self) -> None:
         """Tells the bookies the last add confirmed, though no entry follows that would carry it (W5)."""
-        if self._stage is _Stage.STEADY and self.last_add_confirmed != NO_ENTRY:
+        confirmed = self.last_add_confirmed
+        if self._stage is _Stage.STEADY and confirmed != NO_ENTRY:
+            proof = prove(self._digest, self._ledger_id, self._stamp, confirmed)
             for index in range(self.quorum.ensemble):
                 if not self.missing >> index & 1:
-                    self._effects.append(SendLastAddConfirmed(index, self._ensemble[index], self.last_add_confirmed))
+                    self._effects.append(SendLastAddConfirmed(index, self._ensemble[index], confirmed, proof))
 
     def add_fenced(self, term: int) -> None:
         """A bookie refused: a client of this term recovers the ledger. Nothing is confirmed from here on (W4).

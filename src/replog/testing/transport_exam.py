@@ -23,6 +23,7 @@ from replog.protocol.messages import (
     Status,
     WriteLastAddConfirmedRequest,
 )
+from replog.protocol.proofs import PROOF_BYTES_MAX
 from replog.testing.promises import plain_assertions, promise, promised_error, soon
 
 MakeTransport = Callable[[], Transport]
@@ -146,17 +147,19 @@ async def _check_every_field_arrives(transport: Transport, address: str) -> None
     big = (1 << 63) - 1
     requests: list[Request] = [
         AddRequest(1, 7, _KEY, 1, _batch(b"payload")),
-        AddRequest(2, 7, _KEY, big, large, recovery=True, last_add_confirmed=5, alone=True),
+        AddRequest(2, 7, _KEY, big, large, recovery=True, proof=b"p" * PROOF_BYTES_MAX, alone=True),
         FenceRequest(3, big, _KEY, 2),
         RecoveryReadRequest(4, 7, _KEY, 2, big, 3),
         ReadRequest(5, 7, _KEY, 0, 1, 1 << 22),
         ReadLastAddConfirmedRequest(6, 7, _KEY, -1, 1000),
-        WriteLastAddConfirmedRequest(7, 7, _KEY, 1, -1),
+        WriteLastAddConfirmedRequest(7, 7, _KEY, 1, b"proof"),
         AdminRequest(8, AdminCommand.STATISTICS),
     ]
     answers = [Response(number, status) for number, status in enumerate(Status, 1)]
-    answers.append(Response(len(answers) + 1, Status.OK, 5, 6, (_batch(b"payload"), large), "\N{SNOWMAN} detail"))
-    answers.append(Response(len(answers) + 1, Status.FENCED, -1, big))
+    last = len(answers)
+    answers.append(Response(last + 1, Status.OK, 5, 6, (_batch(b"payload"), large), "\N{SNOWMAN} detail"))
+    answers.append(Response(last + 2, Status.OK, 5, 6, detail="\N{SNOWMAN}", proof=bytes(PROOF_BYTES_MAX)))
+    answers.append(Response(last + 3, Status.FENCED, -1, big))
     requests += [_read(number) for number in range(len(requests) + 1, len(answers) + 1)]
     bookie, receiver = _Bookie(at_once=False), _Receiver()
     async with transport.listen(address, bookie) as reached, trio.open_nursery() as nursery:

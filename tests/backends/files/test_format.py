@@ -20,8 +20,9 @@ from replog.backends.files.log_file import EntryLogFile, JournalFile, LogFile
 from replog.backends.files.scanning import FoundBatch, scan_entry_log
 from replog.backends.memory import MemoryStorage
 from replog.protocol.batch import Batch
-from replog.protocol.digest import DigestType
+from replog.protocol.digest import Digest, DigestType
 from replog.protocol.mutations import DELETED_TERM
+from replog.protocol.proofs import prove
 from replog.testing.disk import MemoryDisk
 from replog.testing.storage_exam import make_batch
 from tests.backends.files.golden import FORMATS, as_hex, disk_with, files_from_hex, from_hex
@@ -33,6 +34,7 @@ BOOKIE_ID = "bookie-01010101010141018101010101010101"
 IDENTITY = bytes.fromhex("01010101010141018101010101010101")
 FIRST, SECOND = make_batch(7, 0, 2), make_batch(7, 2, 1, stride=3, stamp=2, digest_type=DigestType.HMAC_SHA256)
 THIRD = make_batch(8, 0, 3, stride=2)
+PROOF = prove(Digest(DigestType.CRC32C, 7, b""), 7, 1, 0)
 
 
 def golden(name: str) -> str:
@@ -54,7 +56,7 @@ def fixed_disk() -> MemoryDisk:
 def test_the_same_journal_is_written() -> None:
     disk = fixed_disk()
     with contextlib.closing(open_small(disk)) as storage:
-        storage.commit([PutBatch(FIRST), SetMarks(7, b"key", 3, 0), SetMarks(8, None, 5)])
+        storage.commit([PutBatch(FIRST), SetMarks(7, b"key", 3, 0, PROOF), SetMarks(8, None, 5)])
         storage.commit([DropLedger(9), PutBatch(SECOND)])
     assert as_hex(disk.content(FIRST_FILE)) == golden("v1-journal.hex")
     assert disk.content("/st/storage.json").decode() == golden("v2-storage.json")
@@ -73,7 +75,7 @@ def expect_golden_content(storage: Storage) -> None:
     assert storage.ledger_ids() == [7, 8]
     assert storage.read(7, 0, 1, 10_000) == [FIRST]
     assert storage.read(7, 2, 2, 10_000) == [SECOND]
-    assert storage.marks(7) == Marks(b"key", 3, 0, 2)
+    assert storage.marks(7) == Marks(b"key", 3, 0, 2, PROOF)
     assert storage.marks(8) == Marks(None, 5)
     assert storage.marks(9) == Marks(fence_term=DELETED_TERM)
 
@@ -194,7 +196,7 @@ def _identity(found: FoundBatch) -> tuple[int, ...]:
 
 def test_the_same_catalog_is_written_and_read() -> None:
     files = [CatalogFile(True, 3, 3, 9000), CatalogFile(False, 5, 4, 70_000)]
-    ledgers = [(7, Marks(b"key", 3, 0, 2)), (8, Marks(None, 5)), (9, Marks(b"", 0, 4, 4))]
+    ledgers = [(7, Marks(b"key", 3, 0, 2, b"proof")), (8, Marks(None, 5)), (9, Marks(b"", 0, 4, 4))]
     catalog = Catalog(IDENTITY, 12, 6, 40, 44, 6, files, [(0, 6), (10, 11)], ledgers)
     packed = pack_catalog(catalog)
     assert as_hex(packed) == golden("catalog-v1.hex")
@@ -210,7 +212,8 @@ def test_headers_and_payloads_come_back() -> None:
     assert record.unpack_file_header(page) == header
     assert record.unpack_file_header(page[:40]) is None
     for key in (None, b"", b"a key"):
-        assert record.unpack_marks(record.pack_marks(1, key, 2, -1)) == (1, key, 2, -1)
+        for proof in (b"", b"proof"):
+            assert record.unpack_marks(record.pack_marks(1, key, 2, -1, proof)) == (1, key, 2, -1, proof)
     files = [record.FileRange(1, 2, 3, 4), record.FileRange(9, 9, 50, 60)]
     ranges = [(1, 5), (9, (1 << 63) - 1)]
     numbers = (2, 1, 2, 3, 4, 9, 9, 50, 60, 2, 1, 5, 9, (1 << 63) - 1)  # as version 1 wrote them

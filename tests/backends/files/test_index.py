@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from replog.backends.files.index import PAGE_BATCHES, Index, IndexPage, Location, PageMissing, Section
 from replog.backends.files.ledger_cache import LedgerCache
 from replog.backends.files.log_file import JournalFile, LogFile
+from replog.protocol.mutations import Marks
+from tests.protocol.bookies import proof_of
 
 Identity = tuple[int, int, int]  # first id, last id, stride
 # Of each batch the file that it is put into, first id, count, stride and size. Files are written one after the other.
@@ -171,16 +173,16 @@ def test_what_is_past_the_end_needs_no_page() -> None:
 
 def test_marks_and_deleted_ledgers() -> None:
     index = Index()
-    index.put_marks(1, b"key", 3, 4)
-    index.put_marks(1, b"other", 2, 9)
+    index.put_marks(1, b"key", 3, 4, proof_of(4))
+    index.put_marks(1, b"other", 2, 9, proof_of(3))
     ledger = index.ledgers[1]
-    assert (ledger.key, ledger.fence_term, ledger.last_add_confirmed, ledger.last_entry_id) == (b"key", 3, 9, -1)
+    assert ledger.marks() == Marks(b"key", 3, 9, -1, proof_of(4))
     index.put_batch(1, 1, 10, 14, 2, 11, Location(journal_file(1), 0, 1, 0))
     assert (ledger.last_add_confirmed, ledger.last_entry_id) == (11, 14)
-    index.put_marks(5, None, 1, -1)
+    index.put_marks(5, None, 1, -1, b"")
     index.drop_ranges([(0, 3), (9, 9)])
     assert list(index.ledgers) == [5]
-    index.put_marks(2, b"late", 1, 1)
+    index.put_marks(2, b"late", 1, 1, b"")
     assert list(index.ledgers) == [5]
 
 

@@ -12,8 +12,9 @@ import pytest
 from replog.abc import DropLedger, Marks, PutBatch, SetMarks
 from replog.backends.lmdb import open_storage, records
 from replog.backends.lmdb.records import RANGES_MAX, DamagedError, Series
-from replog.protocol.digest import DigestType
+from replog.protocol.digest import Digest, DigestType
 from replog.protocol.mutations import DELETED_TERM
+from replog.protocol.proofs import prove
 from replog.testing.storage_exam import make_batch
 
 FORMATS = Path(__file__).parents[2] / "formats"
@@ -23,6 +24,7 @@ BOOKIE_ID = "bookie-0102030405060708090a0b0c0d0e0f10"
 
 FIRST, SECOND = make_batch(7, 0, 2), make_batch(7, 2, 1, stride=3, stamp=2, digest_type=DigestType.HMAC_SHA256)
 THIRD = make_batch(7, 9, 1)
+PROOF = prove(Digest(DigestType.CRC32C, 7, b""), 7, 1, 0)
 
 
 def dump(directory: Path) -> str:
@@ -43,7 +45,7 @@ def make(directory: Path, text: str) -> None:
 def write_storage(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("replog.backends.lmdb.opening.new_bookie_id", lambda expected, path: BOOKIE_ID)
     with contextlib.closing(open_storage(str(directory))) as storage:
-        storage.commit([PutBatch(FIRST), PutBatch(THIRD), SetMarks(7, b"key", 3, 0), SetMarks(8, None, 5)])
+        storage.commit([PutBatch(FIRST), PutBatch(THIRD), SetMarks(7, b"key", 3, 0, PROOF), SetMarks(8, None, 5)])
         storage._upkeep.stop()  # so that what is left of ledger 10 stays
         storage.commit([PutBatch(make_batch(10, 0, 1))])
         storage.commit([DropLedger(9), DropLedger(10), PutBatch(SECOND)])
@@ -62,7 +64,7 @@ def test_the_golden_bytes_are_read(tmp_path: Path) -> None:
         assert storage.ledger_ids() == [7, 8]
         assert storage.read(7, 0, 1, 10_000) == [FIRST, THIRD]
         assert storage.read(7, 2, 2, 10_000) == [SECOND]
-        assert storage.marks(7) == Marks(b"key", 3, 0, 9)
+        assert storage.marks(7) == Marks(b"key", 3, 0, 9, PROOF)
         assert storage.marks(8) == Marks(None, 5)
         for ledger_id in (9, 10):
             assert storage.marks(ledger_id) == Marks(fence_term=DELETED_TERM)
@@ -74,7 +76,13 @@ def test_the_golden_bytes_are_read(tmp_path: Path) -> None:
 
 
 def test_values_come_back() -> None:
-    for marks in (Marks(), Marks(b"", 1, 2, 3), Marks(b"key", DELETED_TERM, -1, (1 << 63) - 1)):
+    for marks in (
+        Marks(),
+        Marks(b"", 1, 2, 3),
+        Marks(None, 1, 2, 3, b"proof"),
+        Marks(b"key", 1, 2, 3, b"proof"),
+        Marks(b"key", DELETED_TERM, -1, (1 << 63) - 1),
+    ):
         assert records.unpack_marks(records.pack_marks(marks)) == marks
     series = Series(5, False, [(0, 9, 1), (3, (1 << 63) - 1, 1 << 31)])
     again = Series.unpack(series.pack())

@@ -40,6 +40,7 @@ from replog.transports.tcp import TcpOptions
 from replog.transports.tcp.addresses import parse_address
 from replog.transports.tcp.listener import Listener
 from tests.authentication.files import CLIENT_SECRET, secrets_file
+from tests.protocol.bookies import proof_of
 from tests.transports.tcp.credentials import Authority, ask, authenticator
 
 KEY = bytes(range(32))
@@ -327,7 +328,7 @@ BREACHES = {
         "request id 5 is used again",
     ),
     "no such ledger": (encoded(FenceRequest(1, -1, KEY, 1)), "there can be none"),
-    "lowest ledger": (encoded(WriteLastAddConfirmedRequest(1, -(1 << 63), KEY, 1, 1)), "there can be none"),
+    "lowest ledger": (encoded(WriteLastAddConfirmedRequest(1, -(1 << 63), KEY, 1, proof_of(1))), "there can be none"),
 }
 
 
@@ -360,7 +361,7 @@ WRONG_KEYS: list[Callable[[], Request]] = [
     lambda: attrs.evolve(batch_add(1), key=OTHER_KEY),
     lambda: FenceRequest(1, 7, OTHER_KEY, 5),
     lambda: RecoveryReadRequest(1, 7, OTHER_KEY, 5, 0, 1),
-    lambda: WriteLastAddConfirmedRequest(1, 7, OTHER_KEY, 5, 0),
+    lambda: WriteLastAddConfirmedRequest(1, 7, OTHER_KEY, 5, proof_of(0)),
     lambda: ReadRequest(1, 7, OTHER_KEY, 0, 1, 100),
     lambda: ReadLastAddConfirmedRequest(1, 7, OTHER_KEY, -1, 0),
 ]
@@ -415,7 +416,7 @@ async def test_a_recorded_session_proves_nothing_again(tmp_path: Path, caplog: p
         async with open_service_nursery() as nursery:
             listeners = await nursery.start(partial(trio.serve_tcp, host=HONEST), _recorder(bookie, recorded), 0)
             address = f"{HONEST}:{listeners[0].socket.getsockname()[1]}"
-            request = WriteLastAddConfirmedRequest(1, 8, KEY, 1, 5)
+            request = WriteLastAddConfirmedRequest(1, 8, KEY, 1, proof_of(5, ledger_id=8))
             assert (await ask(address, TcpOptions(), f"secret:{path}", request)).status is Status.OK
             nursery.cancel_scope.cancel()
         await bookie.forgets()

@@ -27,6 +27,7 @@ from replog.transports.tcp.listener import Listener
 from replog.transports.tcp.options import TcpOptions
 from replog.transports.tcp.session import Session
 from replog.transports.tcp.stream import Stream
+from tests.protocol.bookies import proof_of
 from tests.transports.tcp.kit import (
     FRAME_BYTES_MAX,
     KEY,
@@ -105,7 +106,7 @@ async def check_is_served(healthy: RawClient) -> None:
         healthy.say(
             add(number, batch_of(10_000)),
             FenceRequest(number + 1, 7, KEY, 1),
-            WriteLastAddConfirmedRequest(number + 2, 7, KEY, 1, 5),
+            WriteLastAddConfirmedRequest(number + 2, 7, KEY, 1, proof_of(5)),
             read(number + 3, 1000),
             add(number + 4, SMALL),
         )

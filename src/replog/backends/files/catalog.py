@@ -30,7 +30,7 @@ NAME = "catalog"
 _HEADER = struct.Struct("<8sII16sQQQQQQQQ")
 _FILE = struct.Struct("<IQQQ")
 _RANGE = struct.Struct("<qq")
-_LEDGER = struct.Struct("<qqqqi")
+_LEDGER = struct.Struct("<qqqqiI")
 _CHECKSUM = struct.Struct("<I")
 
 
@@ -86,9 +86,10 @@ def pack_catalog(catalog: Catalog, packed_ledgers: Sequence[bytes] | None = None
 
 def pack_ledger(ledger_id: int, marks: Marks) -> bytes:
     """The marks of a ledger, as the catalog has them."""
-    key = marks.key
+    key, proof = marks.key, marks.proof
+    numbers = marks.fence_term, marks.last_add_confirmed, marks.last_entry_id
     size = -1 if key is None else len(key)
-    return _LEDGER.pack(ledger_id, marks.fence_term, marks.last_add_confirmed, marks.last_entry_id, size) + (key or b"")
+    return _LEDGER.pack(ledger_id, *numbers, size, len(proof)) + (key or b"") + proof
 
 
 def unpack_catalog(data: bytes) -> Catalog | None:
@@ -108,9 +109,11 @@ def unpack_catalog(data: bytes) -> Catalog | None:
     deleted = list(_RANGE.iter_unpack(data[middle:end]))
     ledgers = []
     for _ in range(ledger_count):
-        ledger_id, fence_term, confirmed, last_entry_id, size = _LEDGER.unpack_from(data, end)
+        ledger_id, fence_term, confirmed, last_entry_id, size, proof_size = _LEDGER.unpack_from(data, end)
         end += _LEDGER.size
         key = None if size < 0 else data[end : end + size]
         end += max(size, 0)
-        ledgers.append((ledger_id, Marks(key, fence_term, confirmed, last_entry_id)))
+        proof = data[end : end + proof_size]
+        end += proof_size
+        ledgers.append((ledger_id, Marks(key, fence_term, confirmed, last_entry_id, proof)))
     return Catalog(identity, generation, first, sequence, durable, next_log, files, deleted, ledgers)

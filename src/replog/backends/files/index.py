@@ -23,6 +23,7 @@ from replog.backends.files.index_file import BATCH_BYTES
 from replog.backends.files.log_file import LogFile, Place
 from replog.backends.ranges import LedgerRanges
 from replog.protocol.mutations import Marks
+from replog.protocol.proofs import better_proof
 
 PAGE_BATCHES = 4096
 _COLUMNS = "qqQIII"  # first and last ids, offsets, strides, sizes, checksums
@@ -331,13 +332,14 @@ def _page_of(section: Section, loaded: Pages) -> IndexPage:
 class LedgerIndex:
     """One ledger: its marks, and its batches by stamp."""
 
-    __slots__ = ("_packed", "fence_term", "key", "last_add_confirmed", "last_entry_id", "stamps")
+    __slots__ = ("_packed", "fence_term", "key", "last_add_confirmed", "last_entry_id", "proof", "stamps")
 
     def __init__(self) -> None:
         self.key: bytes | None = None
         self.fence_term = 0
         self.last_add_confirmed = -1
         self.last_entry_id = -1
+        self.proof = b""
         self.stamps: dict[int, StampSections] = {}
         self._packed: bytes | None = None  # the marks, if they haven't changed since
 
@@ -349,19 +351,23 @@ class LedgerIndex:
             self.last_entry_id = last
         self._packed = None
 
-    def raise_marks(self, key: bytes | None, fence_term: int, last_add_confirmed: int, last_entry_id: int = -1) -> None:
+    def raise_marks(self, marks: Marks) -> None:
         """Marks only rise; a key never changes."""
-        self.key = key if self.key is None else self.key
-        self.fence_term = max(self.fence_term, fence_term)
-        self.last_add_confirmed = max(self.last_add_confirmed, last_add_confirmed)
-        self.last_entry_id = max(self.last_entry_id, last_entry_id)
+        self.key = marks.key if self.key is None else self.key
+        self.fence_term = max(self.fence_term, marks.fence_term)
+        self.last_add_confirmed = max(self.last_add_confirmed, marks.last_add_confirmed)
+        self.last_entry_id = max(self.last_entry_id, marks.last_entry_id)
+        self.proof = better_proof(self.proof, marks.proof)
         self._packed = None
+
+    def marks(self) -> Marks:
+        """All that is known of the ledger beside its entries."""
+        return Marks(self.key, self.fence_term, self.last_add_confirmed, self.last_entry_id, self.proof)
 
     def pack(self, ledger_id: int) -> bytes:
         """The marks, as a catalog has them."""
         if self._packed is None:
-            marks = Marks(self.key, self.fence_term, self.last_add_confirmed, self.last_entry_id)
-            self._packed = pack_ledger(ledger_id, marks)
+            self._packed = pack_ledger(ledger_id, self.marks())
         return self._packed
 
 
@@ -431,11 +437,11 @@ class Index:
         section.file.sections.add(section)
         section.file.live_bytes += section.data_bytes
 
-    def put_marks(self, ledger_id: int, key: bytes | None, fence_term: int, confirmed: int) -> None:
+    def put_marks(self, ledger_id: int, key: bytes | None, fence_term: int, confirmed: int, proof: bytes) -> None:
         """These are marks of the ledger."""
         ledger = self.ledger(ledger_id)
         if ledger is not None:
-            ledger.raise_marks(key, fence_term, confirmed)
+            ledger.raise_marks(Marks(key, fence_term, confirmed, -1, proof))
 
     def drop(self, ledger_id: int) -> list[Section]:
         """The ledger was deleted, for ever. Returns the sections that nobody needs any more."""

@@ -161,7 +161,7 @@ def _load(
     for ledger_id, marks in catalog.ledgers:
         ledger = index.ledger(ledger_id)
         if ledger is not None:
-            ledger.raise_marks(marks.key, marks.fence_term, marks.last_add_confirmed, marks.last_entry_id)
+            ledger.raise_marks(marks)
     journals: dict[int, JournalFile] = {}
     entry_logs: dict[int, EntryLogFile] = {}
     for each in catalog.files:

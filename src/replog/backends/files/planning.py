@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from replog.backends.files.journal import Record
-from replog.backends.files.record import RECORD_HEADER_BYTES, RecordType, payload_checksum, sealed_checksum
+from replog.backends.files.record import (
+    RECORD_HEADER_BYTES,
+    MarksOfLedger,
+    RecordType,
+    payload_checksum,
+    sealed_checksum,
+)
 from replog.protocol.batch import Batch
 
-Change = Batch | tuple[int, bytes | None, int, int] | int  # a batch, all marks of a ledger, a ledger to drop
+Change = Batch | MarksOfLedger | int  # a batch, all marks of a ledger, a ledger to drop
 
 
 class Plan:
@@ -29,7 +35,7 @@ class Plan:
         self.has_batches = True
         self.size += RECORD_HEADER_BYTES + len(data)
 
-    def add(self, record_type: RecordType, payload: bytes, change: tuple[int, bytes | None, int, int] | int) -> None:
+    def add(self, record_type: RecordType, payload: bytes, change: MarksOfLedger | int) -> None:
         """Adds the record of something else."""
         self.records.append((record_type, payload, payload_checksum(payload)))
         self.changes.append(change)

@@ -61,6 +61,9 @@ _LEDGER_RANGE = struct.Struct("<qq")
 
 assert _PREFIX_BYTES + _CHECKSUM.size == RECORD_HEADER_BYTES
 
+# Ledger id, key, fence term, last add confirmed and its proof: all marks that records set.
+MarksOfLedger = tuple[int, bytes | None, int, int, bytes]
+
 
 class RecordType(enum.IntEnum):
     """What a record's payload is. The numbers stand in the format."""
@@ -160,17 +163,18 @@ def unpack_record_header(data: bytes, at: int, seed: int) -> RecordHeader | None
     return RecordHeader._make(_PREFIX.unpack_from(data, at))
 
 
-def pack_marks(ledger_id: int, key: bytes | None, fence_term: int, last_add_confirmed: int) -> bytes:
+def pack_marks(ledger_id: int, key: bytes | None, fence_term: int, last_add_confirmed: int, proof: bytes) -> bytes:
     """The payload of MARKS: always all marks of the ledger, so that the newest record alone tells."""
     key_length = -1 if key is None else len(key)
-    return _MARKS.pack(ledger_id, fence_term, last_add_confirmed, key_length) + (key or b"")
+    return _MARKS.pack(ledger_id, fence_term, last_add_confirmed, key_length) + (key or b"") + proof
 
 
-def unpack_marks(payload: bytes | memoryview) -> tuple[int, bytes | None, int, int]:
-    """Ledger id, key, fence term and last add confirmed."""
+def unpack_marks(payload: bytes | memoryview) -> MarksOfLedger:
+    """Ledger id, key, fence term, last add confirmed and its proof."""
     ledger_id, fence_term, last_add_confirmed, key_length = _MARKS.unpack_from(payload)
     key = None if key_length < 0 else bytes(payload[_MARKS.size : _MARKS.size + key_length])
-    return ledger_id, key, fence_term, last_add_confirmed
+    proof_at = _MARKS.size + max(key_length, 0)
+    return ledger_id, key, fence_term, last_add_confirmed, bytes(payload[proof_at:])
 
 
 def pack_drop(ledger_id: int) -> bytes:

@@ -36,7 +36,7 @@ from replog.backends.files.options import FilesOptions
 from replog.backends.files.planning import Change, Plan
 from replog.backends.files.pool import FilePool
 from replog.backends.files.reading import DamagedBatch, fetch, fetch_one
-from replog.backends.files.record import RecordType, pack_drop, pack_marks
+from replog.backends.files.record import MarksOfLedger, RecordType, pack_drop, pack_marks
 from replog.backends.locked import LockedStorage
 from replog.errors import (
     ConfigError,
@@ -48,6 +48,7 @@ from replog.errors import (
 from replog.protocol.batch import Batch, decode_stored
 from replog.protocol.digest import CRC32C_RESIDUE
 from replog.protocol.mutations import DELETED_TERM, Marks, Mutation, PutBatch, SetMarks
+from replog.protocol.proofs import better_proof
 
 _CLOSE_TIMEOUT_S = 60.0
 _SMALL_BYTES = 128 << 10
@@ -170,7 +171,7 @@ class FilesStorage(LockedStorage):
         plan = Plan()
         ledgers, deleted = self._index.ledgers, self._index.deleted
         dropped: set[int] = set()
-        marks: dict[int, tuple[int, bytes | None, int, int]] = {}
+        marks: dict[int, MarksOfLedger] = {}
         for mutation in mutations:
             if isinstance(mutation, PutBatch):
                 batch = mutation.batch
@@ -183,26 +184,24 @@ class FilesStorage(LockedStorage):
                 raised = self._raise_marks(mutation, marks.get(mutation.ledger_id))
                 if raised is not None:
                     marks[mutation.ledger_id] = raised
-                    ledger_id, key, fence_term, confirmed = raised
-                    plan.add(RecordType.MARKS, pack_marks(ledger_id, key, fence_term, confirmed), raised)
+                    plan.add(RecordType.MARKS, pack_marks(*raised), raised)
             else:
                 dropped.add(mutation.ledger_id)
                 plan.add(RecordType.DROP, pack_drop(mutation.ledger_id), mutation.ledger_id)
         return plan
 
-    def _raise_marks(
-        self, wanted: SetMarks, before: tuple[int, bytes | None, int, int] | None
-    ) -> tuple[int, bytes | None, int, int] | None:
+    def _raise_marks(self, wanted: SetMarks, before: MarksOfLedger | None) -> MarksOfLedger | None:
         """All marks of the ledger after the change, or None if nothing changes."""
         ledger = self._index.ledgers.get(wanted.ledger_id)
         if before is None and ledger is not None:
-            before = (wanted.ledger_id, ledger.key, ledger.fence_term, ledger.last_add_confirmed)
-        _, key, fence_term, confirmed = before or (wanted.ledger_id, None, 0, -1)
+            before = (wanted.ledger_id, ledger.key, ledger.fence_term, ledger.last_add_confirmed, ledger.proof)
+        _, key, fence_term, confirmed, proof = before or (wanted.ledger_id, None, 0, -1, b"")
         raised = (
             wanted.ledger_id,
             wanted.key if key is None else key,
             max(fence_term, wanted.fence_term or 0),
             confirmed if wanted.last_add_confirmed is None else max(confirmed, wanted.last_add_confirmed),
+            better_proof(proof, wanted.proof),
         )
         return None if raised == before else raised
 
@@ -339,7 +338,7 @@ class FilesStorage(LockedStorage):
         with self._mutex:
             ledger = self._index.ledgers.get(ledger_id)
             if ledger is not None:
-                return Marks(ledger.key, ledger.fence_term, ledger.last_add_confirmed, ledger.last_entry_id)
+                return ledger.marks()
             return Marks(fence_term=DELETED_TERM) if ledger_id in self._index.deleted else None
 
     def ledger_ids(self) -> list[int]:

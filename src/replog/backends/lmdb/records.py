@@ -125,14 +125,16 @@ def unseal_batch(key: Bytes, value: Bytes) -> Batch:
 
 def pack_marks(marks: Marks) -> bytes:
     """The content of marks."""
+    numbers = marks.fence_term, marks.last_add_confirmed, marks.last_entry_id
     size = -1 if marks.key is None else len(marks.key)
-    return _MARKS.pack(marks.fence_term, marks.last_add_confirmed, marks.last_entry_id, size) + (marks.key or b"")
+    return _MARKS.pack(*numbers, size) + (marks.key or b"") + marks.proof
 
 
 def unpack_marks(content: bytes) -> Marks:
     """The marks of a ledger."""
     fence_term, last_add_confirmed, last_entry_id, size = _MARKS.unpack_from(content)
-    return Marks(content[_MARKS.size :] if size >= 0 else None, fence_term, last_add_confirmed, last_entry_id)
+    key = content[_MARKS.size : _MARKS.size + size] if size >= 0 else None
+    return Marks(key, fence_term, last_add_confirmed, last_entry_id, content[_MARKS.size + max(size, 0) :])
 
 
 def pack_number(number: int) -> bytes:

@@ -28,6 +28,7 @@ from replog.backends.ranges import LedgerRanges
 from replog.errors import StorageUncertainError
 from replog.protocol.batch import Batch
 from replog.protocol.mutations import Marks, Mutation, PutBatch, SetMarks
+from replog.protocol.proofs import better_proof
 
 if TYPE_CHECKING:
     import lmdb
@@ -121,6 +122,7 @@ class Changes:
             marks.fence_term,
             max(marks.last_add_confirmed, batch.last_add_confirmed),
             max(marks.last_entry_id, batch.last_entry_id),
+            marks.proof,
         )
         self.batches.append(batch)
         self.batch_bytes += len(batch.data)
@@ -133,6 +135,7 @@ class Changes:
             max(marks.fence_term, wanted.fence_term or 0),
             max(marks.last_add_confirmed, confirmed),
             marks.last_entry_id,
+            better_proof(marks.proof, wanted.proof),
         )
 
     def _marks_of(self, ledger_id: int) -> Marks:

@@ -8,6 +8,7 @@ oracle looks at.
 from __future__ import annotations
 
 import bisect
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -17,6 +18,7 @@ from replog.protocol.batch import Batch
 from replog.protocol.bookie import Accepted, LedgerOnBookie, read_answer, settle_add
 from replog.protocol.messages import (
     AddRequest,
+    FenceRequest,
     LedgerRequest,
     ReadLastAddConfirmedRequest,
     ReadRequest,
@@ -25,6 +27,7 @@ from replog.protocol.messages import (
     Status,
 )
 from replog.protocol.mutations import DELETED_TERM, Marks, PutBatch, SetMarks
+from replog.protocol.proofs import better_proof
 from replog.testing.simulation.calls import Call, Reply, Server
 from replog.testing.simulation.world import Action, World
 
@@ -37,20 +40,21 @@ _READ_BATCHES_MAX = 3
 class LedgerOnDisk:
     """What is durable of one ledger on one bookie."""
 
-    __slots__ = ("deleted", "fence_term", "firsts", "held", "key", "last_add_confirmed", "last_entry_id")
+    __slots__ = ("deleted", "fence_term", "firsts", "held", "key", "last_add_confirmed", "last_entry_id", "proof")
 
     def __init__(self) -> None:
         self.key: bytes | None = None
         self.fence_term = 0
         self.last_add_confirmed = -1
         self.last_entry_id = -1
+        self.proof = b""
         self.deleted = False
         self.held: dict[tuple[int, int], Batch] = {}  # by (stamp, entry id)
         self.firsts: dict[int, list[int]] = {}  # by stamp: the first ids of the batches, sorted
 
     def marks(self) -> Marks:
         """What a restarted bookie makes its machine of."""
-        return Marks(self.key, self.fence_term, self.last_add_confirmed, self.last_entry_id)
+        return Marks(self.key, self.fence_term, self.last_add_confirmed, self.last_entry_id, self.proof)
 
     def put(self, batch: Batch) -> None:
         """Stores a batch."""
@@ -163,11 +167,33 @@ class SimulatedBookie(Server):
 
     def _with_batches(self, ledger: LedgerOnBookie, request: ReadLastAddConfirmedRequest, client: int) -> Response:
         """How far the ledger is confirmed, and what a read would find, confirmed or not: readers have to see to it."""
-        response = Response(request.request_id, Status.OK, ledger.last_add_confirmed)
+        if ledger.lacks_proof:
+            ledger.proof_read(self._proving(ledger, client))
+        response = Response(request.request_id, Status.OK, ledger.last_add_confirmed, proof=ledger.proof)
+        self._boast(response, request.ledger_id, client)
         if request.bytes_max:
             read = ReadRequest(0, request.ledger_id, request.key, request.entry_id, request.stamp, request.bytes_max)
             response.batches = self._looked_up(ledger, read, client).batches
         return response
+
+    def _proving(self, ledger: LedgerOnBookie, client: int) -> Sequence[Batch] | None:
+        """The batch that proves the last add confirmed after a restart (R11), or None if it can't be read."""
+        entry_id, stamp = ledger.proof_place
+        doubted, subject = self.world.rates.doubted, 1000 * ledger.ledger_id + entry_id
+        if doubted and self.world.fault("doubt", doubted, client, self.number, "doubt", subject):
+            return None
+        disk = self.disk.get(ledger.ledger_id)
+        return disk.read(entry_id, stamp)[:1] if disk is not None else []
+
+    def _boast(self, response: Response, ledger_id: int, client: int) -> None:
+        """The bare number may be anything: nobody may trust it. A proof may be damaged on its way (R11)."""
+        bits, _ = self.world.draw(client, self.number, "boast", ledger_id)
+        if bits & 7 == 0:
+            response.last_add_confirmed += 1 + (bits >> 3) % 5
+        rate, proof = self.world.rates.damaged, response.proof
+        if proof and rate and self.world.fault("damage", rate, client, self.number, "boast", ledger_id):
+            self.world.count("damaged proof")
+            response.proof = proof[:24] + bytes([proof[24] ^ 4]) + proof[25:]
 
     def _looked_up(self, ledger: LedgerOnBookie, request: ReadRequest | RecoveryReadRequest, client: int) -> Response:
         rates = self.world.rates
@@ -229,6 +255,10 @@ class SimulatedBookie(Server):
                 looked_up = self._looked_up(waiting.ledger, request, self.number)
                 found = None if looked_up.status is Status.UNKNOWN else looked_up.batches
                 waiting.response = waiting.ledger.answer(waiting.accepted, found)
+            elif isinstance(request, FenceRequest) and waiting.accepted.refusal is None:
+                read = self._proving(waiting.ledger, self.number) if waiting.ledger.lacks_proof else ()
+                waiting.response = waiting.ledger.answer(waiting.accepted, read)
+                self._boast(waiting.response, request.ledger_id, self.number)
             else:
                 waiting.response = waiting.ledger.answer(waiting.accepted)
             self._oracle.answered(self, request, waiting.response)
@@ -262,6 +292,7 @@ class SimulatedBookie(Server):
             disk.fence_term = max(disk.fence_term, mutation.fence_term)
         if mutation.last_add_confirmed is not None:
             disk.last_add_confirmed = max(disk.last_add_confirmed, mutation.last_add_confirmed)
+        disk.proof = better_proof(disk.proof, mutation.proof)
 
     def tombstone(self) -> LedgerOnDisk:
         """What stays of a deleted ledger: its fence."""

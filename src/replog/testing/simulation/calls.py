@@ -13,6 +13,7 @@ from replog.protocol.messages import (
     Status,
     WriteLastAddConfirmedRequest,
 )
+from replog.protocol.proofs import claimed
 from replog.testing.simulation.world import Node
 
 Reply = Callable[[Response | None], None]
@@ -74,7 +75,7 @@ class Call:
         request = self.request
         if not isinstance(request, ReadLastAddConfirmedRequest):
             return False
-        return response is None or response.last_add_confirmed <= request.after
+        return response is None or claimed(response.proof) <= request.after
 
     def time_out(self) -> None:
         """The deadline."""
@@ -92,12 +93,12 @@ def describe_call(call: Call) -> str:
     if isinstance(request, AddRequest):
         batch = request.batch
         kind = f"recovery-add term {request.term}" if request.recovery else f"add term {request.term}"
-        confirmed = request.last_add_confirmed if request.recovery else batch.last_add_confirmed
+        confirmed = claimed(request.proof) if request.recovery else batch.last_add_confirmed
         return f"{kind} {ledger_id}/{','.join(map(str, batch.entry_ids))} confirmed {confirmed}"
     if isinstance(request, FenceRequest):
         return f"fence {ledger_id} term {request.term}"
     if isinstance(request, WriteLastAddConfirmedRequest):
-        return f"write-confirmed {ledger_id} {request.last_add_confirmed}"
+        return f"write-confirmed {ledger_id} {claimed(request.proof)}"
     return f"{call.kind} {ledger_id}/{entry_id}"
 
 
@@ -107,5 +108,7 @@ def describe_response(call: Call, response: Response | None) -> str:
         return f"refused connection for {describe_call(call)}"
     held = "".join(f" [{','.join(map(str, batch.entry_ids))}]" for batch in response.batches)
     term = f" term {response.fence_term}" if response.status is Status.FENCED else ""
-    confirmed = f" confirmed {response.last_add_confirmed}" if response.status is Status.OK else ""
+    proves = isinstance(call.request, FenceRequest | ReadLastAddConfirmedRequest)
+    told = claimed(response.proof) if proves else response.last_add_confirmed
+    confirmed = f" confirmed {told}" if response.status is Status.OK else ""
     return f"{response.status.name.lower()}{term}{held}{confirmed} for {describe_call(call)}"

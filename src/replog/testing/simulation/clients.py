@@ -254,7 +254,7 @@ class WriterShell(LedgerShell):
         elif isinstance(effect, ChooseReplacements):
             self.client.choose(effect, partial(self._chosen, self.machine))
         elif isinstance(effect, SendLastAddConfirmed):
-            request = WriteLastAddConfirmedRequest(0, self.ledger_id, self.key, WRITER_TERM, effect.last_add_confirmed)
+            request = WriteLastAddConfirmedRequest(0, self.ledger_id, self.key, WRITER_TERM, effect.proof)
             self.client.call(effect.bookie_id, "write-confirmed", self.subject(), request, self._published)
         elif isinstance(effect, Finished | Failed):
             self._ended(effect)

@@ -18,6 +18,7 @@ from replog.protocol.messages import (
     WriteLastAddConfirmedRequest,
 )
 from replog.protocol.model import RECOVERY_TERM, WRITER_TERM, LedgerMetadata
+from replog.protocol.proofs import prove
 from replog.testing.simulation.clients import Client
 
 if TYPE_CHECKING:
@@ -42,8 +43,10 @@ def intrude(client: Client, truth: LedgerTruth) -> None:
 
 def _requests(record: LedgerMetadata, key: bytes) -> list[tuple[str, LedgerRequest]]:
     ledger_id, stamp = record.ledger_id, record.last_fragment.term
+    digest = Digest(DigestType.CRC32C, ledger_id, _GUESS)
+    proof = prove(digest, ledger_id, stamp, _PLENTY)
     forged = batches.build(
-        Digest(DigestType.CRC32C, ledger_id, _GUESS),
+        digest,
         ledger_id=ledger_id,
         first_entry_id=0,
         stride=record.quorum.stride,
@@ -56,8 +59,8 @@ def _requests(record: LedgerMetadata, key: bytes) -> list[tuple[str, LedgerReque
     return [
         ("fence", FenceRequest(0, ledger_id, key, RECOVERY_TERM)),
         ("recovery-read", RecoveryReadRequest(0, ledger_id, key, RECOVERY_TERM, 0, stamp)),
-        ("add", AddRequest(0, ledger_id, key, RECOVERY_TERM, forged, True, _PLENTY)),
-        ("write-confirmed", WriteLastAddConfirmedRequest(0, ledger_id, key, WRITER_TERM, _PLENTY)),
+        ("add", AddRequest(0, ledger_id, key, RECOVERY_TERM, forged, True, proof)),
+        ("write-confirmed", WriteLastAddConfirmedRequest(0, ledger_id, key, WRITER_TERM, proof)),
         ("read", ReadRequest(0, ledger_id, key, 0, stamp, _PLENTY)),
     ]
 

@@ -20,6 +20,8 @@ from replog.protocol.writing import LedgerWriting
 from replog.testing.simulation.bookies import SimulatedBookie
 from replog.testing.simulation.log_mutants import LOG_MUTANTS
 from replog.testing.simulation.mutation import Mutant, Patch
+from replog.testing.simulation.readers import ReaderShell
+from replog.testing.simulation.recoveries import RecoveryShell
 
 MUTANTS = (
     Mutant(
@@ -46,8 +48,8 @@ MUTANTS = (
             Patch(
                 LedgerOnBookie,
                 "_raise_marks",
-                "confirmed = -1",
-                "confirmed = -1\n    if isinstance(request, RecoveryReadRequest):\n        return None",
+                'confirmed, proof = -1, b""',
+                "confirmed, proof = -1, b''\n    if isinstance(request, RecoveryReadRequest):\n        return None",
             ),
         ),
         1500,
@@ -60,7 +62,7 @@ MUTANTS = (
         "advancing-confirmed",
         "R5",
         "commit 5d69fdd (X6): recovery adds carry an advancing last add confirmed",
-        (Patch(LedgerRecovery, "_send", "True, self.frozen_last_add_confirmed", "True, self._written_through"),),
+        (Patch(LedgerRecovery, "_send", "True, self._frozen_proof", "True, self._prove(self._written_through)"),),
         150,
         scenario="ledger",
         conversation="confirmed-stays-frozen-not",
@@ -346,6 +348,16 @@ MUTANTS = (
         ),
         20,
         overlook=frozenset({"B1"}),
+    ),
+    Mutant(
+        "bare-number-counts",
+        "R11",
+        "recovery starts where one bookie's bare number says, and a reader's bound trusts it as well",
+        (
+            Patch(RecoveryShell, "_send_fence", "machine.proven(response.proof)", "response.last_add_confirmed"),
+            Patch(ReaderShell, "_send_poll", "machine.proven(response.proof)", "response.last_add_confirmed"),
+        ),
+        20,
     ),
     *LOG_MUTANTS,
     Mutant(

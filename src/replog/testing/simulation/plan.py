@@ -26,7 +26,20 @@ REQUESTS = (
     "create",
     "delete",
 )
-CHOICES = ("sync", "tear", "collect", "choose", "order", "refuse", "doubt", "damage", "batch", "deadline", "speculate")
+CHOICES = (
+    "sync",
+    "tear",
+    "collect",
+    "choose",
+    "order",
+    "refuse",
+    "doubt",
+    "damage",
+    "batch",
+    "deadline",
+    "speculate",
+    "boast",
+)
 KIND_NUMBERS = {
     kind: number for number, kind in enumerate((*REQUESTS, *(f"{request}:answer" for request in REQUESTS), *CHOICES))
 }

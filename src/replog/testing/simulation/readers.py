@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from replog.errors import EntryNotFoundError, LedgerNotFoundError
+from replog.errors import EntryNotFoundError, LedgerNotFoundError, RemoteProtocolError
 from replog.protocol.effects import Delivered, Effect, Failed, ReadMetadata, SendRead, SendReadLastAddConfirmed
 from replog.protocol.messages import ReadLastAddConfirmedRequest, ReadRequest, Response, Status
 from replog.protocol.model import LedgerMetadata
@@ -168,7 +169,8 @@ class ReaderShell:
         def answered(response: Response | None, in_time: bool) -> None:
             if response is not None and response.status is Status.OK:
                 before = machine.next_entry_id
-                machine.last_add_confirmed_answered(response.last_add_confirmed, response.batches)
+                with suppress(RemoteProtocolError):  # then it has not answered (R11)
+                    machine.last_add_confirmed_answered(machine.proven(response.proof), response.batches)
                 if machine.next_entry_id > before:
                     self.world.count("reader was brought entries with the last add confirmed")
                 machine.read_on()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from replog.errors import RemoteProtocolError
 from replog.protocol.effects import (
     AwaitSilentBookies,
     ChooseReplacements,
@@ -107,8 +109,12 @@ class RecoveryShell(LedgerShell):
         index, machine = effect.index, self.machine
 
         def answered(response: Response | None, in_time: bool) -> None:
+            confirmed = None
             if response is not None and response.status is Status.OK:
-                machine.fence_confirmed(index, response.last_add_confirmed)
+                with suppress(RemoteProtocolError):  # then it has not answered (R11)
+                    confirmed = machine.proven(response.proof)
+            if confirmed is not None:
+                machine.fence_confirmed(index, confirmed)
             elif response is not None and response.status is Status.FENCED:
                 machine.refused(response.fence_term)
             elif in_time:
@@ -143,8 +149,7 @@ class RecoveryShell(LedgerShell):
 
     def _send_add(self, effect: SendAdd) -> None:
         assert effect.recovery
-        confirmed = effect.last_add_confirmed
-        request = AddRequest(0, self.ledger_id, self.key, RECOVERY_TERM, effect.batch, True, confirmed)
+        request = AddRequest(0, self.ledger_id, self.key, RECOVERY_TERM, effect.batch, True, effect.proof)
         index, bookie_id, machine = effect.index, effect.bookie_id, self.machine
         first = effect.batch.first_entry_id
 

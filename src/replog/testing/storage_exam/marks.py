@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from replog.protocol.digest import Digest, DigestType
 from replog.protocol.mutations import DELETED_TERM, DropLedger, Marks, Mutation, PutBatch, SetMarks
+from replog.protocol.proofs import head_of, prove
 from replog.testing.storage_exam.batches import make_batch
 from replog.testing.storage_exam.candidate import PLENTY_BYTES, Candidate, expect, expect_read
 
@@ -20,9 +22,15 @@ def check_marks(candidate: Candidate) -> None:
         ([PutBatch(make_batch(1, 3, 3, last_add_confirmed=2))], Marks(b"first", 2, 8, 11)),
         ([PutBatch(make_batch(1, 3, 3, stamp=2))], Marks(b"first", 2, 8, 11)),
         ([SetMarks(1, None, 3, 10), SetMarks(1, None, 5, 9), SetMarks(1, None, 4, 7)], Marks(b"first", 5, 10, 11)),
+        ([SetMarks(1, None, None, 9, _proof(9))], Marks(b"first", 5, 10, 11, _proof(9))),
+        ([SetMarks(1, None, None, 8, _proof(8)), SetMarks(1, None, 6)], Marks(b"first", 6, 10, 11, _proof(9))),
+        ([SetMarks(1, None, 7, 12, _proof(12)), SetMarks(1, None, 7)], Marks(b"first", 7, 12, 11, _proof(12))),
+        ([PutBatch(make_batch(1, 20, 3, last_add_confirmed=19))], Marks(b"first", 7, 19, 22, _proof(12))),
+        ([SetMarks(1, None, None, 20, _proof(20, is_head=True))], Marks(b"first", 7, 20, 22, _proof(20, is_head=True))),
     ]
     why = (
-        "marks: a fence term and last add confirmed only rise (batches' headers included), a key never changes (R3, T1)"
+        "marks: a fence term and last add confirmed only rise (batches' headers included), a key never changes (R3, T1),"
+        " and the proof that claims the most is kept as it is (R11)"
     )
     for mutations, wanted in steps:
         for storage in candidate.twice(mutations):
@@ -30,6 +38,13 @@ def check_marks(candidate: Candidate) -> None:
             expect(found == wanted, f"{why} [after {mutations}, wanted {wanted}]", found)
     with candidate.opened() as storage:
         expect(storage.ledger_ids() == [1], "ledger_ids: also of ledgers that are only fenced", storage.ledger_ids())
+
+
+def _proof(last_add_confirmed: int, *, is_head: bool = False) -> bytes:
+    """An explicit proof, or a head. A storage checks neither."""
+    if is_head:
+        return head_of(make_batch(1, last_add_confirmed + 1, last_add_confirmed=last_add_confirmed))
+    return prove(Digest(DigestType.HMAC_SHA256, 1, b"password"), 1, 1, last_add_confirmed)
 
 
 def check_drop(candidate: Candidate) -> None:

@@ -8,12 +8,15 @@ from collections.abc import Callable
 import attrs
 
 from replog.protocol.batch import Batch
+from replog.protocol.digest import Digest, DigestType
 from replog.protocol.mutations import DropLedger, Mutation, PutBatch, SetMarks
+from replog.protocol.proofs import prove
 from replog.testing.storage_exam.batches import make_batch
 
 _LEDGERS = 6
 _SIZES_BYTES = (0, 10, 100, 100, 1000, 3000)
 _LARGE_BYTES = 40_000
+_DIGEST = Digest(DigestType.HMAC_SHA256, 1, b"password")
 
 
 @attrs.define
@@ -106,7 +109,10 @@ class Workload:
         key = self._chance.choice((None, b"", b"key", b"another key"))
         fence_term = self._chance.choice((None, ledger.stamp, self._chance.randrange(1 << 40)))
         confirmed = self._chance.choice((None, ledger.next_entry_id, self._chance.randrange(-1, 200)))
-        return [SetMarks(ledger.ledger_id, key, fence_term, confirmed)]
+        proof = b""
+        if confirmed is not None and confirmed % 2:
+            proof = prove(_DIGEST, ledger.ledger_id, ledger.stamp, confirmed)
+        return [SetMarks(ledger.ledger_id, key, fence_term, confirmed, proof)]
 
     def _fence_unseen(self, ledger: _Ledger) -> list[Mutation]:
         """A ledger never seen before is fenced just the same (R3)."""

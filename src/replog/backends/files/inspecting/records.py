@@ -108,7 +108,7 @@ def _describe(report: RecordReport, record_type: int, payload: memoryview) -> No
             report.fault = "it does not hold whole batches"
         report.ledger_id = report.batches[0].ledger_id if report.batches else None
     elif record_type == RecordType.MARKS:
-        report.ledger_id, key, fence_term, confirmed = unpack_marks(payload)
+        report.ledger_id, key, fence_term, confirmed, _ = unpack_marks(payload)
         report.marks = MarksReport(fence_term, confirmed, key is not None)
     elif record_type == RecordType.DROP:
         report.ledger_id = unpack_drop(payload)

@@ -107,7 +107,7 @@ class Survey:
         """Applies a record that is no BATCH."""
         kind = record.header.record_type
         if kind == RecordType.MARKS:
-            ledger_id, key, fence_term, confirmed = unpack_marks(record.payload)
+            ledger_id, key, fence_term, confirmed, _ = unpack_marks(record.payload)
             ledger = self.ledger(ledger_id)
             if ledger is not None:
                 ledger.has_key = ledger.has_key or key is not None

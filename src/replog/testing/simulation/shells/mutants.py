@@ -87,12 +87,28 @@ SHELL_MUTANTS = (
             Patch(
                 BatchSender,
                 "_send_last_add_confirmed",
-                "self._term, effect.last_add_confirmed",
-                "self._term, self.last_add_pushed",
+                "self._term, effect.proof",
+                "self._term, __import__('replog.protocol.proofs').protocol.proofs.prove(\n"
+                "    self._machine._digest, self.ledger_id, 1, self.last_add_pushed)",
             ),
         ),
         12,
         strategy="network",
+    ),
+    Mutant(
+        "bare-number-counts",
+        "R11",
+        "recovery starts where one bookie's bare number says, and a reader's bound trusts it as well",
+        (
+            Patch(
+                RecoveringShell,
+                "_problem_with",
+                "self._machine.proven(answer.proof)",
+                "answer.last_add_confirmed",
+            ),
+            Patch(LedgerScan, "_heard", "self._machine.proven(answer.proof)", "answer.last_add_confirmed"),
+        ),
+        5,
     ),
     Mutant(
         "failure-taken-for-confirmed",

@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
+import attrs
 import trio
 
 from replog.abc import Connection, Reply, RequestHandler, ResponseReceiver, Transport
 from replog.errors import BookieUnreachableError
-from replog.protocol.messages import AddRequest, Request, Response
+from replog.protocol.messages import AddRequest, FenceRequest, ReadLastAddConfirmedRequest, Request, Response
 from replog.testing.simulation.shells.world import World
 
 SCHEME = "simulated"
@@ -214,6 +215,7 @@ class SimulatedConnection(Connection):
             if network.loses():
                 network.world.count("answer lost")
                 continue
+            response = _boasting(request, response)
 
             def arrive(response: Response = response) -> None:
                 if self._receiver is not None:
@@ -300,6 +302,13 @@ def describe(request: Request) -> str:
         )
     ledger_id, entry_id = getattr(request, "ledger_id", ""), getattr(request, "entry_id", "")
     return f"{name} {ledger_id}/{entry_id}"
+
+
+def _boasting(request: Request, response: Response) -> Response:
+    """Some answers tell more than is true: the bare number may be anything (R11)."""
+    if not isinstance(request, FenceRequest | ReadLastAddConfirmedRequest) or request.request_id % 8:
+        return response
+    return attrs.evolve(response, last_add_confirmed=response.last_add_confirmed + 1000)
 
 
 def _outcome(response: Response) -> str:

@@ -29,6 +29,7 @@ from replog.protocol.messages import (
     WriteLastAddConfirmedRequest,
 )
 from replog.protocol.model import Position
+from replog.protocol.proofs import claimed
 from replog.testing.simulation.shells.disks import SimulatedDisk
 from replog.testing.simulation.shells.world import World
 
@@ -209,7 +210,7 @@ class FrozenConfirmed:
         """A bookie tells a client, which fences a ledger, how far it knows it to be confirmed."""
         if isinstance(request, FenceRequest) and response.status is Status.OK:
             key = client, request.ledger_id
-            self._told[key] = max(self._told.get(key, -1), response.last_add_confirmed)
+            self._told[key] = max(self._told.get(key, -1), claimed(response.proof))
 
     def sent(self, client: str, request: Request) -> None:
         """A client begins a recovery, or writes a batch back."""
@@ -217,7 +218,7 @@ class FrozenConfirmed:
             self._said.pop((client, request.ledger_id), None)
         if not isinstance(request, AddRequest) or not request.recovery:
             return
-        key, confirmed = (client, request.ledger_id), request.last_add_confirmed
+        key, confirmed = (client, request.ledger_id), claimed(request.proof)
         if self._said.setdefault(key, confirmed) != confirmed:
             self._world.violated("R5", f"{client} writes back with {confirmed} confirmed, and {self._said[key]} before")
         if confirmed > max(self._told.get(key, -1), self._fragment_start(request.ledger_id) - 1):
@@ -243,8 +244,8 @@ class Copies:
 
     def check_published(self, request: Request) -> None:
         """What a writer publishes as confirmed must be so (W5)."""
-        if isinstance(request, WriteLastAddConfirmedRequest) and request.last_add_confirmed >= 0:
-            self.check(request.ledger_id, request.last_add_confirmed)
+        if isinstance(request, WriteLastAddConfirmedRequest) and request.proof:
+            self.check(request.ledger_id, claimed(request.proof))
 
     def check(self, ledger_id: int, entry_id: int) -> None:
         """An entry was confirmed: an ack quorum of bookies must have it, unless its ledger was deleted since (W2)."""

@@ -1,0 +1,125 @@
+"""Proofs of a last add confirmed: short bytes that show that its writer, or a recovery, said so (R11).
+
+One bookie's bare number decides nothing. A proof names the ledger, the stamp (the term of the writer whose entry it is), the
+last add confirmed and the digest type. There are two kinds, told apart by their first four bytes:
+
+    explicit   32 bytes: magic "rlac", format, digest type, reserved, ledger id, stamp, last add confirmed; then their code
+               under the ledger's digest: 4 bytes (CRC32C) or 32 (HMAC-SHA256). Little-endian, as a batch's header.
+    head       the header of an HMAC batch and the 64 bytes of its code: what stands between them is not needed
+
+Nothing at all, `b""`, proves the last add confirmed -1. A ledger with the digest CRC32C has no secret: whoever knows a number
+can make an explicit proof of it, so there a proof finds damage and mistakes, not lies. A bookie makes such a proof of what a
+stored batch's header says.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import attrs
+from crc32c import crc32c
+
+from replog.errors import RemoteProtocolError
+from replog.protocol.batch import ENTRY_ID_MAX, HEADER, Batch
+from replog.protocol.batch import MAGIC as BATCH_MAGIC
+from replog.protocol.digest import CODE_SIZES, SIGNATURE_SIZES, Digest, DigestType
+from replog.protocol.model import NO_ENTRY, LedgerMetadata
+
+MAGIC = b"rlac"
+FORMAT = 1
+HEAD_BYTES, CODE_BYTES = HEADER.size, CODE_SIZES[DigestType.HMAC_SHA256]
+PROOF_BYTES_MAX = HEAD_BYTES + CODE_BYTES
+_EXPLICIT = struct.Struct("<4sBBHqqq")
+_NUMBER = struct.Struct("<q")
+_EXPLICIT_AT = _EXPLICIT.size - _NUMBER.size  # where an explicit proof has the last add confirmed
+_HEAD_AT = 40  # where a batch's header has it
+_DIGEST_TYPES = {int(digest_type): digest_type for digest_type in DigestType}
+
+
+@attrs.frozen
+class Claim:
+    """What a proof says. Whether it is true, only its code tells."""
+
+    ledger_id: int
+    stamp: int
+    last_add_confirmed: int
+    digest_type: DigestType
+
+
+def prove(digest: Digest, ledger_id: int, stamp: int, last_add_confirmed: int) -> bytes:
+    """The explicit proof of a last add confirmed; nothing for -1."""
+    if last_add_confirmed == NO_ENTRY:
+        return b""
+    statement = _pack(digest.digest_type, ledger_id, stamp, last_add_confirmed)
+    return statement + digest.sign(statement)
+
+
+def _pack(digest_type: DigestType, ledger_id: int, stamp: int, last_add_confirmed: int) -> bytes:
+    return _EXPLICIT.pack(MAGIC, FORMAT, digest_type, 0, ledger_id, stamp, last_add_confirmed)
+
+
+def head_of(batch: Batch) -> bytes:
+    """What `proof_of_head` needs of a batch: a few bytes, that keep nothing of it in memory."""
+    data = batch.data
+    return data[:HEAD_BYTES] + data[-CODE_BYTES:]
+
+
+def proof_of_head(head: bytes) -> bytes:
+    """The proof of the last add confirmed in a batch's header; `head` is what `head_of` gave, or a proof already."""
+    if not head.startswith(BATCH_MAGIC):
+        return head
+    _, _, digest_number, *_, ledger_id, _, confirmed, stamp, _, _ = HEADER.unpack_from(head)
+    if confirmed == NO_ENTRY:
+        return b""
+    if digest_number != DigestType.CRC32C:
+        return head
+    statement = _pack(DigestType.CRC32C, ledger_id, stamp, confirmed)
+    return statement + crc32c(statement).to_bytes(4, "little")
+
+
+def claimed(proof: bytes) -> int:
+    """The last add confirmed that a proof claims, unchecked; -1 if it is none. For who only compares proofs."""
+    if len(proof) > _EXPLICIT.size and proof.startswith(MAGIC):
+        return int(_NUMBER.unpack_from(proof, _EXPLICIT_AT)[0])
+    if len(proof) == PROOF_BYTES_MAX and proof.startswith(BATCH_MAGIC):
+        return int(_NUMBER.unpack_from(proof, _HEAD_AT)[0])
+    return NO_ENTRY
+
+
+def better_proof(one: bytes, other: bytes) -> bytes:
+    """The proof that claims more; the first one if they claim the same."""
+    return other if claimed(other) > claimed(one) else one
+
+
+def read_claim(proof: bytes) -> Claim:
+    """What a proof says. Raises `RemoteProtocolError` for what isn't one, or is one of CRC32C that is damaged."""
+    if proof.startswith(MAGIC) and len(proof) > _EXPLICIT.size:
+        _, version, digest_number, _, ledger_id, stamp, confirmed = _EXPLICIT.unpack_from(proof)
+        size = _EXPLICIT.size + SIGNATURE_SIZES.get(digest_number, 0)
+    elif proof.startswith(BATCH_MAGIC) and len(proof) == PROOF_BYTES_MAX:
+        _, version, digest_number, *_, ledger_id, _, confirmed, stamp, _, _ = HEADER.unpack_from(proof)
+        size = PROOF_BYTES_MAX if digest_number == DigestType.HMAC_SHA256 else 0
+    else:
+        raise RemoteProtocolError(f"{len(proof)} bytes that are no proof of a last add confirmed (R11)")
+    digest_type = _DIGEST_TYPES.get(digest_number)
+    if version != FORMAT or digest_type is None or len(proof) != size:
+        raise RemoteProtocolError(f"a proof of format {version}, digest type {digest_number}, {len(proof)} bytes")
+    if ledger_id < 0 or stamp < 1 or not 0 <= confirmed <= ENTRY_ID_MAX:
+        raise RemoteProtocolError(f"a proof of ledger {ledger_id}, stamp {stamp}, entry {confirmed}: out of range")
+    if digest_type is DigestType.CRC32C and crc32c(proof[:-4]).to_bytes(4, "little") != proof[-4:]:
+        raise RemoteProtocolError(f"a proof of ledger {ledger_id}, entry {confirmed}: it does not match its CRC32C")
+    return Claim(ledger_id, stamp, confirmed, digest_type)
+
+
+def proven(proof: bytes, digest: Digest, metadata: LedgerMetadata) -> int:
+    """The last add confirmed that this proof proves for the ledger with this record; -1 for no proof.
+
+    Raises `RemoteProtocolError` if it proves nothing: then who sent it is damaged, or lies (R11)."""
+    if not proof:
+        return NO_ENTRY
+    claim = read_claim(proof)
+    if claim.ledger_id != metadata.ledger_id or claim.digest_type is not digest.digest_type:
+        raise RemoteProtocolError(f"{claim} for ledger {metadata.ledger_id} with digest {digest.digest_type.name}")
+    if claim.stamp != metadata.fragment_of(claim.last_add_confirmed).term or not digest.is_signed(proof):
+        raise RemoteProtocolError(f"{claim} is not proven by its code: nobody who knows the password said so (R11)")
+    return claim.last_add_confirmed
