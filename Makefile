@@ -3,6 +3,7 @@
 #   CASE=name    what make profile profiles
 #   SEEDS=n      how many seeds `make sim` runs of the protocol's machines
 #   SHELL_SEEDS=n  and of client, log and bookie
+#   WORKERS=n    how many tests run at a time (as many as there are processors; 0: in this process, as for a debugger)
 #   PYTHON=...   the interpreter to build .venv from (3.11 or newer; found by itself otherwise)
 
 SHELL := /bin/sh
@@ -17,6 +18,7 @@ ARGS ?=
 CASE ?= push
 SEEDS ?= 1000
 SHELL_SEEDS ?= 20
+WORKERS ?= auto
 PYTHON ?=
 VENV := .venv
 BIN := $(VENV)/bin
@@ -33,7 +35,7 @@ demo: $(VENV)/installed ## show what replog does, in this terminal (ARGS='...')
 	$(BIN)/replog demo $(ARGS)
 
 test: $(VENV)/installed-dev servers ## run the tests (ARGS='-k name')
-	$(PYTEST) $(ARGS)
+	$(PYTEST) -n $(WORKERS) --dist loadfile $(ARGS)
 
 check: $(VENV)/installed-dev ## format, lint, types, layers, tidiness, documentation: changes nothing
 	$(BIN)/ruff format --quiet --check $(CODE) || { echo "check: not formatted; run: make fmt"; exit 1; }
