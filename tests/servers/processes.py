@@ -17,9 +17,11 @@ STARTING_S = 60.0  # on a busy machine
 ENDING_S = 15.0
 LOG_SHOWN_BYTES = 6000
 _F_SETSIG = 10  # Linux; the module `fcntl` does not name it
-_PORTS = range(
-    20_000, 30_000
-)  # below those that the kernel gives to clients: a server that was killed gets its own again
+# Below those that the kernel gives to clients: a server that was killed gets its own again. Each worker of pytest-xdist has
+# ports of its own.
+_WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+_WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+_PORTS = range(20_000 + _WORKER, 30_000, _WORKERS)
 _given: set[int] = set()  # nobody may listen yet at what was given to others, or not again
 _LOOK_S = 0.01
 
