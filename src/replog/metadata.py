@@ -2,9 +2,9 @@
 
 Keys (M2): `ledgers/NN/NNNN/NNNN` for ids of up to 10 digits, `long-ledgers/NNN/NNNN/NNNN/NNNN/NNNN` for longer ones, so
 that no key has more than 10 000 children and no two ids share a key; `logs/NAME` with the name percent-encoded, and
-below it `logs/NAME/pages/NUMBER`.
+below it `logs/NAME/pages/NUMBER` and `logs/NAME/pending/LEDGER-ID`.
 
-Records begin with `"format"`: 1 of ledgers and logs' pages, 2 of logs. A reader refuses a higher format, and any name in
+Records begin with `"format"`, which is 1. A reader refuses a higher format, and any name in
 the list `"required"` that it does not know; other fields that it does not know it ignores, and *drops* when it writes the
 record again. So whoever adds a field that must survive lists it as required, or raises the format. Records are read
 strictly: no number from a text, no missing field; what does not fit is `MetastoreCorruptError`, never a guess.
@@ -24,14 +24,22 @@ import cattrs
 from replog.errors import ConfigError, MetastoreCorruptError
 from replog.protocol.digest import DigestType
 from replog.protocol.gaps import Gap, merged
-from replog.protocol.model import LedgerMetadata, LedgerState, LogMetadata, LogPage, Segment, Transaction
+from replog.protocol.model import (
+    LedgerMetadata,
+    LedgerState,
+    LogMetadata,
+    LogPage,
+    PendingLedger,
+    Segment,
+    Transaction,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 
     from replog.abc import Metastore
 
-FORMATS: dict[type, int] = {LedgerMetadata: 1, LogMetadata: 2, LogPage: 1}
+FORMATS: dict[type, int] = {LedgerMetadata: 1, LogMetadata: 1, LogPage: 1, PendingLedger: 1}
 LEDGER_ID_MAX = (1 << 63) - 1
 LEDGERS_KEY = "ledgers"
 LONG_LEDGERS_KEY = "long-ledgers"
@@ -40,11 +48,18 @@ NEXT_LEDGER_ID_KEY = "next-ledger-id"  # a decimal number above every ledger id 
 LOG_NAME_CHARACTERS_MAX = 200
 LOG_WORD_BYTES_MAX = 400  # of the encoded name, so that every metastore can take the key
 
-Record = TypeVar("Record", LedgerMetadata, LogMetadata, LogPage)
+Record = TypeVar("Record", LedgerMetadata, LogMetadata, LogPage, PendingLedger)
 
 _PAGES_WORD = "pages"
-_LOG_FIELDS = ("segments", "first_segment_number", "next_segment_number", "page_segments")  # never by default
-_FORMAT_1_PAGE_SEGMENTS = 100  # never another: whoever changes such a log first decides, and all must agree
+_PENDING_WORD = "pending"
+_LOG_FIELDS = (  # never by default
+    "segments",
+    "first_segment_number",
+    "next_segment_number",
+    "page_segments",
+    "deleted_before_number",
+    "dropped",
+)
 
 # -- ids ----------------------------------------------------------------------------------------------------------
 
@@ -133,6 +148,12 @@ def parse_log_page_key(key: str) -> tuple[str, int]:
     if re.fullmatch(r"0|[1-9]\d{0,18}", word, re.ASCII):
         return parse_log_key(log_key), int(word)
     raise MetastoreCorruptError(f"key {key!r} stands among a log's pages, and is none: move it out of the way")
+
+
+def log_pending_key_path(name: str, ledger_id: int | None = None) -> str:
+    """The key of a ledger that is pending for a log; without one, the key below which all of them are. Raises `ConfigError`."""
+    key = f"{log_key_path(name)}/{_PENDING_WORD}"
+    return key if ledger_id is None else f"{key}/{ledger_id}"
 
 
 def _name_problem(name: object) -> str | None:
@@ -249,8 +270,7 @@ def encode_log(metadata: LogMetadata) -> bytes:
 
 
 def decode_log(key: str, value: bytes) -> LogMetadata:
-    """Reads the record of the log with this key, of format 1 too. Raises `MetastoreCorruptError`, naming the key and every
-    fault."""
+    """Reads the record of the log with this key. Raises `MetastoreCorruptError`, naming the key and every fault."""
     metadata = _decode(key, value, LogMetadata)
     faults = [f"name is {metadata.name!r}"] if metadata.name != parse_log_key(key) else []
     faults += metadata.faults()
@@ -277,15 +297,17 @@ def decode_log_page(key: str, value: bytes) -> LogPage:
     return page
 
 
-def _later_log(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a log's record of format 1, where all segments stood in the record itself, as format 2 has them."""
-    segments = fields.get("segments")
-    if not isinstance(segments, list) or not all(isinstance(each, dict) for each in segments):
-        return dict(fields)  # what is wrong is told when it is structured
-    compact = [[each.get("number"), each.get("ledger_id"), each.get("created_at_ms", 0)] for each in segments]
-    first = compact[0][0] if compact else 1
-    added = {"first_segment_number": first, "page_segments": _FORMAT_1_PAGE_SEGMENTS, "segments": compact}
-    return {"next_segment_number": 1, **fields, **added}
+def encode_pending(pending: PendingLedger) -> bytes:
+    """The record of a pending ledger."""
+    return _encode(pending)
+
+
+def decode_pending(key: str, value: bytes) -> PendingLedger:
+    """Reads the pending ledger with this key. Raises `MetastoreCorruptError`, naming the key and every fault."""
+    pending = _decode(key, value, PendingLedger)
+    if not 0 <= pending.ledger_id <= LEDGER_ID_MAX or log_pending_key_path(pending.log_name, pending.ledger_id) != key:
+        raise _corrupt(key, [f"it is ledger {pending.ledger_id} of log {pending.log_name!r}"])
+    return pending
 
 
 def _ledger_faults(metadata: LedgerMetadata) -> list[str]:
@@ -327,7 +349,7 @@ def _ascends(numbers: list[int]) -> bool:
     return all(lower < higher for lower, higher in itertools.pairwise(numbers))
 
 
-def _encode(record: LedgerMetadata | LogMetadata | LogPage) -> bytes:
+def _encode(record: LedgerMetadata | LogMetadata | LogPage | PendingLedger) -> bytes:
     fields = {"format": FORMATS[type(record)], **_converter.unstructure(record)}
     if "segments" in fields:
         fields["segments"] = fields.pop("segments")  # last: people see the rest first
@@ -345,8 +367,6 @@ def _decode(key: str, value: bytes, record_type: type[Record]) -> Record:
         raise _corrupt(key, ["no JSON object"])
     _check_format(key, fields, record_type)
     if record_type is LogMetadata:
-        if fields["format"] == 1:
-            fields = _later_log(fields)
         missing = [name for name in _LOG_FIELDS if name not in fields]
         if missing:
             raise _corrupt(key, [f"required fields {missing} missing"])

@@ -47,7 +47,7 @@ async def test_a_record_is_created_once_whatever_gets_lost(
 ) -> None:
     metastore, records = made()
     metastore.fail_next("create", fault)
-    version = await records.create(a_ledger())
+    version, _ = await records.create(a_ledger())
     assert await records.get(1) == (a_ledger(), version)
 
 
@@ -95,7 +95,7 @@ async def test_a_call_that_was_under_way_at_the_deadline_has_an_unknown_outcome(
 ) -> None:
     """Though the calls before it failed without effect."""
     metastore, records = made()
-    version = await records.create(a_ledger())
+    version, _ = await records.create(a_ledger())
     calls = 0
 
     async def put() -> int:

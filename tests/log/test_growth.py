@@ -106,6 +106,7 @@ async def costs_of(length: int, directory: Path) -> list[Cost]:
         writer = client.write_log("log")
         with counted(metastore) as opening:
             log = await writer.__aenter__()
+            await log._finished.wait()  # what it does beside appending
         rolls = 200  # as many as two pages have: some of them write one
         with counted(metastore, rolls) as rolling:
             for _ in range(rolls):

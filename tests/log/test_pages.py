@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -112,23 +111,6 @@ async def test_a_page_that_says_something_else_than_the_record_is_named_and_chan
             async with client.write_log("log"):
                 pass
         assert await client.log_metadata("log") == before
-
-
-async def test_a_log_of_format_1_is_read_and_goes_on_in_pages(autojump_clock: trio.testing.MockClock) -> None:
-    async with cluster() as world, world.client(QUICK) as client:
-        ledger_ids = []
-        for number in range(1, 231):
-            async with client.create_ledger() as writer:
-                await writer.append(b"%d" % number)
-            ledger_ids.append(writer.ledger_id)
-        segments = [{"number": number, "ledger_id": ledger_id} for number, ledger_id in enumerate(ledger_ids, 1)]
-        record = json.dumps({"format": 1, "name": "log", "segments": segments, "next_segment_number": 231})
-        await world.metastore.create("logs/log", record.encode())
-        assert await read_log(client) == numbers(1, 230)
-        async with client.write_log("log") as log:
-            assert await log.append(b"231") == Position(231, 0)
-        assert await world.metastore.children(PAGES) == ["0"]
-        assert await read_log(client) == numbers(1, 231)
 
 
 # -- reading -------------------------------------------------------------------------------------------------------

@@ -48,7 +48,15 @@ from replog.protocol.messages import (
     Status,
     WriteLastAddConfirmedRequest,
 )
-from replog.protocol.model import RECOVERY_TERM, WRITER_TERM, Fragment, LedgerMetadata, LogMetadata, Segment
+from replog.protocol.model import (
+    RECOVERY_TERM,
+    WRITER_TERM,
+    Fragment,
+    LedgerMetadata,
+    LogMetadata,
+    PendingLedger,
+    Segment,
+)
 from replog.protocol.quorum import Quorum
 from replog.protocol.reading import LedgerReading
 from replog.protocol.recovery import LedgerRecovery
@@ -74,6 +82,8 @@ class Cluster:
         self.records: dict[int, tuple[LedgerMetadata, int]] = {}
         self.logs: dict[str, tuple[LogMetadata, int]] = {}
         self.log_pages: dict[int, tuple[Segment, ...]] = {}  # of the one log
+        self.pending: dict[int, PendingLedger] = {}  # for the one log
+        self.keeps_pending = False  # as if all that take over died right after their CAS
         self.ledger_ids = itertools.count(1)  # of ledgers that logs create: never reused
 
     def __getitem__(self, bookie_id: str) -> Bookie:

@@ -8,7 +8,8 @@ import attrs
 
 from replog.errors import JobAbandonedError, LedgerNotFoundError, LedgerRefusedError
 from replog.protocol.appending import Addition, CheckLedgers, FindSegment, LogAppending
-from replog.protocol.chaining import LogDeleting, LogEffect, LogTrimming, WriteLog
+from replog.protocol.chaining import LogEffect, WriteLog
+from replog.protocol.dropping import LogDeleting, LogTrimming
 from replog.protocol.model import LedgerState, Transaction
 from replog.protocol.sweeping import CondemnLedgers, DeleteUnnamed, LogSweeping
 from tests.protocol.driving import Cluster

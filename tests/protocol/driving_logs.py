@@ -9,20 +9,18 @@ from replog.errors import ReplogError
 from replog.protocol.chaining import (
     CreateLedger,
     DeleteLedger,
-    DropSegments,
     LogChanged,
-    LogDeleting,
     LogFailed,
     LogMachine,
     LogRolling,
     LogTakeover,
-    LogTrimming,
     ReadLog,
     RecoverLedger,
     WriteLog,
     WritePage,
 )
-from replog.protocol.model import PAGE_SEGMENTS, LogMetadata
+from replog.protocol.dropping import DeletePending, DropSegments, ListPending, LogDeleting, LogTrimming
+from replog.protocol.model import PAGE_SEGMENTS, LogMetadata, PendingLedger
 from tests.protocol.driving import Cluster, Tell
 
 NAME = "orders"
@@ -44,6 +42,8 @@ class LogActor:
         for effect in self.machine.take_effects():
             if isinstance(effect, LogChanged):
                 self.changed = effect
+                if effect.ledger_id is not None and not self.cluster.keeps_pending:
+                    self.cluster.pending.pop(effect.ledger_id, None)
             elif isinstance(effect, LogFailed):
                 self.error = effect.error
             else:
@@ -106,12 +106,19 @@ class LogActor:
             return self._recover(effect.ledger_id)
         if isinstance(effect, CreateLedger):
             ledger_id = next(cluster.ledger_ids)
+            cluster.pending[ledger_id] = PendingLedger(effect.log_name, ledger_id, effect.segment_number)
             cluster.create_ledger(ledger_id)
             return lambda: machine.ledger_created(ledger_id)
         if isinstance(effect, WritePage):
             return self._write_page(effect)
         if isinstance(effect, DropSegments):
             return self._drop(effect)
+        if isinstance(effect, ListPending):
+            pending = tuple(cluster.pending.values())
+            return lambda: machine.pending_listed(pending)
+        if isinstance(effect, DeletePending):
+            self._delete_pending(effect)
+            return machine.pending_deleted
         assert isinstance(effect, DeleteLedger)
         page = () if effect.page_number is None else cluster.log_pages.get(effect.page_number, ())
         if all(segment.ledger_id != effect.ledger_id for segment in page):
@@ -137,6 +144,20 @@ class LogActor:
         ledger_ids = tuple(segment.ledger_id for segment in dropped)
         self._delete_dropped(ledger_ids)
         return lambda: machine.segments_dropped(ledger_ids)
+
+    def _delete_pending(self, effect: DeletePending) -> None:
+        """As in life: what the log names is told by the record of the effect, and by its pages."""
+        for each in effect.pending:
+            if not self._names(effect.log, each):
+                self.cluster.records.pop(each.ledger_id, None)
+            self.cluster.pending.pop(each.ledger_id, None)
+
+    def _names(self, log: LogMetadata, pending: PendingLedger) -> bool:
+        if not log.first_segment_number <= pending.segment_number < log.next_segment_number:
+            return False
+        page = self.cluster.log_pages.get(log.page_of(pending.segment_number), ())
+        found = (*log.segments, *page)
+        return any((each.number, each.ledger_id) == (pending.segment_number, pending.ledger_id) for each in found)
 
     def _delete_dropped(self, ledger_ids: tuple[int, ...]) -> None:
         for ledger_id in ledger_ids:
@@ -175,6 +196,11 @@ def rolling(cluster: Cluster, nonce: str = "r1") -> LogActor:
 
 def trimming(cluster: Cluster, before_segment: int, nonce: str = "x1") -> LogActor:
     return LogActor(cluster, LogTrimming(NAME, before_segment, nonce))
+
+
+def finish(cluster: Cluster, nonce: str = "y1") -> LogActor:
+    """Somebody passes by, and finishes what others left unfinished."""
+    return LogActor(cluster, LogTrimming(NAME, None, nonce, now_ms=8)).run()
 
 
 def deleting(cluster: Cluster, nonce: str = "d1") -> LogActor:

@@ -16,7 +16,8 @@ from replog.errors import (
     MetastoreUncertainError,
 )
 from replog.protocol.appending import FindSegment, LogAppending
-from replog.protocol.chaining import LogDeleting, LogTrimming, ReadLog, RecoverLedger, WriteLog
+from replog.protocol.chaining import ReadLog, RecoverLedger, WriteLog
+from replog.protocol.dropping import LogDeleting, LogTrimming
 from replog.protocol.model import LedgerState, Position
 from replog.protocol.sweeping import LogSweeping
 from replog.testing.simulation.mutation import Mutant, Patch
@@ -167,6 +168,8 @@ class Schedule:
         sweeping(self.cluster, written, "last").finish()
         named = {ledger_id for _, ledger_id in segments(self.cluster)}
         require(not set(written) & (set(self.cluster.records) - named), "a sweep left a ledger that nobody names")
+        DroppingActor(self.cluster, LogTrimming(NAME, None, "last trim"), self.swept).run()
+        require(set(self.cluster.records) == named, "a ledger is left that nobody names, and no job wrote (L7)")
 
 
 @pytest.mark.parametrize("chunk", range(5))
@@ -186,7 +189,7 @@ MUTANTS = [
         "L3",
         "a ledger that was handed in is deleted when it is trimmed, though somebody may be about to add it once more",
         (Patch(DroppingActor, "_delete_dropped", "if each not in handed_in", ""),),
-        400,
+        600,
     ),
     Mutant(
         "sweep-without-change",

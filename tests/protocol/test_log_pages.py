@@ -9,12 +9,12 @@ from replog.errors import FencedError, LogNotFoundError, RecoveryUndecidedError
 from replog.protocol.chaining import (
     CreateLedger,
     DeleteLedger,
-    DropSegments,
     ReadLog,
     RecoverLedger,
     WriteLog,
     WritePage,
 )
+from replog.protocol.dropping import DropSegments, ListPending
 from replog.protocol.model import LedgerState
 from tests.protocol.driving import Cluster
 from tests.protocol.driving_logs import NAME, LogActor, cas, deleting, rolling, segments, takeover, trimming
@@ -187,6 +187,7 @@ def test_l3_deleting_fences_the_writer_then_cuts_the_list_then_deletes_the_ledge
     writer.add(b"a")
     writer.run()
     delete = deleting(cluster)
+    delete.deliver(ListPending)
     delete.deliver(ReadLog)
     assert [effect.ledger_id for effect in delete.waiting] == [5, 6]
     assert all(isinstance(effect, RecoverLedger) for effect in delete.waiting)

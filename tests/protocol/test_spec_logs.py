@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from replog.errors import FencedError, LedgerNotFoundError, LogNotFoundError, PositionError, RecoveryUndecidedError
-from replog.protocol.chaining import CreateLedger, DeleteLedger, DropSegments, ReadLog, RecoverLedger, WriteLog
+from replog.protocol.chaining import CreateLedger, DeleteLedger, ReadLog, RecoverLedger, WriteLog
+from replog.protocol.dropping import DropSegments
 from replog.protocol.effects import SendAdd
 from replog.protocol.model import LedgerState, LogMetadata, Position
 from tests.protocol.driving import Cluster, Writer
@@ -196,7 +197,8 @@ def test_l2_rolling_against_a_takeover_is_deposed_and_leaves_no_ledger() -> None
 
 @pytest.mark.parametrize("happened", [True, False])
 def test_l2_rolling_goes_on_when_somebody_trimmed(happened: bool) -> None:
-    """L2, L3, M1: a trim comes between; the roll is proposed anew, or recognised although its token is gone."""
+    """L2, L3, L7, M1: a trim comes between, which deletes what is pending: the roll creates another ledger, or recognises
+    that its own is in the log although its token is gone."""
     cluster = Cluster()
     leader(cluster, "t1")
     leader(cluster, "t2")
@@ -207,8 +209,10 @@ def test_l2_rolling_goes_on_when_somebody_trimmed(happened: bool) -> None:
     trimming(cluster, before_segment=2).run()
     roll.run()
     assert roll.changed is not None
-    assert segments(cluster) == [(2, 2), (3, 3)]
-    assert roll.changed.ledger_id == 3
+    ledger_id = 3 if happened else 4
+    assert segments(cluster) == [(2, 2), (3, ledger_id)]
+    assert roll.changed.ledger_id == ledger_id
+    assert set(cluster.records) == {2, ledger_id}
 
 
 def test_l2_a_takeover_behind_a_roll_whose_answer_was_lost_deposes_it() -> None:

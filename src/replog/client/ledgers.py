@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 import trio
 
@@ -56,12 +56,16 @@ class Ledgers:
         password: bytes = b"",
         digest_type: DigestType = DigestType.CRC32C,
         custom: Mapping[str, str] | None = None,
+        before_creation: Callable[[int], Awaitable[None]] | None = None,
     ) -> LedgerWriter:
-        """Creates a ledger and starts its writer. Its ensemble may name bookies that are away (C7). Raises `ConfigError` for
-        what can't be; `NotEnoughBookiesError`, `MetastoreError`: then there is no ledger, or one that nobody knows."""
+        """Creates a ledger and starts its writer. Its ensemble may name bookies that are away (C7). `before_creation` is called
+        with its id before it exists. Raises `ConfigError` for what can't be; `NotEnoughBookiesError`, `MetastoreError`: then
+        there is no ledger, or one that nobody knows."""
         check_creation(quorum, password, digest_type, custom)
         ensemble, missing = await self._ensembles.choose(quorum)
         ledger_id = await self.records.new_id()
+        if before_creation is not None:
+            await before_creation(ledger_id)
         key = ledger_key(ledger_id, password)
         metadata = LedgerMetadata(
             ledger_id,
@@ -74,10 +78,11 @@ class Ledgers:
             custom=dict(custom or {}),
             gaps=tuple(Gap(index, 0) for index in range(quorum.ensemble) if missing >> index & 1),
         )
-        version = await self.records.create(metadata)
+        version, is_only_request = await self.records.create(metadata)
         digest = Digest(digest_type, ledger_id, password)
         machine = LedgerWriting(metadata, version, digest, self.chance.token(), missing=missing)
         writer = LedgerWriter(machine, key, self.surroundings, self.options, self.observe, self._supervisor)
+        writer.is_created_for_certain = is_only_request
         self._writers[ledger_id] = writer
         self._nursery.start_soon(self._run_writer, writer)
         return writer

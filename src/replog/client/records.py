@@ -84,22 +84,26 @@ class Records:
             raise error
         await trio.sleep(_FIRST_PAUSE_S)
 
-    async def create(self, metadata: LedgerMetadata) -> int:
-        """Writes a new ledger's record; returns its version. `metadata.token` resolves a lost answer (M1)."""
+    async def create(self, metadata: LedgerMetadata) -> tuple[int, bool]:
+        """Writes a new ledger's record; returns its version, and whether that is certain to be the only request that will
+        ever arrive. `metadata.token` resolves a lost answer (M1)."""
         key = ledger_key_path(metadata.ledger_id)
         value = encode_ledger(metadata)
         deadline = trio.current_time() + self.timeout_s
+        is_only_request = True
         while True:
             try:
-                return await self.persist("creating a ledger", lambda: self.metastore.create(key, value))
+                version = await self.persist("creating a ledger", lambda: self.metastore.create(key, value))
+                return version, is_only_request
             except (MetastoreUncertainError, KeyExistsError) as error:
+                is_only_request = False
                 try:
                     found, version = await self.get(metadata.ledger_id)
                 except LedgerNotFoundError:
                     await self.pause(deadline, error)
                     continue  # it was not written, and if it is written late, it is the same record
                 if found.token == metadata.token:
-                    return version
+                    return version, False
                 raise
 
     async def delete(self, ledger_id: int) -> None:

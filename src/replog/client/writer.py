@@ -32,6 +32,8 @@ class LedgerWriter(BatchSender, WriterContext):
     outcome of unconfirmed entries is then unknown (W4).
     """
 
+    is_created_for_certain = True  # False if another request to create its ledger may still be under way
+
     # -- looking --------------------------------------------------------------------------------------------------
 
     @property

@@ -77,5 +77,7 @@ async def append(wanted: Addition, ledgers: Ledgers, records: LogRecords, passwo
             advice = "whether they were is unknown: call again with the same transaction"
             raise MetastoreUncertainError(f"log {wanted.log_name!r}: {problem}, or the metastore hangs; {advice}")
         raise TakeoverFailedError(wanted.log_name, f"{problem}, or bookies or the metastore hang; nothing was added")
+    if machine.is_new:
+        await records.finish(wanted.log_name)
     first = Position(machine.segments[0].number, 0) if machine.segments else None
     return AppendedLedgers(machine.is_new, first, machine.segments)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 from replog.client.ledgers import Ledgers
-from replog.errors import PositionError
+from replog.errors import LogNotFoundError, PositionError
 from replog.hookspecs import LogTrimmed
 from replog.log.records import LogRecords, no_ledger
 from replog.metadata import list_log_names, log_key_path
-from replog.protocol.chaining import LogDeleting, LogTrimming
+from replog.protocol.dropping import LogDeleting, LogTrimming
 from replog.protocol.model import Position
 
 _ELECTIONS_KEY = "elections"
@@ -20,12 +20,12 @@ async def trim(name: str, before: Position, ledgers: Ledgers, records: LogRecord
     """Drops the ledgers that lie wholly before the position (L3); returns where the log begins now.
 
     Raises `LogNotFoundError`, `PositionError`, `MetastoreError`. If it raises or is cancelled, the log may be trimmed or
-    not, and trimmed ledgers may wait to be deleted; trimming again is harmless."""
-    metadata, _ = await records.get(name)
-    if before.segment >= metadata.next_segment_number:
+    not, and trimmed ledgers may wait to be deleted; whoever trims, deletes, sweeps or takes over next deletes them (L7)."""
+    metadata, _ = await records.head(name)
+    if metadata is not None and not metadata.is_deleted and before.segment >= metadata.next_segment_number:
         last = metadata.next_segment_number - 1
         raise PositionError(f"{before} is no position of log {name!r}: its last segment is {last}; nothing was trimmed")
-    machine = LogTrimming(name, before.segment, ledgers.chance.token())
+    machine = LogTrimming(name, before.segment, ledgers.chance.token(), ledgers.chance.time_ms())
     machine.start()
     changed = await records.drive(machine, no_ledger, b"")
     first = changed.metadata.first_segment_number
@@ -42,6 +42,14 @@ async def delete(name: str, ledgers: Ledgers, records: LogRecords, password: byt
     machine = LogDeleting(name, ledgers.chance.token(), ledgers.chance.time_ms())
     machine.start()
     await records.drive(machine, no_ledger, password)
+
+
+async def finish(name: str, ledgers: Ledgers, records: LogRecords) -> None:
+    """Finishes what others left unfinished, also of a log that was deleted or never came to be (L7). Raises `MetastoreError`."""
+    machine = LogTrimming(name, None, ledgers.chance.token(), ledgers.chance.time_ms())
+    machine.start()
+    with suppress(LogNotFoundError):
+        await records.drive(machine, no_ledger, b"")
 
 
 async def names(ledgers: Ledgers) -> list[str]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 import trio
 
 from replog.abc import Versioned
 from replog.client.ledgers import Ledgers
+from replog.client.writer import LedgerWriter
 from replog.errors import (
     KeyExistsError,
     KeyNotFoundError,
@@ -23,36 +25,40 @@ from replog.log.checking import AT_ONCE, JOB_KEY, check_ledgers, condemn
 from replog.metadata import (
     decode_log,
     decode_log_page,
+    decode_pending,
     encode_log,
     encode_log_page,
+    encode_pending,
     list_log_pages,
     log_key_path,
     log_page_key_path,
+    log_pending_key_path,
 )
 from replog.nursery import for_each
 from replog.protocol.appending import CheckLedgers, FindSegment, LogAppending
 from replog.protocol.chaining import (
     CreateLedger,
     DeleteLedger,
-    DropSegments,
     LogChanged,
-    LogDeleting,
     LogEffect,
     LogFailed,
     LogMachine,
     LogRolling,
     LogTakeover,
-    LogTrimming,
     ReadLog,
     RecoverLedger,
     WriteLog,
     WritePage,
 )
-from replog.protocol.model import PAGE_SEGMENTS, LogMetadata, LogPage, Segment
+from replog.protocol.dropping import DeletePending, DropSegments, ListPending, LogDeleting, LogTrimming
+from replog.protocol.model import PAGE_SEGMENTS, LogMetadata, LogPage, PendingLedger, Segment
 from replog.protocol.sweeping import CondemnLedgers, DeleteUnnamed, LogSweeping
 
+PENDING_KEPT_S = 600.0  # a request to create a ledger that was sent before that never arrives any more
+_FINISHING_S = 1.0  # that leaving a writer may wait, each time, for what others have left unfinished
 
-async def no_ledger() -> int:
+
+async def no_ledger(segment_number: int) -> int:
     """For machines that create nothing."""
     raise AssertionError("this creates nothing")
 
@@ -136,10 +142,10 @@ class LogRecords:
     # -- changing -----------------------------------------------------------------------------------------------------
 
     async def drive(
-        self, machine: LogMachine, create_ledger: Callable[[], Awaitable[int]], password: bytes
+        self, machine: LogMachine, create_ledger: Callable[[int], Awaitable[int]], password: bytes
     ) -> LogChanged:
         """Runs a machine to its end. Raises what it failed with. If cancelled, the log may be changed or not; a ledger may
-        be left that no log names."""
+        be left that no log names: it is pending, or among those that the log has dropped (L7)."""
         doubts: list[float] = []  # when answers were lost
         while True:
             for effect in machine.take_effects():
@@ -159,7 +165,7 @@ class LogRecords:
         self,
         effect: LogEffect,
         machine: LogMachine,
-        create_ledger: Callable[[], Awaitable[int]],
+        create_ledger: Callable[[int], Awaitable[int]],
         password: bytes,
         doubts: list[float],
     ) -> None:
@@ -179,16 +185,25 @@ class LogRecords:
                 machine.ledger_recovered(effect.ledger_id)
         elif isinstance(effect, CreateLedger):
             assert isinstance(machine, LogTakeover | LogRolling)
-            machine.ledger_created(await create_ledger())
+            machine.ledger_created(await create_ledger(effect.segment_number))
         elif isinstance(effect, DeleteLedger):
             await self._give_back(effect)
-        elif isinstance(effect, DropSegments):
-            assert isinstance(machine, LogTrimming | LogDeleting)
-            machine.segments_dropped(await self._drop(effect))
+        elif isinstance(machine, LogTrimming | LogDeleting):
+            await self._perform_dropping(effect, machine)
         elif isinstance(machine, LogAppending):
             await self._perform_addition(effect, machine, password)
         elif isinstance(machine, LogSweeping):
             await self._perform_sweep(effect, machine)
+
+    async def _perform_dropping(self, effect: LogEffect, machine: LogTrimming | LogDeleting) -> None:
+        if isinstance(effect, DropSegments):
+            machine.segments_dropped(await self._drop(effect))
+        elif isinstance(effect, ListPending):
+            machine.pending_listed(await self.pending(effect.log_name))
+        elif isinstance(effect, DeletePending):
+            log = effect.log
+            await for_each(lambda each: self._delete_pending(log, each), effect.pending, AT_ONCE)
+            machine.pending_deleted()
 
     async def _perform_addition(self, effect: LogEffect, machine: LogAppending, password: bytes) -> None:
         if isinstance(effect, CheckLedgers):
@@ -324,7 +339,76 @@ class LogRecords:
             await self.drive(machine, no_ledger, b"")
 
     async def _delete_page(self, name: str, page_number: int) -> None:
-        key = log_page_key_path(name, page_number)
+        await self._delete_key(log_page_key_path(name, page_number))
+
+    # -- ledgers that are pending (L7) ----------------------------------------------------------------------------------
+
+    async def pending(self, name: str) -> tuple[PendingLedger, ...]:
+        """The ledgers that are being created for the log, or were and are left over. Raises `MetastoreError`."""
+        key, what = log_pending_key_path(name), f"listing the pending ledgers of log {name!r}"
+        try:
+            found = await self._records.persist(what, lambda: self._records.metastore.values(key))
+        except MetastoreUncertainError as error:
+            raise MetastoreError(f"{what}: {error}") from error
+        return tuple(decode_pending(f"{key}/{word}", each.value) for word, each in sorted(found.items()))
+
+    async def announce(self, name: str, ledger_id: int, segment_number: int) -> None:
+        """Writes down that a ledger is about to be created for this segment of the log. Raises `MetastoreError`."""
+        key = log_pending_key_path(name, ledger_id)
+        value = encode_pending(PendingLedger(name, ledger_id, segment_number, self._ledgers.chance.time_ms()))
+        deadline = trio.current_time() + self._records.timeout_s
+        while True:
+            try:
+                await self._records.persist(f"creating {key}", lambda: self._records.metastore.create(key, value))
+                return
+            except KeyExistsError:
+                return  # by an earlier attempt: nobody else has this id
+            except MetastoreUncertainError as error:
+                await self._records.pause(deadline, error)
+
+    async def settle(self, name: str, writer: LedgerWriter) -> None:
+        """The log names this writer's ledger now, so it is pending no more. If that can't be written down in a moment, whoever
+        comes next sees it in the log."""
+        if writer.is_created_for_certain:  # else a request that is under way could create it again once it was trimmed
+            with trio.move_on_after(_FINISHING_S), suppress(MetastoreError):
+                await self._delete_key(log_pending_key_path(name, writer.ledger_id))
+
+    async def finish(self, name: str) -> None:
+        """Finishes what others have left unfinished, as far as that can be done in a moment; whoever comes next does the
+        rest (L7)."""
+        chance = self._ledgers.chance
+        machine = LogTrimming(name, None, chance.token(), chance.time_ms())
+        machine.start()
+        with trio.move_on_after(_FINISHING_S), suppress(MetastoreError, LogNotFoundError):
+            await self.drive(machine, no_ledger, b"")
+
+    async def _delete_pending(self, log: LogMetadata, pending: PendingLedger) -> None:
+        key = log_pending_key_path(pending.log_name, pending.ledger_id)
+        if not await self._names(log, pending):
+            await self._ledgers.delete(pending.ledger_id)
+        age_ms = self._ledgers.chance.time_ms() - pending.created_at_ms
+        if (
+            age_ms >= 1000 * PENDING_KEPT_S
+        ):  # before, a request of its creator that is still under way could create it again
+            await self._delete_key(key)
+
+    async def _names(self, log: LogMetadata, pending: PendingLedger) -> bool:
+        """Whether the log names a pending ledger: only under the number that it was created for."""
+        while log.first_segment_number <= pending.segment_number < log.next_segment_number:
+            segment = log.listed(pending.segment_number)
+            if segment is not None:
+                return segment.ledger_id == pending.ledger_id
+            page = await self.page(log.name, log.page_of(pending.segment_number))
+            for each in () if page is None else page.segments:
+                if each.number == pending.segment_number:
+                    return each.ledger_id == pending.ledger_id
+            try:
+                log = await self.after_missing(log, pending.segment_number)
+            except LogNotFoundError:
+                return False  # it was deleted since
+        return False
+
+    async def _delete_key(self, key: str) -> None:
         deadline = trio.current_time() + self._records.timeout_s
         while True:
             try:

@@ -7,7 +7,8 @@ lost a race, stay behind, and so do all of a job that was killed. What is swept:
 - that is given up now, because somebody says so, or because its youngest ledger is older than the grace;
 - of which a ledger is condemned already, by a sweep that was cut short.
 
-Ledgers without a job's name are never touched: they are leaders'. The listing remembers below which id all were judged,
+Ledgers without a job's name are leaders': of these a sweep finishes what others left unfinished, as trims and takeovers
+do (L7), and touches no other. The listing remembers below which id all were judged,
 under a key of its own. It is advice: ids are not given out in the order of time, so once a day all are listed again. An
 attempt that begins when its job was judged is above the mark and the others of its job are below: so the youngest ledgers
 that the log names are asked whose they are.
@@ -32,6 +33,7 @@ from replog.errors import (
     MetastoreUncertainError,
     VersionConflictError,
 )
+from replog.log.catalog import finish
 from replog.log.checking import AT_ONCE, CONDEMNED_KEY, JOB_KEY, LOG_KEY
 from replog.log.records import LogRecords, no_ledger
 from replog.metadata import ledger_id_pages, log_key_path
@@ -65,6 +67,7 @@ class _Mark:
 async def sweep(name: str, grace_s: float, job: str | None, ledgers: Ledgers, records: LogRecords) -> list[int]:
     """Deletes what jobs left; returns the ids, ascending. Raises as `Client.sweep_log` says."""
     _check_arguments(name, grace_s, job)
+    await finish(name, ledgers, records)
     now_ms = ledgers.chance.time_ms()
     mark, version = await _read_mark(name, ledgers)
     lists_all = not 0 <= now_ms - mark.listed_all_at_ms < 1000 * _LIST_ALL_EVERY_S

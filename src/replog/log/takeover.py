@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 
 import trio
 
@@ -49,17 +50,22 @@ async def take_over(
     Bookies that restart are waited for: by each recovery until its deadline, and for some seconds by the creation of the new
     ledger. Raises `RecoveryUndecidedError` or `NotEnoughBookiesError` (retry: when bookies are back), `TakeoverFailedError` if
     others kept winning until `takeover_timeout_s` had passed, `MetastoreError`. Then nothing was served, and a ledger may
-    be left that no log names. If cancelled, the log may have been taken over by nobody: take over again."""
+    be left that no log names: the next takeover deletes it (L7). If cancelled, the log may have been taken over by nobody:
+    take over again."""
     started = trio.current_time()
 
-    async def create_writer() -> LedgerWriter:
-        return await ledgers.create(quorum, password, digest_type, {**(custom or {}), "log": name})
+    async def create_writer(segment_number: int) -> LedgerWriter:
+        async def announce(ledger_id: int) -> None:
+            await records.announce(name, ledger_id, segment_number)
+
+        return await ledgers.create(quorum, password, digest_type, {**(custom or {}), "log": name}, announce)
 
     restart_s = min(_RESTART_S, ledgers.options.takeover_timeout_s / 2)
     created: list[LedgerWriter] = []
 
-    async def create_ledger() -> int:
-        created.append(await _when_bookies_are_back(create_writer, started + restart_s))
+    async def create_ledger(segment_number: int) -> int:
+        create = partial(create_writer, segment_number)
+        created.append(await _when_bookies_are_back(create, started + restart_s))
         return created[-1].ledger_id
 
     machine = LogTakeover(name, ledgers.chance.token(), ledgers.chance.time_ms(), records.page_segments)

@@ -19,6 +19,7 @@ from replog.errors import FencedError, LedgerNotFoundError, ReplogError
 from replog.hookspecs import LogRolled
 from replog.log.positions import Positions
 from replog.log.records import LogRecords
+from replog.nursery import open_service_nursery
 from replog.protocol.batch import Payloads
 from replog.protocol.chaining import LogChanged, LogRolling
 from replog.protocol.model import Position
@@ -54,7 +55,7 @@ class LogWriter(WriterContext):
         records: LogRecords,
         changed: LogChanged,
         writer: LedgerWriter,
-        create_ledger: Callable[[], Awaitable[LedgerWriter]],
+        create_ledger: Callable[[int], Awaitable[LedgerWriter]],
         password: bytes,
     ) -> None:
         self.name = name
@@ -77,9 +78,11 @@ class LogWriter(WriterContext):
         self._background = trio.CancelScope()
         self._background_ended = trio.Event()
         self._leaving = trio.Event()
+        self._finished = trio.Event()
         self._previous: LedgerWriter | None = None  # while not all of it is confirmed
         self._next: LedgerWriter | None = None  # while the log's record may name it, or come to
         self._next_since_ms = 0
+        self._next_base = (changed.metadata, changed.version)  # of the log, upon which it was created
         writer.on_progress = self._consider_roll
 
     # -- looking --------------------------------------------------------------------------------------------------
@@ -241,13 +244,25 @@ class LogWriter(WriterContext):
         """The background task: rolls on demand, by bytes, entries and age. Ends when the writer is closed or failed."""
         try:
             with self._background:
-                await self._roll_when_wanted()
+                async with open_service_nursery() as nursery:
+                    nursery.start_soon(self._finish)
+                    await self._roll_when_wanted()
+                    nursery.cancel_scope.cancel()
         finally:
+            self._finished.set()
             self._background_ended.set()
             if self._next is not None:
                 self._next.leave()
             for request in self._roll_requests:
                 request.done.set()
+
+    async def _finish(self) -> None:
+        """What others have left unfinished, and this takeover itself: that the ledger is pending no more (L7)."""
+        try:
+            await self._records.settle(self.name, self._writer)
+            await self._records.finish(self.name)
+        finally:
+            self._finished.set()
 
     async def _roll_when_wanted(self) -> None:
         while self._writer.error is None:
@@ -290,15 +305,20 @@ class LogWriter(WriterContext):
         """Rolls, or raises why not. After a `MetastoreError` the log's record may name the new ledger, or come to: the
         current one goes on all the same, since a takeover recovers both, and the next roll is to the same ledger."""
 
-        async def create_ledger() -> int:
-            if self._next is None:
-                self._next = await self._create_ledger()
-                self._next.hold()
+        async def create_ledger(segment_number: int) -> int:
+            if self._next is not None:
+                self._next.leave()  # it was given back
+                self._next = None
+            self._next = await self._create_ledger(segment_number)
+            self._next.hold()
             return self._next.ledger_id
 
+        token = self._ledgers.chance.token()
         if self._next is None:
             self._next_since_ms = self._ledgers.chance.time_ms()
-        machine = LogRolling(self._metadata, self._version, self._ledgers.chance.token(), self._next_since_ms)
+            machine = LogRolling(self._metadata, self._version, token, self._next_since_ms)
+        else:
+            machine = LogRolling(*self._next_base, token, self._next_since_ms, self._next.ledger_id)
         machine.start()
         try:
             changed = await self._records.drive(machine, create_ledger, self._password)
@@ -308,10 +328,13 @@ class LogWriter(WriterContext):
             self._next = None
             self._writer.abandon(error)
             raise
+        finally:
+            self._next_base = machine.base
         assert self._next is not None
         self._metadata, self._version = changed.metadata, changed.version
         writer, self._next = self._next, None
         await self._switch(writer, changed.metadata.segments[-1].number)
+        await self._records.settle(self.name, writer)
 
     async def _switch(self, writer: LedgerWriter, segment: int) -> None:
         """From here on entries go to the new ledger; it sends them once the previous one is wholly confirmed."""
@@ -358,6 +381,7 @@ class LogWriter(WriterContext):
         async with self._rolling:
             try:
                 await self._writer.aclose()
+                await self._finished.wait()
             except FencedError as error:
                 raise self._with_positions(error) from None
             finally:

@@ -1,4 +1,4 @@
-"""The machines of a log made of ledgers: taking over, rolling, trimming (rules L).
+"""The machines of a log made of ledgers: taking over and rolling (rules L); trimming and deleting are in `dropping`.
 
 A log is a list of ledgers, changed by CAS. Taking over fences the last *two* of them, since the leader may be writing
 to the last but one while it adds the last (L1). Nothing is served before the CAS that names the new ledger.
@@ -6,6 +6,10 @@ to the last but one while it adds the last (L1). Nothing is served before the CA
 The log's record, its head, names only the last ledgers; the others stand in pages. A page is written before the CAS of
 the head that leaves its segments out: a crash in between leaves a page that says what the head says too, and whoever
 changes the head next finds it there. So one CAS decides, however long the log is.
+
+Whatever a log named, or was about to name, is deleted in the end (L7). Before a ledger is created for a log, it is
+written down as *pending*; it is added to the log only upon a head that was read before that. Before ledgers are deleted
+that a log named, its head says so. So any later trim, deletion, takeover or sweep can finish what was left unfinished.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ import enum
 
 import attrs
 
-from replog.errors import FencedError, LedgerNotFoundError, LogNotFoundError, ReplogError
+from replog.errors import FencedError, LedgerNotFoundError, ReplogError
 from replog.protocol.change import Change, Settled
 from replog.protocol.model import PAGE_SEGMENTS, LogMetadata, LogPage, Segment
 
@@ -60,9 +64,11 @@ class RecoverLedger(LogEffect):
 
 @attrs.define
 class CreateLedger(LogEffect):
-    """Create a ledger for this log. Answer: `ledger_created` or `abandon`."""
+    """Write down that a ledger is pending for this segment of the log, then create it (L7). Answer: `ledger_created` or
+    `abandon`."""
 
     log_name: str
+    segment_number: int
 
 
 @attrs.define
@@ -76,21 +82,6 @@ class DeleteLedger(LogEffect):
     log_name: str
     segment_number: int
     page_number: int | None = None
-
-
-@attrs.define
-class DropSegments(LogEffect):
-    """Delete the ledgers of the segments from `first` to before `end`, which the log doesn't name any more; then the pages
-    that lie wholly before `end`, after all ledgers that they name. Answer: `segments_dropped`, or `abandon`.
-
-    `known` are those that stood in the head; the others are in pages of `page_segments`. A ledger or a page that is gone
-    is no error. Pages that somebody left behind are found by listing them, when a page is left or nothing else is to do."""
-
-    log_name: str
-    first: int
-    end: int
-    page_segments: int
-    known: tuple[Segment, ...]
 
 
 @attrs.define
@@ -290,7 +281,7 @@ class LogTakeover(LogMachine):
     def _create_when_recovered(self) -> None:
         if not self._to_recover and not self.is_done:
             self._stage = _Stage.CREATING
-            self._effects.append(CreateLedger(self.metadata.name))
+            self._effects.append(CreateLedger(self.metadata.name, self.metadata.next_segment_number))
 
     def ledger_created(self, ledger_id: int) -> None:
         """The new ledger exists; the log does not name it yet."""
@@ -310,154 +301,55 @@ class LogTakeover(LogMachine):
 
 
 class LogRolling(LogMachine):
-    """The leader's change to a new ledger, while appends go on in the previous one (L2)."""
+    """The leader's change to a new ledger, while appends go on in the previous one (L2).
 
-    def __init__(self, metadata: LogMetadata, version: int, nonce: str, now_ms: int) -> None:
+    `metadata` is the log as the leader knows it: its last segment is the leader's. With `ledger_id`, it goes on with a
+    ledger of an earlier roll that failed: then `metadata` and `version` are those upon which that one was created,
+    its `base` (L7)."""
+
+    def __init__(
+        self, metadata: LogMetadata, version: int, nonce: str, now_ms: int, ledger_id: int | None = None
+    ) -> None:
         super().__init__(metadata, version, nonce)
+        self.base = (metadata, version)
         self._now_ms = now_ms
         self._current = metadata.segments[-1]
-        self._ledger_id: int | None = None
+        self._ledger_id = ledger_id
 
     def start(self) -> None:
         """Begins. When it is done, close the previous ledger, and that before the next roll: a takeover recovers two.
 
         Nothing is sent to the new ledger before everything in the previous one is confirmed: else a takeover could find
         a later entry and not the one before it."""
-        self._effects.append(CreateLedger(self.metadata.name))
+        if self._ledger_id is None:
+            self._effects.append(ReadLog(self.metadata.name))  # somebody may have trimmed it
+        else:
+            self._propose_ledger(self._ledger_id, self._now_ms)
+
+    def _start_over(self) -> None:
+        log, segments = self.metadata, self.metadata.segments
+        if segments and segments[-1] == self._current:
+            self._ledger_id = None
+            self._effects.append(CreateLedger(log.name, log.next_segment_number))
+        else:
+            problem = f"somebody took over log {log.name!r} while it was rolled (L5): this writer is deposed"
+            self._fail(FencedError(self._current.ledger_id, problem))
 
     def ledger_created(self, ledger_id: int) -> None:
         """The new ledger exists; the log does not name it yet."""
         if not self.is_done and self._ledger_id is None:
             self._ledger_id = ledger_id
+            assert self._change.version is not None
+            self.base = (self.metadata, self._change.version)
             self._propose_ledger(ledger_id, self._now_ms)
 
     def _won(self) -> None:
         self._finish(self._ledger_id)
 
     def _lost(self, proposed: LogMetadata) -> None:
-        assert self._ledger_id is not None
         segments = self.metadata.segments
         if segments and segments[-1] == proposed.segments[-1]:
             self._won()  # ours was written, and then somebody trimmed
-        elif segments and segments[-1] == self._current:
-            self._propose_ledger(self._ledger_id, self._now_ms)  # somebody trimmed: still ours
         else:
-            self._give_back(proposed.segments[-1])
-            problem = f"somebody took over log {self.metadata.name!r} while it was rolled (L5): this writer is deposed"
-            self._fail(FencedError(self._current.ledger_id, problem))
-
-
-class _LogDropping(LogMachine):
-    """What trimming and deleting have in common: segments leave the log by a CAS, and only then their ledgers go (L3)."""
-
-    def __init__(self, name: str, nonce: str) -> None:
-        super().__init__(LogMetadata(name), None, nonce)
-        self.dropped: tuple[int, ...] = ()  # ledgers, once it is done
-        self._first: int | None = None  # the lowest number that this may drop
-        self._end = 1  # all that was proposed to be dropped is below
-        self._known: dict[int, Segment] = {}
-        self._failure: LogNotFoundError | None = None
-
-    def start(self) -> None:
-        """Begins."""
-        self._effects.append(ReadLog(self.metadata.name))
-
-    def segments_dropped(self, ledger_ids: tuple[int, ...]) -> None:
-        """Their ledgers are deleted."""
-        if self.is_done:
-            return
-        self.dropped = ledger_ids
-        if self._failure is None:
-            self._finish(None)
-        else:
-            self._fail(self._failure)
-
-    def _propose_dropping(self, metadata: LogMetadata) -> None:
-        first, self._end = self.metadata.first_segment_number, max(self._end, metadata.first_segment_number)
-        self._first = first if self._first is None else min(self._first, first)
-        self._known.update((each.number, each) for each in self.metadata.segments if each.number < self._end)
-        self._propose(metadata)
-
-    def _drop(self) -> None:
-        """Only what is below the first number of a record that is true: no log names it any more, and none will again."""
-        end = min(self._end, self.metadata.first_segment_number)
-        first = end if self._first is None else min(self._first, end)
-        known = tuple(segment for number, segment in sorted(self._known.items()) if first <= number < end)
-        self._effects.append(DropSegments(self.metadata.name, first, end, self.metadata.page_segments, known))
-
-    def _lost(self, proposed: LogMetadata) -> None:
-        self._start_over()
-
-
-class LogTrimming(_LogDropping):
-    """Dropping the ledgers at the beginning of a log: the list first, the ledgers after (L3). The last always stays."""
-
-    def __init__(self, name: str, before_segment: int, nonce: str) -> None:
-        super().__init__(name, nonce)
-        self._before_segment = before_segment
-
-    def _start_over(self) -> None:
-        if self._change.version is None:
-            self._fail(LogNotFoundError(self.metadata.name, "there is no such log to trim"))
-            return
-        if self.metadata.is_deleted:
-            self._failure = LogNotFoundError(self.metadata.name, "it was deleted: there is nothing to trim")
-            self._drop()
-            return
-        trimmed = self.metadata.trimmed_before(self._before_segment)
-        if trimmed == self.metadata:
-            self._end = max(self._end, trimmed.first_segment_number)
-            self._drop()
-        else:
-            self._propose_dropping(trimmed)
-
-    def _won(self) -> None:
-        self._drop()
-
-
-class LogDeleting(_LogDropping):
-    """Deleting a log: its writer is fenced, then all its segments leave it by a CAS, and then the ledgers go.
-
-    What stays is the record of a deleted log, with its numbers: see `LogMetadata`. Deleting one that is deleted, or was never
-    there, fails with `LogNotFoundError`, after it has removed what an interrupted deletion left in pages."""
-
-    def __init__(self, name: str, nonce: str, now_ms: int) -> None:
-        super().__init__(name, nonce)
-        self._now_ms = now_ms
-        self._deletions: int | None = None  # of the log that is meant: not one that is made anew meanwhile
-        self._to_recover: set[int] | None = None
-
-    def _start_over(self) -> None:
-        log = self.metadata
-        if self._change.version is None:
-            self._fail(LogNotFoundError(log.name, "there is no such log to delete"))
-        elif self._deletions is not None and log.deletions != self._deletions:
-            self._drop()  # by this, and the answer was lost; or by somebody else
-        elif log.is_deleted:
-            self._failure = LogNotFoundError(log.name, "it is deleted")
-            self._end = log.first_segment_number
-            self._drop()
-        else:
-            self._deletions = log.deletions
-            self._to_recover = {segment.ledger_id for segment in log.segments[-RECOVERED_AT_TAKEOVER:]}
-            self._effects += [RecoverLedger(each.ledger_id) for each in log.segments[-RECOVERED_AT_TAKEOVER:]]
-            self._delete_when_recovered()
-
-    def ledger_recovered(self, ledger_id: int) -> None:
-        """This ledger is closed: its writer confirms nothing any more."""
-        if self.is_done or self._to_recover is None or ledger_id not in self._to_recover:
-            return
-        self._to_recover.remove(ledger_id)
-        self._delete_when_recovered()
-
-    def _delete_when_recovered(self) -> None:
-        if self._to_recover is not None and not self._to_recover:
-            self._to_recover = None
-            self._propose_dropping(self.metadata.deleted(self._now_ms))
-
-    def ledger_missing(self, ledger_id: int) -> None:
-        """This ledger does not exist: somebody trims or deletes at the same time."""
-        self.ledger_recovered(ledger_id)
-
-    def _won(self) -> None:
-        self._drop()
+            self._give_back(proposed.segments[-1])  # also if it was only trimmed: who did may have deleted it (L7)
+            self._start_over()

@@ -128,6 +128,20 @@ class LogPage:
 
 
 @attrs.frozen
+class PendingLedger:
+    """A ledger that was or is being created to become this segment of a log (L7): written before the ledger is.
+
+    Its creator adds it to the log only upon a version of the log's record that it read *before* it wrote this. So whoever
+    lists the pending ledgers, and changes the log's record after that, may delete those that the log does not name then:
+    their creators lose."""
+
+    log_name: str
+    ledger_id: int
+    segment_number: int
+    created_at_ms: int = 0
+
+
+@attrs.frozen
 class Transaction:
     """What was committed to a log under one name: the highest number. A later commit with that number or a lower one is a
     repetition, and changes nothing."""
@@ -143,7 +157,11 @@ class LogMetadata:
     The log's segments are all numbers from `first_segment_number` to before `next_segment_number`. One that is below the
     first in `segments` stands in the page `page_of(number)`. The last two always stand here, if there are two. A log that
     was deleted has no segments, and keeps its numbers: the next one of that name goes on with them, so that no position
-    ever means another record (L4). `transactions` are those that were committed, the last one last."""
+    ever means another record (L4). `transactions` are those that were committed, the last one last.
+
+    The ledgers of all segments below `deleted_before_number` are deleted. Those from there to before the first segment
+    were trimmed, or the log was deleted, and their ledgers may still exist (L7): `dropped` are those of them that left this
+    record, the others are in pages."""
 
     name: str
     segments: tuple[Segment, ...] = ()
@@ -156,6 +174,8 @@ class LogMetadata:
     deletions: int = 0
     custom: Mapping[str, str] = attrs.field(factory=dict)
     transactions: tuple[Transaction, ...] = ()
+    deleted_before_number: int = 1
+    dropped: tuple[Segment, ...] = ()
 
     @property
     def is_deleted(self) -> bool:
@@ -226,7 +246,14 @@ class LogMetadata:
         """The same without the segments below this number. The last segment always stays."""
         first = max(self.first_segment_number, min(segment_number, self.next_segment_number - 1))
         kept = tuple(segment for segment in self.segments if segment.number >= first)
-        return attrs.evolve(self, segments=kept, first_segment_number=first)
+        dropped = (*self.dropped, *(segment for segment in self.segments if segment.number < first))
+        return attrs.evolve(self, segments=kept, first_segment_number=first, dropped=dropped)
+
+    def cleared_before(self, segment_number: int) -> LogMetadata:
+        """The same once the ledgers of all trimmed segments below this number are deleted."""
+        end = max(self.deleted_before_number, min(segment_number, self.first_segment_number))
+        left = tuple(segment for segment in self.dropped if segment.number >= end)
+        return attrs.evolve(self, deleted_before_number=end, dropped=left)
 
     def deleted(self, now_ms: int) -> LogMetadata:
         """What stays of the log once it is deleted."""
@@ -234,6 +261,7 @@ class LogMetadata:
             self,
             segments=(),
             first_segment_number=self.next_segment_number,
+            dropped=(*self.dropped, *self.segments),
             deleted_at_ms=max(1, now_ms),
             deletions=self.deletions + 1,
             transactions=(),
@@ -254,6 +282,11 @@ class LogMetadata:
             faults.append(f"deleted_at_ms is {self.deleted_at_ms}, of a log with {end - first} segments")
         if not self.is_deleted and not numbers and first != end:
             faults.append(f"segments: there are none, of a log that has {first} to {end - 1}")
+        left = [segment.number for segment in self.dropped]
+        if not 1 <= self.deleted_before_number <= first or left != [
+            number for number in range(self.deleted_before_number, first) if number in set(left)
+        ]:
+            faults.append(f"dropped: {_shown(left)} are not of {self.deleted_before_number} to {first - 1} (L7)")
         names = [each.transaction_id for each in self.transactions]
         if len(set(names)) < len(names):
             faults.append("transactions: one of them stands there twice")

@@ -6,12 +6,76 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from replog.protocol.chaining import DropSegments
-from replog.protocol.model import LogPage
+from replog.protocol.dropping import DeletePending, DropSegments
+from replog.protocol.model import LogPage, PendingLedger, Segment
 from replog.testing.simulation.clients import Client
-from replog.testing.simulation.metastore import Outcome, page_key
+from replog.testing.simulation.metastore import Outcome, page_key, pending_key
 
 _RETRY = 150
+
+
+PENDING_KEPT = 20_000  # longer than any request is under way, or sent again
+
+
+class DeletingPending:
+    """Does one `DeletePending`, step by step."""
+
+    def __init__(self, client: Client, effect: DeletePending, on_done: Callable[[], None]) -> None:
+        self.client = client
+        self.log = effect.log
+        self._left = list(effect.pending)
+        self._on_done = on_done
+
+    def go_on(self) -> None:
+        """Looks at the next one."""
+        if not self._left:
+            self._on_done()
+            return
+        log, pending = self.log, self._left[0]
+        listed = log.listed(pending.segment_number)
+        if listed is None and log.first_segment_number <= pending.segment_number < log.next_segment_number:
+            key = page_key(log.page_of(pending.segment_number))
+            self.client.metastore.get(self.client, key, self._page_read)
+        else:
+            self._decide(listed)
+
+    def _page_read(self, outcome: Outcome, record: Any, version: int) -> None:
+        if outcome is Outcome.UNCERTAIN:
+            self.client.after(_RETRY, self.go_on)
+        elif outcome is Outcome.MISSING:
+            self._decide(None)  # it was trimmed since
+        else:
+            number = self._left[0].segment_number
+            self._decide(next((each for each in record.segments if each.number == number), None))
+
+    def _decide(self, segment: Segment | None) -> None:
+        pending, world = self._left[0], self.client.world
+        if segment is not None and segment.ledger_id == pending.ledger_id:
+            world.count("pending ledger was in the log")
+            self._forget(pending)
+        else:
+            world.count("pending ledger deleted")
+            self._delete(pending.ledger_id, partial(self._forget, pending))
+
+    def _forget(self, pending: PendingLedger) -> None:
+        """Unless a request to create it may still be under way."""
+        if self.client.world.now - pending.created_at_ms < PENDING_KEPT:
+            self._next()
+        else:
+            self._delete(pending_key(pending.ledger_id), self._next)
+
+    def _delete(self, key: int | str, then: Callable[[], None]) -> None:
+        def answered(outcome: Outcome, record: Any, version: int) -> None:
+            if outcome is Outcome.UNCERTAIN:
+                self.client.after(_RETRY, self._delete, key, then)
+            else:
+                then()
+
+        self.client.metastore.delete(self.client, key, answered)
+
+    def _next(self) -> None:
+        del self._left[0]
+        self.go_on()
 
 
 class Dropping:

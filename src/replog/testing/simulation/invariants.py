@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from replog.protocol.batch import Batch
 from replog.protocol.messages import AddRequest, FenceRequest, RecoveryReadRequest, Response, Status
-from replog.protocol.model import Fragment, LedgerMetadata, LedgerState, LogMetadata, LogPage, Segment
+from replog.protocol.model import Fragment, LedgerMetadata, LedgerState, LogMetadata, LogPage, PendingLedger, Segment
 from replog.testing.simulation.world import World
 
 if TYPE_CHECKING:
@@ -186,11 +186,16 @@ class Oracle:
         if isinstance(new, LogPage):
             self._page_written(new)
             return
+        if isinstance(new, PendingLedger):
+            return
         assert isinstance(new, LedgerMetadata)
         truth = self.ledgers.get(new.ledger_id)
         self._check_fragments(new)
         if truth is None:
             self.ledgers[new.ledger_id] = LedgerTruth(new)
+            return
+        if truth.deleted:
+            self.world.count("deleted ledger created again by a late request")
             return
         self._check_history(truth.record, new)
         self._note_change(truth.record, new)
@@ -453,6 +458,15 @@ class Oracle:
         """The position that a follower of the log read last."""
         ledger_id, read = self._progress.get(reader, (0, -1))
         return self.segments.get(ledger_id, -1), read
+
+    def check_leaks(self, ledger_ids: Sequence[int]) -> None:
+        """At the end: the log names every ledger that exists (L7)."""
+        named = {segment.ledger_id for segment in self.list}
+        left = [ledger_id for ledger_id in ledger_ids if ledger_id not in named]
+        if left:
+            self.fail("L7", f"ledgers {left} exist, and nothing names them: nobody will ever delete them")
+        if self.log is not None and self.log.dropped:
+            self.fail("L7", f"the log says that ledgers of {self.log.dropped} may exist")
 
     def check_log(self) -> None:
         """At the end: every leader's records stand in the log without a hole or a repeat, in their order (O4)."""

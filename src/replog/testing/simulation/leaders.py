@@ -7,6 +7,7 @@ three ledgers open (I11).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,23 +15,21 @@ from replog.errors import FencedError, LedgerNotFoundError, ReplogError, Takeove
 from replog.protocol.chaining import (
     CreateLedger,
     DeleteLedger,
-    DropSegments,
     LogChanged,
-    LogDeleting,
     LogEffect,
     LogFailed,
     LogRolling,
     LogTakeover,
-    LogTrimming,
     ReadLog,
     RecoverLedger,
     WriteLog,
     WritePage,
 )
-from replog.protocol.model import LedgerMetadata, LogMetadata
+from replog.protocol.dropping import DeletePending, DropSegments, ListPending, LogDeleting, LogTrimming
+from replog.protocol.model import LedgerMetadata, LogMetadata, PendingLedger
 from replog.testing.simulation.clients import Client, WriterShell, new_ledger
-from replog.testing.simulation.dropping import Dropping
-from replog.testing.simulation.metastore import Outcome, page_key
+from replog.testing.simulation.dropping import DeletingPending, Dropping
+from replog.testing.simulation.metastore import Outcome, page_key, pending_key
 from replog.testing.simulation.recoveries import RecoveryShell
 
 if TYPE_CHECKING:
@@ -52,6 +51,7 @@ class LogShell:
         self.world = client.world
         self.owner = client.name
         self._created_records: dict[int, tuple[LedgerMetadata, int]] = {}
+        self._in_doubt: set[int] = set()  # ledgers of which another request to create them may still be under way
 
     def pump(self, machine: LogMachine) -> None:
         """Does what the machine wants done."""
@@ -72,12 +72,18 @@ class LogShell:
         elif isinstance(effect, RecoverLedger):
             self._recover(machine, effect.ledger_id)
         elif isinstance(effect, CreateLedger):
-            self._create(machine)
+            self._announce(machine, self._new_pending(effect.segment_number))
         elif isinstance(effect, DeleteLedger):
             self._give_back(effect)
         elif isinstance(effect, DropSegments):
             assert isinstance(machine, LogTrimming | LogDeleting)
             Dropping(self.client, effect, partial(self._dropped, machine)).go_on()
+        elif isinstance(effect, ListPending):
+            assert isinstance(machine, LogTrimming | LogDeleting)
+            metastore.list_pending(self.client, partial(self._pending_listed, machine))
+        elif isinstance(effect, DeletePending):
+            assert isinstance(machine, LogTrimming | LogDeleting)
+            DeletingPending(self.client, effect, partial(self._pending_deleted, machine)).go_on()
         elif isinstance(effect, LogChanged):
             self.changed(machine, effect)
         else:
@@ -128,6 +134,17 @@ class LogShell:
         machine.segments_dropped(ledger_ids)
         self.pump(machine)
 
+    def _pending_listed(self, machine: LogTrimming | LogDeleting, outcome: Outcome, record: Any, version: int) -> None:
+        if outcome is Outcome.UNCERTAIN:
+            self.client.after(_RETRY, self._perform, machine, ListPending(LOG_NAME))
+            return
+        machine.pending_listed(tuple(record))
+        self.pump(machine)
+
+    def _pending_deleted(self, machine: LogTrimming | LogDeleting) -> None:
+        machine.pending_deleted()
+        self.pump(machine)
+
     def _log_read(self, machine: LogMachine, outcome: Outcome, record: Any, version: int) -> None:
         if outcome is Outcome.UNCERTAIN:
             self.client.after(_RETRY, self._perform, machine, ReadLog(LOG_NAME))
@@ -166,9 +183,37 @@ class LogShell:
         shell = RecoveryShell(self.client, ledger_id, _RECOVERY_ATTEMPTS, done)
         shell.start()
 
-    def _create(self, machine: LogMachine) -> None:
-        record = new_ledger(self.world.plan, self._ensemble(), 0)
-        self.client.metastore.create(self.client, record, partial(self._created, machine))
+    def _new_pending(self, segment_number: int) -> PendingLedger:
+        ledger_id = self.client.metastore.new_ledger_id()
+        return PendingLedger(LOG_NAME, ledger_id, segment_number, self.world.now)
+
+    def _announce(self, machine: LogMachine, pending: PendingLedger) -> None:
+        """Writes down that the ledger is pending, and only then creates it (L7)."""
+
+        def answered(outcome: Outcome, record: Any, version: int) -> None:
+            if outcome is Outcome.UNCERTAIN:
+                self.client.after(_RETRY, self._announce, machine, pending)
+            else:
+                self._create(machine, new_ledger(self.world.plan, self._ensemble(), pending.ledger_id))
+
+        self.client.metastore.cas(self.client, pending_key(pending.ledger_id), None, pending, answered)
+
+    def _create(self, machine: LogMachine, record: LedgerMetadata) -> None:
+        self.client.metastore.create(self.client, record, partial(self._created, machine, record))
+
+    def settle(self, ledger_id: int, then: Callable[[], object]) -> None:
+        """The log names this ledger, so it is pending no more."""
+
+        def answered(outcome: Outcome, record: Any, version: int) -> None:
+            if outcome is Outcome.UNCERTAIN:
+                self.world.count("whoever comes next settles what is pending")
+            then()
+
+        if ledger_id in self._in_doubt:
+            self.world.count("ledger stays pending because its creation was in doubt")
+            then()
+            return
+        self.client.metastore.delete(self.client, pending_key(ledger_id), answered)
 
     def _ensemble(self) -> tuple[str, ...]:
         bits, _ = self.world.draw(self.client.number, self.client.number, "order", 0)
@@ -177,15 +222,18 @@ class LogShell:
         names.sort(key=lambda name: self.client.suspects.get(name, 0) > self.world.now)
         return tuple(names[: self.world.plan.quorum.ensemble])
 
-    def _created(self, machine: LogMachine, outcome: Outcome, record: Any, version: int) -> None:
+    def _created(
+        self, machine: LogMachine, ledger: LedgerMetadata, outcome: Outcome, record: Any, version: int
+    ) -> None:
         assert isinstance(machine, LogTakeover | LogRolling)
-        if outcome is Outcome.DONE:
-            self._created_records[record.ledger_id] = record, version
-            self.cluster.oracle.ledgers[record.ledger_id].owner = self.owner
-            machine.ledger_created(record.ledger_id)
-            self.pump(machine)
-        else:
-            self.client.after(_RETRY, self._create, machine)  # what may have been created is garbage for ever
+        if outcome is Outcome.UNCERTAIN:
+            self._in_doubt.add(ledger.ledger_id)
+            self.client.after(_RETRY, self._create, machine, ledger)
+            return
+        self._created_records[ledger.ledger_id] = ledger, version or 1  # on a conflict: by an earlier request
+        self.cluster.oracle.ledgers[ledger.ledger_id].owner = self.owner
+        machine.ledger_created(ledger.ledger_id)
+        self.pump(machine)
 
     def _give_back(self, effect: DeleteLedger) -> None:
         if effect.page_number is None:
@@ -289,6 +337,8 @@ class LeaderShell(LogShell):
             self.world.count("leader rolled")
             self._previous = self.writer
         self.serve(effect.ledger_id)
+        is_takeover = isinstance(machine, LogTakeover)
+        self.settle(effect.ledger_id, partial(self.cluster.finish_for, self.client) if is_takeover else int)
         self._watch()
 
     def serve(self, ledger_id: int) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from replog.protocol.chaining import LogDeleting, LogTrimming
-from replog.protocol.model import LedgerState
+from replog.protocol.dropping import LogDeleting, LogTrimming
+from replog.protocol.model import LedgerState, PendingLedger
 from replog.testing.simulation.bookies import SimulatedBookie
+from replog.testing.simulation.clients import Client
 from replog.testing.simulation.cluster import Cluster
+from replog.testing.simulation.dropping import PENDING_KEPT
 from replog.testing.simulation.followers import LogFollower
 from replog.testing.simulation.leaders import LOG_NAME, DroppingShell, LeaderShell
 from replog.testing.simulation.plan import Op, Plan
@@ -13,6 +15,7 @@ from replog.testing.simulation.plan import Op, Plan
 _COLLECTIONS = 3
 _LAST_LEADER = "l99"
 _LAST_FOLLOWER = "f99"
+_LAST_FINISHER = "t99"
 
 
 class LogCluster(Cluster):
@@ -25,6 +28,7 @@ class LogCluster(Cluster):
         self._followers: dict[str, LogFollower] = {}
         self._trims: list[DroppingShell] = []  # and deletions
         self._finale = 0
+        self._last_finish: DroppingShell | None = None
         self.oracle.on_deleted = self._deleted
 
     # -- operations --------------------------------------------------------------------------------------------------
@@ -68,7 +72,7 @@ class LogCluster(Cluster):
         """Somebody trims: whole ledgers before the last one that has something confirmed, and as many more stay."""
         number, _ = self.oracle.highest_position
         client = self.client(op.node)
-        machine = LogTrimming(LOG_NAME, number - int(op.arguments[0]), client.new_nonce())
+        machine = LogTrimming(LOG_NAME, number - int(op.arguments[0]), client.new_nonce(), self.world.now)
         self._drop(DroppingShell(client, self, machine))
 
     def op_delete(self, op: Op) -> None:
@@ -76,6 +80,12 @@ class LogCluster(Cluster):
         client = self.client(op.node)
         machine = LogDeleting(LOG_NAME, client.new_nonce(), self.world.now)
         self._drop(DroppingShell(client, self, machine))
+
+    def finish_for(self, client: Client) -> DroppingShell:
+        """A client finishes what others left unfinished (L7)."""
+        machine = LogTrimming(LOG_NAME, None, client.new_nonce(), self.world.now)
+        self._drop(DroppingShell(client, self, machine))
+        return self._trims[-1]
 
     def _drop(self, shell: DroppingShell) -> None:
         self._trims.append(shell)
@@ -150,15 +160,29 @@ class LogCluster(Cluster):
             return False
         for follower in followers:
             follower.stop()
-        return True
+        return self._is_finished()
+
+    def _is_finished(self) -> bool:
+        """Somebody finishes what all others left, once no request is under way any more that could create something."""
+        if self._last_finish is None or (self._last_finish.is_done and self._are_old(self._leftovers())):
+            self._last_finish = self.finish_for(self.client(_LAST_FINISHER))
+        return self._last_finish.is_done and not self._leftovers()
+
+    def _are_old(self, pending: list[PendingLedger]) -> bool:
+        return bool(pending) and all(self.world.now >= each.created_at_ms + PENDING_KEPT for each in pending)
+
+    def _leftovers(self) -> list[PendingLedger]:
+        return [each for each, _ in self.metastore.records.values() if isinstance(each, PendingLedger)]
 
     def unfinished(self) -> str:
         """What is left to do."""
         left = [f"{owner}{' busy' * session.is_busy}" for owner, session in self.leaders.items() if not session.is_over]
         left += [f"{name} at {each.number}" for name, each in self._followers.items() if not each.is_stopped]
-        return f"{', '.join(left)}; {sum(not trim.is_done for trim in self._trims)} trims; stage {self._finale}"
+        trims = sum(not trim.is_done for trim in self._trims)
+        return f"{', '.join(left)}; {trims} trims; stage {self._finale}; pending: {self._leftovers()}"
 
     def check_end(self) -> None:
         """The log holds every confirmed record once, in order."""
         super().check_end()
         self.oracle.check_log()
+        self.oracle.check_leaks([key for key in self.metastore.records if isinstance(key, int)])

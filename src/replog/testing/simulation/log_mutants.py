@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from replog.protocol import chaining
 from replog.protocol.bookie import LedgerOnBookie
-from replog.protocol.chaining import LogDeleting, LogTakeover, LogTrimming
+from replog.protocol.chaining import LogTakeover
+from replog.protocol.dropping import LogDeleting, LogTrimming, _LogDropping
 from replog.protocol.model import LogMetadata
 from replog.testing.simulation.bookies import SimulatedBookie
 from replog.testing.simulation.dropping import Dropping
-from replog.testing.simulation.leaders import LeaderShell
+from replog.testing.simulation.leaders import LeaderShell, LogShell
 from replog.testing.simulation.mutation import Mutant, Patch
 
 LOG_MUTANTS = (
@@ -46,13 +47,52 @@ LOG_MUTANTS = (
             Patch(
                 LogTrimming,
                 "_start_over",
-                "self._propose_dropping(trimmed)",
+                "self._propose(trimmed)",
                 "gone = [each for each in self.metadata.segments if each.number < trimmed.first_segment_number]\n"
-                "        self._effects += [DeleteLedger(each.ledger_id, 'log', each.number) for each in gone]\n"
-                "        self._propose_dropping(trimmed)",
+                "            from replog.protocol.chaining import DeleteLedger\n"
+                "            self._effects += [DeleteLedger(each.ledger_id, 'log', each.number) for each in gone]\n"
+                "            self._propose(trimmed)",
             ),
         ),
         120,
+        scenario="log",
+    ),
+    Mutant(
+        "dropped-not-written-down",
+        "L7",
+        "a trim's change of the record does not say which ledgers are to be deleted after it",
+        (Patch(LogMetadata, "trimmed_before", ", dropped=dropped)", ")"),),
+        200,
+        scenario="log",
+    ),
+    Mutant(
+        "created-before-pending",
+        "L7",
+        "a ledger is created for a log, and nothing says so",
+        (
+            Patch(
+                LogShell,
+                "_announce",
+                "self.client.metastore.cas(self.client, pending_key(pending.ledger_id), None, pending, answered)",
+                "answered(Outcome.DONE, pending, 1)",
+            ),
+        ),
+        50,
+        scenario="log",
+    ),
+    Mutant(
+        "pending-deleted-without-change",
+        "L3",
+        "what is pending is deleted though its creator may be about to add it",
+        (
+            Patch(
+                _LogDropping,
+                "_clear",
+                "if cleared == log and (self._has_changed or not self._pending):",
+                "if cleared == log:",
+            ),
+        ),
+        100,
         scenario="log",
     ),
     Mutant(
@@ -90,7 +130,7 @@ LOG_MUTANTS = (
         "L1",
         "every page that is complete leaves the head: then it may name only one ledger, and a takeover fences only that",
         (Patch(LogMetadata, "split", "self.next_segment_number // size - 1)", "self.next_segment_number // size)"),),
-        60,
+        120,
         scenario="log",
     ),
     Mutant(
@@ -98,7 +138,7 @@ LOG_MUTANTS = (
         "L3",
         "trimming deletes the page that the position lies in",
         (Patch(Dropping, "_answered", "(each + 1) * self", "each * self"),),
-        60,
+        120,
         scenario="log",
     ),
     Mutant(
@@ -128,7 +168,7 @@ LOG_MUTANTS = (
                 "for each in log.segments[-RECOVERED_AT_TAKEOVER:]:\n            self.ledger_recovered(each.ledger_id)",
             ),
         ),
-        60,
+        120,
         scenario="log",
     ),
     Mutant(

@@ -12,17 +12,19 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from replog.protocol.model import LedgerMetadata, LogMetadata, LogPage
+from replog.protocol.model import LedgerMetadata, LogMetadata, LogPage, PendingLedger
 from replog.testing.simulation.plan import METASTORE
 from replog.testing.simulation.world import Node, World
 
 if TYPE_CHECKING:
     from replog.testing.simulation.invariants import Oracle
 
-Record = LedgerMetadata | LogMetadata | LogPage
+Record = LedgerMetadata | LogMetadata | LogPage | PendingLedger
 LOG_SUBJECT = 999
 _PAGES_SUBJECT = 998  # for a page, less its number
 _PAGE_PREFIX = "page "
+_PENDING_SUBJECT = 500  # for a pending ledger, plus its id
+_PENDING_PREFIX = "pending "
 
 
 def page_key(number: int) -> str:
@@ -30,9 +32,16 @@ def page_key(number: int) -> str:
     return f"{_PAGE_PREFIX}{number}"
 
 
+def pending_key(ledger_id: int) -> str:
+    """The key of a ledger that is pending for the log."""
+    return f"{_PENDING_PREFIX}{ledger_id}"
+
+
 def _subject(key: int | str) -> int:
     if isinstance(key, int):
         return key
+    if key.startswith(_PENDING_PREFIX):
+        return _PENDING_SUBJECT + int(key.removeprefix(_PENDING_PREFIX))
     return _PAGES_SUBJECT - int(key.removeprefix(_PAGE_PREFIX)) if key.startswith(_PAGE_PREFIX) else LOG_SUBJECT
 
 
@@ -77,8 +86,13 @@ class SimulatedMetastore(Node):
         """Replaces a record of the expected version, or creates it (None)."""
         self._call(client, "cas", key, answer, self._cas, key, expected, record)
 
+    def new_ledger_id(self) -> int:
+        """An id that nobody else has (M2). Taken at once: who has which id is not what is simulated."""
+        self._next_ledger_id += 1
+        return self._next_ledger_id - 1
+
     def create(self, client: Node, record: LedgerMetadata, answer: Answer) -> None:
-        """Creates a ledger's record under a new id: DONE with the record as it stands."""
+        """Creates a ledger's record."""
         self._call(client, "create", LOG_SUBJECT, answer, self._create, record)
 
     def delete(self, client: Node, key: int | str, answer: Answer) -> None:
@@ -88,6 +102,10 @@ class SimulatedMetastore(Node):
     def list_pages(self, client: Node, answer: Answer) -> None:
         """Which pages there are: DONE with their numbers."""
         self._call(client, "get", page_key(0), answer, self._list_pages)
+
+    def list_pending(self, client: Node, answer: Answer) -> None:
+        """Which ledgers are pending for the log: DONE with what is known of them."""
+        self._call(client, "get", pending_key(0), answer, self._list_pending)
 
     def _call(self, client: Node, kind: str, key: int | str, answer: Answer, action: Any, *arguments: Any) -> None:
         subject = _subject(key)
@@ -143,9 +161,10 @@ class SimulatedMetastore(Node):
         self._oracle.record_changed(key, old[0] if old is not None else None, record)
         return Outcome.DONE, record, version
 
-    def _create(self, record: LedgerMetadata) -> tuple[Outcome, Record, int]:
-        ledger_id, self._next_ledger_id = self._next_ledger_id, self._next_ledger_id + 1
-        return self._put(ledger_id, attrs.evolve(record, ledger_id=ledger_id))
+    def _create(self, record: LedgerMetadata) -> tuple[Outcome, Record | None, int]:
+        if record.ledger_id in self.records:
+            return Outcome.CONFLICT, None, 0
+        return self._put(record.ledger_id, record)
 
     def _delete(self, key: int | str) -> tuple[Outcome, Record | None, int]:
         found = self.records.pop(key, None)
@@ -153,7 +172,7 @@ class SimulatedMetastore(Node):
             return Outcome.MISSING, None, 0
         if isinstance(key, int):
             self._oracle.ledger_deleted(key)
-        else:
+        elif not isinstance(found[0], PendingLedger):
             assert isinstance(found[0], LogPage), "a log's record is never deleted"
             self._oracle.page_deleted(found[0])
         return Outcome.DONE, None, 0
@@ -161,11 +180,16 @@ class SimulatedMetastore(Node):
     def _list_pages(self) -> tuple[Outcome, list[int], int]:
         return Outcome.DONE, sorted(each.number for each, _ in self.records.values() if isinstance(each, LogPage)), 0
 
+    def _list_pending(self) -> tuple[Outcome, list[PendingLedger], int]:
+        return Outcome.DONE, [each for each, _ in self.records.values() if isinstance(each, PendingLedger)], 0
 
-def describe(record: Record | list[int]) -> str:
+
+def describe(record: Record | list[int] | list[PendingLedger]) -> str:
     """A record in one line."""
     if isinstance(record, list):
-        return f"pages {record}"
+        return f"[{' '.join(describe(each) if isinstance(each, PendingLedger) else str(each) for each in record)}]"
+    if isinstance(record, PendingLedger):
+        return f"pending {record.segment_number}:{record.ledger_id}"
     if isinstance(record, LogMetadata | LogPage):
         segments = "[" + " ".join(f"{each.number}:{each.ledger_id}" for each in record.segments) + "]"
         if isinstance(record, LogPage):

@@ -15,6 +15,7 @@ from replog.api import Client
 from replog.bookie.threads import use_threads
 from replog.config import BookieOptions, ClientOptions
 from replog.errors import LogNotFoundError
+from replog.log.checking import JOB_KEY, LOG_KEY
 from replog.metadata import decode_ledger, ledger_key_path
 from replog.protocol.messages import Request, Response
 from replog.protocol.quorum import Quorum
@@ -272,6 +273,8 @@ class _Calm:
 
     async def _judge_what_is_left(self, client: Client) -> None:
         """Which ledgers there are, and what bookies keep of others."""
+        for name in (LOG, SHORT_LIVED_LOG):
+            await client.sweep_log(name)
         known = {oracle.ledger_id for oracle in self._workload.ledgers}
         for name in await client.logs():
             known.update(segment.ledger_id for segment in await client.log_segments(name))
@@ -296,8 +299,13 @@ class _Calm:
                 self._world.violated("B6", f"{bookie.name} keeps deleted ledgers: {kept}")
 
     async def _judge_leak(self, client: Client, ledger_id: int) -> None:
-        """A ledger that no log names: whoever made it must have been cancelled or killed, or have failed."""
+        """A ledger that no log names: it isn't a leader's, of which nothing is left whatever happened (L7). Whoever made it must
+        have been cancelled or killed, or have failed."""
         metadata, _ = await client._ledgers.records.get(ledger_id)
+        if LOG_KEY in metadata.custom and JOB_KEY not in metadata.custom:
+            self._world.violated(
+                "L7", f"ledger {ledger_id} was made for log {metadata.custom[LOG_KEY]!r}, and is left over"
+            )
         process = metadata.custom.get("process", "")
         if process not in self._workload.unclean and process and not self._workload.trims_failed:
             self._world.violated("L1", f"ledger {ledger_id} of {process}, which ended well, is named by no log")

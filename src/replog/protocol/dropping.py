@@ -1,0 +1,196 @@
+"""The machines that drop segments of a log: trimming and deleting (L3), and finishing what others left unfinished (L7)."""
+
+from __future__ import annotations
+
+import attrs
+
+from replog.errors import LogNotFoundError
+from replog.protocol.chaining import RECOVERED_AT_TAKEOVER, LogEffect, LogMachine, ReadLog, RecoverLedger
+from replog.protocol.model import LogMetadata, PendingLedger, Segment
+
+
+@attrs.define
+class ListPending(LogEffect):
+    """List the ledgers that are pending for this log (L7). Answer: `pending_listed` or `abandon`."""
+
+    log_name: str
+
+
+@attrs.define
+class DeletePending(LogEffect):
+    """Delete the ledgers of these that the log does not name; then what says that they are pending, unless a request to
+    create one of them may still arrive. Answer: `pending_deleted` or `abandon`.
+
+    `log` is the log's record as it was changed after these were listed. A ledger that is gone is no error."""
+
+    log: LogMetadata
+    pending: tuple[PendingLedger, ...]
+
+
+@attrs.define
+class DropSegments(LogEffect):
+    """Delete the ledgers of the segments from `first` to before `end`, which the log doesn't name any more; then the pages
+    that lie wholly before `end`, after all ledgers that they name. Answer: `segments_dropped`, or `abandon`.
+
+    `known` are those that stood in the head; the others are in pages of `page_segments`. A ledger or a page that is gone
+    is no error. Pages that somebody left behind are found by listing them, when a page is left or nothing else is to do."""
+
+    log_name: str
+    first: int
+    end: int
+    page_segments: int
+    known: tuple[Segment, ...]
+
+
+class _LogDropping(LogMachine):
+    """What trimming and deleting have in common: segments leave the log by a CAS, and only then their ledgers go (L3).
+
+    The record says which ledgers go; once they are gone, another CAS says that. What others have left unfinished is
+    finished, too: ledgers that were dropped and not deleted, and such as are pending (L7)."""
+
+    def __init__(self, name: str, nonce: str, now_ms: int) -> None:
+        super().__init__(LogMetadata(name), None, nonce)
+        self.dropped: tuple[int, ...] = ()  # ledgers, once it is done
+        self._now_ms = now_ms
+        self._pending: tuple[PendingLedger, ...] = ()
+        self._end: int | None = None  # once the ledgers of all segments below are deleted
+        self._has_changed = False  # the record, since the pending ledgers were listed
+        self._failure: LogNotFoundError | None = None
+
+    def start(self) -> None:
+        """Begins."""
+        self._effects.append(ListPending(self.metadata.name))
+
+    def pending_listed(self, pending: tuple[PendingLedger, ...]) -> None:
+        """These ledgers were created for the log, or are being created."""
+        if not self.is_done:
+            self._pending = pending
+            self._effects.append(ReadLog(self.metadata.name))
+
+    def segments_dropped(self, ledger_ids: tuple[int, ...]) -> None:
+        """Their ledgers are deleted."""
+        if self.is_done or self._end is not None:
+            return
+        self.dropped = ledger_ids
+        self._end = self.metadata.first_segment_number
+        self._clear()
+
+    def pending_deleted(self) -> None:
+        """The pending ledgers that the log does not name are deleted."""
+        if self.is_done:
+            return
+        if self._failure is None:
+            self._finish(None)
+        else:
+            self._fail(self._failure)
+
+    def _drop(self) -> None:
+        """Only what is below the first number of a record that is true: no log names it any more, and none will again."""
+        log = self.metadata
+        self._effects.append(
+            DropSegments(log.name, log.deleted_before_number, log.first_segment_number, log.page_segments, log.dropped)
+        )
+
+    def _clear(self) -> None:
+        """Says that the ledgers are deleted. Changes the record in any case if there are pending ledgers: whoever was about
+        to add one of them loses."""
+        log = self.metadata
+        cleared = log if self._end is None else log.cleared_before(self._end)
+        if cleared == log and (self._has_changed or not self._pending):
+            self._delete_pending()
+        elif self._change.version is None:  # the log may be about to be created
+            self._propose(log.deleted(self._now_ms))
+        else:
+            self._propose(cleared)
+
+    def _delete_pending(self) -> None:
+        if self._pending:
+            self._effects.append(DeletePending(self.metadata, self._pending))
+        else:
+            self.pending_deleted()
+
+    def _won(self) -> None:
+        self._has_changed = True
+        if self._end is None and self._failure is None:
+            self._drop()
+        else:
+            self._clear()
+
+    def _lost(self, proposed: LogMetadata) -> None:
+        if self._end is None:
+            self._failure = None
+            self._start_over()
+        else:
+            self._clear()
+
+
+class LogTrimming(_LogDropping):
+    """Dropping the ledgers at the beginning of a log: the list first, the ledgers after (L3). The last always stays.
+
+    With `before_segment=None` it only finishes what others have left unfinished (L7)."""
+
+    def __init__(self, name: str, before_segment: int | None, nonce: str, now_ms: int = 0) -> None:
+        super().__init__(name, nonce, now_ms)
+        self._before_segment = before_segment
+
+    def _start_over(self) -> None:
+        log, before = self.metadata, self._before_segment
+        if self._change.version is None:
+            self._failure = LogNotFoundError(log.name, "there is no such log to trim")
+            self._clear()
+        elif log.is_deleted:
+            self._failure = LogNotFoundError(log.name, "it was deleted: there is nothing to trim")
+            self._drop()
+        elif before is None and log.deleted_before_number == log.first_segment_number:
+            self._end = log.first_segment_number
+            self._clear()
+        else:
+            trimmed = log if before is None else log.trimmed_before(before)
+            if trimmed == log:
+                self._drop()
+            else:
+                self._propose(trimmed)
+
+
+class LogDeleting(_LogDropping):
+    """Deleting a log: its writer is fenced, then all its segments leave it by a CAS, and then the ledgers go.
+
+    What stays is the record of a deleted log, with its numbers: see `LogMetadata`. Deleting one that is deleted, or was never
+    there, fails with `LogNotFoundError`, after it has removed what an interrupted deletion left in pages."""
+
+    def __init__(self, name: str, nonce: str, now_ms: int) -> None:
+        super().__init__(name, nonce, now_ms)
+        self._deletions: int | None = None  # of the log that is meant: not one that is made anew meanwhile
+        self._to_recover: set[int] | None = None
+
+    def _start_over(self) -> None:
+        log = self.metadata
+        if self._change.version is None:
+            self._failure = LogNotFoundError(log.name, "there is no such log to delete")
+            self._clear()
+        elif self._deletions is not None and log.deletions != self._deletions:
+            self._drop()  # by this, and the answer was lost; or by somebody else
+        elif log.is_deleted:
+            self._failure = LogNotFoundError(log.name, "it is deleted")
+            self._drop()
+        else:
+            self._deletions = log.deletions
+            self._to_recover = {segment.ledger_id for segment in log.segments[-RECOVERED_AT_TAKEOVER:]}
+            self._effects += [RecoverLedger(each.ledger_id) for each in log.segments[-RECOVERED_AT_TAKEOVER:]]
+            self._delete_when_recovered()
+
+    def ledger_recovered(self, ledger_id: int) -> None:
+        """This ledger is closed: its writer confirms nothing any more."""
+        if self.is_done or self._to_recover is None or ledger_id not in self._to_recover:
+            return
+        self._to_recover.remove(ledger_id)
+        self._delete_when_recovered()
+
+    def _delete_when_recovered(self) -> None:
+        if self._to_recover is not None and not self._to_recover:
+            self._to_recover = None
+            self._propose(self.metadata.deleted(self._now_ms))
+
+    def ledger_missing(self, ledger_id: int) -> None:
+        """This ledger does not exist: somebody trims or deletes at the same time."""
+        self.ledger_recovered(ledger_id)
