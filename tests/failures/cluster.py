@@ -1,4 +1,4 @@
-"""Five bookies, writers and a reader, each a process; and what is known of them while they are made to fail."""
+"""Bookies, writers and a reader, each a process; and what is known of them while they are made to fail."""
 
 from __future__ import annotations
 
@@ -236,16 +236,16 @@ class Cluster:
 
 @asynccontextmanager
 async def cluster(
-    directory: Path, *, proxies: bool = False, hosts: Sequence[Host] = (), metastore: str = ""
+    directory: Path, *, bookies: int = BOOKIES, proxies: bool = False, hosts: Sequence[Host] = (), metastore: str = ""
 ) -> AsyncIterator[Cluster]:
-    """A cluster of five running bookies, behind proxies if wished, or each on a host of its own. Nothing outlives it. Its
-    metastore is in the directory, or at the URL."""
+    """A cluster of so many running bookies, behind proxies if wished, or each on a host of its own. Nothing outlives it.
+    Its metastore is in the directory, or at the URL."""
     metastore = metastore or f"lmdb:{directory / 'metadata'}?lease_s=2.0"
     async with AsyncExitStack() as stack:
         starter = await stack.enter_async_context(starting(directory))
         client = await stack.enter_async_context(replog.connect(metastore, options=CLIENT))
         made = Cluster(directory, starter, client, metastore, hosts)
-        for number in range(BOOKIES):
+        for number in range(bookies):
             bookie = Bookie(number, directory / f"bookie-{number}", f"{HOST}:{free_port()}")
             if hosts:
                 bookie.listen = f"{hosts[number].address}:3181"
