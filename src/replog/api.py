@@ -11,6 +11,7 @@ import attrs
 import trio
 
 from replog.abc import Metastore, Storage, Transport
+from replog.bookie.embedding import EmbeddedStorages, bookie_directories, embedded_options, embedded_quorum
 from replog.bookie.serving import ServedBookie, Way, close_storage, open_storage, serving, storage_url
 from replog.client.administration import RemoteBookie, remote_bookies
 from replog.client.driving import Surroundings
@@ -21,7 +22,7 @@ from replog.client.reader import LedgerReader
 from replog.client.records import Records
 from replog.client.writer import LedgerWriter
 from replog.config import BackendURL, BookieOptions, ClientOptions
-from replog.errors import ConfigError, PositionError
+from replog.errors import PositionError, StorageError
 from replog.log import appending, catalog, sweeping
 from replog.log.appending import AppendedLedgers
 from replog.log.checking import check_leader_custom
@@ -37,7 +38,6 @@ from replog.protocol.quorum import Quorum
 from replog.registry import Registry
 
 _METADATA_DIRECTORY = "metadata"
-_BOOKIE_DIRECTORY = "bookie-"
 
 
 class Client:
@@ -52,6 +52,7 @@ class Client:
     ) -> None:
         self.default_quorum = default_quorum
         self.bookies = tuple(bookies)
+        self.left_out: Mapping[str, StorageError] = {}  # directories that are embedded without a bookie, and why
         self._open_ledgers: Ledgers | None = ledgers
         self._logs = LogRecords(ledgers)
         self._nursery = nursery
@@ -266,7 +267,11 @@ class Client:
     def statistics(self) -> dict[str, dict[str, float]]:
         """Counters and gauges: of the client, and of each bookie that it embeds, by its id."""
         membership = self._ledgers.surroundings.membership
-        found = {"client": {"outstanding_bytes": float(membership.outstanding_bytes())}}
+        own = {
+            "outstanding_bytes": float(membership.outstanding_bytes()),
+            "bookies_left_out": float(len(self.left_out)),
+        }
+        found = {"client": own}
         for bookie in self.bookies:
             found[bookie.server.bookie_id] = bookie.statistics()
         return found
@@ -323,21 +328,25 @@ async def embed(
 
     `storage` is the scheme of the bookies' storage, maybe with options: "files?journal_file_bytes=16MiB"; "files" if neither
     it nor `bookie_options` are given. Metadata is
-    durable beside the first bookie, unless `metastore` says otherwise. Raises `StorageInUseError` if another process has
-    the directory open, `StorageIdentityError` or `StorageDamagedError` for what it finds there, `ConfigError`."""
+    durable beside the first bookie, unless `metastore` says otherwise. A directory whose storage is damaged or fails is left
+    out if the others suffice for the quorum (C7): observers, the log and `statistics()` say so. Raises `StorageInUseError` if
+    another process has the directory open, `StorageIdentityError`, `StorageDamagedError` or `StorageFailedError` for what it
+    finds there, `ConfigError`."""
     plugins = registry or Registry()
-    directories = _bookie_directories(directory, bookies)
-    settings = _embedded_options(storage, bookie_options)
-    client_quorum = quorum or _embedded_quorum(len(directories))
+    directories = bookie_directories(directory, bookies)
+    settings = embedded_options(storage, bookie_options)
+    client_quorum = quorum or embedded_quorum(len(directories))
     async with AsyncExitStack() as stack:
         unserved = await stack.enter_async_context(AsyncExitStack())
-        stored = [await _enter_storage(unserved, plugins, settings.storage, each) for each in directories]
+        storages = EmbeddedStorages(directories, client_quorum, plugins)
+        stored = await storages.open(settings.storage, unserved)
+        default = BackendURL("lmdb", str(directories[0].parent / _METADATA_DIRECTORY))
         if isinstance(metastore, Metastore):
             opened = metastore
         else:
-            default = BackendURL("lmdb", str(directories[0].parent / _METADATA_DIRECTORY))
             opened = plugins.open_metastore(metastore or default)
             stack.push_async_callback(_close, opened)
+        await storages.check_known(opened, Path(default.rest) if metastore is None else None)
         authenticator = plugins.open_authenticator(settings.authentication)
         served = []
         for each in stored:
@@ -346,6 +355,7 @@ async def embed(
         unserved.pop_all()  # from here on, who serves a storage closes it
         client_options = options or ClientOptions()
         async with _client(opened, plugins, client_options, client_quorum, placement, served) as client:
+            client.left_out = storages.left_out
             yield client
 
 
@@ -356,46 +366,6 @@ def _ways(storage: Storage, plugins: Registry, options: BookieOptions) -> list[W
         url = BackendURL.parse(each)
         ways.append(Way(url.scheme, plugins.open_transport(attrs.evolve(url, rest="")), url.rest))
     return ways
-
-
-def _bookie_directories(
-    directory: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], bookies: int | None
-) -> list[Path]:
-    if not isinstance(directory, str | os.PathLike):
-        directories = [Path(each) / f"{_BOOKIE_DIRECTORY}0" for each in directory]
-        if not directories or len(set(directories)) < len(directories):
-            raise ConfigError(f"embed: {list(map(str, directory))} must be one or more directories, each once")
-        if bookies not in (None, len(directories)):
-            raise ConfigError(
-                f"embed: {bookies} bookies in {len(directories)} directories: give one for each, or only one"
-            )
-        return directories
-    parent = Path(directory)
-    count = 1 if bookies is None else bookies
-    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-        raise ConfigError(f"embed: bookies={count!r} must be a whole number of at least 1")
-    existing = len(list(parent.glob(f"{_BOOKIE_DIRECTORY}[0-9]*")))
-    if bookies is None:
-        count = max(1, existing)
-    elif existing > count:
-        raise ConfigError(
-            f"embed: {parent} has {existing} bookies, and {count} were asked for: their ledgers need them all"
-        )
-    return [parent / f"{_BOOKIE_DIRECTORY}{number}" for number in range(count)]
-
-
-def _embedded_options(storage: str | None, options: BookieOptions | None) -> BookieOptions:
-    if storage is not None and options is not None:
-        problem = f"embed: the storage is named twice: storage={storage!r}, and {options.storage!r} in bookie_options"
-        raise ConfigError(f"{problem}: give one of them")
-    chosen = options or BookieOptions(storage="files" if storage is None else storage, commit_inline_when_idle=True)
-    if BackendURL.parse(chosen.storage).rest:
-        raise ConfigError(f"embed: storage={chosen.storage!r} names a place, but each bookie has its own: leave it out")
-    return chosen
-
-
-def _embedded_quorum(bookies: int) -> Quorum:
-    return Quorum() if bookies >= Quorum().ensemble else Quorum(bookies, bookies, bookies)
 
 
 async def _enter_storage(stack: AsyncExitStack, plugins: Registry, storage: str, directory: Path) -> Storage:

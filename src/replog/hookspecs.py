@@ -127,6 +127,25 @@ class StorageInDoubt:
 
 
 @attrs.frozen
+class BookieLeftOut:
+    """`embed` went on without the bookie in this directory, since its storage could not be opened: entries have fewer copies
+    than they should, until the disk is repaired, or replaced by an empty directory (C7)."""
+
+    directory: str
+    error: StorageError
+
+
+@attrs.frozen
+class BookieStartsEmpty:
+    """`embed` made a new bookie in this directory, which was empty, while the metastore knows bookies that are neither here nor
+    announced: those in `absent`. Perhaps a disk was replaced; perhaps it is not mounted."""
+
+    bookie_id: str
+    directory: str
+    absent: tuple[str, ...]
+
+
+@attrs.frozen
 class DamageFound:
     """A bookie in this process has a batch stored that it cannot read; it never says that these entries are absent (R4).
 
@@ -149,6 +168,8 @@ Event = (
     | LogTrimmed
     | StorageFailed
     | StorageInDoubt
+    | BookieLeftOut
+    | BookieStartsEmpty
     | DamageFound
 )
 

@@ -17,6 +17,7 @@ from replog.backends.files import FilesOptions, FilesStorage, open_storage
 from replog.errors import (
     ConfigError,
     LocalProtocolError,
+    StorageDamagedError,
     StorageFailedError,
     StorageIdentityError,
     StorageInUseError,
@@ -126,7 +127,6 @@ def test_a_relative_path_means_the_same_after_chdir(tmp_path: Path, monkeypatch:
         ('{"format": "replog files storage", "version": 1, "bookie_id": "bob"}', "can't be read"),
         ('{"format": "replog files storage", "version": 1, "bookie_id": "%S"}', "is no bookie id"),
         ('["replog"]', "can't be read"),
-        ("", "can't be read"),
         (
             '{"format": "replog files storage", "version": 1, "bookie_id": "bookie-0123456789abcdef0123456789abcdef"}',
             "is a journal of format 1 of bookie-",
@@ -145,6 +145,15 @@ def test_a_strange_format_file_is_refused(tmp_path: Path, text: str, message: st
         text.replace("%s", bookie_id).replace("%S", bookie_id[:-32] + bookie_id[-32:].upper())
     )
     with pytest.raises(StorageIdentityError, match=message):
+        open_storage(str(tmp_path))
+
+
+@pytest.mark.parametrize("content", [b"", b"\0" * 100, b"\xff{"])
+def test_a_damaged_format_file_is_refused(content: bytes, tmp_path: Path) -> None:
+    with opened(tmp_path):
+        pass
+    (tmp_path / "storage.json").write_bytes(content)
+    with pytest.raises(StorageDamagedError, match=r"storage\.json can't be read"):
         open_storage(str(tmp_path))
 
 

@@ -26,7 +26,7 @@ import attrs
 
 from replog.backends.disk import Disk, named_errors, read_all, write_all, write_file_atomically
 from replog.backends.files.catalog import NAME as CATALOG
-from replog.errors import StorageIdentityError, StorageInUseError
+from replog.errors import StorageDamagedError, StorageIdentityError, StorageInUseError
 
 VERSION = 2
 FORMAT_NAME = "replog files storage"
@@ -192,6 +192,9 @@ def read_small_file(disk: Disk, directory: str, name: str) -> bytes | None:
             disk.close(fd)
 
 
+_RESTORE = "Restore it from a backup, or recover this bookie's copies from the others"
+
+
 def _parse(text: bytes, where: str, expected_name: str, versions: tuple[int, ...]) -> tuple[int, str, object]:
     """The version, the bookie's identity, and what is said of the journal's place."""
     try:
@@ -199,6 +202,8 @@ def _parse(text: bytes, where: str, expected_name: str, versions: tuple[int, ...
         name, version, bookie_id = content["format"], content["version"], content["bookie_id"]
         place = content.get("journal")
         identity_of(bookie_id)
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:  # nobody writes that: the file is damaged
+        raise StorageDamagedError(f"{where} can't be read: {error!r}", _RESTORE) from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise _unreadable(where, repr(error)) from error
     if name != expected_name or version not in versions:
@@ -210,9 +215,7 @@ def _parse(text: bytes, where: str, expected_name: str, versions: tuple[int, ...
 
 
 def _unreadable(where: str, reason: str) -> StorageIdentityError:
-    return StorageIdentityError(
-        f"{where} can't be read: {reason}", "Restore it from a backup, or recover this bookie's copies from the others"
-    )
+    return StorageIdentityError(f"{where} can't be read: {reason}", _RESTORE)
 
 
 def new_bookie_id(disk: Disk, expected: str, path: str) -> str:

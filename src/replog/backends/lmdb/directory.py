@@ -21,7 +21,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from replog.backends.lmdb.records import VERSION
-from replog.errors import StorageFailedError, StorageFullError, StorageIdentityError, StorageInUseError
+from replog.errors import (
+    StorageDamagedError,
+    StorageFailedError,
+    StorageFullError,
+    StorageIdentityError,
+    StorageInUseError,
+)
 from replog.lmdb_file import DATA_FILE, NEW_FILE, sync_directory
 
 FORMAT_NAME = "replog lmdb storage"
@@ -149,7 +155,9 @@ def _parse_format(text: bytes, where: str) -> str:
             raise ValueError(f"{bookie_id!r} is no bookie id: one begins with {_PREFIX}")
         uuid.UUID(hex=bookie_id.removeprefix(_PREFIX))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise StorageIdentityError(
+        is_damaged = isinstance(error, json.JSONDecodeError | UnicodeDecodeError)  # nobody writes that
+        kind = StorageDamagedError if is_damaged else StorageIdentityError
+        raise kind(
             f"{where} can't be read: {error!r}",
             "Restore it from a backup, or recover this bookie's copies from the others",
         ) from error

@@ -1,0 +1,140 @@
+"""The bookies of one process: their directories, and what is done about one whose disk is damaged, missing or new (C7).
+
+A storage that can't be opened is left out if the others suffice to write and recover. That is never silent: observers are
+told, it is logged as an error, and the client's `statistics()` count it. Refused are a directory of another cluster (B4), one
+that another process has open, and bookies without their metadata.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import trio
+
+from replog.abc import Metastore, Storage
+from replog.bookie.serving import close_storage, open_storage, storage_url
+from replog.config import BackendURL, BookieOptions
+from replog.errors import ConfigError, StorageError, StorageIdentityError, StorageInUseError
+from replog.hookspecs import BookieLeftOut, BookieStartsEmpty
+from replog.membership import BOOKIES_KEY, COOKIES_KEY, READ_ONLY_BOOKIES_KEY
+from replog.protocol.quorum import Quorum
+from replog.registry import Registry
+
+_log = logging.getLogger("replog.bookie")
+
+_BOOKIE_DIRECTORY = "bookie-"
+
+
+class EmbeddedStorages:
+    """The storages that one process embeds."""
+
+    def __init__(self, directories: Sequence[Path], quorum: Quorum, registry: Registry) -> None:
+        self.left_out: dict[str, StorageError] = {}  # by directory
+        self._directories = directories
+        self._quorum = quorum
+        self._registry = registry
+        self._stored: dict[str, Storage] = {}  # by directory
+
+    async def open(self, storage: str, stack: AsyncExitStack) -> list[Storage]:
+        """Opens those that can be opened; the stack closes them. Raises `StorageError` if the others don't suffice, and for what
+        must not be passed over."""
+        for directory in self._directories:
+            try:
+                opened = await open_storage(self._registry, storage_url(storage, directory))
+            except (StorageIdentityError, StorageInUseError):
+                raise
+            except StorageError as error:
+                self.left_out[str(directory)] = error
+            else:
+                stack.push_async_callback(close_storage, opened)
+                self._stored[str(directory)] = opened
+        if not self._do_others_suffice():
+            raise next(iter(self.left_out.values()))
+        for name, problem in self.left_out.items():
+            _log.error("the bookie in %s is left out, the others go on: %s", name, problem)
+            self._registry.observe(BookieLeftOut(name, problem))
+        return list(self._stored.values())
+
+    def _do_others_suffice(self) -> bool:
+        lacking = max(0, self._quorum.ensemble - len(self._stored))
+        if not self.left_out or not lacking:
+            return True
+        return lacking < self._quorum.ensemble and self._quorum.may_lack(
+            sum(1 << index for index in self._quorum.spread(lacking))
+        )
+
+    async def check_known(self, metastore: Metastore, metadata: Path | None) -> None:
+        """Compares the storages with the bookies that the metastore knows, before anything is written to it. `metadata` is its
+        directory, if it stands beside the first bookie.
+
+        Raises `StorageIdentityError` if there are ledgers, and the metastore never heard of their bookie; `MetastoreError`."""
+        known = set(await metastore.children(COOKIES_KEY))
+        strangers = {name: each for name, each in self._stored.items() if each.bookie_id not in known}
+        for name, storage in strangers.items():
+            has_ledgers = metadata is not None and len(await trio.to_thread.run_sync(storage.ledger_ids)) > 0
+            if has_ledgers:
+                raise StorageIdentityError(
+                    f"the bookie in {name} has ledgers, but the metastore in {metadata} has never heard of it",
+                    "Metadata stands beside the bookie of the first directory: name the directories in the order of before, "
+                    f"mount that disk, or restore {metadata} from a backup. Nothing was touched",
+                )
+        here = {each.bookie_id for each in self._stored.values()}
+        absent = known - here
+        if strangers and absent:
+            absent -= set(await metastore.announced(BOOKIES_KEY)) | set(
+                await metastore.announced(READ_ONLY_BOOKIES_KEY)
+            )
+        for name, storage in strangers.items():
+            if absent:
+                missing = tuple(sorted(absent))
+                _log.error(
+                    "a new bookie starts in %s, which was empty; known and not here: %s", name, ", ".join(missing)
+                )
+                self._registry.observe(BookieStartsEmpty(storage.bookie_id, name, missing))
+
+
+def bookie_directories(
+    directory: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], bookies: int | None
+) -> list[Path]:
+    """Where the embedded bookies have their storages. Raises `ConfigError`."""
+    if not isinstance(directory, str | os.PathLike):
+        directories = [Path(each) / f"{_BOOKIE_DIRECTORY}0" for each in directory]
+        if not directories or len(set(directories)) < len(directories):
+            raise ConfigError(f"embed: {list(map(str, directory))} must be one or more directories, each once")
+        if bookies not in (None, len(directories)):
+            raise ConfigError(
+                f"embed: {bookies} bookies in {len(directories)} directories: give one for each, or only one"
+            )
+        return directories
+    parent = Path(directory)
+    count = 1 if bookies is None else bookies
+    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+        raise ConfigError(f"embed: bookies={count!r} must be a whole number of at least 1")
+    existing = len(list(parent.glob(f"{_BOOKIE_DIRECTORY}[0-9]*")))
+    if bookies is None:
+        count = max(1, existing)
+    elif existing > count:
+        raise ConfigError(
+            f"embed: {parent} has {existing} bookies, and {count} were asked for: their ledgers need them all"
+        )
+    return [parent / f"{_BOOKIE_DIRECTORY}{number}" for number in range(count)]
+
+
+def embedded_options(storage: str | None, options: BookieOptions | None) -> BookieOptions:
+    """The options of each embedded bookie. Raises `ConfigError`."""
+    if storage is not None and options is not None:
+        problem = f"embed: the storage is named twice: storage={storage!r}, and {options.storage!r} in bookie_options"
+        raise ConfigError(f"{problem}: give one of them")
+    chosen = options or BookieOptions(storage="files" if storage is None else storage, commit_inline_when_idle=True)
+    if BackendURL.parse(chosen.storage).rest:
+        raise ConfigError(f"embed: storage={chosen.storage!r} names a place, but each bookie has its own: leave it out")
+    return chosen
+
+
+def embedded_quorum(bookies: int) -> Quorum:
+    """The quorum of a client that embeds so many bookies, if it names none."""
+    return Quorum() if bookies >= Quorum().ensemble else Quorum(bookies, bookies, bookies)
