@@ -31,7 +31,7 @@ def demo(
     entries: Annotated[
         int | None, typer.Option(min=1, help="How many entries are appended before something happens.")
     ] = None,
-    bookies: Annotated[int, typer.Option(min=BOOKIES_MIN, max=32, help="How many bookies there are.")] = 5,
+    bookies: Annotated[int, typer.Option(min=BOOKIES_MIN, max=32, help="How many bookies there are.")] = BOOKIES_MIN,
     keep: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Keep the files, in this new or empty directory.")
     ] = None,

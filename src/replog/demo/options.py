@@ -11,7 +11,7 @@ from replog.protocol.quorum import Quorum
 
 LOG_NAME = "demo"
 QUORUM = Quorum(ensemble=3, write=3, ack=2)
-BOOKIES_MIN = QUORUM.ensemble + 1  # one is killed, and another must take its place
+BOOKIES_MIN = QUORUM.ensemble  # one is killed, and the others go on: three survive one
 ROLL_BYTES = 8 << 20  # small ledgers, so that a takeover meets a log of several
 
 # How long one bookie may be silent: so long an append can stall at most, and it is what people would wait for.

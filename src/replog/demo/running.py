@@ -21,7 +21,7 @@ from replog.demo.errors import DemoFailedError
 from replog.demo.following import following
 from replog.demo.input import SPOOLED_BYTES_MAX, Input, spool
 from replog.demo.killing import act_one
-from replog.demo.options import SILENCE_MAX_S, client_options
+from replog.demo.options import BOOKIES_MIN, SILENCE_MAX_S, client_options
 from replog.demo.replacing import act_two
 from replog.demo.results import Result
 from replog.demo.stage import Stage
@@ -42,7 +42,7 @@ class Settings:
 
     quota: Quota
     input: str | None = None
-    bookies: int = 5
+    bookies: int = BOOKIES_MIN
     keep: Path | None = None
 
 
