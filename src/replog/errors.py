@@ -350,3 +350,8 @@ class LocalProtocolError(ProtocolError):
 
 class RemoteProtocolError(ProtocolError):
     """The other side, or a disk, gave bytes that are no batch or message. Retry: another bookie. Outcome: unknown."""
+
+
+class BookieAnswerError(BookieError, RemoteProtocolError):
+    """A bookie's answer can't be one: it does not fit the question, or its proof proves nothing (R11). The bookie is damaged,
+    of another version, or hostile. Retry: another bookie. Outcome: unknown, as if it had not answered."""

@@ -94,6 +94,6 @@ class LatencyHistogram:
                     raise ValueError(f"{count} in bucket {place}")
                 found.counts[int(place)] = int(count)
             found.total_s = float(value["total_s"])
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
+        except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
             raise ValueError(f"no histogram of latencies: {error}") from error
         return found

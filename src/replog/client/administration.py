@@ -64,7 +64,7 @@ class RemoteBookie:
         try:
             numbers = {name: float(value) for name, value in found.items()}
             histograms = {name: LatencyHistogram.from_json(value) for name, value in latencies.items()}
-        except (TypeError, ValueError, AttributeError) as error:
+        except (TypeError, ValueError, AttributeError, OverflowError) as error:
             raise self._nonsense(f"its statistics don't read: {error}") from error
         return BookieStatistics(self.bookie_id, str(version), numbers, histograms)
 
@@ -74,7 +74,7 @@ class RemoteBookie:
         found = await self._ask(AdminCommand.COLLECT_GARBAGE, timeout_s)
         try:
             return [int(each) for each in found["dropped_ledgers"]]
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise self._nonsense(f"it names no dropped ledgers: {error!r}") from error
 
     async def compact(self, *, is_major: bool = False, timeout_s: float = COMPACT_TIMEOUT_S) -> None:
@@ -85,7 +85,7 @@ class RemoteBookie:
         """Has it read and check all that it has, and returns what it knows to be damaged: the first 500 batches of it."""
         found = await self._ask(AdminCommand.SCRUB, timeout_s)
         try:
-            return [Damage(**each) for each in found["damage"]]
+            return [_damage(**each) for each in found["damage"]]
         except (KeyError, TypeError) as error:
             raise self._nonsense(f"it tells no damage: {error!r}") from error
 
@@ -120,7 +120,7 @@ class RemoteBookie:
             raise AdministrationError(self.bookie_id, f"{_said(command)}: {problem}")
         try:
             found = json.loads(answer.detail)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise self._nonsense(f"{_said(command)}: its answer is no JSON: {error}") from error
         if not isinstance(found, dict):
             raise self._nonsense(f"{_said(command)}: its answer is no JSON object")
@@ -128,6 +128,13 @@ class RemoteBookie:
 
     def _nonsense(self, problem: str) -> AdministrationError:
         return AdministrationError(self.bookie_id, f"{problem}; use the version of replog that the bookie runs")
+
+
+def _damage(ledger_id: int, stamp: int, first_entry_id: int, last_entry_id: int, description: str) -> Damage:
+    numbers = ledger_id, stamp, first_entry_id, last_entry_id
+    if any(type(number) is not int for number in numbers) or not isinstance(description, str):
+        raise TypeError(f"damage of {numbers!r}")
+    return Damage(*numbers, description)
 
 
 def _said(command: AdminCommand) -> str:

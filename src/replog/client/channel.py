@@ -12,8 +12,16 @@ from typing import Any
 import trio
 
 from replog.abc import Connection
-from replog.errors import BookieError, BookieTooBusyError, BookieUnreachableError, ReplogError
-from replog.protocol.messages import Request, Response, size_of
+from replog.errors import (
+    BookieAnswerError,
+    BookieError,
+    BookieTooBusyError,
+    BookieUnreachableError,
+    RemoteProtocolError,
+    ReplogError,
+)
+from replog.protocol.answers import check_answer
+from replog.protocol.messages import AddRequest, Request, Response, Status, size_of
 
 Answer = Response | BookieError
 OnAnswer = Callable[[Answer, Any], None]
@@ -36,7 +44,7 @@ class BookieChannel:
         self._outstanding_bytes_max = outstanding_bytes_max
         self._check_every_s = shortest_timeout_s / _CHECKS_PER_TIMEOUT
         self._checks = 0  # made so far: the clock of deadlines, which costs nothing to read
-        self._outstanding: dict[int, tuple[OnAnswer, Any, int, float]] = {}
+        self._outstanding: dict[int, tuple[OnAnswer, Any, int, float, Request]] = {}
         self._request_ids = request_ids
         self._busy: trio.Event | None = None  # what `watch` waits for while nothing is outstanding
         self._heard_at_check = 0
@@ -66,7 +74,7 @@ class BookieChannel:
             on_answer(BookieTooBusyError(self.bookie_id, problem), context)
             return
         last_check = self._checks + 1 + timeout_s / self._check_every_s
-        self._outstanding[request.request_id] = (on_answer, context, size_bytes, last_check)
+        self._outstanding[request.request_id] = (on_answer, context, size_bytes, last_check, request)
         self.outstanding_bytes += size_bytes
         if self._busy is not None:
             self._wake_watch()
@@ -83,9 +91,16 @@ class BookieChannel:
         for response in responses:
             entry = self._outstanding.pop(response.request_id, None)
             if entry is not None:  # else late, or a duplicate
-                on_answer, context, size_bytes, _ = entry
+                on_answer, context, size_bytes, _, request = entry
                 self.outstanding_bytes -= size_bytes
-                on_answer(response, context)
+                answer: Answer = response
+                # Of most adds' answers only the status is of any interest: they are not looked at closer.
+                if response.status is not Status.OK or request.__class__ is not AddRequest or response.batches:
+                    try:
+                        check_answer(request, response)
+                    except RemoteProtocolError as error:  # a bookie's nonsense ends here
+                        answer = BookieAnswerError(self.bookie_id, str(error))
+                on_answer(answer, context)
 
     def disconnected(self, error: ReplogError) -> None:
         """The connection is gone: whatever is outstanding has an unknown outcome."""
@@ -100,7 +115,7 @@ class BookieChannel:
     def _give_up(self, request_id: int, error: BookieError) -> None:
         entry = self._outstanding.pop(request_id, None)
         if entry is not None:  # else what was told of another one has ended it
-            on_answer, context, size_bytes, _ = entry
+            on_answer, context, size_bytes, _, _ = entry
             self.outstanding_bytes -= size_bytes
             on_answer(error, context)
 

@@ -18,6 +18,7 @@ from replog.client.entries import Batches, Entry, EntryBatch
 from replog.client.stretch import LedgerStretch
 from replog.config import ClientOptions
 from replog.errors import (
+    BookieAnswerError,
     BookieError,
     BookieUnreachableError,
     ConfigError,
@@ -200,7 +201,7 @@ class LedgerScan:
             try:
                 confirmed = self._machine.proven(answer.proof)
             except RemoteProtocolError as error:
-                answer = BookieUnreachableError(asked.bookie_id, f"its answer proves nothing: {error}")
+                answer = BookieAnswerError(asked.bookie_id, str(error))
             else:
                 self._machine.last_add_confirmed_answered(confirmed, answer.batches)
                 self._drive()
