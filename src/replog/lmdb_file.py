@@ -14,7 +14,7 @@ import fcntl
 import mmap
 import os
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 
 import attrs
@@ -26,14 +26,16 @@ META_PAGES = 2
 NO_PAGE = (1 << 64) - 1
 
 _MAGIC, _FORMAT = 0xBEEFC0DE, 1
-_BRANCH, _LEAF, _META = 1, 2, 8
-_PAGE_HEAD = struct.Struct("=QHHHH")  # number, padding, flags, lower and upper end of the free space
+BRANCH, LEAF, OVERFLOW, _META = 1, 2, 4, 8
+PAGE_HEAD = struct.Struct("=QHHHH")  # number, padding, flags, lower and upper end of the free space
 _TREE = "IHHQQQQQ"  # page size (of the first tree only), flags, depth, branch, leaf and overflow pages, entries, root
 _META_BODY = struct.Struct(f"=IIQQ{_TREE}{_TREE}QQ")  # magic, format, address, map size, trees, last page, transaction
-META_BYTES = _PAGE_HEAD.size + _META_BODY.size
+META_BYTES = PAGE_HEAD.size + _META_BODY.size
+_LMDB_PAGE_BYTES_MAX = 1 << 15
 _PAGE_BYTES = {1 << each for each in range(9, 17)}
-_UNWRITTEN_BYTES_MAX = 1 << 20  # LMDB does not write pages that it freed at once, not even at the end of its file
+UNWRITTEN_BYTES_MAX = 1 << 20  # LMDB does not write pages that it freed at once, not even at the end of its file
 _HALF_MADE_PAGES_MAX = 8  # a new file with its first record has five
+_TRANSACTION_BYTES = 16 << 20
 _LOOKS_MAX = 10  # other processes may write to the file meanwhile
 
 
@@ -44,14 +46,26 @@ class DataFileDamagedError(Exception):
 
 
 @attrs.frozen
+class Tree:
+    """What a meta page says of one of its two trees."""
+
+    depth: int
+    branch_pages: int
+    leaf_pages: int
+    overflow_pages: int
+    entries: int
+    root: int  # page number, or `NO_PAGE`
+
+
+@attrs.frozen
 class Meta:
     """What a meta page says."""
 
     page: int  # 0 or 1
     page_bytes: int
     map_bytes: int
-    free_root: int  # page number, or `NO_PAGE`
-    root: int
+    free: Tree  # the numbers of pages to be used again
+    main: Tree
     last_page: int
     txn_id: int
 
@@ -66,7 +80,7 @@ def check_data_file(path: str) -> Meta:
     before = b""
     for _ in range(_LOOKS_MAX):
         with open(path, "rb") as file:
-            head = file.read(META_PAGES * max(_PAGE_BYTES))
+            head = read_head(file.fileno())
             try:
                 return _check(file.fileno(), head)
             except DataFileDamagedError:
@@ -79,53 +93,75 @@ def check_data_file(path: str) -> Meta:
 def _check(fd: int, head: bytes) -> Meta:
     newest = max(read_metas(head), key=lambda meta: meta.txn_id)
     size_bytes = os.fstat(fd).st_size
-    if size_bytes + _UNWRITTEN_BYTES_MAX < newest.used_bytes:
+    if size_bytes + UNWRITTEN_BYTES_MAX < newest.used_bytes:
         raise DataFileDamagedError(f"at {size_bytes}: it ends there, and had {newest.used_bytes} bytes")
     check_roots(fd, newest)
     return newest
 
 
+def read_head(fd: int) -> bytes:
+    """What holds both meta pages, whatever the size of a page. Raises OSError."""
+    return os.pread(fd, META_PAGES * max(_PAGE_BYTES), 0)
+
+
 def read_metas(head: bytes) -> tuple[Meta, Meta]:
     """Both meta pages at the beginning of a file. Raises `DataFileDamagedError`."""
     first = read_meta(head, 0, 0)
-    second = read_meta(head, 1, first.page_bytes)
-    if second.page_bytes != first.page_bytes:
-        raise DataFileDamagedError(f"at {first.page_bytes}: its meta pages name two page sizes")
-    return first, second
+    return first, read_meta(head, 1, first.page_bytes)
+
+
+def read_metas_apart(head: bytes) -> list[Meta | DataFileDamagedError]:
+    """Both meta pages, or what is wrong with either. LMDB makes files with the page size of the machine."""
+    found: list[Meta | DataFileDamagedError] = []
+    for page in range(META_PAGES):
+        try:
+            found.append(read_meta(head, page, page * min(mmap.PAGESIZE, _LMDB_PAGE_BYTES_MAX)))
+        except DataFileDamagedError as error:
+            found.append(error)
+    return found
+
+
+def restore_meta(path: str, meta: Meta) -> None:
+    """Makes the other meta page a copy of this one, durably: LMDB opens no file that has only one. Raises OSError."""
+    with open(path, "r+b") as file:
+        page = bytearray(os.pread(file.fileno(), meta.page_bytes, meta.page * meta.page_bytes))
+        struct.pack_into("=Q", page, 0, 1 - meta.page)
+        os.pwrite(file.fileno(), page, (1 - meta.page) * meta.page_bytes)
+        os.fsync(file.fileno())
 
 
 def read_meta(head: bytes, page: int, offset: int) -> Meta:
     """The meta page at this offset. Raises `DataFileDamagedError`."""
     if len(head) < offset + META_BYTES:
         raise DataFileDamagedError(f"at {len(head)}: it ends there, within its meta pages")
-    number, _, flags, _, _ = _PAGE_HEAD.unpack_from(head, offset)
-    (magic, version, _, map_bytes, page_bytes, _, _, _, _, _, _, free_root, *rest) = _META_BODY.unpack_from(
-        head, offset + _PAGE_HEAD.size
-    )
-    root, last_page, txn_id = rest[-3:]
+    number, _, flags, _, _ = PAGE_HEAD.unpack_from(head, offset)
+    fields = _META_BODY.unpack_from(head, offset + PAGE_HEAD.size)
+    magic, version, _, map_bytes, page_bytes = fields[:5]
+    free, main = Tree(*fields[6:12]), Tree(*fields[14:20])
+    last_page, txn_id = fields[20:]
     if number != page or flags != _META or magic != _MAGIC:
         raise DataFileDamagedError(f"at {offset}: this is no meta page of LMDB")
     if version != _FORMAT:
         raise DataFileDamagedError(f"at {offset}: its LMDB format is {version}, and {_FORMAT} was expected")
     if page_bytes not in _PAGE_BYTES or (offset and page_bytes != offset):
         raise DataFileDamagedError(f"at {offset}: its page size is {page_bytes}")
-    for each in (free_root, root):
-        if each != NO_PAGE and not META_PAGES <= each <= last_page:
-            raise DataFileDamagedError(f"at {offset}: the root is page {each} of {last_page + 1}")
-    return Meta(page, page_bytes, map_bytes, free_root, root, last_page, txn_id)
+    for tree in (free, main):
+        if tree.root != NO_PAGE and not META_PAGES <= tree.root <= last_page:
+            raise DataFileDamagedError(f"at {offset}: the root is page {tree.root} of {last_page + 1}")
+    return Meta(page, page_bytes, map_bytes, free, main, last_page, txn_id)
 
 
 def check_roots(fd: int, meta: Meta) -> None:
     """Raises `DataFileDamagedError` if the pages that a meta page names as roots are not pages of a tree."""
-    for page in (meta.free_root, meta.root):
+    for page in (meta.free.root, meta.main.root):
         if page == NO_PAGE:
             continue
         offset = page * meta.page_bytes
-        found = os.pread(fd, _PAGE_HEAD.size, offset)
-        if len(found) < _PAGE_HEAD.size:
+        found = os.pread(fd, PAGE_HEAD.size, offset)
+        if len(found) < PAGE_HEAD.size:
             raise DataFileDamagedError(f"at {offset}: it ends before this page, the root")
-        number, _, flags, lower, upper = _PAGE_HEAD.unpack(found)
-        if number != page or flags not in (_BRANCH, _LEAF) or not _PAGE_HEAD.size <= lower <= upper <= meta.page_bytes:
+        number, _, flags, lower, upper = PAGE_HEAD.unpack(found)
+        if number != page or flags not in (BRANCH, LEAF) or not PAGE_HEAD.size <= lower <= upper <= meta.page_bytes:
             raise DataFileDamagedError(f"at {offset}: this is not the root that its meta page names")
 
 
@@ -143,21 +179,23 @@ def is_half_made(path: str) -> bool:
     except DataFileDamagedError:
         with open(path, "rb") as file:
             head = file.read(META_BYTES)
-        whole = _PAGE_HEAD.pack(0, 0, _META, 0, 0) + struct.pack("=II", _MAGIC, _FORMAT)
+        whole = PAGE_HEAD.pack(0, 0, _META, 0, 0) + struct.pack("=II", _MAGIC, _FORMAT)
         return whole.startswith(head[: len(whole)].rstrip(b"\0"))
     return False
 
 
-def make_data_file(directory: str, fill: Callable[[lmdb.Transaction], object]) -> None:
-    """Makes the directory's data file, durably, with what `fill` puts there. Replaces what is there. Raises `lmdb.Error`,
-    OSError: then nothing has changed."""
+def make_data_file(directory: str, records: Iterable[tuple[bytes, bytes]], *, size_bytes: int = 0) -> None:
+    """Makes the directory's data file, durably, with these records, sorted by their keys, which take so many bytes. Replaces
+    what is there. Raises `lmdb.Error`, OSError: then nothing has changed."""
     new = f"{directory}/{NEW_FILE}"
     with suppress(FileNotFoundError):
         os.unlink(new)
     try:
-        with lmdb.open(new, subdir=False, lock=False, map_size=16 * mmap.PAGESIZE) as environment:
-            with environment.begin(write=True) as transaction:
-                fill(transaction)
+        map_bytes = 2 * size_bytes + 16 * mmap.PAGESIZE
+        with lmdb.open(new, subdir=False, lock=False, map_size=map_bytes) as environment:
+            left = iter(records)
+            while _put_some(environment, left):
+                pass
             environment.sync(True)
         with open(new, "rb") as file:
             os.fsync(file.fileno())  # LMDB synced what it wrote; this is for the size of the file
@@ -167,6 +205,18 @@ def make_data_file(directory: str, fill: Callable[[lmdb.Transaction], object]) -
         raise
     os.rename(new, f"{directory}/{DATA_FILE}")
     sync_directory(directory)
+
+
+def _put_some(environment: lmdb.Environment, records: Iterator[tuple[bytes, bytes]]) -> bool:
+    """Whether there may be more. One transaction for all would need memory for all."""
+    size_bytes = 0
+    with environment.begin(write=True) as transaction:
+        for key, value in records:
+            transaction.put(key, value, append=True)
+            size_bytes += len(key) + len(value)
+            if size_bytes >= _TRANSACTION_BYTES:
+                return True
+    return False
 
 
 @contextmanager

@@ -314,4 +314,4 @@ def test_a_storage_in_lmdb(tmp_path: Path) -> None:
     for arguments in (("bookie", "info", path), ("inspect", "ledger", path, "1")):
         done = run_alone(*arguments)
         assert done.returncode == 1
-        assert f"replog: {tmp_path}/data.mdb is damaged: LMDB ended with SIGBUS" in done.stderr
+        assert f"replog: {tmp_path}/data.mdb is damaged at " in done.stderr

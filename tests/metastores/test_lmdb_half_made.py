@@ -194,7 +194,7 @@ async def test_a_root_that_is_no_page_of_a_tree_is_refused(tmp_path: Path) -> No
     data = tmp_path / "data.mdb"
     meta = check_data_file(str(data))
     content = bytearray(data.read_bytes())
-    content[meta.root * 4096 : meta.root * 4096 + 4096] = bytes(4096)
+    content[meta.main.root * 4096 : meta.main.root * 4096 + 4096] = bytes(4096)
     data.write_bytes(content)
     async with opened(tmp_path) as metastore:
         with pytest.raises(MetastoreCorruptError, match="not the root"):

@@ -24,10 +24,18 @@ class LockedStorage(Storage):
 def lock_name(path: str) -> str | None:
     """The same name for the same file of the same machine since it was booted, and another one for every copy of it. None
     if the machine can't tell."""
+    boot = boot_id()
     try:
-        with open(_BOOT_ID, "rb") as file:
-            boot_id = file.read(64).strip()
         found = os.stat(path)
     except OSError:
         return None
-    return hashlib.sha256(b"%b %d %d" % (boot_id, found.st_dev, found.st_ino)).hexdigest()[:32]
+    return hashlib.sha256(b"%b %d %d" % (boot, found.st_dev, found.st_ino)).hexdigest()[:32] if boot else None
+
+
+def boot_id() -> bytes:
+    """Another text each time that the machine is booted; empty if it can't tell."""
+    try:
+        with open(_BOOT_ID, "rb") as file:
+            return file.read(63).strip()
+    except OSError:
+        return b""

@@ -44,7 +44,7 @@ def prepare_directory(path: str) -> None:
         if _is_marked(path):
             return
         if not os.path.exists(data) or is_half_made(data):
-            make_data_file(path, lambda transaction: transaction.put(FORMAT_KEY, FORMAT))
+            make_data_file(path, [(FORMAT_KEY, FORMAT)])
         check_whole(path)
 
 

@@ -13,6 +13,7 @@ from replog.abc import DropLedger, PutBatch, SetMarks
 from replog.backends.lmdb import open_storage
 from replog.backends.lmdb.inspecting import inspect_ledger, inspect_storage
 from replog.errors import EntryNotFoundError, StorageDamagedError, StorageIdentityError, StorageUncertainError
+from replog.lmdb_file import check_data_file
 from replog.testing.storage_exam import make_batch
 
 SECRET = b"a secret that nobody may see"
@@ -68,6 +69,26 @@ def test_a_storage(tmp_path: Path) -> None:
     assert report.live_bytes > 20 * 200
     assert report.total_bytes == sum(each.stat().st_size for each in tmp_path.iterdir())
     assert traces(tmp_path) == before
+
+
+def test_mark_and_doubt_are_shown(tmp_path: Path) -> None:
+    make_storage(tmp_path)
+    sound = inspect_storage(str(tmp_path), unwatched)
+    assert sound.durable_mark == check_data_file(str(tmp_path / "data.mdb")).txn_id
+    assert (sound.doubted_below, sound.lost_below, sound.doubt_reasons, sound.problems) == (0, 0, [], [])
+    copy = (tmp_path / "data.mdb").read_bytes()
+    with contextlib.closing(open_storage(str(tmp_path))) as storage:
+        storage.commit([SetMarks(7, fence_term=1)])
+    (tmp_path / "data.mdb").write_bytes(copy)
+    with contextlib.closing(open_storage(str(tmp_path))) as storage:
+        storage.bound_doubt(9)
+    lost = inspect_storage(str(tmp_path), unwatched)
+    assert (lost.doubted_below, lost.lost_below) == (9, 9)
+    assert "was durable" in lost.doubt_reasons[0]
+    (tmp_path / "durable-mark").write_bytes(b"torn")
+    torn = inspect_storage(str(tmp_path), unwatched)
+    assert torn.durable_mark is None
+    assert [problem.is_damage for problem in torn.problems] == [True]
 
 
 def test_damage(tmp_path: Path) -> None:

@@ -113,13 +113,8 @@ def test_a_data_file_of_another_bookie_is_refused(tmp_path: Path) -> None:
         open_storage(str(tmp_path / "one"))
 
 
-def test_a_data_file_that_is_missing_or_too_short_is_damage(tmp_path: Path) -> None:
-    with opened(tmp_path) as storage:
-        for number in range(60):
-            storage.commit([large(1, number)])
-    os.truncate(tmp_path / "data.mdb", 1 << 20)
-    with pytest.raises(StorageDamagedError, match=r"data\.mdb is damaged at 1048576: it ends there"):
-        open_storage(str(tmp_path))
+def test_a_data_file_that_is_missing_or_foreign_is_damage(tmp_path: Path) -> None:
+    open_storage(str(tmp_path)).close()
     (tmp_path / "data.mdb").unlink()
     with pytest.raises(StorageDamagedError, match=r"data\.mdb is missing"):
         open_storage(str(tmp_path))

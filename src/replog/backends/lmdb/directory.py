@@ -2,7 +2,10 @@
 
     storage.json    format, version and the bookie's identity: written last when a storage is made, so its presence
                     says that all else is there
-    lock            locked by the process that has the storage open; says its pid, for people
+    lock            locked by the process that has the storage open; says its pid, for people, and since which boot of the
+                    machine it was open, or that it was closed
+    durable-mark    the number of the last transaction that was committed (`durable_mark.py`)
+    doubt           what the storage cannot vouch for
     data.mdb        all that is stored; made as data.mdb.new, and renamed when it is whole and synced
     lock.mdb        LMDB's table of readers
 
@@ -11,6 +14,7 @@ A directory that is neither empty nor a storage of this kind is refused before a
 
 from __future__ import annotations
 
+import enum
 import errno
 import fcntl
 import json
@@ -20,7 +24,9 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+from replog.backends.durable_mark import OWN_NAMES
 from replog.backends.lmdb.records import VERSION
+from replog.backends.locked import boot_id
 from replog.errors import (
     StorageDamagedError,
     StorageFailedError,
@@ -36,7 +42,20 @@ LOCK_FILE = "lock"
 READERS_FILE = "lock.mdb"
 _PREFIX = "bookie-"
 _FORMAT_FILE_BYTES_MAX = 64 << 10
-_OWN_NAMES = {FORMAT_FILE, f"{FORMAT_FILE}.tmp", LOCK_FILE, DATA_FILE, NEW_FILE, READERS_FILE}
+_OWN_NAMES = {FORMAT_FILE, f"{FORMAT_FILE}.tmp", LOCK_FILE, DATA_FILE, NEW_FILE, READERS_FILE, *OWN_NAMES}
+_OWNER_BYTES = 32  # the pid stands there; behind it the boot
+_BOOT_BYTES = 64
+
+
+class Former(enum.Enum):
+    """How the process ended that had the directory open before."""
+
+    CLOSED = b"closed"  # it closed the storage: the durable mark is exact, and synced
+    KILLED = b"killed"  # while the machine ran on: the mark is exact
+    TORN = b"torn"  # LMDB met a damaged page
+    UNKNOWN = b""  # with the machine, or there was none
+
+
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -64,9 +83,11 @@ class DirectoryLock:
 
     def __init__(self, path: str) -> None:
         fd = os.open(f"{path}/{LOCK_FILE}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        boot = boot_id()
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.pwrite(fd, f"{os.getpid():<31}\n".encode(), 0)
+            self.former = _former(os.pread(fd, _BOOT_BYTES, _OWNER_BYTES).strip(), boot)
+            os.pwrite(fd, f"{os.getpid():<31}\n".encode() + boot.ljust(_BOOT_BYTES - 1) + b"\n", 0)
         except BlockingIOError as error:
             owner = os.pread(fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
             os.close(fd)
@@ -80,6 +101,11 @@ class DirectoryLock:
         self._fd = fd
         _held.add(self)
 
+    def say(self, end: Former) -> None:
+        """Says how this process leaves the directory, durably. May raise OSError."""
+        os.pwrite(self._fd, end.value.ljust(_BOOT_BYTES - 1) + b"\n", _OWNER_BYTES)
+        os.fsync(self._fd)
+
     def release(self) -> None:
         """Gives the lock up, also if a child that was just forked has a copy of it. Idempotent."""
         if self._fd >= 0:
@@ -91,6 +117,12 @@ class DirectoryLock:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+def _former(said: bytes, boot: bytes) -> Former:
+    if said in (Former.CLOSED.value, Former.TORN.value):
+        return Former(said)
+    return Former.KILLED if said and said == boot else Former.UNKNOWN
 
 
 _held: weakref.WeakSet[DirectoryLock] = weakref.WeakSet()
@@ -167,6 +199,11 @@ def _parse_format(text: bytes, where: str) -> str:
             "Nothing was touched: open it with the storage it says, or with the replog that wrote it",
         )
     return str(bookie_id)
+
+
+def identity_of(bookie_id: str) -> bytes:
+    """The 16 bytes of an identity."""
+    return uuid.UUID(hex=bookie_id.removeprefix(_PREFIX)).bytes
 
 
 def new_bookie_id(expected: str, path: str) -> str:

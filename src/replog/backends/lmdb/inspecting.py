@@ -14,13 +14,15 @@ from contextlib import contextmanager
 
 import lmdb
 
+from replog.abc import Doubt
+from replog.backends.durable_mark import DOUBT_FILE, MARK_FILE, unpack_doubt, unpack_mark
 from replog.backends.files.inspecting.holes import Coverage
 from replog.backends.files.inspecting.locks import is_locked, owner_of
 from replog.backends.files.inspecting.places import read_format
 from replog.backends.files.inspecting.records import described, report_batch
 from replog.backends.files.inspecting.reports import BatchReport, EntryReport, LedgerReport, Problem, StorageReport
 from replog.backends.files.inspecting.storages import free_bytes
-from replog.backends.lmdb.directory import FORMAT_FILE, FORMAT_NAME, LOCK_FILE
+from replog.backends.lmdb.directory import FORMAT_FILE, FORMAT_NAME, LOCK_FILE, identity_of
 from replog.backends.lmdb.records import (
     BATCH,
     BATCH_KEY_BYTES,
@@ -300,6 +302,7 @@ def inspect_storage(path: str, progress: Progress) -> StorageReport:
     lock_path = f"{path}/{LOCK_FILE}"
     with _opened(path) as (environment, bookie_id):
         report = StorageReport(path, "lmdb", VERSION, bookie_id, is_locked(lock_path), owner_of(lock_path), None)
+        _describe_vouching(path, report)
         deleted = _deleted(environment, f"{path}/{DATA_FILE}", report.problems)
         report.ledgers = sum(1 for _ in _keys(environment, LEDGER, LEDGER_KEY_BYTES))
         report.deleted_ledgers = sum(last - first + 1 for first, last in deleted)
@@ -313,3 +316,31 @@ def inspect_storage(path: str, progress: Progress) -> StorageReport:
     report.total_bytes = sum(each.stat().st_size for each in os.scandir(path) if each.is_file())
     report.free_bytes = free_bytes(path)
     return report
+
+
+def _describe_vouching(path: str, report: StorageReport) -> None:
+    """How far the storage was durable, and what it can't vouch for (B8)."""
+    identity = identity_of(report.bookie_id)
+    mark, doubt = (_read(f"{path}/{name}", report.problems) for name in (MARK_FILE, DOUBT_FILE))
+    slot = None if mark is None else unpack_mark(mark)
+    record = None if doubt is None else unpack_doubt(doubt)
+    for name, found in ((MARK_FILE, slot), (DOUBT_FILE, record)):
+        if found is None or found.identity != identity:
+            words = "it is missing, damaged or another bookie's: at its next start the storage doubts all ledgers"
+            report.problems.append(Problem(f"{path}/{name}", 0, "damage", words))
+    report.durable_mark = None if slot is None else slot.position
+    said = Doubt() if record is None else record.doubt
+    report.doubted_below = max(said.doubted_below, 0 if slot is None else slot.doubted_below)
+    report.lost_below = max(said.lost_below, 0 if slot is None else slot.lost_below)
+    report.doubt_reasons = list(said.reasons)
+
+
+def _read(path: str, problems: list[Problem]) -> bytes | None:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        problems.append(Problem(path, 0, "damage", f"it can't be read: {error}"))
+        return None

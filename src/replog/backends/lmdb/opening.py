@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import attrs
 import lmdb
 
-from replog.backends.lmdb.directory import named_errors, new_bookie_id, read_bookie_id, write_format
+from replog.backends.disk import Disk
+from replog.backends.durable_mark import DurableMark, make_mark
+from replog.backends.lmdb.directory import (
+    Former,
+    identity_of,
+    named_errors,
+    new_bookie_id,
+    read_bookie_id,
+    write_format,
+)
 from replog.backends.lmdb.options import LMDBStorageOptions
 from replog.backends.lmdb.records import (
     DELETED,
@@ -26,6 +35,7 @@ from replog.backends.lmdb.records import (
     unpack_number,
     unseal,
 )
+from replog.backends.lmdb.vouching import vouch
 from replog.backends.ranges import LedgerRanges
 from replog.errors import (
     LocalProtocolError,
@@ -47,12 +57,13 @@ class Opened:
 
     bookie_id: str
     lmdb_map: LMDBMap
+    mark: DurableMark
     deleted: LedgerRanges
     garbage: list[int]
     ledgers: int
 
 
-def open_directory(path: str, options: LMDBStorageOptions) -> Opened:
+def open_directory(path: str, options: LMDBStorageOptions, former: Former) -> Opened:
     """Opens the storage in a directory that is locked, or makes one. On an error nothing stays open."""
     bookie_id = read_bookie_id(path, options.expected_bookie_id)
     data = f"{path}/{DATA_FILE}"
@@ -63,13 +74,19 @@ def open_directory(path: str, options: LMDBStorageOptions) -> Opened:
             _make(path, bookie_id)
     elif not os.path.exists(data):
         raise StorageDamagedError(f"{data} is missing", _RECOVER)
-    with _named_lmdb_errors(path):
-        lmdb_map = LMDBMap(path, options.map_bytes, options.map_bytes_max, read_ahead=options.read_ahead)
-        try:
-            return _look(lmdb_map, bookie_id, data)
-        except BaseException:
-            lmdb_map.close()
-            raise
+    mark = DurableMark(Disk(), path, identity_of(bookie_id))
+    try:
+        with _named_lmdb_errors(path):
+            vouch(path, data, bookie_id, mark, former)
+            lmdb_map = LMDBMap(path, options.map_bytes, options.map_bytes_max, read_ahead=options.read_ahead)
+            try:
+                return _look(lmdb_map, bookie_id, data, mark)
+            except BaseException:
+                lmdb_map.close()
+                raise
+    except BaseException:
+        mark.close()
+        raise
 
 
 def iterate_ids(transaction: lmdb.Transaction, kind: bytes) -> Iterator[int]:
@@ -84,7 +101,7 @@ def iterate_ids(transaction: lmdb.Transaction, kind: bytes) -> Iterator[int]:
                 yield unpack_id_key(key)
 
 
-def _look(lmdb_map: LMDBMap, bookie_id: str, data: str) -> Opened:
+def _look(lmdb_map: LMDBMap, bookie_id: str, data: str, mark: DurableMark) -> Opened:
     environment = lmdb_map.environment
     with environment.begin(buffers=True) as transaction:
         found = bytes(transaction.get(FORMAT_KEY) or b"")
@@ -93,42 +110,50 @@ def _look(lmdb_map: LMDBMap, bookie_id: str, data: str) -> Opened:
                 f"{data} says {found.decode('ascii', 'replace')!r}, expected {format_text(bookie_id).decode()!r}",
                 "Nothing was touched: put the right file there",
             )
-        deleted = _read_deleted(transaction, data)
-        garbage = list(iterate_ids(transaction, GARBAGE))
+        deleted, damaged = _read_deleted(transaction)
+        # A key of garbage has no checksum: what was not deleted is not removed, whatever such a key says.
+        garbage = [ledger_id for ledger_id in iterate_ids(transaction, GARBAGE) if ledger_id in deleted]
         ledgers = sum(1 for _ in iterate_ids(transaction, LEDGER))
-    _settle(lmdb_map)
-    return Opened(bookie_id, lmdb_map, deleted, garbage, ledgers)
+    if damaged:
+        reasons = [f"{data}: the record of deleted ledgers from {unpack_id_key(key)} on is damaged" for key in damaged]
+        mark.raise_doubt(reasons, is_lost=True, position=int(environment.info()["last_txnid"]))
+    _settle(lmdb_map, damaged)
+    mark.advance(int(environment.info()["last_txnid"]))
+    return Opened(bookie_id, lmdb_map, mark, deleted, garbage, ledgers)
 
 
-def _read_deleted(transaction: lmdb.Transaction, data: str) -> LedgerRanges:
+def _read_deleted(transaction: lmdb.Transaction) -> tuple[LedgerRanges, list[bytes]]:
+    """The ledgers that were deleted, and the keys of such records that are damaged: what those deleted may come back."""
     deleted = LedgerRanges()
+    damaged: list[bytes] = []
     with transaction.cursor() as cursor:
         more = cursor.set_range(DELETED)
         while more and cursor.key()[:1] == DELETED:
             try:
                 last = unpack_number(unseal(bytes(cursor.key()), cursor.value()))
-            except DamagedError as error:
-                raise StorageDamagedError(
-                    f"{data} is damaged: the record of deleted ledgers from {unpack_id_key(cursor.key())} on", _RECOVER
-                ) from error
-            deleted.add(unpack_id_key(cursor.key()), last)
+                deleted.add(unpack_id_key(cursor.key()), last)
+            except DamagedError:
+                damaged.append(bytes(cursor.key()))
             more = cursor.next()
-    return deleted
+    return deleted, damaged
 
 
-def _settle(lmdb_map: LMDBMap) -> None:
-    """Makes durable what was read. A process that was killed may have left its last commit in the page cache only, where
-    it looks as if it were on the disk: a commit after it takes it along."""
+def _settle(lmdb_map: LMDBMap, damaged: Iterable[bytes]) -> None:
+    """Makes durable what was read, without these damaged records. A process that was killed may have left its last commit in
+    the page cache only, where it looks as if it were on the disk: a commit after it takes it along."""
     try:
         with lmdb_map.writing, lmdb_map.environment.begin(write=True) as transaction:
             openings = unpack_number(transaction.get(OPENINGS_KEY, pack_number(0)))
             transaction.put(OPENINGS_KEY, pack_number(openings + 1))
+            for key in damaged:
+                transaction.delete(key)
     except (lmdb.MapFullError, lmdb.DiskError):
         lmdb_map.environment.sync(True)
 
 
 def _make(path: str, bookie_id: str) -> None:
-    make_data_file(path, lambda transaction: transaction.put(FORMAT_KEY, format_text(bookie_id)))
+    make_mark(Disk(), path, identity_of(bookie_id))
+    make_data_file(path, [(FORMAT_KEY, format_text(bookie_id))])
     write_format(path, bookie_id)
 
 

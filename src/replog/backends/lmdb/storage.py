@@ -18,9 +18,9 @@ import attrs
 import lmdb
 import trio
 
-from replog.abc import Damage
+from replog.abc import Damage, Doubt
 from replog.backends.lmdb.damages import Damages
-from replog.backends.lmdb.directory import DirectoryLock, check_is_ours, is_full, named_errors
+from replog.backends.lmdb.directory import DirectoryLock, Former, check_is_ours, is_full, named_errors
 from replog.backends.lmdb.opening import RESERVE_BYTES, iterate_ids, open_directory
 from replog.backends.lmdb.options import LMDBStorageOptions
 from replog.backends.lmdb.reading import BatchDamagedError, Snapshot
@@ -32,6 +32,7 @@ from replog.backends.locked import LockedStorage
 from replog.errors import (
     ConfigError,
     LocalProtocolError,
+    StorageError,
     StorageFailedError,
     StorageFullError,
     StorageUncertainError,
@@ -70,6 +71,8 @@ class LMDBStorage(LockedStorage):
         self._mutex = threading.Lock()  # for the garbage and the counters
         self._commit_lock = threading.Lock()
         self._failure: BaseException | None = None
+        self._has_torn_page = False
+        self._is_let_go = False
         self._is_closed = False
         self._is_usable = False
         self._commits = self._batches = self._bytes = self._growths = self._scrubbed_bytes = self._removed_pieces = 0
@@ -80,12 +83,13 @@ class LMDBStorage(LockedStorage):
             self._lock = DirectoryLock(path)
         started = time.monotonic()
         try:
-            opened = open_directory(path, options)
+            opened = open_directory(path, options, self._lock.former)
         except BaseException:
             self._lock.release()
             raise
         self._bookie_id = opened.bookie_id
         self._map = opened.lmdb_map
+        self._mark = opened.mark
         self._page_bytes = int(self._map.environment.stat()["psize"])
         self._known = Known()
         self._deleted = opened.deleted  # never changed, but replaced by another: reads take no lock
@@ -163,6 +167,8 @@ class LMDBStorage(LockedStorage):
         except (lmdb.Error, OSError, StorageUncertainError) as error:
             if self._is_lack_of_space(error):
                 raise StorageFullError(f"no space left to write to {self._path}: {error}", _MAKE_ROOM) from error
+            if isinstance(error, lmdb.CorruptedError | lmdb.PageNotFoundError):
+                self._say_torn(error)
             self._fail(error)
             raise StorageFailedError(
                 f"could not write to {self._path}: {error}",
@@ -181,6 +187,9 @@ class LMDBStorage(LockedStorage):
                 self._map.abort(transaction)
                 raise
             transaction.commit()  # where nothing was changed, this writes nothing
+        number = int(self._map.environment.info()["last_txnid"])
+        if number != self._mark.position:
+            self._mark.advance(number)
         if self._map.map_bytes > self._map.map_bytes_max:  # it took from the reserve: batches must not
             self._map.resize(self._map.map_bytes_max)
         return answer
@@ -256,6 +265,11 @@ class LMDBStorage(LockedStorage):
         try:
             with self._map.gate, self._map.environment.begin(buffers=True) as transaction:
                 return question(transaction)
+        except (lmdb.CorruptedError, lmdb.PageNotFoundError) as error:
+            self._found_torn_page(error)
+            raise StorageUncertainError(
+                f"{self._path}/{DATA_FILE} is damaged: {error}", "Read it from another bookie, and restart this one"
+            ) from error
         except lmdb.ReadersFullError as error:
             self._map.clear_stale_readers()
             raise StorageUncertainError(f"too many readers of {self._path} at once", "Try again") from error
@@ -264,6 +278,35 @@ class LMDBStorage(LockedStorage):
             raise StorageUncertainError(
                 f"could not read {self._path}/{DATA_FILE}: {error}", "Read it from another bookie"
             ) from error
+
+    # -- the seam: doubt ------------------------------------------------------------------------------------------
+
+    def doubt(self) -> Doubt:
+        """As `Storage.doubt`."""
+        return self._mark.doubt
+
+    def bound_doubt(self, below_ledger_id: int) -> None:
+        """As `Storage.bound_doubt`."""
+        with self._commit_lock:
+            self._check_usable()
+            self._mark.bound(below_ledger_id)
+
+    def _found_torn_page(self, error: lmdb.Error) -> None:
+        """LMDB's own pages are damaged, which nothing else shows: what else is, nobody knows. At the next opening they are
+        all looked at, and a new file is made of what can be read."""
+        with self._commit_lock:
+            self._say_torn(error)
+
+    def _say_torn(self, error: lmdb.Error) -> None:
+        if not self._is_usable or self._has_torn_page:
+            return
+        self._has_torn_page = True
+        why = f"{self._path}/{DATA_FILE}: a page of LMDB's is damaged: {error}"
+        try:
+            self._lock.say(Former.TORN)
+            self._mark.raise_doubt([why], is_lost=True, position=self._mark.position)
+        except (OSError, StorageError) as failure:  # what it can't say it must not hide
+            self._fail(failure)
 
     # -- the seam: space and damage -------------------------------------------------------------------------------
 
@@ -397,7 +440,15 @@ class LMDBStorage(LockedStorage):
         self._is_usable = False
         self._upkeep.stop()
         with self._commit_lock:
-            self._map.close(_CLOSE_TIMEOUT_S)  # a read that hangs keeps its map: closing it would crash the process
+            if self._is_let_go:
+                return
+            self._is_let_go = True
+            is_closed = self._map.close(_CLOSE_TIMEOUT_S)  # a read that hangs keeps its map: closing it would crash
+            if is_closed and self._failure is None:
+                with suppress(OSError):  # then the next opening looks longer
+                    self._mark.sync()
+                    self._lock.say(Former.TORN if self._has_torn_page else Former.CLOSED)
+            self._mark.close()
             self._lock.release()
 
     def _fail(self, error: BaseException) -> None:

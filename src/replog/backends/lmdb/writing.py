@@ -185,12 +185,12 @@ class Changes:
         place = id_key(DELETED, ledger_id)
         with self._transaction.cursor() as cursor:
             behind = cursor.set_range(place)
-            if behind and cursor.key() == id_key(DELETED, ledger_id + 1):
-                last = unpack_number(unseal(bytes(cursor.key()), cursor.value()))
+            if behind and cursor.key() == id_key(DELETED, ledger_id + 1) and (end := _end_of(cursor)) is not None:
+                last = end
                 cursor.delete()
                 behind = cursor.set_range(place)
             is_behind_one = (cursor.prev() if behind else cursor.last()) and cursor.key()[:1] == DELETED
-            if is_behind_one and unpack_number(unseal(bytes(cursor.key()), cursor.value())) == ledger_id - 1:
+            if is_behind_one and _end_of(cursor) == ledger_id - 1:
                 first = unpack_id_key(cursor.key())
         key = id_key(DELETED, first)
         self._transaction.put(key, seal(key, pack_number(last)))
@@ -205,3 +205,11 @@ class Changes:
                 key = id_key(LEDGER, ledger_id)
                 self._transaction.put(key, seal(key, pack_marks(marks)))
                 self.ledgers_added += before is None
+
+
+def _end_of(cursor: lmdb.Cursor) -> int | None:
+    """The last ledger of the range of deleted ones at the cursor; None if its record is damaged."""
+    try:
+        return unpack_number(unseal(bytes(cursor.key()), cursor.value()))
+    except DamagedError:
+        return None

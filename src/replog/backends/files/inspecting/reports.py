@@ -262,6 +262,10 @@ class StorageReport:
     catalog_generation: int | None = None
     first_journal_to_replay: int | None = None
     catalog_sequence: int | None = None
+    durable_mark: int | None = None
+    doubted_below: int | None = None
+    lost_below: int | None = None
+    doubt_reasons: list[str] = attrs.field(factory=list)
     problems: list[Problem] = attrs.field(factory=list)
 
     @property

@@ -1,0 +1,106 @@
+"""Whether a data file holds all that was durable, found out before LMDB maps it; what is damaged is set right (B3, B8).
+
+The durable mark says the number of the last transaction that was committed. Rules:
+- A file whose newest intact meta page is of an earlier transaction has lost something: LMDB would silently show that.
+- The trees are walked where something speaks against the file, wholly; else the pages next to the root, so many that opening
+  stays quick, and more if the storage was not closed.
+- What can't be vouched for is doubted, durably, before anything is changed. Then a damaged meta page is made again from the
+  other one; a damaged tree is replaced by a new file with all records that can still be read, so that LMDB never meets a
+  page that would end the process.
+- A file of another bookie is refused untouched.
+"""
+
+from __future__ import annotations
+
+import os
+
+from replog.backends.durable_mark import DurableMark
+from replog.backends.lmdb.directory import Former
+from replog.backends.lmdb.pages import Pages
+from replog.backends.lmdb.records import FORMAT_KEY, format_text
+from replog.backends.lmdb.salvaging import salvaged
+from replog.errors import StorageIdentityError
+from replog.lmdb_file import (
+    META_PAGES,
+    UNWRITTEN_BYTES_MAX,
+    DataFileDamagedError,
+    Meta,
+    check_roots,
+    make_data_file,
+    read_head,
+    read_metas_apart,
+    restore_meta,
+)
+
+PAGES_MAX = 2_000  # walked at each opening: some 50 us each
+PAGES_MAX_UNCLOSED = 20_000
+_DAMAGED_MAX = 1_000  # records that are remembered one by one
+
+
+def vouch(path: str, data: str, bookie_id: str, mark: DurableMark, former: Former) -> None:
+    """Looks at the file, and raises the doubt if it must.
+
+    Raises `StorageIdentityError`, `StorageFullError`, `DataFileDamagedError` if nothing of the file can be read, OSError."""
+    with open(data, "rb") as file:
+        meta, reasons, is_patchable = _newest(file.fileno(), data, mark, former)
+        faults = _cut_off(file.fileno(), meta)
+        pages = Pages(file.fileno(), meta)
+        has_cause = bool(reasons or faults or mark.cannot_vouch or former is Former.TORN)
+        pages.check(None if has_cause else PAGES_MAX if former is Former.CLOSED else PAGES_MAX_UNCLOSED)
+        faults += pages.faults
+        reasons += [f"{data}: {fault}" for fault in faults]
+        damaged = [f"{data}: the record {key.hex()} is damaged" for key in pages.damaged[:_DAMAGED_MAX]]
+        new = [each for each in damaged if each not in mark.accounted_names]
+        reasons += new
+        if reasons:
+            _check_identity(file.fileno(), meta, data, bookie_id)
+        if reasons or mark.cannot_vouch:
+            position = 0 if faults else meta.txn_id  # a new file begins to count again
+            mark.raise_doubt([*mark.cannot_vouch, *reasons], is_lost=bool(reasons), position=position, names=new)
+        if faults:
+            kept = salvaged(bookie_id, Pages(file.fileno(), meta).records())
+            make_data_file(path, kept, size_bytes=os.fstat(file.fileno()).st_size)
+        elif is_patchable:
+            restore_meta(data, meta)
+
+
+def _cut_off(fd: int, meta: Meta) -> list[str]:
+    size_bytes = os.fstat(fd).st_size
+    if size_bytes + UNWRITTEN_BYTES_MAX >= meta.used_bytes:
+        return []
+    return [f"it ends at {size_bytes}, and had {meta.used_bytes} bytes"]
+
+
+def _newest(fd: int, data: str, mark: DurableMark, former: Former) -> tuple[Meta, list[str], bool]:
+    """The newest intact meta page, what was lost, and whether the other one has to be made again."""
+    intact: list[Meta] = []
+    faults: list[DataFileDamagedError] = []
+    for found in read_metas_apart(read_head(fd)):
+        try:
+            if isinstance(found, DataFileDamagedError):
+                raise found
+            check_roots(fd, found)
+            intact.append(found)
+        except DataFileDamagedError as error:
+            faults.append(error)
+    if not intact:
+        raise faults[0]
+    newest = max(intact, key=lambda meta: meta.txn_id)
+    reasons: list[str] = []
+    if newest.txn_id < mark.position:
+        words = f"{data} ends with transaction {newest.txn_id}, and {mark.position} was durable"
+        reasons.append(f"{words}: {faults[0]}" if faults else words)
+    elif faults and not (former in (Former.CLOSED, Former.KILLED) and newest.txn_id == mark.position):
+        reasons.append(f"{data} is damaged {faults[0]}: that may have been its newest state")
+    return newest, reasons, len(intact) < META_PAGES
+
+
+def _check_identity(fd: int, meta: Meta, data: str, bookie_id: str) -> None:
+    """A file of somebody else is no damage. The record is the first of all."""
+    for key, value in Pages(fd, meta).records():
+        if key == FORMAT_KEY and value != format_text(bookie_id):
+            raise StorageIdentityError(
+                f"{data} says {value.decode('ascii', 'replace')!r}, expected {format_text(bookie_id).decode()!r}",
+                "Nothing was touched: put the right file there",
+            )
+        return
