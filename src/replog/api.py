@@ -15,7 +15,7 @@ from replog.bookie.embedding import EmbeddedStorages, bookie_directories, embedd
 from replog.bookie.serving import ServedBookie, Way, close_storage, open_storage, serving, storage_url
 from replog.client.administration import RemoteBookie, remote_bookies
 from replog.client.driving import Surroundings
-from replog.client.ledgers import Ledgers, check_creation, check_password
+from replog.client.ledgers import Ledgers, check_password
 from replog.client.losses import EntriesAtRisk, declare_lost
 from replog.client.membership import Membership
 from replog.client.reader import LedgerReader
@@ -25,10 +25,9 @@ from replog.config import BackendURL, BookieOptions, ClientOptions
 from replog.errors import PositionError, StorageError
 from replog.log import appending, catalog, sweeping
 from replog.log.appending import AppendedLedgers
-from replog.log.checking import check_leader_custom
 from replog.log.reader import LogReader
 from replog.log.records import LogRecords
-from replog.log.takeover import take_over
+from replog.log.takeover import lead, taking_over
 from replog.log.writer import LogWriter
 from replog.metadata import log_key_path
 from replog.nursery import open_service_nursery
@@ -148,12 +147,9 @@ class Client:
 
         A context with the log's writer. Raises `RecoveryUndecidedError` or `NotEnoughBookiesError` (retry: when bookies
         are back), `TakeoverFailedError` (others keep taking over), `MetastoreError`."""
-        log_key_path(name)  # a bad name fails before anything is done
         wanted = self.default_quorum if quorum is None else quorum
-        check_creation(wanted, password, digest_type, custom)
-        check_leader_custom(custom)
-        writer = await take_over(name, self._ledgers, self._logs, self._nursery, wanted, password, digest_type, custom)
-        async with writer:
+        known = name, self._ledgers, self._logs, self._nursery
+        async with await taking_over(*known, wanted, password, digest_type, custom)() as writer:
             yield writer
 
     @asynccontextmanager
@@ -167,12 +163,11 @@ class Client:
         custom: Mapping[str, str] | None = None,
     ) -> AsyncIterator[LogWriter]:
         """Waits until nobody else leads the log, then takes it over as `write_log` does. Leading is advice, to avoid duels
-        (M3): safe is the log in any case, since a takeover fences."""
-        log_key_path(name)
-        async with (
-            catalog.elected(name, self._ledgers),
-            self.write_log(name, quorum=quorum, password=password, digest_type=digest_type, custom=custom) as writer,
-        ):
+        (M3): safe is the log in any case, since a takeover fences. If somebody else takes over during the takeover, this waits
+        for its turn again."""
+        wanted = self.default_quorum if quorum is None else quorum
+        known = name, self._ledgers, self._logs, self._nursery
+        async with lead(name, self._ledgers, taking_over(*known, wanted, password, digest_type, custom)) as writer:
             yield writer
 
     @asynccontextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -19,8 +19,8 @@ from replog.metastores.lmdb import LMDBMetastore, LMDBOptions
 from replog.metastores.memory import MemoryMetastore
 from replog.nursery import open_service_nursery
 from replog.registry import Registry
-from replog.testing import Fault
-from tests.kit import Cluster, read_log
+from replog.testing import Fault, FaultyMetastore
+from tests.kit import Cluster, cluster, read_log
 from tests.plain_metastore import FaultyPlainMetastore, PlainMap, PlainMetastore
 
 QUICK = ClientOptions(add_timeout_s=1.0, read_timeout_s=1.0, add_quorum_timeout_s=10.0)
@@ -284,3 +284,64 @@ async def test_a_candidate_waits_on_while_the_metastore_is_away(autojump_clock: 
             with trio.fail_after(2 * LEASE_S):
                 await turn.wait()
         assert await read_log(client) == [b"0", b"1"]
+
+
+# -- somebody takes over amid a takeover -----------------------------------------------------------------------------------
+
+
+async def pause_before_cas(
+    metastore: FaultyMetastore, nursery: trio.Nursery, lead: Callable[[], Awaitable[None]]
+) -> None:
+    """Starts a leader, and returns when its takeover has only the change of the log's record before it: 1 s of time."""
+    metastore.calls.clear()
+    metastore.delay_s = 0.3
+    nursery.start_soon(lead)
+    while not any(call.key.startswith("logs/log/pending/") for call in metastore.calls):  # noqa: ASYNC110 - no event
+        await trio.sleep(0.01)
+    await trio.sleep(0.1)
+
+
+async def test_a_candidate_that_is_overtaken_amid_its_takeover_waits_for_its_turn_again(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """It may not be the elected one any more: the election says, not its own belief."""
+    leading = trio.Event()
+
+    async with cluster() as world, world.client(QUICK) as other, trio.open_nursery() as nursery:
+        metastore = FaultyMetastore(world.metastore.inner)
+        async with world.client(QUICK, metastore=metastore) as client:
+
+            async def lead() -> None:
+                async with client.lead_log("log") as log:
+                    await log.append(b"its turn")
+                    leading.set()
+
+            await pause_before_cas(metastore, nursery, lead)
+            async with other.lead_log("elsewhere"), other.write_log("log") as log:
+                await log.append(b"overtook")
+                metastore.delay_s = 0.0
+                await leading.wait()
+            elections = [call for call in metastore.calls if call.operation == "elect"]
+            assert len(elections) == 2, "it competed again before it took over again"
+        assert await read_log(other) == [b"overtook", b"its turn"]
+
+
+async def test_a_trim_amid_a_takeover_costs_a_candidate_no_turn(autojump_clock: trio.testing.MockClock) -> None:
+    async with cluster() as world, world.client(QUICK) as other, trio.open_nursery() as nursery:
+        async with other.write_log("log") as log:
+            await log.roll()
+        metastore = FaultyMetastore(world.metastore.inner)
+        async with world.client(QUICK, metastore=metastore) as client:
+            leading = trio.Event()
+
+            async def lead() -> None:
+                async with client.lead_log("log"):
+                    leading.set()
+
+            await pause_before_cas(metastore, nursery, lead)
+            await other.trim_log("log", before="2:0")
+            metastore.delay_s = 0.0
+            await leading.wait()
+            conflicts = [call for call in metastore.calls if (call.operation, call.key) == ("put", "logs/log")]
+            assert len(conflicts) >= 2, "it met the trim's change"
+            assert len([call for call in metastore.calls if call.operation == "elect"]) == 1

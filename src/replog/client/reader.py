@@ -59,7 +59,8 @@ class LedgerScan:
         confirmed_here: Callable[[int], int],
     ) -> None:
         self.ledger_id = metadata.ledger_id
-        self._random = random.Random(metadata.ledger_id)
+        # One of its own, so that readers differ: an order that follows from the ledger sends all of them to one bookie.
+        self._random = random.Random(surroundings.chance.random.getrandbits(64))
         self._digest = digest
         self._key = key
         self._surroundings = surroundings

@@ -19,7 +19,8 @@ from replog.metadata import ledger_key_path, log_key_path
 from replog.nursery import open_service_nursery
 from replog.protocol.model import LedgerState, LogMetadata, LogPage, Position, Segment
 
-# How long a ledger that isn't the last may still be open, before a reader that doesn't follow ends there.
+# How long a ledger that isn't the last may still be open, before a reader that doesn't follow ends there, though something
+# behind it is confirmed. It goes on as soon as the ledger's record says that it is closed.
 _CLOSING_S = 5.0
 
 # Where news come faster than this, the metastore is not asked between them whether the ledger is still the same: it tells at
@@ -220,6 +221,9 @@ class LogReader(trio.abc.ReceiveChannel[Record]):
             return True
         # Its writer has rolled and is about to close it, or is dead: then this is the end until somebody takes over.
         self._waited_for_closing = True
+        if not await self._is_read_beyond(segment, log):
+            await self._refresh(segment, scan)
+            return True
         with trio.move_on_after(_CLOSING_S):
             while True:
                 await self._refresh(segment, scan)
@@ -229,6 +233,20 @@ class LogReader(trio.abc.ReceiveChannel[Record]):
                 await self._ledgers.records.metastore.wait_changed(ledger_key_path(scan.ledger_id), version)
             await self._refresh(segment, scan)
         return True
+
+    async def _is_read_beyond(self, segment: Segment, log: LogMetadata) -> bool:
+        """Whether an entry behind this segment may be known to be confirmed. A writer that died amid a roll has sent none
+        there, and nobody closes the segment before the next takeover."""
+        beyond = log.listed(segment.number + 1)
+        if beyond is None or beyond.number != log.next_segment_number - 1:
+            return True  # somebody else has taken over, and recovered this one
+        try:
+            metadata, _ = await self._ledgers.records.get(beyond.ledger_id)
+            scan = self._ledgers.scan(metadata, 0, self._password)
+            await scan.refresh()
+        except LedgerNotFoundError:
+            return True
+        return scan.metadata.state is not LedgerState.OPEN or scan.last_readable >= 0
 
     async def _wait_for_news(self, scan: LedgerScan) -> None:
         """Until more is confirmed in this ledger, or its record changes."""

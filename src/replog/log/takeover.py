@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from functools import partial
 
 import trio
 
-from replog.client.ledgers import Ledgers
+from replog.client.ledgers import Ledgers, check_creation
 from replog.client.writer import LedgerWriter
 from replog.errors import NotEnoughBookiesError, TakeoverFailedError
 from replog.hookspecs import LogTakenOver
+from replog.log.catalog import elected
+from replog.log.checking import check_leader_custom
 from replog.log.records import LogRecords
 from replog.log.writer import LogWriter
+from replog.metadata import log_key_path
 from replog.protocol.chaining import RECOVERED_AT_TAKEOVER, LogTakeover
 from replog.protocol.digest import DigestType
 from replog.protocol.quorum import Quorum
@@ -20,6 +24,10 @@ from replog.protocol.quorum import Quorum
 # Since the takeover began: how long bookies that restart are waited for, also where nothing has to be recovered (R12).
 _RESTART_S = 5.0
 _AGAIN_S = 0.1
+
+
+class OvertakenError(TakeoverFailedError):
+    """Somebody else took over amid a takeover: whether the one that failed is still the elected one must be asked first."""
 
 
 async def _when_bookies_are_back(create: Callable[[], Awaitable[LedgerWriter]], until_s: float) -> LedgerWriter:
@@ -44,8 +52,11 @@ async def take_over(
     password: bytes,
     digest_type: DigestType,
     custom: Mapping[str, str] | None = None,
+    *,
+    yields: bool = False,
 ) -> LogWriter:
-    """Recovers what the last writer left, and becomes the writer: whoever was it before is fenced.
+    """Recovers what the last writer left, and becomes the writer: whoever was it before is fenced. With `yields`, raises
+    `OvertakenError` when somebody else took over meanwhile. Otherwise it starts over.
 
     Bookies that restart are waited for: by each recovery until its deadline, and for some seconds by the creation of the new
     ledger. Raises `RecoveryUndecidedError` or `NotEnoughBookiesError` (retry: when bookies are back), `TakeoverFailedError` if
@@ -68,7 +79,7 @@ async def take_over(
         created.append(await _when_bookies_are_back(create, started + restart_s))
         return created[-1].ledger_id
 
-    machine = LogTakeover(name, ledgers.chance.token(), ledgers.chance.time_ms(), records.page_segments)
+    machine = LogTakeover(name, ledgers.chance.token(), ledgers.chance.time_ms(), records.page_segments, yields=yields)
     machine.start()
     writer: LedgerWriter | None = None
     try:
@@ -79,6 +90,10 @@ async def take_over(
             waited = f"not taken over within {ledgers.options.takeover_timeout_s} s"
             problem = f"{waited}: others keep winning, or bookies or the metastore hang"
             raise TakeoverFailedError(name, f"{problem}; retry if you are still elected")
+    except TakeoverFailedError:
+        if machine.was_overtaken:
+            raise OvertakenError(name, "somebody else has taken it over meanwhile") from None
+        raise
     finally:
         for lost in created:
             if lost is not writer:
@@ -90,3 +105,37 @@ async def take_over(
     log_writer = LogWriter(name, ledgers, records, changed, writer, create_writer, password)
     nursery.start_soon(log_writer.run)
     return log_writer
+
+
+@asynccontextmanager
+async def lead(
+    name: str, ledgers: Ledgers, taking_over: Callable[..., Awaitable[LogWriter]]
+) -> AsyncIterator[LogWriter]:
+    """The log's writer, as a context, for as long as nobody else takes over: waits until nobody else is elected, then takes
+    over. If somebody else does so meanwhile, it may be the elected one by now: only another election tells."""
+    while True:
+        async with elected(name, ledgers):
+            try:
+                writer = await taking_over(yields=True)
+            except OvertakenError:
+                continue
+            async with writer:
+                yield writer
+            return
+
+
+def taking_over(
+    name: str,
+    ledgers: Ledgers,
+    records: LogRecords,
+    nursery: trio.Nursery,
+    quorum: Quorum,
+    password: bytes,
+    digest_type: DigestType,
+    custom: Mapping[str, str] | None,
+) -> Callable[..., Awaitable[LogWriter]]:
+    """`take_over` with these arguments. Raises `ConfigError` for what can't be, before anything is done."""
+    log_key_path(name)
+    check_creation(quorum, password, digest_type, custom)
+    check_leader_custom(custom)
+    return partial(take_over, name, ledgers, records, nursery, quorum, password, digest_type, custom)

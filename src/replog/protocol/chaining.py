@@ -18,7 +18,7 @@ import enum
 
 import attrs
 
-from replog.errors import FencedError, LedgerNotFoundError, ReplogError
+from replog.errors import FencedError, LedgerNotFoundError, ReplogError, TakeoverFailedError
 from replog.protocol.change import Change, Settled
 from replog.protocol.model import PAGE_SEGMENTS, LogMetadata, LogPage, Segment
 
@@ -239,10 +239,17 @@ class _Stage(enum.Enum):
 
 
 class LogTakeover(LogMachine):
-    """Becoming the log's writer (L1). `nonce` is unique to this attempt."""
+    """Becoming the log's writer (L1). `nonce` is unique to this attempt.
 
-    def __init__(self, name: str, nonce: str, now_ms: int, page_segments: int = PAGE_SEGMENTS) -> None:
+    With `yields`, it fails when somebody else took over or deleted the log meanwhile, and says so in `was_overtaken`;
+    otherwise it starts over."""
+
+    def __init__(
+        self, name: str, nonce: str, now_ms: int, page_segments: int = PAGE_SEGMENTS, *, yields: bool = False
+    ) -> None:
         super().__init__(LogMetadata(name, page_segments=page_segments), None, nonce)
+        self.was_overtaken = False
+        self._yields = yields
         self._now_ms = now_ms
         self._stage = _Stage.READING
         self._to_recover: list[int] = []
@@ -297,7 +304,11 @@ class LogTakeover(LogMachine):
     def _lost(self, proposed: LogMetadata) -> None:
         self._give_back(proposed.segments[-1])
         self._ledger_id = None
-        self._start_over()
+        if self._yields and self.metadata.segments[-1:] != proposed.segments[-2:-1]:
+            self.was_overtaken = True
+            self._fail(TakeoverFailedError(self.metadata.name, "somebody else has taken it over meanwhile"))
+        else:
+            self._start_over()
 
 
 class LogRolling(LogMachine):
