@@ -130,13 +130,18 @@ def is_word_of_a_bookie(scene: str, altered: str) -> bool:
     return altered == "always FENCED" and scene in ("write", "recover", "follow")
 
 
-@pytest.mark.parametrize("altered", ALTERED)
-@pytest.mark.parametrize("scene", SCENES)
+CASES = [
+    (scene, altered)
+    for scene in SCENES
+    for altered in ALTERED
+    if not is_word_of_a_bookie(scene, altered) and not (scene == "write" and altered in LIES_ABOUT_STORING)
+]
+
+
+@pytest.mark.parametrize(("scene", "altered"), CASES)
 async def test_one_bookies_nonsense_changes_nothing(
     scene: str, altered: str, autojump_clock: trio.testing.MockClock
 ) -> None:
-    if is_word_of_a_bookie(scene, altered) or (scene == "write" and altered in LIES_ABOUT_STORING):
-        pytest.skip("a word that the protocol believes")
     async with cluster() as world, world.client(QUICK) as client, world.client(QUICK) as other:
         with trio.fail_after(120):
             await SCENES[scene](world, client, other, ALTERED[altered])

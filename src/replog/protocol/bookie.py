@@ -13,6 +13,7 @@ storage: then `lacks_proof`, and the bookie reads the batch that `proof_place` n
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from hmac import compare_digest
 
 import attrs
@@ -223,7 +224,9 @@ class LedgerOnBookie:
         """What was read at `proof_place`, or None if that failed: then what is at hand is all that can be proven."""
         self.lacks_proof = False
         for batch in found or ():
-            self._proof = better_proof(self._proof, head_of(batch))
+            with suppress(RemoteProtocolError):
+                check_damage(batch)
+                self._proof = better_proof(self._proof, head_of(batch))
 
     def answer(
         self, accepted: Accepted, found: Sequence[Batch] | None = (), denial: Status = Status.NO_ENTRY
