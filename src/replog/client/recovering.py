@@ -1,8 +1,8 @@
 """Recovery of a ledger: drives the recovery machine (R2-R12).
 
 Every bookie of the last fragment is asked until the machine has what it needs, or the deadline passes (R12): one that
-answered and could not tell, after a pause; one that cannot be reached, as soon as a connection to it succeeds. Who is silent is waited
-for once (R10).
+answered and could not tell, after a pause; one that cannot be reached, as soon as a connection to it succeeds. A bookie that is
+silent is waited for once (R10).
 """
 
 from __future__ import annotations
