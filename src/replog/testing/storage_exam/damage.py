@@ -32,8 +32,10 @@ def check_storage_damage(
     time: `sample` bits are flipped, a quarter as many are flipped while the storage is open, and as many truncations are
     made, all drawn from `seed`. Whoever opens the copy, twice, must either be refused with a `StorageError` (that it is
     in use or full is none; `StorageDamagedError` names a file), or read what was stored, or be told of doubt by
-    `StorageUncertainError`: never wrong data or marks, never absence of what was committed, never a bare exception. What
-    `damage()` lists is in doubt, what is in doubt after `scrub()` is listed, and what is stored again is mended.
+    `StorageUncertainError`: never wrong data or marks, never absence of what was committed, never a bare exception. A
+    storage whose `doubt()` says that it lost something of a ledger may lack what it lost; the second opening must say the
+    same, as `bound_doubt` has bounded it (B8). What `damage()` lists is in doubt, what is in doubt after `scrub()` is
+    listed, and what is stored again is mended.
 
     `damage(path, chance)` is one more way to damage a file: it does so to the file of this path, says in words what it
     did, and answers None if it left it alone. It is called `sample` times for each file.
@@ -98,12 +100,14 @@ class _Victim:
         self._path = path
         self._judge = judge
         self._words = words
+        self._is_opened = False  # since it was damaged
 
     def damage_closed(self, way: Way) -> None:
         """Damages it, and opens the storage twice: the first opening may have taken the proof away."""
         how = way(self._path)
         if how is None:
             return
+        self._is_opened = False
         with self._told(how):
             self._open(is_first=True)
             self._open(is_first=False)
@@ -118,6 +122,7 @@ class _Victim:
             with self._told(how):
                 self._judge.judge(storage)
                 self._judge.judge_scrub(storage)
+        self._is_opened = False
         with self._told(how):
             self._open(is_first=False)
 
@@ -127,6 +132,8 @@ class _Victim:
             return
         with closing(storage):
             doubtful = self._judge.judge(storage)
+            self._judge.judge_bounding(storage, is_first=is_first or not self._is_opened)
+            self._is_opened = True
             if is_first:
                 return
             doubtful += self._judge.judge_scrub(storage)

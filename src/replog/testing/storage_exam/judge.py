@@ -7,9 +7,10 @@ from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
+import attrs
 import trio
 
-from replog.abc import Damage, Storage
+from replog.abc import UNBOUNDED, Damage, Doubt, Storage
 from replog.errors import (
     StorageDamagedError,
     StorageError,
@@ -43,6 +44,10 @@ class Judge:
         self._bookie_id = bookie_id
         self._file_names = file_names
         self._stored = {read_of(batch): batch for batch in model.stored()}
+        self._bounded = Doubt()  # what the first opening said after it was bounded
+        self._lost_below = (
+            0  # of the storage that is judged: of these ledgers anything may be gone, and it says so (B8)
+        )
 
     def open(self, candidate: Candidate) -> Storage | None:
         """The storage, or None if it refuses, for a good reason."""
@@ -63,9 +68,11 @@ class Judge:
         """Asks for everything. Returns the batches that are in doubt."""
         kept = storage.bookie_id
         expect(kept == self._bookie_id, "the identity is kept for ever (B4)", f"{kept}, it was {self._bookie_id}")
+        self._lost_below = self._judge_doubt(storage)
         listed = _unless_doubtful(storage.ledger_ids)
+        vouched = [ledger_id for ledger_id in self._model.ledger_ids if ledger_id >= self._lost_below]
         expect(
-            listed is None or listed == self._model.ledger_ids,
+            listed is None or [ledger_id for ledger_id in listed if ledger_id >= self._lost_below] == vouched,
             "ledger_ids: all ledgers of which anything is known; damage is doubt (R4)",
             f"{listed}, not {self._model.ledger_ids}",
         )
@@ -73,6 +80,35 @@ class Judge:
             self._judge_marks(storage, ledger_id)
         doubtful = [read for read in self._model.reads() if self._is_doubtful(storage, read)]
         return [self._stored[read] for read in doubtful if read in self._stored]
+
+    def _judge_doubt(self, storage: Storage) -> int:
+        """Below which ledger the storage knows that it lost something. What it says must make sense."""
+        doubt = storage.doubt()
+        expect(isinstance(doubt, Doubt), "doubt: a `Doubt`", doubt)
+        expect(0 <= doubt.lost_below <= doubt.doubted_below, "doubt: `lost_below <= doubted_below` (B8)", doubt)
+        if doubt.doubted_below:
+            named = any(name in reason for name in self._file_names for reason in doubt.reasons)
+            expect(named, "doubt: `reasons` name files (B8)", doubt)
+        return doubt.lost_below
+
+    def judge_bounding(self, storage: Storage, *, is_first: bool) -> None:
+        """Bounds the doubt of the first opening; at the second it must be as it was then (B8)."""
+        doubt = storage.doubt()
+        if not is_first:
+            why = "doubt: kept durably across restarts, as `bound_doubt` has bounded it; what was found once is not found again"
+            expect(doubt == self._bounded, f"{why} (B8)", f"{doubt}, it was {self._bounded}")
+            return
+        highest = max(self._model.known_ledger_ids, default=0) + 1
+        storage.bound_doubt(highest)
+        wanted = attrs.evolve(
+            doubt,
+            doubted_below=highest if doubt.doubted_below == UNBOUNDED else doubt.doubted_below,
+            lost_below=highest if doubt.lost_below == UNBOUNDED else doubt.lost_below,
+        )
+        self._bounded = storage.doubt()
+        expect(self._bounded == wanted, "bound_doubt: lowers whichever bound is UNBOUNDED, and no other", self._bounded)
+        storage.bound_doubt(highest + 1)
+        expect(storage.doubt() == wanted, "bound_doubt: lowers only what is UNBOUNDED", storage.doubt())
 
     def judge_scrub(self, storage: Storage) -> list[Batch]:
         """Scrubs it and asks for everything: what is in doubt is listed, and what is listed is in doubt."""
@@ -112,6 +148,8 @@ class Judge:
             return
         except Exception as error:
             raise _broken(_DOUBT_RAISES, error) from error
+        if ledger_id < self._lost_below:
+            return
         wanted = self._model.wanted_marks(ledger_id)
         expect(found == wanted, _MARKS, f"marks({ledger_id}) are {found}, not {wanted}")
 
@@ -127,6 +165,11 @@ class Judge:
 
     def _judge_batches(self, storage: Storage, read: Read, wanted: list[Batch], found: list[Batch] | None) -> None:
         if found is None or found == wanted:
+            return
+        if read[0] < self._lost_below:
+            expect(
+                all(self._model.has_heard_of(batch) for batch in found), _NEVER_WRONG, f"read{read} gives {told(found)}"
+            )
             return
         words = f"read{read} gives {told(found)}, not {told(wanted)}"
         expect(bool(found), _NEVER_ABSENT, words)

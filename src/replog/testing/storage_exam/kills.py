@@ -17,7 +17,7 @@ from typing import NoReturn
 
 import attrs
 
-from replog.abc import Storage
+from replog.abc import Doubt, Storage
 from replog.protocol.mutations import Mutation, SetMarks
 from replog.testing.storage_exam.background import DEADLINE_S
 from replog.testing.storage_exam.candidate import Candidate, expect
@@ -89,6 +89,8 @@ class _Line:
         before, self._bookie_id = told.bookie_id or self._bookie_id, storage.bookie_id
         is_kept = not before or before == self._bookie_id
         expect(is_kept, f"the identity is kept for ever (B4) [{words}; {_HINT}]", (before, self._bookie_id))
+        doubt = storage.doubt()
+        expect(doubt == Doubt(), f"doubt: a kill weakens nothing (B8) [{words}]", doubt)
         why = f"{_DURABLE} [{words}, {told.committed} commits; {_HINT}]"
         self._model.settle(storage, in_flight, why)
         marks = storage.marks(_COUNTER)

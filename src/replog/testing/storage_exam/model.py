@@ -51,6 +51,10 @@ class Model:
         """All batches that must be there, in the order in which they were first heard of."""
         return [batch for batch in self._batches if self.wanted(read_of(batch))[:1] == [batch]]
 
+    def has_heard_of(self, batch: Batch) -> bool:
+        """Whether this batch was ever committed, byte for byte."""
+        return batch in self._batches
+
     @property
     def known_ledger_ids(self) -> list[int]:
         """All ledgers ever heard of, deleted ones too."""

@@ -1,0 +1,29 @@
+"""A storage that lost nothing vouches for all that it has (B8). What it does after a loss is in the exam of damage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from replog.abc import Doubt
+from replog.protocol.mutations import DropLedger, PutBatch, SetMarks
+from replog.testing.storage_exam.batches import make_batch
+from replog.testing.storage_exam.candidate import Candidate, expect
+
+_NONE = "doubt: a storage that was closed, and lost nothing, doubts nothing (B8)"
+_BOUND = "bound_doubt: changes nothing where nothing is doubted"
+
+
+def check_doubt(candidate: Candidate) -> None:
+    for life in range(3):
+        with candidate.opened() as storage:
+            expect(storage.doubt() == Doubt(), f"{_NONE} [opening {life + 1}]", storage.doubt())
+            storage.commit([PutBatch(make_batch(life, 0)), SetMarks(life, b"key", 1), DropLedger(life - 1)])
+            storage.bound_doubt(life)
+            expect(storage.doubt() == Doubt(), _BOUND, storage.doubt())
+            if life == 1:
+                storage.compact(is_major=True)
+                storage.scrub()
+                expect(storage.doubt() == Doubt(), f"{_NONE} [after compaction and scrubbing]", storage.doubt())
+
+
+CHECKS: tuple[Callable[[Candidate], None], ...] = (check_doubt,)
