@@ -3,7 +3,9 @@
 import random
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 
+import attrs
 import pytest
 
 from replog.abc import UNBOUNDED, Doubt
@@ -13,11 +15,18 @@ from replog.backends.durable_mark import (
     REASON_CHARACTERS_MAX,
     REASONS_MAX,
     SLOT_OFFSETS,
+    DoubtRecord,
     DurableMark,
+    Slot,
     make_mark,
+    pack_doubt,
+    pack_mark,
+    unpack_doubt,
+    unpack_mark,
 )
 from replog.errors import StorageFailedError, StorageFullError
 from replog.testing.disk import MemoryDisk, PowerLoss
+from tests.backends.files.golden import as_hex
 
 IDENTITY, OTHER = bytes(range(16)), bytes(range(1, 17))
 DIRECTORY = "/bookie"
@@ -218,12 +227,15 @@ def test_failed_write_of_the_mark_stops_the_storage() -> None:
     mark = opened(disk)
 
     def fail(operation: str, path: str) -> None:
-        raise OSError(28, "No space left on device")
+        raise OSError(number, "as it says")
 
     disk.fault = fail
+    number = 28
+    mark.advance(1)
+    assert mark.position == 0, "a lower bound"
+    number = 5
     with pytest.raises(StorageFailedError, match=MARK_FILE):
         mark.advance(1)
-    assert mark.position == 0
 
 
 def test_unreadable_mark_is_a_damaged_one_but_a_lack_of_descriptors_is_not() -> None:
@@ -247,3 +259,20 @@ def test_mark_writes_in_pieces() -> None:
     disk.write_bytes_max = 7
     mark.advance(3)
     assert opened(disk.after_kill()).position == 3
+
+
+def golden(name: str) -> bytes:
+    return (Path(__file__).parents[1] / "formats" / name).read_bytes()
+
+
+SLOT = Slot(7, 1000, bytes.fromhex("01010101010141018101010101010101"), 30, 20, 5)
+RECORD = DoubtRecord(
+    SLOT.identity, Doubt(30, 20, ("000000000001.journal is damaged at 4096",)), 999, ("000000000002.log",)
+)
+
+
+def test_the_same_bytes_are_written_and_read() -> None:
+    assert as_hex(pack_mark(SLOT)) == golden("durable-mark-v1.hex").decode()
+    assert unpack_mark(pack_mark(SLOT)) == attrs.evolve(SLOT, generation=8)
+    assert pack_doubt(RECORD) == golden("doubt-v1.txt")
+    assert unpack_doubt(golden("doubt-v1.txt")) == RECORD

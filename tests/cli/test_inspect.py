@@ -109,7 +109,7 @@ def test_damage_is_named_and_is_status_1(capsys: pytest.CaptureFixture[str], tmp
 
 
 def test_a_torn_tail_is_status_0(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """Of version 1, where no catalog says how far it was durable."""
+    """Neither the catalog nor the mark knows the last group."""
     path = golden(tmp_path / "st")
     _, output, _ = run(capsys, "inspect", "journal", path, "--json")
     flip(path / "journal" / "000000000001.journal", json.loads(output)["files"][0]["used_bytes"] - 1)

@@ -76,9 +76,9 @@ def test_entry_log() -> None:
     epoch = read_header_page(data, b"rlogelog", 5)
     records = read_records(data, 5)
     assert [(kind, flags, position, sequence) for kind, flags, position, _, sequence, _ in records] == [
-        (6, 0, 0, 0),
-        (6, 0, 1, 0),
-        (6, 1, 2, 0),
+        (5, 0, 0, 0),
+        (5, 0, 1, 0),
+        (5, 1, 2, 0),
     ]
     assert {of_record for _, _, _, of_record, _, _ in records} == {epoch}
     assert [first_entry_ids(payload) for *_, payload in records] == [[(7, 1, 0), (7, 1, 2)], [(7, 2, 2)], [(8, 1, 0)]]
@@ -168,15 +168,39 @@ def test_catalog() -> None:
 
 
 def test_directories() -> None:
-    inside = files_from_hex((FORMATS / "files-storage-v2-directory-inside.hex").read_text())
-    elsewhere = files_from_hex((FORMATS / "files-storage-v2-directory-elsewhere.hex").read_text())
+    inside = files_from_hex((FORMATS / "files-storage-v1-directory-inside.hex").read_text())
+    elsewhere = files_from_hex((FORMATS / "files-storage-v1-directory-elsewhere.hex").read_text())
     assert json.loads(inside["st/storage.json"])["journal"] == "inside"
     assert json.loads(elsewhere["st/storage.json"])["journal"] == "elsewhere"
     cookie = json.loads(elsewhere["jn/journal.json"])
     assert cookie == {
         "format": "replog files journal",
-        "version": 2,
+        "version": 1,
         "bookie_id": json.loads(elsewhere["st/storage.json"])["bookie_id"],
     }
     assert {name.rpartition("/")[0] for name in inside} == {"st", "st/journal", "st/logs"}
     assert {name.rpartition("/")[0] for name in elsewhere} == {"st", "st/logs", "jn"}
+
+
+def test_durable_mark() -> None:
+    data = from_hex((FORMATS / "durable-mark-v1.hex").read_text()).ljust(8192, b"\0")
+    for at, generation in ((0, 8), (4096, 7)):
+        *fields, checksum = struct.unpack_from("<4sHHQQ16sqqII", data, at)
+        assert fields == [b"rlgm", 1, 0, generation, 1000, IDENTITY, 30, 20, 5]
+        assert checksum == crc32c_of(data[at : at + 60])
+        assert not any(data[at + 64 : at + 4096])
+
+
+def test_doubt() -> None:
+    line, checksum, end = (FORMATS / "doubt-v1.txt").read_bytes().split(b"\n")
+    assert (checksum, end) == (b"crc32c %08x" % crc32c_of(line), b"")
+    assert json.loads(line) == {
+        "format": "replog doubt",
+        "version": 1,
+        "identity": IDENTITY.hex(),
+        "doubted_below": 30,
+        "lost_below": 20,
+        "accounted": 999,
+        "accounted_names": ["000000000002.log"],
+        "reasons": ["000000000001.journal is damaged at 4096"],
+    }

@@ -18,6 +18,7 @@ from replog.errors import StorageFailedError, StorageFullError
 _IOV_MAX = os.sysconf("SC_IOV_MAX")
 _SMALL_BYTES = 16 << 10  # so little is copied sooner than a copy is avoided
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
+UNREADABLE = {errno.EIO, errno.EBADMSG, errno.EUCLEAN}  # the disk has it no more, however often it is asked
 
 ZEROS = bytes(1 << 20)  # filling in smaller writes than 64 KiB leaves the page cache with small, slow folios
 

@@ -7,7 +7,7 @@ it acknowledged; a storage that reaches its mark vouches. Two slots, at 0 and 40
 with the higher generation counts. A slot has 64 bytes, little-endian (format 1):
 
     magic "rlgm", format, reserved, generation, position, identity of the bookie (16 bytes), doubted below, lost below,
-    reserved, CRC32C of all that
+    generation of the storage's catalog, or 0, CRC32C of all that
 
 `doubt` says what the storage cannot vouch for (`replog.abc.Doubt`), and up to which position losses are accounted for: a
 storage that finds the same gap at its next start has found nothing new. It is one line of JSON and a line with the CRC32C
@@ -20,7 +20,6 @@ bookie's are the same.
 
 from __future__ import annotations
 
-import errno
 import json
 import struct
 import threading
@@ -30,7 +29,7 @@ import attrs
 from crc32c import crc32c
 
 from replog.abc import UNBOUNDED, Doubt
-from replog.backends.disk import Disk, named_errors, read_all, write_all, write_file_atomically
+from replog.backends.disk import UNREADABLE, Disk, is_full, named_errors, read_all, write_all, write_file_atomically
 from replog.errors import StorageFailedError
 
 MARK_FILE = "durable-mark"
@@ -46,7 +45,6 @@ REASON_CHARACTERS_MAX = 400
 _MAGIC = b"rlgm"
 _SLOT = struct.Struct("<4sHHQQ16sqqI")
 _CHECKSUM = struct.Struct("<I")
-_UNREADABLE = {errno.EIO, errno.EBADMSG, errno.EUCLEAN}
 
 assert _SLOT.size + _CHECKSUM.size == SLOT_BYTES
 
@@ -60,6 +58,7 @@ class Slot:
     identity: bytes
     doubted_below: int
     lost_below: int
+    catalog_generation: int = 0
 
 
 @attrs.frozen
@@ -75,7 +74,15 @@ class DoubtRecord:
 def pack_slot(slot: Slot) -> bytes:
     """The 64 bytes of a slot."""
     packed = _SLOT.pack(
-        _MAGIC, FORMAT, 0, slot.generation, slot.position, slot.identity, slot.doubted_below, slot.lost_below, 0
+        _MAGIC,
+        FORMAT,
+        0,
+        slot.generation,
+        slot.position,
+        slot.identity,
+        slot.doubted_below,
+        slot.lost_below,
+        slot.catalog_generation,
     )
     return packed + _CHECKSUM.pack(crc32c(packed))
 
@@ -84,10 +91,8 @@ def unpack_slot(data: bytes) -> Slot | None:
     """The slot, or None if these bytes are not an intact one of this format."""
     if len(data) != SLOT_BYTES or _CHECKSUM.unpack_from(data, _SLOT.size)[0] != crc32c(data[: _SLOT.size]):
         return None
-    magic, version, _, generation, position, identity, doubted_below, lost_below, _ = _SLOT.unpack_from(data)
-    if magic != _MAGIC or version != FORMAT:
-        return None
-    return Slot(generation, position, identity, doubted_below, lost_below)
+    magic, version, _, *numbers = _SLOT.unpack_from(data)
+    return Slot(*numbers) if (magic, version) == (_MAGIC, FORMAT) else None
 
 
 def pack_mark(slot: Slot) -> bytes:
@@ -160,6 +165,9 @@ class DurableMark:
         self._lock = threading.Lock()
         self._fd = -1
         self._generation = 0
+        # Of a catalog that was durable; the storage sets it, and each write of the mark takes it along. So a storage knows
+        # an earlier catalog, put back from a copy, which would have it remove what it doesn't know.
+        self.catalog_generation = 0
         self.position = 0  # of the last commit known to be durable, 0 if the mark is unreadable
         self.cannot_vouch: tuple[str, ...] = ()  # why this storage can't tell whether it lost anything
         self._doubt = Doubt()
@@ -185,6 +193,7 @@ class DurableMark:
             reasons.append(f"{self.path} {why}: it is unknown how far this storage was durable")
         else:
             self._generation, self.position = slot.generation, slot.position
+            self.catalog_generation = slot.catalog_generation
         if record is None:
             reasons.append(f"{self._directory}/{DOUBT_FILE} {why_not}: it is unknown what this storage had lost before")
         else:
@@ -224,7 +233,7 @@ class DurableMark:
             try:
                 return read_all(self._disk, fd, size or self._disk.size(fd), 0), ""
             except OSError as error:
-                if error.errno not in _UNREADABLE:
+                if error.errno not in UNREADABLE:
                     raise
                 return None, f"can't be read: {error}"
             finally:
@@ -233,19 +242,33 @@ class DurableMark:
     # -- the mark -------------------------------------------------------------------------------------------------
 
     def advance(self, position: int) -> None:
-        """Says that all up to this position was synced. One write, no sync. Raises `StorageFailedError`: what was committed
-        stays durable, but a later loss might go unnoticed, so the storage must stop."""
+        """Says that all up to this position was synced. One write, no sync.
+
+        On a full disk of the kind that never overwrites in place, the mark stays behind: a lower bound, as after a power
+        loss. Raises `StorageFailedError` if the write fails otherwise: a later loss might go unnoticed, so the storage must
+        stop; what was committed stays durable."""
         with self._lock:
             self._generation = generation = self._generation + 1
             doubt = self._doubt
             packed = _SLOT.pack(
-                _MAGIC, FORMAT, 0, generation, position, self._identity, doubt.doubted_below, doubt.lost_below, 0
+                _MAGIC,
+                FORMAT,
+                0,
+                generation,
+                position,
+                self._identity,
+                doubt.doubted_below,
+                doubt.lost_below,
+                self.catalog_generation,
             )
+            packed += _CHECKSUM.pack(crc32c(packed))
+            offset = SLOT_OFFSETS[generation & 1]
             try:
-                write_all(
-                    self._disk, self._fd, (packed + _CHECKSUM.pack(crc32c(packed)),), SLOT_OFFSETS[generation & 1]
-                )
+                if self._disk.pwritev(self._fd, (packed,), offset) != SLOT_BYTES:
+                    write_all(self._disk, self._fd, (packed,), offset)
             except OSError as error:
+                if is_full(error):
+                    return
                 raise StorageFailedError(
                     f"could not write {self.path}: {error}",
                     "The storage has stopped: look at the disk, then restart the bookie",
@@ -306,7 +329,8 @@ class DurableMark:
 
     def _rewrite_mark(self, position: int, doubt: Doubt) -> None:
         """Writes both slots, durably: one after the other, so that one is intact at any time."""
-        slot = Slot(self._generation + 1, position, self._identity, doubt.doubted_below, doubt.lost_below)
+        bounds = doubt.doubted_below, doubt.lost_below
+        slot = Slot(self._generation + 1, position, self._identity, *bounds, self.catalog_generation)
         with named_errors(f"write {self.path}"):
             if self._fd < 0:
                 write_file_atomically(self._disk, self._directory, MARK_FILE, (pack_mark(slot),))

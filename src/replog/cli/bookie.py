@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from replog.abc import UNBOUNDED
 from replog.backends.files.inspecting import inspect_storage
 from replog.backends.files.inspecting.reports import StorageReport
 from replog.cli.ending import survive
@@ -146,10 +147,25 @@ def _facts(report: StorageReport) -> list[tuple[str, Any]]:
         ("indexes", as_size(report.index_bytes)),
         ("last group", report.last_sequence),
         ("mark", mark),
+        ("durable mark", f"group {report.durable_mark}" if report.storage == "files" else report.durable_mark),
+        ("doubt", _doubt(report)),
         ("in all", as_size(report.total_bytes)),
         ("free on disk", as_size(report.free_bytes)),
         ("free for the journal", as_size(report.journal_free_bytes)),
     ]
+
+
+def _doubt(report: StorageReport) -> str | None:
+    if report.doubted_below is None:
+        return None
+    if not report.doubted_below:
+        return "none"
+    lost = f"; it knows that it lost something of those {_below(report.lost_below)}" if report.lost_below else ""
+    return f"ledgers {_below(report.doubted_below)}{lost}: {'; '.join(report.doubt_reasons)}"
+
+
+def _below(ledger_id: int | None) -> str:
+    return "of any id" if ledger_id == UNBOUNDED else f"below {ledger_id}"
 
 
 def _files(count: int | None, size_bytes: int | None) -> str | None:

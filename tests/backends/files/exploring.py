@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import random
 
+from replog.abc import Doubt
 from replog.backends.files.options import FilesOptions
 from replog.protocol.mutations import PutBatch
 from replog.testing.disk import MemoryDisk, PowerLoss
@@ -99,6 +100,7 @@ class Explorer:
 
     def _expect(self, disk: MemoryDisk, state: State, fresh: int = 0) -> None:
         storage = open_small(disk, self._options)
+        assert storage.doubt() == Doubt(), "nothing was lost, and it is doubted"
         assert self.workload.state(storage) == state, "it was there after the crash, and is gone now"
         for at in range(fresh):
             assert storage.read(FRESH_LEDGER + at, 0, 1, 0), "what was committed after the crash is gone"

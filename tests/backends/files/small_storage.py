@@ -9,7 +9,7 @@ import attrs
 import pytest
 import trio
 
-from replog.abc import Storage
+from replog.abc import Damage, Doubt, Storage
 from replog.backends.files import options as options_module
 from replog.backends.files.index_file import (
     BATCH_BYTES,
@@ -92,13 +92,16 @@ class SmallStorage:
         return {path: bytes(self.disk.content(path)) for path in self.disk.paths() if not path.endswith("/lock")}
 
     def examine(self, disk: MemoryDisk, culprits: Sequence[str]) -> str:
-        """Opens, reads, scrubs, compacts and reopens it on a damaged disk. Says what happened: `refused`, `uncertain` or
-        `right`; asserts that nothing else did."""
+        """Opens, reads, scrubs, compacts and reopens it on a damaged disk. Says what happened: `refused`, `doubted`,
+        `uncertain` or `right`; asserts that nothing else did."""
         try:
             storage = self.open(disk)
         except StorageError as error:
             assert_names(error, culprits)
             return "refused"
+        if storage.doubt() != Doubt():
+            self.examine_doubt(storage, disk, culprits)
+            return "doubted"
         with contextlib.closing(storage):
             unreadable = self.read_all(storage, culprits)
             storage.scrub()
@@ -113,6 +116,45 @@ class SmallStorage:
             assert set(self.read_all(storage, culprits)) <= known
         assert disk.open_count == 0
         return "uncertain" if unreadable else "right"
+
+    def examine_doubt(self, storage: FilesStorage, disk: MemoryDisk, culprits: Sequence[str]) -> None:
+        """What it serves is right, the reasons name a culprit, and it stays in doubt without finding the same again, also
+        when it is killed at once (B8)."""
+        doubt = storage.doubt()
+        assert doubt.is_unbounded
+        assert any(path in reason for path in culprits for reason in doubt.reasons), doubt
+        killed = disk.after_kill()
+        with contextlib.closing(self.open(killed)) as again:
+            assert again.doubt() == doubt
+            self.read_in_doubt(again)
+        with contextlib.closing(storage):
+            served = self.read_in_doubt(storage)
+            if not doubt.lost_below:
+                assert self.read_all(storage, culprits) == []
+            storage.bound_doubt(100)
+            storage.commit([PutBatch(make_batch(200, 0))])
+            storage.scrub()
+            storage.compact(is_major=True)
+        for _ in range(2):
+            with contextlib.closing(self.open(disk)) as storage:
+                bounded = storage.doubt()
+                assert bounded == Doubt(100, 100 if doubt.lost_below else 0, doubt.reasons)
+                assert served <= self.read_in_doubt(storage) | {
+                    entry for each in storage.damage() for entry in _of(each)
+                }
+                assert storage.read(200, 0, 1, 0), "what was committed since"
+        assert disk.open_count == 0
+
+    def read_in_doubt(self, storage: Storage) -> set[tuple[int, int]]:
+        """Asserts that what is served was stored once; returns which entries are."""
+        served = set()
+        for ledger_id in set(LEDGERS) - DROPPED:
+            for entry_id in ENTRIES:
+                with contextlib.suppress(StorageUncertainError):
+                    found = storage.read(ledger_id, entry_id, 1, 1)
+                    assert found in ([], self.acknowledged.read(ledger_id, entry_id, 1, 1))
+                    served |= {(ledger_id, entry_id)} if found else set()
+        return served
 
     def read_all(self, storage: Storage, culprits: Sequence[str]) -> list[tuple[int, int]]:
         """Asserts that all is there or uncertain; returns the entries that are uncertain."""
@@ -144,6 +186,10 @@ def assert_names(error: StorageError, culprits: Sequence[str], *more: str) -> No
     """The error names one of these, and says all of those."""
     assert any(path in str(error) for path in culprits), error
     assert all(each in str(error) for each in more), error
+
+
+def _of(damage: Damage) -> list[tuple[int, int]]:
+    return [(damage.ledger_id, at) for at in _range(damage)]
 
 
 def _range(damage: object) -> range:

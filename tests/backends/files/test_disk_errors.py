@@ -190,6 +190,8 @@ def expect_stopped(storage: FilesStorage) -> None:
         storage.compact,
         storage.scrub,
         storage.damage,
+        storage.doubt,
+        lambda: storage.bound_doubt(1),
         storage.statistics,
     )
     for call in calls:
@@ -231,6 +233,7 @@ def test_an_error_at_every_kind_of_operation(
     for kind, at in places(kinds, many):
         life = Life(PROFILES[profile])
         life.injection = Injection(life.disk, kind, at, code, is_lasting=is_lasting)
+        life.workload.may_doubt = code == errno.EIO and kind.startswith("pread ")  # for good, as far as anybody knows
         try:
             life.run()
         except Exception as error:

@@ -1,5 +1,5 @@
-"""B3, R4: whatever becomes of a byte, or of a file: it is reported by its name, or repaired; what was acknowledged is
-never wrong, and never absent.
+"""B3, B8, R4: whatever becomes of a byte, or of a file: it is reported by its name, or repaired; what was acknowledged is
+never wrong, and never absent unless the storage is in doubt.
 
 A small storage, cleanly closed, has an adopted journal file and an entry log with their indexes, a current journal file,
 a catalog and the format files. Then one byte is flipped, or a file is cut, lost, or exchanged. A sample in `make test`,
@@ -17,7 +17,8 @@ from tests.backends.files.small_storage import small_files as small_files
 
 SAMPLE = 101  # one byte of so many, in `make test`
 BOTH = pytest.mark.parametrize("elsewhere", [False, True], ids=["inside", "elsewhere"])
-ANY = ("/st/", "/jn/", "journal file")
+ANY = ("/st/", "/jn")
+MARK, DOUBT = "/st/durable-mark", "/st/doubt"
 HEADER_BYTES = 60  # the rest of a header page is zeros, and ignored
 
 
@@ -72,8 +73,10 @@ def test_every_flipped_byte(elsewhere: bool, request: pytest.FixtureRequest) -> 
     assert outcomes["/st/catalog"] == {"refused"}
     assert outcomes["/st/storage.json"] == {"refused"}
     journals = [outcomes[path] for path in sorted(outcomes) if path.endswith(".journal")]
-    assert "refused" in journals[-2], "the current one"
-    assert journals[0] == ({"right", "refused"} if elsewhere else {"right", "uncertain"}), "a full one"
+    assert journals[-2] == {"right", "doubted"}, "the current one"
+    assert journals[0] == ({"right", "doubted"} if elsewhere else {"right", "uncertain"}), "a full one"
+    assert outcomes[DOUBT] == {"doubted"}
+    assert outcomes[MARK] == {"right"}, "the other slot counts"
     assert all("uncertain" in outcome for path, outcome in outcomes.items() if path.endswith(".log"))
     assert all("right" in outcome for path, outcome in outcomes.items() if path.endswith(".index"))
     if elsewhere:
@@ -100,12 +103,14 @@ def test_every_truncation(elsewhere: bool, request: pytest.FixtureRequest) -> No
             disk = made.disk.after_kill()
             del disk.content(path)[length:]
             outcome = made.examine(disk, culprits(path))
-            if path.endswith(("catalog", ".json")):
+            if path in (MARK, DOUBT):
+                assert outcome == ("right" if path == MARK and length >= 64 else "doubted"), length
+            elif path.endswith(("catalog", ".json")):
                 assert outcome == "refused" or content[length:].isspace()
             elif path.endswith(".index"):
                 assert_index_is_gone_or_whole(disk, path)
             elif path == made.current and length < made.ends[path]:
-                assert outcome == "refused", "the catalog knows the last group"
+                assert outcome == "doubted", "the mark knows the last group"
 
 
 @BOTH
@@ -116,10 +121,11 @@ def test_each_missing_file(elsewhere: bool) -> None:
         disk.unlink(path)
         named = [path, "/st/storage.json", "/jn is the journal of nobody"]
         if path.endswith(".journal"):
-            named += [f"journal file {number_of(path)} is missing", "files before it are missing"]
+            named += [f"journal file {number_of(path)} is missing", *(end for end in made.ends if end < path)]
         is_never_used = path.endswith(".journal") and path not in made.ends
         can_be_made = is_never_used or path == "/st/reserve" or path.endswith(".index")
-        assert made.examine(disk, named) == ("right" if can_be_made else "refused"), path
+        expected = "refused" if path.endswith((".json", "catalog")) else "doubted"
+        assert made.examine(disk, named) == ("right" if can_be_made else expected), path
 
 
 def test_a_missing_index_is_made_anew() -> None:
@@ -168,7 +174,7 @@ def test_several_things_at_once(elsewhere: bool, request: pytest.FixtureRequest)
         for _ in range(chance.choice((1, 2, 2, 3, 6))):
             spoil(disk, paths, chance)
         outcomes[made.examine(disk, ANY)] += 1
-    assert set(outcomes) == {"refused", "right", "uncertain"}
+    assert set(outcomes) == {"doubted", "right", "uncertain"}
 
 
 def swap(disk: MemoryDisk, one: str, other: str) -> None:
@@ -203,7 +209,9 @@ def test_the_files_of_another_bookie() -> None:
         disk = made.disk.after_kill()
         disk.content(path)[:] = theirs[path]
         outcome = made.examine(disk, culprits(path))
-        if path.endswith(("storage.json", "catalog")) or (path.endswith(".journal") and path >= made.current):
+        if path in (MARK, DOUBT):
+            assert outcome == "doubted"
+        elif path.endswith(("storage.json", "catalog")) or (path.endswith(".journal") and path >= made.current):
             assert outcome == "refused"
         else:
             assert outcome == "right", "the index is made anew; the batches are the same"

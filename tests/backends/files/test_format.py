@@ -5,11 +5,10 @@ its own. `tests/formats/test_files_storage.py` reads them without the library.""
 
 import contextlib
 import itertools
-import struct
 
 import pytest
 
-from replog.abc import DropLedger, Marks, PutBatch, SetMarks, Storage
+from replog.abc import DropLedger, Marks, PutBatch, SetMarks
 from replog.backends.files import record
 from replog.backends.files.catalog import Catalog, CatalogFile, pack_catalog, unpack_catalog
 from replog.backends.files.directory import journal_name, write_format, write_journal_cookie
@@ -21,11 +20,10 @@ from replog.backends.files.scanning import FoundBatch, scan_entry_log
 from replog.backends.memory import MemoryStorage
 from replog.protocol.batch import Batch
 from replog.protocol.digest import Digest, DigestType
-from replog.protocol.mutations import DELETED_TERM
 from replog.protocol.proofs import prove
 from replog.testing.disk import MemoryDisk
 from replog.testing.storage_exam import make_batch
-from tests.backends.files.golden import FORMATS, as_hex, disk_with, files_from_hex, from_hex
+from tests.backends.files.golden import FORMATS, as_hex, disk_with, files_from_hex
 from tests.backends.files.small_storage import PARTS, SmallStorage, commits, small_options
 from tests.backends.files.small_storage import small_files as small_files
 from tests.backends.files.workload import FIRST_FILE, open_small
@@ -59,45 +57,29 @@ def test_the_same_journal_is_written() -> None:
         storage.commit([PutBatch(FIRST), SetMarks(7, b"key", 3, 0, PROOF), SetMarks(8, None, 5)])
         storage.commit([DropLedger(9), PutBatch(SECOND)])
     assert as_hex(disk.content(FIRST_FILE)) == golden("v1-journal.hex")
-    assert disk.content("/st/storage.json").decode() == golden("v2-storage.json")
+    assert disk.content("/st/storage.json").decode() == golden("v1-storage.json")
 
 
 def test_the_same_format_files_are_written() -> None:
     disk = fixed_disk()
     write_format(disk, "/d", BOOKIE_ID, is_journal_elsewhere=True)
-    assert disk.content("/d/storage.json").decode() == golden("v2-storage-elsewhere.json")
+    assert disk.content("/d/storage.json").decode() == golden("v1-storage-elsewhere.json")
     write_journal_cookie(disk, "/d", BOOKIE_ID)
-    assert disk.content("/d/journal.json").decode() == golden("v2-journal.json")
-
-
-def expect_golden_content(storage: Storage) -> None:
-    assert storage.bookie_id == BOOKIE_ID
-    assert storage.ledger_ids() == [7, 8]
-    assert storage.read(7, 0, 1, 10_000) == [FIRST]
-    assert storage.read(7, 2, 2, 10_000) == [SECOND]
-    assert storage.marks(7) == Marks(b"key", 3, 0, 2, PROOF)
-    assert storage.marks(8) == Marks(None, 5)
-    assert storage.marks(9) == Marks(fence_term=DELETED_TERM)
-
-
-def test_a_storage_of_version_1_is_read() -> None:
-    journal = from_hex(golden("v1-journal.hex")).ljust(64 << 10, b"\0")
-    disk = disk_with({f"journal/{journal_name(1)}": journal, "storage.json": golden("v1-storage.json").encode()})
-    for _ in range(2):  # as it was, and after it became version 2
-        with contextlib.closing(open_small(disk)) as storage:
-            expect_golden_content(storage)
+    assert disk.content("/d/journal.json").decode() == golden("v1-journal.json")
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])
-def test_a_storage_of_version_2_is_read(elsewhere: bool) -> None:
+def test_a_storage_of_version_1_is_read(elsewhere: bool) -> None:
     """An entry log, full journal files and a current one, as `small_storage` makes them."""
     made = SmallStorage(MemoryDisk(), small_options(elsewhere=elsewhere), MemoryStorage())
     for mutations in (mutations for part in PARTS for mutations in commits(part)):
         made.acknowledged.commit(mutations)
-    files = files_from_hex(golden(f"v2-directory-{'elsewhere' if elsewhere else 'inside'}.hex"))
+    files = files_from_hex(golden(f"v1-directory-{'elsewhere' if elsewhere else 'inside'}.hex"))
     assert {name.rpartition(".")[2] for name in files} == {
         "json",
         "st/catalog",
+        "st/doubt",
+        "st/durable-mark",
         "log",
         "index",
         "journal",
@@ -214,11 +196,6 @@ def test_headers_and_payloads_come_back() -> None:
     for key in (None, b"", b"a key"):
         for proof in (b"", b"proof"):
             assert record.unpack_marks(record.pack_marks(1, key, 2, -1, proof)) == (1, key, 2, -1, proof)
-    files = [record.FileRange(1, 2, 3, 4), record.FileRange(9, 9, 50, 60)]
-    ranges = [(1, 5), (9, (1 << 63) - 1)]
-    numbers = (2, 1, 2, 3, 4, 9, 9, 50, 60, 2, 1, 5, 9, (1 << 63) - 1)  # as version 1 wrote them
-    assert record.unpack_checkpoint(struct.pack("<14Q", *numbers)) == (files, ranges)
-    assert record.unpack_checkpoint(bytes(16)) == ([], [])
 
 
 def test_a_record_belongs_to_its_file_and_its_bookie() -> None:

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from replog.abc import DropLedger, PutBatch, Storage
+from replog.abc import UNBOUNDED, DropLedger, PutBatch, Storage
 from replog.backends.files import FilesOptions, FilesStorage, open_storage
 from replog.backends.files.catalog import unpack_catalog
 from replog.backends.files.log_file import EntryLogFile
 from replog.backends.files.scanning import scan_entry_log
 from replog.backends.memory import MemoryStorage
-from replog.errors import ConfigError, StorageDamagedError, StorageIdentityError, StorageInUseError
+from replog.errors import ConfigError, StorageIdentityError, StorageInUseError
 from replog.testing import check_storage
 from replog.testing.disk import MemoryDisk, PowerLoss
 from replog.testing.storage_exam import make_batch
@@ -112,7 +112,7 @@ def test_what_is_dropped_before_the_flush_is_never_written_twice() -> None:
 def test_the_cookie_says_whose_journal_it_is(tmp_path: Path) -> None:
     with opened(tmp_path / "data", options(tmp_path / "journal")) as storage:
         cookie = json.loads((tmp_path / "journal" / "journal.json").read_text())
-        assert cookie == {"format": "replog files journal", "version": 2, "bookie_id": storage.bookie_id}
+        assert cookie == {"format": "replog files journal", "version": 1, "bookie_id": storage.bookie_id}
     assert json.loads((tmp_path / "data" / "storage.json").read_text())["journal"] == "elsewhere"
     assert not (tmp_path / "data" / "making.json").exists()
 
@@ -154,11 +154,14 @@ def test_a_lost_journal_is_not_replaced_by_an_empty_one(tmp_path: Path, pair: tu
     expect_refusal(StorageIdentityError, "journal.json can't be read", data, options(journal), tmp_path)
 
 
-def test_an_emptied_journal_is_damage(tmp_path: Path, pair: tuple[Path, Path]) -> None:
+def test_storage_is_in_doubt_when_its_journal_was_emptied(pair: tuple[Path, Path]) -> None:
     data, journal = pair
     for path in journal.glob("*.journal"):
         path.unlink()
-    expect_refusal(StorageDamagedError, "has no journal file", data, options(journal), tmp_path)
+    for _ in range(2):
+        with opened(data, options(journal)) as storage:
+            assert storage.doubt().lost_below == UNBOUNDED
+            assert f"{journal} has no journal file: group 1 is unreadable" in storage.doubt().reasons[0]
 
 
 def test_somebody_elses_directory_is_refused(tmp_path: Path) -> None:

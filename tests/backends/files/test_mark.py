@@ -103,12 +103,13 @@ def test_without_indexes_everything_is_replayed() -> None:
     """What a crash leaves before the first catalog that has them: the indexes are no part of the storage yet."""
     disk = MemoryDisk()
     storage = open_small(disk)
-    first = bytes(disk.content(f"{ROOT}/catalog"))
+    first = {name: bytes(disk.content(f"{ROOT}/{name}")) for name in ("catalog", "durable-mark")}
     batches = [make_batch(1, 2 * number, 2, size_bytes=12_000) for number in range(20)]
     for batch in batches:
         storage.commit([PutBatch(batch)])
     disk = disk.after_kill()
-    disk.content(f"{ROOT}/catalog")[:] = first
+    for name, content in first.items():
+        disk.content(f"{ROOT}/{name}")[:] = content
     with contextlib.closing(open_small(disk)) as storage:
         assert storage.read(1, 0, 1, 1 << 30) == batches
         assert storage.statistics()["journal_files"] > 5

@@ -112,27 +112,19 @@ def test_a_relative_path_means_the_same_after_chdir(tmp_path: Path, monkeypatch:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{"format": "replog files storage", "version": 3, "bookie_id": "%s"}', "version 3, this replog reads"),
+        ('{"format": "replog files storage", "version": 2, "bookie_id": "%s"}', "version 2, this replog reads"),
         (
-            '{"format": "replog files storage", "version": 2, "bookie_id": "%s", "journal": "lost"}',
-            "version 2 with journal 'lost'",
+            '{"format": "replog files storage", "version": 1, "bookie_id": "%s", "journal": "lost"}',
+            "version 1 with journal 'lost'",
         ),
-        ('{"format": "replog files storage", "version": 2, "bookie_id": "%s"}', "version 2 with journal None"),
-        (
-            '{"format": "replog files storage", "version": 1, "bookie_id": "%s", "journal": "inside"}',
-            "version 1 with journal 'inside'",
-        ),
+        ('{"format": "replog files storage", "version": 1, "bookie_id": "%s"}', "version 1 with journal None"),
         ('{"format": "something else", "version": 1, "bookie_id": "%s"}', "'something else' version 1"),
         ('{"format": "replog files storage", "version": 1}', "can't be read"),
         ('{"format": "replog files storage", "version": 1, "bookie_id": "bob"}', "can't be read"),
         ('{"format": "replog files storage", "version": 1, "bookie_id": "%S"}', "is no bookie id"),
         ('["replog"]', "can't be read"),
         (
-            '{"format": "replog files storage", "version": 1, "bookie_id": "bookie-0123456789abcdef0123456789abcdef"}',
-            "is a journal of format 1 of bookie-",
-        ),
-        (
-            '{"format": "replog files storage", "version": 2, "journal": "inside", '
+            '{"format": "replog files storage", "version": 1, "journal": "inside", '
             '"bookie_id": "bookie-0123456789abcdef0123456789abcdef"}',
             "is a catalog of format 1 of bookie-",
         ),

@@ -2,12 +2,13 @@
 
 Processes are killed here: a clean `close` leaves a catalog that knows the last group, so nothing is torn."""
 
-from replog.abc import DropLedger, PutBatch
+from replog.abc import Doubt, DropLedger, PutBatch
 from replog.testing.disk import MemoryDisk
 from replog.testing.storage_exam import make_batch
 from tests.backends.files.workload import FIRST_FILE, open_small, position_of
 
 SIZE_BYTES = 2000
+MARK = "/st/durable-mark"
 
 
 def batches(*first_entry_ids: int, ledger_id: int = 1) -> list[PutBatch]:
@@ -19,10 +20,11 @@ def test_the_halves_of_two_torn_groups_do_not_make_one() -> None:
     storage = open_small(disk)
     storage.commit(batches(0))
     start = position_of(storage)
-    before = bytes(disk.content(FIRST_FILE))
+    before, mark = bytes(disk.content(FIRST_FILE)), bytes(disk.content(MARK))
     storage.commit(batches(100, 101, 102))
     end = position_of(storage)
     disk = disk.after_kill()
+    disk.content(MARK)[:] = mark  # nobody was told
 
     content = disk.content(FIRST_FILE)
     first_record_end = start + (end - start) // 3
@@ -32,9 +34,11 @@ def test_the_halves_of_two_torn_groups_do_not_make_one() -> None:
     torn = bytes(content)
     storage.commit(batches(200, 201, 202))
     disk = disk.after_kill()
+    disk.content(MARK)[:] = mark
     content = disk.content(FIRST_FILE)
     content[first_record_end:] = torn[first_record_end:]  # of the next group only its beginning survived
     storage = open_small(disk)
+    assert storage.doubt() == Doubt()
     assert [storage.read(1, entry, 1, 0) for entry in (100, 101, 102, 200, 201, 202)] == [[]] * 6
     assert len(storage.read(1, 0, 1, 0)) == 1
     storage.close()
@@ -45,8 +49,10 @@ def test_a_shorter_group_over_a_torn_one_ends_where_it_ends() -> None:
     storage = open_small(disk)
     storage.commit(batches(0))
     start = position_of(storage)
+    mark = bytes(disk.content(MARK))
     storage.commit(batches(100, 101, 102, 103))
     disk = disk.after_kill()
+    disk.content(MARK)[:] = mark
     disk.content(FIRST_FILE)[start : start + 10] = bytes(10)
     storage = open_small(disk)
     storage.commit(batches(100))
@@ -62,9 +68,11 @@ def test_a_header_before_the_payload_of_an_earlier_life_is_torn() -> None:
     storage = open_small(disk)
     first, new, old = (make_batch(ledger_id, 0, 1, size_bytes=SIZE_BYTES) for ledger_id in (1, 2, 3))
     storage.commit([PutBatch(first)])
+    mark = bytes(disk.content(MARK))
     storage.commit([PutBatch(new)])
     end = position_of(storage)
     disk = disk.after_kill()
+    disk.content(MARK)[:] = mark
     disk.content(FIRST_FILE)[end - len(new.data) : end] = old.data
     storage = open_small(disk)
     assert storage.ledger_ids() == [1]

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import attrs
 
-from replog.abc import Storage
+from replog.abc import Doubt, Storage
 from replog.backends.files import pacing
 from replog.backends.files.options import FilesOptions
 from replog.backends.files.storage import FilesStorage, open_storage
@@ -79,6 +79,7 @@ class Workload:
     def __init__(self, seed: int, options: FilesOptions = SMALL) -> None:
         self.chance = random.Random(seed)
         self.options = options
+        self.may_doubt = False  # something worse than a crash happens
         self.acknowledged = MemoryStorage()
         self.history: list[list[Mutation]] = []
         self.in_flight: list[Mutation] | None = None
@@ -194,6 +195,7 @@ class Workload:
     def check(self, storage: Storage) -> State:
         """After a crash: everything acknowledged is there, and what was in flight wholly or not at all. Returns which."""
         found = self.state(storage)
+        assert self.may_doubt or storage.doubt() == Doubt(), "a crash, or a power loss, that lost nothing is doubted"
         assert found in self.expected(), "what is there is not what was acknowledged, or it is a half of a commit"
         return found
 

@@ -158,10 +158,10 @@ class LogStorage(MemoryStorage):
     def read(self, ledger_id: int, entry_id: int, stamp: int, bytes_max: int) -> list[Batch]:
         found = super().read(ledger_id, entry_id, stamp, bytes_max)
         if found and not found[0].data:
-            self.doubt(found[0])
+            self.uncertain(found[0])
         return found[: next((at for at, batch in enumerate(found) if not batch.data), len(found))]
 
-    def doubt(self, batch: Batch) -> None:
+    def uncertain(self, batch: Batch) -> None:
         raise StorageUncertainError(f"{self.path}/log: {batch} is damaged")
 
     def damage(self) -> Sequence[Damage]:

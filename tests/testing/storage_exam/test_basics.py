@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from replog.abc import DropLedger, Marks, Mutation, PutBatch, SetMarks, Storage
+from replog.abc import Doubt, DropLedger, Marks, Mutation, PutBatch, SetMarks, Storage
 from replog.backends.memory import MemoryStorage, _Content
 from replog.errors import StorageInUseError
 from replog.protocol.batch import Batch
@@ -14,6 +14,11 @@ from replog.testing import check_storage
 
 class Broken(MemoryStorage):
     """Right, but for what a subclass does."""
+
+
+class DoubtsForNoReason(Broken):
+    def doubt(self) -> Doubt:
+        return Doubt(1)
 
 
 class Forgetful(Broken):

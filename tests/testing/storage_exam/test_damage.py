@@ -3,10 +3,11 @@
 import random
 from collections.abc import Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
-from replog.abc import Damage, Mutation, PutBatch, Storage
+from replog.abc import UNBOUNDED, Damage, Doubt, Mutation, PutBatch, Storage
 from replog.backends.memory import MemoryStorage
 from replog.errors import StorageDamagedError, StorageInUseError, StorageUncertainError
 from replog.protocol.batch import Batch
@@ -44,12 +45,12 @@ class SkipsIt(LogStorage):
     def read(self, ledger_id: int, entry_id: int, stamp: int, bytes_max: int) -> list[Batch]:
         found = MemoryStorage.read(self, ledger_id, entry_id, stamp, bytes_max)
         if found and not found[0].data:
-            self.doubt(found[0])
+            self.uncertain(found[0])
         return [batch for batch in found if batch.data]
 
 
 class LetsOSErrorThrough(LogStorage):
-    def doubt(self, batch: Batch) -> None:
+    def uncertain(self, batch: Batch) -> None:
         raise OSError(5, f"can't read {batch}")
 
 
@@ -112,7 +113,37 @@ class CannotBeMended(LogStorage):
         )
 
 
+class CannotBeBounded(LogStorage):
+    def doubt(self) -> Doubt:
+        return Doubt(UNBOUNDED, UNBOUNDED, ("log at 0",))
+
+
+class ForgetsThatItDoubted(LogStorage):
+    """Who opens it after its doubt was bounded is told that there is none."""
+
+    bounds: ClassVar[list[int]] = []
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.is_forgetful = bool(self.bounds)
+
+    def doubt(self) -> Doubt:
+        below = self.bounds[0] if self.bounds else UNBOUNDED
+        return Doubt() if self.is_forgetful else Doubt(below, below, ("log at 0",))
+
+    def bound_doubt(self, below_ledger_id: int) -> None:
+        self.bounds.append(below_ledger_id)
+
+
+class DoubtsWithoutAReason(LogStorage):
+    def doubt(self) -> Doubt:
+        return Doubt(UNBOUNDED, 0)
+
+
 SENTENCES = {
+    CannotBeBounded: "bound_doubt: lowers whichever bound is UNBOUNDED",
+    ForgetsThatItDoubted: "doubt: kept durably across restarts",
+    DoubtsWithoutAReason: "doubt: `reasons` name files",
     GivesWhatItFinds: "every batch returned was checked against damage",
     ForgetsIt: "damage is doubt",
     AnswersAbsent: "damage is doubt, never absence",

@@ -60,15 +60,19 @@ class Checkpointer:
             while done < len(sealed) and (sealed[done].is_indexed or not sealed[done].sections):
                 if sealed[done].number >= self.first_journal:
                     self.first_journal = sealed[done].number + 1
-                    self.sequence = sealed[done].last_sequence
+                    self.sequence = sealed[done].last_sequence or self.sequence
                 done += 1
+            if done == len(journal.sealed):  # after a loss, groups and files before the current one may be missing
+                before = journal.sequence  # asked first: the commit under way raises the other one first
+                self.first_journal = journal.current.number
+                self.sequence = (journal.current.first_sequence or before + 1) - 1
             dead = self._dead()
             if refusal is not None and not done and not dead:
                 raise refusal
             gone = set(dead)
-            files = [
+            files = contents.unread + [
                 CatalogFile(file.is_journal, file.number, file.age, file.position)
-                for file in sorted(contents.files(), key=lambda file: (file.age, file.number))
+                for file in contents.files()
                 if file not in gone and not (file.is_journal and file.number >= self.first_journal)
             ]
             deleted = contents.index.deleted.copy()
@@ -80,12 +84,13 @@ class Checkpointer:
             self.sequence,
             journal.sequence,
             next_entry_log,
-            files,
+            sorted(files, key=lambda file: (file.age, file.number)),
             list(deleted),
             (),
         )
         self._write(pack_catalog(catalog, self._pack_marks(ledgers)))
         self._generation += 1
+        journal.mark.catalog_generation = self._generation
         with contents.changed:
             del journal.sealed[:done]
             for each in dead:

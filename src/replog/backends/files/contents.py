@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from replog.abc import Damage
 from replog.backends.disk import Disk
+from replog.backends.files.catalog import CatalogFile
 from replog.backends.files.descriptors import Descriptors
 from replog.backends.files.index import Index, IndexPage, PageMissing, Section
 from replog.backends.files.indexing import read_page
@@ -35,6 +36,7 @@ class Contents:
         index: Index,
         journals: dict[int, JournalFile],
         entry_logs: dict[int, EntryLogFile],
+        unread: list[CatalogFile],
     ) -> None:
         self.disk = disk
         self.options = options
@@ -48,6 +50,9 @@ class Contents:
         self.index = index
         self.journals = journals
         self.entry_logs = entry_logs
+        self.unread = (
+            unread  # files that were missing or damaged at the start: they stay in the catalog, and may come back
+        )
         self.cache = LedgerCache(options.ledger_cache_bytes)
         self.descriptors = Descriptors(disk, self.changed, options.open_files_max)
         self.page_cache = PageCache(disk, self.descriptors, self.changed, options.page_cache_bytes)

@@ -7,6 +7,8 @@
     journal/        000000000001.journal, ..., with 000000000001.index beside those that are full; spare-*.journal wait
                     for reuse
     logs/           000000000001.log, ... with 000000000001.index: entry logs
+    durable-mark    how far the journal was synced: see `replog.backends.durable_mark`
+    doubt           what was lost, and what this bookie can't vouch for
     reserve         a little space, given up for the catalog when the disk is full
     making.json     the identity of a storage whose journal is elsewhere, while it is being made
 
@@ -25,10 +27,11 @@ from contextlib import suppress
 import attrs
 
 from replog.backends.disk import Disk, named_errors, read_all, write_all, write_file_atomically
+from replog.backends.durable_mark import OWN_NAMES
 from replog.backends.files.catalog import NAME as CATALOG
 from replog.errors import StorageDamagedError, StorageIdentityError, StorageInUseError
 
-VERSION = 2
+VERSION = 1
 FORMAT_NAME = "replog files storage"
 JOURNAL_FORMAT_NAME = "replog files journal"
 FORMAT_FILE = "storage.json"
@@ -40,11 +43,11 @@ JOURNAL = "journal"
 LOGS = "logs"
 INSIDE = "inside"
 ELSEWHERE = "elsewhere"
-_JOURNAL_PLACES: dict[int, tuple[object, ...]] = {1: (None,), VERSION: (INSIDE, ELSEWHERE)}  # by version
 _PREFIX = "bookie-"
 _FORMAT_FILE_BYTES_MAX = 64 << 10
 _OWN_FILES = (FORMAT_FILE, MAKING_FILE, CATALOG)
 _OWN_NAMES = {*_OWN_FILES, *(f"{name}.tmp" for name in _OWN_FILES), RESERVE_FILE, LOCK_FILE, JOURNAL, LOGS}
+_OWN_NAMES |= set(OWN_NAMES)
 
 
 @attrs.frozen
@@ -145,8 +148,8 @@ def read_format(disk: Disk, path: str, expected: str) -> Format | None:
     text = read_small_file(disk, path, FORMAT_FILE)
     if text is None:
         return None
-    version, bookie_id, place = _parse(text, where, FORMAT_NAME, tuple(_JOURNAL_PLACES))
-    if place not in _JOURNAL_PLACES[version]:
+    version, bookie_id, place = _parse(text, where, FORMAT_NAME)
+    if place not in (INSIDE, ELSEWHERE):
         raise _unreadable(where, f"version {version} with journal {place!r}")
     found = Format(version, bookie_id, place == ELSEWHERE)
     if expected and found.bookie_id != expected:
@@ -159,7 +162,7 @@ def read_format(disk: Disk, path: str, expected: str) -> Format | None:
 def read_journal_cookie(disk: Disk, journal: str) -> str | None:
     """Whose journal a directory has, or None if it has no cookie (B4). Raises `StorageIdentityError`."""
     text = read_small_file(disk, journal, JOURNAL_COOKIE)
-    return None if text is None else _parse(text, f"{journal}/{JOURNAL_COOKIE}", JOURNAL_FORMAT_NAME, (VERSION,))[1]
+    return None if text is None else _parse(text, f"{journal}/{JOURNAL_COOKIE}", JOURNAL_FORMAT_NAME)[1]
 
 
 def check_journal_cookie(disk: Disk, journal: str, bookie_id: str) -> None:
@@ -176,7 +179,7 @@ def check_journal_cookie(disk: Disk, journal: str, bookie_id: str) -> None:
 def read_making(disk: Disk, path: str) -> str | None:
     """The identity of the storage that somebody began to make here, or None. Raises `StorageIdentityError`."""
     text = read_small_file(disk, path, MAKING_FILE)
-    return None if text is None else _parse(text, f"{path}/{MAKING_FILE}", FORMAT_NAME, (VERSION,))[1]
+    return None if text is None else _parse(text, f"{path}/{MAKING_FILE}", FORMAT_NAME)[1]
 
 
 def read_small_file(disk: Disk, directory: str, name: str) -> bytes | None:
@@ -195,7 +198,7 @@ def read_small_file(disk: Disk, directory: str, name: str) -> bytes | None:
 _RESTORE = "Restore it from a backup, or recover this bookie's copies from the others"
 
 
-def _parse(text: bytes, where: str, expected_name: str, versions: tuple[int, ...]) -> tuple[int, str, object]:
+def _parse(text: bytes, where: str, expected_name: str) -> tuple[int, str, object]:
     """The version, the bookie's identity, and what is said of the journal's place."""
     try:
         content = json.loads(text)
@@ -206,9 +209,9 @@ def _parse(text: bytes, where: str, expected_name: str, versions: tuple[int, ...
         raise StorageDamagedError(f"{where} can't be read: {error!r}", _RESTORE) from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise _unreadable(where, repr(error)) from error
-    if name != expected_name or version not in versions:
+    if name != expected_name or version != VERSION:
         raise StorageIdentityError(
-            f"{where} says {name!r} version {version!r}, this replog reads {expected_name!r} version {versions[-1]}",
+            f"{where} says {name!r} version {version!r}, this replog reads {expected_name!r} version {VERSION}",
             "Nothing was touched: use the replog that wrote it, or a newer one",
         )
     return int(version), str(bookie_id), place

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from replog.backends.disk import ZEROS, Buffer, Disk, is_full, named_error, read_all, write_all
+from replog.backends.durable_mark import DurableMark
 from replog.backends.files.log_file import JournalFile, Place
 from replog.backends.files.options import FilesOptions
 from replog.backends.files.pool import FilePool
@@ -39,9 +40,16 @@ class Journal:
     `pool`'s lock."""
 
     def __init__(
-        self, disk: Disk, options: FilesOptions, pool: FilePool, files: dict[int, JournalFile], current: JournalFile
+        self,
+        disk: Disk,
+        options: FilesOptions,
+        pool: FilePool,
+        mark: DurableMark,
+        files: dict[int, JournalFile],
+        current: JournalFile,
     ) -> None:
         self._disk = disk
+        self.mark = mark
         self._options = options
         self._capacity = options.capacity_bytes
         self._reserve_bytes = options.reserve_bytes
@@ -119,6 +127,7 @@ class Journal:
                 f"could not sync {file.path}: {error}",
                 "The storage has stopped: look at the disk, then restart the bookie",
             ) from error
+        self.mark.advance(sequence)  # now, before anybody is told (B8)
         file.epoch = epoch
         file.is_pristine = True
         file.position = end

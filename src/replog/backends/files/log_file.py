@@ -70,6 +70,7 @@ class JournalFile(LogFile):
         "epoch",
         "filling",
         "first_sequence",
+        "has_header",
         "is_outrun",
         "is_pristine",
         "last_sequence",
@@ -78,8 +79,19 @@ class JournalFile(LogFile):
 
     is_journal = True
 
-    def __init__(self, number: int, path: str, fd: int, identity: bytes, epoch: int, allocated: int) -> None:
+    def __init__(
+        self,
+        number: int,
+        path: str,
+        fd: int,
+        identity: bytes,
+        epoch: int,
+        allocated: int,
+        *,
+        has_header: bool = True,
+    ) -> None:
         super().__init__(number, path, fd)
+        self.has_header = has_header  # else its first page is damaged, or another file's
         self.seed = checksum_seed(number, identity)
         self.epoch = epoch
         self.is_pristine = False  # nobody else wrote records of this epoch here, wholly or in part

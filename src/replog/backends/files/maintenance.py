@@ -115,12 +115,15 @@ class Maintenance:
         """As `Storage.scrub`."""
         self._named(self._scrub)
 
-    def upgrade(self) -> list[LogFile]:
-        """Indexes all full journal files and writes the first catalog; returns the files to retire when the format file says
-        so too. Raises `StorageError`."""
-        dead: list[LogFile] = []
-        self._named(lambda: dead.extend(self._checkpointer.run(self._rewriter.next_number)))
-        return dead
+    def adopt(self) -> None:
+        """After a loss: indexes or flushes all that was found, and writes a catalog, so that no later start passes over the
+        same damage. On a full disk it stays to be done. Raises `StorageFailedError`."""
+        with suppress(StorageFullError):
+            self._named(self._adopt)
+
+    def _adopt(self) -> None:
+        with self._working():
+            self._flush_and_write_catalog(is_forced=True)
 
     def say_goodbye(self) -> None:
         """A last catalog: it knows the last group, so that damage there is not taken for a torn tail at the next start."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 from replog.backends.disk import Disk, named_errors, read_all, write_file_atomically
+from replog.backends.durable_mark import make_mark
 from replog.backends.files.catalog import NAME as CATALOG
 from replog.backends.files.catalog import Catalog, pack_catalog
 from replog.backends.files.directory import (
@@ -51,6 +52,7 @@ def make_storage(disk: Disk, path: str, options: FilesOptions) -> str:
         disk.close(pool.make(1, fill=True).fd)
         catalog = Catalog(identity_of(bookie_id), 1, 1, 0, 0, 1, [], [], [])
         write_file_atomically(disk, path, CATALOG, (pack_catalog(catalog),))
+        make_mark(disk, path, identity_of(bookie_id))
         write_format(disk, path, bookie_id, is_journal_elsewhere=bool(options.journal_dir))
     return bookie_id
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
 import attrs
 
-from replog.backends.disk import Disk, named_errors, read_all, write_all
+from replog.backends.disk import UNREADABLE, Disk, named_errors, read_all, write_all
+from replog.backends.durable_mark import DurableMark
 from replog.backends.files.catalog import FORMAT as CATALOG_FORMAT
 from replog.backends.files.catalog import NAME as CATALOG
-from replog.backends.files.catalog import Catalog, unpack_catalog
+from replog.backends.files.catalog import Catalog, CatalogFile, unpack_catalog
 from replog.backends.files.directory import (
     JOURNAL,
     LOGS,
     MAKING_FILE,
+    RESERVE_FILE,
     VERSION,
     Format,
     check_journal_cookie,
@@ -27,12 +30,12 @@ from replog.backends.files.index import Index
 from replog.backends.files.log_file import EntryLogFile, JournalFile, LogFile
 from replog.backends.files.making import make_storage
 from replog.backends.files.options import FilesOptions
-from replog.backends.files.pool import SPARE_PREFIX
+from replog.backends.files.pool import SPARE_PREFIX, FilePool
 from replog.backends.files.record import FORMAT, PAGE_BYTES, unpack_file_header
 from replog.backends.files.repair import sections_of
 from replog.backends.files.replay import Replay
 from replog.backends.files.scanning import RECOVER
-from replog.errors import ConfigError, StorageDamagedError, StorageIdentityError
+from replog.errors import ConfigError, StorageDamagedError, StorageFullError, StorageIdentityError
 
 _PIECE_BYTES = 4 << 20
 
@@ -44,22 +47,36 @@ class Opened:
     format: Format
     identity: bytes
     journal_directory: str
-    catalog: Catalog | None  # None in version 1
+    catalog: Catalog
+    mark: DurableMark
     replay: Replay
     journals: dict[int, JournalFile]
     entry_logs: dict[int, EntryLogFile]
+    unread: list[CatalogFile]  # the catalog has them, and they can't be read
+    ready: JournalFile | None  # the next file, if it was prepared and not written yet
     dead: list[JournalFile]
     spares: list[str]
+    next_number: int  # of a journal file that is surely a new one
+
+
+@attrs.define
+class _Adopted:
+    """The files that the catalog has, and of those that can't be read the names and why."""
+
+    journals: dict[int, JournalFile] = attrs.field(factory=dict)
+    entry_logs: dict[int, EntryLogFile] = attrs.field(factory=dict)
+    unread: list[CatalogFile] = attrs.field(factory=list)
+    losses: dict[str, str] = attrs.field(factory=dict)
 
     @property
-    def ready(self) -> JournalFile | None:
-        """The next file, if it was prepared and not written yet."""
-        return self.replay.unused[0] if self.replay.unused else None
+    def journal_numbers(self) -> set[int]:
+        """Those of journal files, unread ones too."""
+        return {*self.journals, *(file.number for file in self.unread if file.is_journal)}
 
 
 def open_directory(disk: Disk, path: str, options: FilesOptions, lock: Callable[[str], None]) -> Opened:
     """Reads the storage in a directory that is locked, or makes one; locks that of a journal elsewhere before anything in it
-    is changed. On an error nothing stays open."""
+    is changed. What was lost is in the doubt, durably, before anything else is changed (B8). On an error nothing stays open."""
     found = read_format(disk, path, options.expected_bookie_id)
     if found is None:
         found = Format(VERSION, make_storage(disk, path, options), bool(options.journal_dir))
@@ -70,35 +87,124 @@ def open_directory(disk: Disk, path: str, options: FilesOptions, lock: Callable[
         # First: what is read here decides what is removed, and a process that was killed may not have synced it.
         disk.sync_directory(path)
     identity = identity_of(found.bookie_id)
-    catalog = _read_catalog(disk, path, identity) if found.version >= VERSION else None
+    catalog = _read_catalog(disk, path, identity)
     index = Index()
-    adopted: dict[int, JournalFile] = {}
-    entry_logs: dict[int, EntryLogFile] = {}
-    if catalog is not None:
-        adopted, entry_logs = _load(disk, path, journal, identity, catalog, index)
-    first_number = catalog.first_journal if catalog else 1
-    dead, files, spares, litter = _find_journals(disk, journal, found.bookie_id, options, adopted, first_number)
-    if not files:
-        raise StorageDamagedError(f"{journal} has no journal file", RECOVER)
+    files: list[JournalFile] = []
+    adopted = _Adopted()
+    mark = DurableMark(disk, path, identity)
     try:
-        replay = Replay(disk, files, options.open_files_max, index, catalog)
+        _check_generation(path, catalog, mark)
+        mark.catalog_generation = catalog.generation
+        _load(disk, path, journal, identity, catalog, index, adopted)
+        dead, files, spares, litter, numbers = _find_journals(disk, journal, found.bookie_id, options, adopted, catalog)
+        known = max(mark.position, catalog.durable_sequence)
+        replay = Replay(
+            disk,
+            journal,
+            files,
+            options.open_files_max,
+            index,
+            first_number=catalog.first_journal,
+            sequence=catalog.sequence,
+            known=known,
+            accounted=mark.accounted,
+        )
         replay.run()
+        is_doubted = _doubt(disk, path, mark, replay, adopted, known)
         with named_errors(f"settle {journal}"):
-            for file in (replay.tail, *replay.unused[:1]):
+            ready = _settle_all(disk, journal, replay)
+        if mark.position < replay.sequence:
+            mark.advance(replay.sequence)
+        unused = [file for file in replay.unused if file is not ready]
+        if is_doubted:  # whoever finds out why can still put files back where they were
+            close_files(disk, unused)
+        else:
+            dead += unused
+            with named_errors(f"clear {path}"):
+                for name in (*litter, *_unfinished(disk, path, catalog)):
+                    disk.unlink(name)
+    except BaseException:
+        mark.close()
+        close_files(disk, [*files, *adopted.journals.values(), *adopted.entry_logs.values()])
+        raise
+    gone = {file.number for file in replay.unused}
+    journals = {**adopted.journals, **{file.number: file for file in files if file.number not in gone}}
+    return Opened(
+        found,
+        identity,
+        journal,
+        catalog,
+        mark,
+        replay,
+        journals,
+        adopted.entry_logs,
+        adopted.unread,
+        ready,
+        [] if is_doubted else dead,
+        spares,
+        max(numbers, default=catalog.first_journal) + 1,
+    )
+
+
+def _check_generation(path: str, catalog: Catalog, mark: DurableMark) -> None:
+    """Refuses a catalog that was put back from a copy: it would have the storage remove what it doesn't know."""
+    if catalog.generation < mark.catalog_generation:
+        raise StorageDamagedError(
+            f"{path}/{CATALOG} is an earlier one: it has generation {catalog.generation}, and {mark.catalog_generation} "
+            "was durable",
+            f"Nothing was touched: put the right file there. {RECOVER}",
+        )
+
+
+def current_file(opened: Opened, pool: FilePool) -> JournalFile:
+    """Where writing goes on: behind damage nothing is overwritten, if there is space. Raises `StorageError`."""
+    replay = opened.replay
+    if replay.tail is not None and not replay.goes_on_elsewhere:
+        return replay.tail
+    try:
+        with named_errors(f"make journal file {opened.next_number} in {opened.journal_directory}"):
+            file = pool.make(opened.next_number, fill=False)
+    except StorageFullError:
+        if replay.tail is None or not replay.tail.has_header:
+            raise
+        return replay.tail  # what comes next has higher sequences than all that stands there
+    file.is_outrun = True
+    opened.journals[file.number] = file
+    return file
+
+
+def _doubt(disk: Disk, path: str, mark: DurableMark, replay: Replay, adopted: _Adopted, known: int) -> bool:
+    """Raises the doubt if anything was lost that was not accounted for, or if nobody can tell; whether it did so."""
+    losses = [*replay.losses, *(why for name, why in adopted.losses.items() if name not in mark.accounted_names)]
+    reasons = [*losses, *mark.cannot_vouch, *replay.unreadable]
+    if not reasons:
+        return False
+    arguments = {"position": max(known, replay.sequence), "accounted": replay.reached}
+    try:
+        mark.raise_doubt(reasons, is_lost=bool(losses), names=adopted.losses, **arguments)
+    except StorageFullError:
+        with suppress(FileNotFoundError), named_errors(f"give up {path}/{RESERVE_FILE}"):
+            disk.unlink(f"{path}/{RESERVE_FILE}")
+        mark.raise_doubt(reasons, is_lost=bool(losses), names=adopted.losses, **arguments)
+    return True
+
+
+def _settle_all(disk: Disk, journal: str, replay: Replay) -> JournalFile | None:
+    """Makes durable what was read; returns the next file if it was prepared."""
+    tail = replay.tail
+    ready = None
+    if tail is not None:
+        if tail.fd < 0:
+            tail.fd = disk.open(tail.path)
+        _settle(disk, tail, replay.last_group_start)
+        for file in replay.unused[:1]:
+            if file.number == tail.number + 1 and file.has_header and not replay.goes_on_elsewhere:
+                ready = file
                 if file.fd < 0:
                     file.fd = disk.open(file.path)
-            _settle(disk, replay)
-            disk.sync_directory(journal)
-        with named_errors(f"clear {path}"):  # last: whoever put a wrong catalog here can still put the right one back
-            for name in (*litter, *(_unfinished(disk, path, catalog) if catalog else ())):
-                disk.unlink(name)
-    except BaseException:
-        close_files(disk, [*files, *adopted.values(), *entry_logs.values()])
-        raise
-    gone = {file.number for file in (*replay.dead, *replay.unused)}
-    journals = {**adopted, **{file.number: file for file in files if file.number not in gone}}
-    dead = [*dead, *replay.dead, *replay.unused[1:]]
-    return Opened(found, identity, journal, catalog, replay, journals, entry_logs, dead, spares)
+    disk.make_directory(journal)
+    disk.sync_directory(journal)
+    return ready
 
 
 def close_files(disk: Disk, files: list[LogFile] | list[JournalFile]) -> None:
@@ -154,35 +260,40 @@ def _unfinished(disk: Disk, path: str, catalog: Catalog) -> list[str]:
 
 
 def _load(
-    disk: Disk, path: str, journal: str, identity: bytes, catalog: Catalog, index: Index
-) -> tuple[dict[int, JournalFile], dict[int, EntryLogFile]]:
+    disk: Disk, path: str, journal: str, identity: bytes, catalog: Catalog, index: Index, adopted: _Adopted
+) -> None:
     """The files that the catalog has, and into the index what the catalog and the files' own indexes say."""
     index.drop_ranges(catalog.deleted)
     for ledger_id, marks in catalog.ledgers:
         ledger = index.ledger(ledger_id)
         if ledger is not None:
             ledger.raise_marks(marks)
-    journals: dict[int, JournalFile] = {}
-    entry_logs: dict[int, EntryLogFile] = {}
     for each in catalog.files:
         file: LogFile
         if each.is_journal:
-            file = journals[each.number] = JournalFile(
-                each.number, f"{journal}/{journal_name(each.number)}", -1, identity, 0, 0
-            )
+            name = journal_name(each.number)
+            file = JournalFile(each.number, f"{journal}/{name}", -1, identity, 0, 0)
         else:
-            file = entry_logs[each.number] = EntryLogFile(
-                each.number, f"{path}/{LOGS}/{entry_log_name(each.number)}", -1
-            )
+            name = entry_log_name(each.number)
+            file = EntryLogFile(each.number, f"{path}/{LOGS}/{name}", -1)
         file.age = each.age
         file.position = each.end_bytes
-        with named_errors(f"read the index of {file.path}"):
-            size = _size_of(disk, file)
-            for section in sections_of(disk, file, identity):
-                index.put_section(section)
+        try:
+            with named_errors(f"read the index of {file.path}"):
+                size = _size_of(disk, file)
+                sections = sections_of(disk, file, identity)
+        except StorageDamagedError as error:
+            adopted.unread.append(each)
+            adopted.losses[name] = str(error).removesuffix(f". {error.hint}")
+            continue
+        for section in sections:
+            index.put_section(section)
         if isinstance(file, JournalFile):
             file.allocated = size & -PAGE_BYTES
-    return journals, entry_logs
+            adopted.journals[each.number] = file
+        else:
+            assert isinstance(file, EntryLogFile)
+            adopted.entry_logs[each.number] = file
 
 
 def _size_of(disk: Disk, file: LogFile) -> int:
@@ -201,11 +312,14 @@ def _find_journals(
     directory: str,
     bookie_id: str,
     options: FilesOptions,
-    adopted: dict[int, JournalFile],
-    first_number: int,
-) -> tuple[list[JournalFile], list[JournalFile], list[str], list[str]]:
+    adopted: _Adopted,
+    catalog: Catalog,
+) -> tuple[list[JournalFile], list[JournalFile], list[str], list[str], list[int]]:
     """Of the journal files that are not adopted those that nobody needs, and those to replay, ascending; the names of the
-    spare ones; and the paths of what a crash left half made, of indexes that no catalog has, of spare files beyond need."""
+    spare ones; the paths of what a crash left half made, of indexes that no catalog has, of spare files beyond need; and
+    the numbers of all journal files."""
+    of_catalog = adopted.journal_numbers
+    numbers = list(of_catalog)
     dead: list[JournalFile] = []
     files: list[JournalFile] = []
     spares: list[str] = []
@@ -214,14 +328,15 @@ def _find_journals(
         try:
             names = disk.names(directory)
         except FileNotFoundError:
-            return [], [], [], []
+            return [], [], [], [], numbers
         for name in names:
             path = f"{directory}/{name}"
             number = journal_number(name)
             if number is not None:
-                if number in adopted:
+                numbers.append(number)
+                if number in of_catalog:
                     continue
-                if number >= first_number:
+                if number >= catalog.first_journal:
                     files.append(_read_file_header(disk, number, path, bookie_id))
                 else:
                     dead.append(JournalFile(number, path, -1, identity_of(bookie_id), 0, options.capacity_bytes))
@@ -230,11 +345,14 @@ def _find_journals(
             elif (
                 name.startswith(SPARE_PREFIX)
                 or name.endswith(".tmp")
-                or (name.endswith(".index") and journal_number(name.removesuffix(".index") + ".journal") not in adopted)
+                or (
+                    name.endswith(".index")
+                    and journal_number(name.removesuffix(".index") + ".journal") not in of_catalog
+                )
             ):
                 litter.append(path)
     files.sort(key=lambda file: file.number)
-    return dead, files, spares, litter
+    return dead, files, spares, litter, numbers
 
 
 def _fits(disk: Disk, path: str, options: FilesOptions) -> bool:
@@ -246,30 +364,34 @@ def _fits(disk: Disk, path: str, options: FilesOptions) -> bool:
 
 
 def _read_file_header(disk: Disk, number: int, path: str, bookie_id: str) -> JournalFile:
+    """A journal file to replay. Without an intact header of its own only the sequences tell what it holds."""
     fd = disk.open(path)
     try:
-        header = unpack_file_header(read_all(disk, fd, PAGE_BYTES, 0))
         size = disk.size(fd)
+        try:
+            header = unpack_file_header(read_all(disk, fd, PAGE_BYTES, 0))
+        except OSError as error:
+            if error.errno not in UNREADABLE:
+                raise
+            header = None
     finally:
         disk.close(fd)
-    if header is None:
-        raise StorageDamagedError(f"{path} is damaged at 0: its header is unreadable", RECOVER)
-    if header.format != FORMAT or header.identity != identity_of(bookie_id):
+    identity = identity_of(bookie_id)
+    if header is not None and (header.format != FORMAT or header.identity != identity):
         raise StorageIdentityError(
             f"{path} is a journal of format {header.format} of bookie-{header.identity.hex()}, "
             f"expected format {FORMAT} of {bookie_id}",
             "Nothing was touched: put the right file there",
         )
-    if header.number != number:
-        raise StorageDamagedError(f"{path} is damaged at 0: it is journal file {header.number}, misnamed", RECOVER)
-    return JournalFile(number, path, -1, header.identity, header.epoch, size & -PAGE_BYTES)
+    has_header = header is not None and header.number == number
+    epoch = header.epoch if header is not None and has_header else -1
+    return JournalFile(number, path, -1, identity, epoch, size & -PAGE_BYTES, has_header=has_header)
 
 
-def _settle(disk: Disk, replay: Replay) -> None:
+def _settle(disk: Disk, tail: JournalFile, start: int) -> None:
     """Makes durable what was read. A process that was killed, or whose sync failed, may have left the last group in
     the page cache only, where it looks as if it were on the disk: so it is written again, and synced."""
-    tail = replay.tail
-    start = replay.last_group_start if tail.last_sequence else tail.position
+    start = start if tail.last_sequence else tail.position
     while start < tail.position:
         piece = read_all(disk, tail.fd, min(_PIECE_BYTES, tail.position - start), start)
         if not piece:

@@ -14,9 +14,6 @@ Records follow without gaps. Those of one commit are a *group*: valid only toget
                        MARKS: ledger id, fence term, last add confirmed, length of the key or -1, key
                        DROP: ledger id
                        EPOCH: the epoch of all records that follow, this group's included
-                       CHECKPOINT: number of file ranges, then of each: first and last file number, first and last
-                       sequence; number of ranges of deleted ledgers, then first and last id of each. Written by version 1
-                       of the storage only: version 2 has a catalog (see `catalog`)
                        RUN: batches of one ledger and stamp, back to back; in entry logs only
 
 The *sequence* counts groups over the storage's whole life. A group is written only when the one before is durable, so
@@ -56,8 +53,6 @@ _SEED = struct.Struct("<Q16s")
 _MARKS = struct.Struct("<qqqi")
 _DROP = struct.Struct("<q")
 _EPOCH = struct.Struct("<Q")
-_FILE_RANGE = struct.Struct("<QQQQ")
-_LEDGER_RANGE = struct.Struct("<qq")
 
 assert _PREFIX_BYTES + _CHECKSUM.size == RECORD_HEADER_BYTES
 
@@ -72,8 +67,7 @@ class RecordType(enum.IntEnum):
     MARKS = 2
     DROP = 3
     EPOCH = 4
-    CHECKPOINT = 5
-    RUN = 6
+    RUN = 5
 
 
 class RecordHeader(NamedTuple):
@@ -99,16 +93,6 @@ class FileHeader:
     identity: bytes
     format: int = FORMAT
     magic: bytes = JOURNAL_MAGIC
-
-
-@attrs.frozen
-class FileRange:
-    """Journal files with consecutive numbers, and the sequences of their first and last group."""
-
-    first_number: int
-    last_number: int
-    first_sequence: int
-    last_sequence: int
 
 
 def pack_file_header(header: FileHeader) -> bytes:
@@ -195,14 +179,3 @@ def pack_epoch(epoch: int) -> bytes:
 def unpack_epoch(payload: bytes | memoryview) -> int:
     """The epoch that begins."""
     return int(_EPOCH.unpack_from(payload)[0])
-
-
-def unpack_checkpoint(payload: bytes | memoryview) -> tuple[list[FileRange], list[tuple[int, int]]]:
-    """The files that there were, and the ranges of deleted ledgers."""
-    (count,) = _EPOCH.unpack_from(payload)
-    start = _EPOCH.size
-    middle = start + count * _FILE_RANGE.size
-    files = [FileRange(*numbers) for numbers in _FILE_RANGE.iter_unpack(payload[start:middle])]
-    (count,) = _EPOCH.unpack_from(payload, middle)
-    start = middle + _EPOCH.size
-    return files, list(_LEDGER_RANGE.iter_unpack(payload[start : start + count * _LEDGER_RANGE.size]))

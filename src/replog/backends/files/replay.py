@@ -1,9 +1,15 @@
-"""Reading the journal at the start: the index, where writing goes on, and telling a torn tail from damage (B3).
+"""Reading the journal at the start: the index, where writing goes on, and what was lost (B3, B8).
 
-A power loss may keep any part of the last group, which nobody was told of: such a *torn tail* ends the replay. All
-groups before it were durable. So an invalid place is *damage* if anything proves that the group there was durable: an
-intact record header with a higher sequence, a later file, or the catalog, which knows a group that was.
-Replaying changes nothing on the disk, and the same records twice give the same result.
+A power loss may keep any part of the last group, which nobody was told of: such a *torn tail* ends the replay, in silence.
+All groups before it were durable. So a group that can't be read is *lost* if anything proves that it was durable: an intact
+group or record header with a higher sequence, the catalog, or the durable mark. Replay names the place, passes over it,
+and goes on with the next whole group of a higher sequence, in this file or a later one.
+
+What counts behind a damaged place: a whole group of the epoch that is current there, or one that the mark or the catalog
+knows. Clients can write bytes that look like a group, but they can't know an epoch.
+
+Losses up to the sequence that the doubt accounts for were reported by an earlier start; ledgers of that time are doubted
+already. Replaying changes nothing on the disk, and the same records twice give the same result.
 """
 
 from __future__ import annotations
@@ -11,160 +17,177 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from replog.backends.disk import Disk
-from replog.backends.files.catalog import Catalog
+from replog.backends.files.directory import journal_name
 from replog.backends.files.index import Index
 from replog.backends.files.log_file import JournalFile
 from replog.backends.files.record import (
     MAGIC,
     PAGE_BYTES,
     RECORD_HEADER_BYTES,
-    FileRange,
     RecordType,
-    unpack_checkpoint,
     unpack_drop,
     unpack_marks,
     unpack_record_header,
 )
-from replog.backends.files.scanning import RECOVER, Group, Window, damaged, found_batch, head_of, read_group
-from replog.errors import StorageDamagedError
+from replog.backends.files.scanning import Group, Window, found_batch, read_group
+
+_SEQUENCE_MAX = 1 << 62  # no storage gets there; a header that says so proves nothing
 
 
 class Replay:
-    """One reading of all files, ascending by number. Raises `StorageDamagedError`, `StorageIdentityError`."""
+    """One reading of all files, ascending by number. `known` is the highest sequence that is known to have been durable,
+    `accounted` the one up to which losses were reported before. Raises `StorageFailedError`, `StorageIdentityError`."""
 
     def __init__(
-        self, disk: Disk, files: Sequence[JournalFile], open_files_max: int, index: Index, catalog: Catalog | None
+        self,
+        disk: Disk,
+        directory: str,
+        files: Sequence[JournalFile],
+        open_files_max: int,
+        index: Index,
+        *,
+        first_number: int,
+        sequence: int,
+        known: int,
+        accounted: int,
     ) -> None:
         self._disk = disk
+        self._directory = directory
         self._files = files
         self._open_files_max = open_files_max
-        self._catalog = catalog  # None in version 1: then the files before the first gap begin with number 1
-        self._checkpoint: tuple[JournalFile, list[FileRange]] | None = None
-        self._first_number = catalog.first_journal if catalog else 1
+        self._next_number = first_number  # of the file in which the next group is expected
+        self._known = known
+        self._accounted = accounted
+        self._has_gaps = False
+        self._trace = 0, ""  # the highest sequence of an intact header that belongs to no whole group, and its place
         self.index = index
-        self.sequence = catalog.sequence if catalog else 0  # of the last group
-        self.tail = files[0]  # where writing goes on
+        self.sequence = sequence  # of the last group
+        self.tail = files[0] if files else None  # where the last group stands
         self.last_group_start = PAGE_BYTES  # in the tail; the end is the tail's position
         self.unused: list[JournalFile] = []  # after the tail: prepared, never used
-        self.dead: list[JournalFile] = []  # a checkpoint of version 1 says that nobody needs them
+        self.losses: list[str] = []  # what was durable and can't be read
+        self.unreadable: list[str] = []  # places that the disk refused to read: nobody knows what stands there
 
     def run(self) -> None:
         """Reads everything."""
+        opened: list[JournalFile] = []
         for at, file in enumerate(self._files):
-            before = self._files[at - 1] if at else None
-            if not self._joins(before, file):
-                self.unused = list(self._files[at:])
-                break
-            if before is not None and at > self._open_files_max:
-                self._disk.close(before.fd)
-                before.fd = -1
-            self.tail = file
-            self._replay_file(file)
-        self._check_tail()
-        self._check_files()
-        if self._catalog is not None and self.sequence < self._catalog.durable_sequence:
-            raise damaged(
-                self.tail,
-                self.tail.position,
-                f"group {self.sequence + 1} is unreadable{self._or_there()}, "
-                f"though the catalog knows group {self._catalog.durable_sequence}",
-            )
+            window = Window(self._disk, file, passes_over=True)
+            opened.append(file)
+            self._replay_file(window, file)
+            self.unreadable += [f"{file.path} can't be read at {offset}" for offset in window.unreadable]
+            if at >= self._open_files_max:
+                self._close_oldest(opened)
+        if self.tail is not None:
+            self.unused = [file for file in self._files if file.number > self.tail.number]
+        self._find_what_is_wanting()
 
-    def _or_there(self) -> str:
-        """Where the group behind the tail may stand too."""
-        return f", there or at {PAGE_BYTES} in {self.unused[0].path}" if self.unused else ""
+    def _close_oldest(self, opened: list[JournalFile]) -> None:
+        for file in opened:
+            if file is not self.tail:
+                self._disk.close(file.fd)
+                file.fd = -1
+                opened.remove(file)
+                return
 
-    # -- the files' order -----------------------------------------------------------------------------------------
+    @property
+    def goes_on_elsewhere(self) -> bool:
+        """True if nothing more may be written to the tail: what stands behind its last group must stay as it is."""
+        tail = self.tail
+        return tail is None or not tail.has_header or self._has_gaps or bool(self.unreadable)
 
-    def _joins(self, before: JournalFile | None, file: JournalFile) -> bool:
-        """Whether this file holds what comes next. If not, the tail is before it."""
-        header = head_of(Window(self._disk, file), file)
-        head = header.sequence if header else None
-        follows = file.number == (before.number + 1 if before else self._first_number)
-        if not follows:
-            # In version 1 what was between may be recycled; a file behind a recycled one is never empty.
-            if self._catalog is not None or head is None or head <= self.sequence:
-                raise damaged(file, PAGE_BYTES, "its first record is unreadable, or files before it are missing")
-            self.sequence = head - 1
-            return True
-        if head is not None and head > self.sequence + 1:
-            place = before or file
-            raise damaged(place, place.position, f"group {self.sequence + 1} is unreadable, and {file.path} follows")
-        return before is None or head == self.sequence + 1
+    # -- what was lost --------------------------------------------------------------------------------------------
 
-    def _check_tail(self) -> None:
-        """Damage, not a torn tail, if anything behind it is of a later group than the one that is missing there."""
-        for file in (self.tail, *self.unused):
-            found = self._find_later(file, self.sequence + 1)
-            if found < 0:
-                continue
-            place = self.tail if file is self.tail or found == PAGE_BYTES else file
-            there = self._or_there() if file in self.unused[1:] else ""
-            raise damaged(
-                place,
-                place.position,
-                f"group {self.sequence + 1} is unreadable{there}, and a later one stands at {found} in {file.path}",
-            )
+    def _find_what_is_wanting(self) -> None:
+        """Whatever is known to have been durable and comes after the last group that was found."""
+        sequence, place = self._trace
+        if sequence > self.sequence + 1:
+            self._note_loss(sequence, self._end, f"group {sequence} began at {place}")
+        if self._known > max(self.sequence, self._accounted):
+            self._note_loss(self._known, self._end, f"group {self._known} was durable")
 
-    def _find_later(self, file: JournalFile, sequence: int) -> int:
-        window = Window(self._disk, file)
-        offset = file.position
-        while window.seek(offset, RECORD_HEADER_BYTES) >= 0:
-            data = window.data
-            at = data.find(MAGIC)
-            while at >= 0:
-                header = unpack_record_header(data, at, file.seed)
-                if header is not None and header.sequence > sequence:
-                    return offset + at
-                at = data.find(MAGIC, at + 1)
-            offset += len(data) - RECORD_HEADER_BYTES + 1
-            window = Window(self._disk, file)
-        return -1
+    @property
+    def _end(self) -> str:
+        """Where the group after the last one should stand."""
+        tail, following = self.tail, f"{self._directory}/{journal_name(self._next_number)}"
+        if tail is None:
+            return f"{self._directory} has no journal file"
+        if tail.number > self._next_number:
+            return f"{following} is missing"
+        if tail.number == self._next_number:  # the first file, and nothing in it
+            return f"{tail.path} is damaged at {tail.position}"
+        return f"{tail.path} is damaged at {tail.position}, or {following} is missing or damaged"
 
-    def _check_files(self) -> None:
-        """Every file that should be there is, and ends where it should."""
-        present = {file.number: file for file in self._files}
-        expected: set[int] = set()
-        start = self._first_number
-        if self._checkpoint is not None:
-            keeper, ranges = self._checkpoint
-            for each in ranges:
-                self._check_range(present, each, keeper)
-                expected.update(range(each.first_number, each.last_number + 1))
-            start = keeper.number + 1
-            self.dead = [file for file in self._files if file.number <= keeper.number and file.number not in expected]
-        for number in range(start, self._files[-1].number + 1):
-            if number not in present:
-                raise self._missing(number)
+    def _note_loss(self, last: int, place: str, proof: str) -> None:
+        """The groups up to this one are gone; it is a loss unless that was reported before."""
+        self._has_gaps = True
+        if last <= self._accounted:
+            return
+        self._accounted = last
+        groups = f"group {last} is" if last == self.sequence + 1 else f"groups {self.sequence + 1} to {last} are"
+        self.losses.append(f"{place}: {groups} unreadable, though {proof}")
 
-    def _check_range(self, present: dict[int, JournalFile], each: FileRange, keeper: JournalFile) -> None:
-        for number in range(each.first_number, each.last_number + 1):
-            if number not in present:
-                raise self._missing(number)
-        first, last = present[each.first_number], present[each.last_number]
-        if first.first_sequence != each.first_sequence:
-            raise damaged(first, PAGE_BYTES, f"it begins with group {first.first_sequence}, not {each.first_sequence}")
-        if last.last_sequence < each.last_sequence or (last is not keeper and last.last_sequence > each.last_sequence):
-            raise damaged(last, last.position, f"it ends with group {last.last_sequence}, not {each.last_sequence}")
-
-    def _missing(self, number: int) -> StorageDamagedError:
-        near = next((file for file in self._files if file.number > number), self._files[-1])
-        return StorageDamagedError(f"journal file {number} is missing beside {near.path}", RECOVER)
+    @property
+    def reached(self) -> int:
+        """The sequence after which writing goes on: whatever comes next is above all that ever was."""
+        return max(self.sequence, self._accounted)
 
     # -- one file -------------------------------------------------------------------------------------------------
 
-    def _replay_file(self, file: JournalFile) -> None:
-        window = Window(self._disk, file)
+    def _replay_file(self, window: Window, file: JournalFile) -> None:
         while True:
-            group = read_group(window, file, file.position, file.epoch, self.sequence + 1)
+            start = file.position
+            group = read_group(window, file, start, file.epoch, self.sequence + 1) if file.has_header else None
             if group is None:
-                return
+                found = self._find_group(window, file)
+                if found is None:
+                    return
+                start, group = found
+            if group.sequence > self.sequence + 1:
+                self._note_gap(file, start, group.sequence)
             self._apply(file, group)
-            self.last_group_start = file.position
+            self.tail = file
+            self._next_number = file.number + 1
+            self.last_group_start = start
             file.position = group.end
             file.epoch = group.epoch
             file.first_sequence = file.first_sequence or group.sequence
             file.last_sequence = self.sequence = group.sequence
+
+    def _note_gap(self, file: JournalFile, start: int, sequence: int) -> None:
+        wanting = [f"{self._directory}/{journal_name(number)}" for number in range(self._next_number, file.number)]
+        place = self._end
+        if start > file.position:
+            place = f"{file.path} is damaged at {file.position}"
+        elif wanting:
+            several = f" and {len(wanting) - 1} more after it are" if len(wanting) > 1 else " is"
+            place = f"{wanting[0]}{several} missing or damaged"
+        self._note_loss(sequence - 1, place, f"group {sequence} stands at {start} in {file.path}")
+
+    def _find_group(self, window: Window, file: JournalFile) -> tuple[int, Group] | None:
+        """The next whole group that counts, and where it stands, or None if the rest of the file has none."""
+        offset = file.position
+        while True:
+            at = window.seek(offset, RECORD_HEADER_BYTES)
+            if at < 0:
+                return None
+            at = window.data.find(MAGIC, at)
+            if at < 0 or at + RECORD_HEADER_BYTES > len(window.data):
+                offset = window.end - RECORD_HEADER_BYTES + 1 if at < 0 else window.offset_of(at)
+                continue
+            offset = window.offset_of(at)
+            header = unpack_record_header(window.data, at, file.seed)
+            if header is None or not self.sequence < header.sequence < _SEQUENCE_MAX:
+                offset += 1
+                continue
+            is_trusted = header.epoch == file.epoch or header.sequence <= self._known
+            if is_trusted and not header.position:
+                group = read_group(window, file, offset, header.epoch, header.sequence)
+                if group is not None:
+                    return offset, group
+            self._trace = max(self._trace, (header.sequence, f"{offset} in {file.path}"))
+            # What looks like a group within a payload is one that a client wrote there.
+            offset += RECORD_HEADER_BYTES + (header.length if is_trusted else 0)
 
     def _apply(self, file: JournalFile, group: Group) -> None:
         index = self.index
@@ -178,8 +201,3 @@ class Replay:
                 index.put_marks(*unpack_marks(content))
             elif record_type == RecordType.DROP:
                 index.drop(unpack_drop(content))
-            elif record_type == RecordType.CHECKPOINT:
-                ranges, deleted = unpack_checkpoint(content)
-                index.drop_ranges(deleted)
-                if self._catalog is None:  # else it is one of before the upgrade, and the catalog knows better
-                    self._checkpoint = (file, ranges)

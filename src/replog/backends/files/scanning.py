@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from replog.backends.disk import Disk
+from replog.backends.disk import UNREADABLE, Disk, named_error, read_all
 from replog.backends.files.index import Location
 from replog.backends.files.log_file import JournalFile, LogFile
 from replog.backends.files.record import (
@@ -26,6 +26,7 @@ from replog.protocol.batch import HEADER
 
 RECOVER = "Recover this bookie's copies from the others, into a new directory"
 _WINDOW_BYTES = 4 << 20
+_UNREADABLE_PAGES_MAX = 64  # of one file: a disk that refuses more has failed
 _SIZE_AT = 8  # where a batch has its size
 
 
@@ -51,18 +52,32 @@ class FoundBatch(NamedTuple):
 
 
 class Window:
-    """A file read forward in large pieces."""
+    """A file read forward in large pieces.
 
-    def __init__(self, disk: Disk, file: LogFile) -> None:
+    With `passes_over`, pages that the disk refuses to read (EIO) count as zeros, and `unreadable` has their places; else
+    they are damage. Raises `StorageDamagedError`, `StorageFailedError`."""
+
+    def __init__(self, disk: Disk, file: LogFile, *, passes_over: bool = False) -> None:
         self._disk = disk
         self._file = file
+        self._passes_over = passes_over
         self._start = 0
         self.data = b""
+        self.unreadable: list[int] = []
         if file.fd < 0:
             try:
                 file.fd = disk.open(file.path)
             except OSError as error:
                 raise damaged(file, 0, f"it cannot be opened: {error}") from error
+
+    @property
+    def end(self) -> int:
+        """Where `data` ends in the file."""
+        return self._start + len(self.data)
+
+    def offset_of(self, at: int) -> int:
+        """Where this place in `data` is in the file."""
+        return self._start + at
 
     def seek(self, offset: int, length: int) -> int:
         """Where in `data` this place is, or -1 if the file ends before these bytes do."""
@@ -74,19 +89,31 @@ class Window:
         return at if at + length <= len(self.data) else -1
 
     def _read(self, offset: int, size: int) -> bytes:
-        file = self._file
-        pieces: list[bytes] = []
         try:
-            while size > 0:
-                piece = self._disk.pread(file.fd, size, offset)
-                if not piece:
-                    break
-                pieces.append(piece)
-                offset += len(piece)
-                size -= len(piece)
+            return read_all(self._disk, self._file.fd, size, offset)
         except OSError as error:
-            raise damaged(file, offset, f"it cannot be read: {error}") from error
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            if not self._passes_over or error.errno not in UNREADABLE:
+                raise damaged(self._file, offset, f"it cannot be read: {error}") from error
+        return b"".join(self._pages(offset, offset + size))
+
+    def _pages(self, offset: int, end: int) -> Iterator[bytes]:
+        """What stands there, page by page."""
+        while offset < end:
+            stop = min(end, (offset // PAGE_BYTES + 1) * PAGE_BYTES)
+            try:
+                piece = read_all(self._disk, self._file.fd, stop - offset, offset)
+            except OSError as error:
+                if error.errno not in UNREADABLE or len(self.unreadable) >= _UNREADABLE_PAGES_MAX:
+                    raise named_error(f"read {self._file.path} at {offset}", error) from error
+                if offset not in self.unreadable:
+                    self.unreadable.append(offset)
+                piece = bytes(stop - offset)
+                if self._disk.size(self._file.fd) <= offset:
+                    return
+            yield piece
+            if len(piece) < stop - offset:
+                return
+            offset = stop
 
 
 def damaged(file: LogFile, offset: int, reason: str) -> StorageDamagedError:

@@ -21,17 +21,16 @@ import attrs
 import trio
 from crc32c import crc32c
 
-from replog.abc import Damage
+from replog.abc import Damage, Doubt
 from replog.backends.disk import Disk, named_error, named_errors
-from replog.backends.files.catalog import Catalog
 from replog.backends.files.checkpoint import Checkpointer
 from replog.backends.files.contents import Contents, SectionGone
-from replog.backends.files.directory import LOGS, DirectoryLock, check_is_ours, write_format
+from replog.backends.files.directory import DirectoryLock, check_is_ours
 from replog.backends.files.index import IndexPage, Location, PageMissing, Section
 from replog.backends.files.journal import Journal
 from replog.backends.files.log_file import LogFile, Place
 from replog.backends.files.maintenance import Maintenance
-from replog.backends.files.opening import Opened, close_files, open_directory
+from replog.backends.files.opening import Opened, close_files, current_file, open_directory
 from replog.backends.files.options import FilesOptions
 from replog.backends.files.planning import Change, Plan
 from replog.backends.files.pool import FilePool
@@ -92,25 +91,26 @@ class FilesStorage(LockedStorage):
     def _assemble(self, opened: Opened, background: bool) -> None:
         disk, options, replay = self._disk, self._options, opened.replay
         self._bookie_id = opened.format.bookie_id
+        self._mark = opened.mark
         self._contents = contents = Contents(
-            disk, options, self._path, opened.identity, replay.index, opened.journals, opened.entry_logs
+            disk, options, self._path, opened.identity, replay.index, opened.journals, opened.entry_logs, opened.unread
         )
         self._mutex = contents.lock
         self._index = contents.index
         self._pool = pool = FilePool(disk, opened.journal_directory, opened.identity, options, contents.changed)
-        self._journal = journal = Journal(disk, options, pool, opened.journals, replay.tail)
-        journal.sequence = replay.sequence
-        catalog = opened.catalog or self._first_catalog(opened)
-        journal.sealed += [file for file in opened.journals.values() if not file.is_indexed and file is not replay.tail]
-        for file in contents.files():
-            if file.fd >= 0 and file is not replay.tail:
-                contents.descriptors.add(file)
-        self._checkpointer = Checkpointer(contents, journal, catalog)
-        self._maintenance = Maintenance(contents, journal, pool, self._checkpointer, catalog.next_entry_log)
         try:
             pool.start(opened.spares, opened.ready, contents.page_cache, background=background)
-            if opened.catalog is None:
-                self._upgrade()
+            current = current_file(opened, pool)
+            self._journal = journal = Journal(disk, options, pool, opened.mark, opened.journals, current)
+            journal.sequence = replay.reached
+            journal.sealed += [file for file in opened.journals.values() if not file.is_indexed and file is not current]
+            for file in contents.files():
+                if file.fd >= 0 and file is not current:
+                    contents.descriptors.add(file)
+            self._checkpointer = Checkpointer(contents, journal, opened.catalog)
+            self._maintenance = Maintenance(contents, journal, pool, self._checkpointer, opened.catalog.next_entry_log)
+            if current is not replay.tail:
+                self._maintenance.adopt()
             for dead in opened.dead:
                 pool.retire(dead)
             with named_errors(f"keep space for the catalog in {self._path}"):
@@ -120,27 +120,9 @@ class FilesStorage(LockedStorage):
             self._maintenance.commit_done()
         except BaseException:
             pool.close()
+            opened.mark.close()
             close_files(disk, [*contents.files(), *opened.dead])
             raise
-
-    @staticmethod
-    def _first_catalog(opened: Opened) -> Catalog:
-        """Where a storage of version 1 begins in version 2: all its journal files but the last are to be indexed."""
-        tail = opened.replay.tail
-        before = tail.first_sequence - 1 if tail.first_sequence else opened.replay.sequence
-        return Catalog(opened.identity, 0, tail.number, before, 0, 1, [], [], [])
-
-    def _upgrade(self) -> None:
-        """Makes version 2 of version 1: full journal files get their indexes, then there is a catalog, and the format file
-        says so last."""
-        with named_errors(f"upgrade {self._path}"):
-            self._disk.make_directory(f"{self._path}/{LOGS}")
-            self._disk.sync_directory(self._path)
-        dead = self._maintenance.upgrade()
-        with named_errors(f"upgrade {self._path}"):
-            write_format(self._disk, self._path, self._bookie_id, is_journal_elsewhere=False)
-        for file in dead:  # only now: version 1 would miss them
-            self._pool.retire(file)
 
     # -- the seam -------------------------------------------------------------------------------------------------
 
@@ -386,6 +368,16 @@ class FilesStorage(LockedStorage):
         with self._mutex:
             return tuple(self._contents.damage.values())
 
+    def doubt(self) -> Doubt:
+        """As `Storage.doubt`."""
+        self._check_usable()
+        return self._mark.doubt
+
+    def bound_doubt(self, below_ledger_id: int) -> None:
+        """As `Storage.bound_doubt`."""
+        with self._stopping():
+            self._mark.bound(below_ledger_id)
+
     def statistics(self) -> Mapping[str, float]:
         """As `Storage.statistics`: counters since the start, and gauges."""
         self._check_usable()
@@ -432,7 +424,11 @@ class FilesStorage(LockedStorage):
             with self._contents.working:
                 if was_usable and self._pool.failure is None and self._maintenance.failure is None:
                     self._maintenance.say_goodbye()
+                    with suppress(OSError, StorageFailedError):  # an older mark vouches too
+                        self._mark.advance(self._mark.position)
+                        self._mark.sync()
             self._pool.close()
+            self._mark.close()
             with self._mutex:
                 files = self._contents.files()
                 self._contents.descriptors.is_closing = True

@@ -16,6 +16,8 @@ from replog.backends.files.options import FilesOptions
 from replog.backends.files.storage import FilesStorage, open_storage
 from replog.testing.disk import MemoryDisk
 from replog.testing.storage_exam import make_batch
+from tests.backends.files.test_format import FIRST, PROOF, SECOND, fixed_disk
+from tests.backends.files.workload import open_small
 
 SMALL = FilesOptions(journal_file_bytes=64 << 10, spare_files=2, fill_ahead_bytes=16 << 10, entry_log_bytes=256 << 10)
 SECRET = b"a secret that nobody may see"
@@ -63,16 +65,15 @@ def make_compacted(path: Path, journal: Path | None = None) -> None:
 
 
 def golden(path: Path) -> Path:
-    """The storage of version 1 that stands in the golden files."""
-    formats = Path(__file__).parents[3] / "formats"
-    pieces = []
-    for line in (formats / "files-storage-v1-journal.hex").read_text().splitlines():
-        digits, _, count = line.partition(" x")
-        pieces.append(bytes.fromhex(digits) * int(count or 1))
-    journal = path / "journal" / "000000000001.journal"
-    journal.parent.mkdir(parents=True)
-    journal.write_bytes(b"".join(pieces).ljust(64 << 10, b"\0"))
-    (path / "storage.json").write_bytes((formats / "files-storage-v1-storage.json").read_bytes())
+    """The storage whose journal is in the golden files, killed, with the mark that a power loss may have left."""
+    disk = fixed_disk()
+    storage = open_small(disk)
+    mark = bytes(disk.content("/st/durable-mark"))
+    storage.commit([PutBatch(FIRST), SetMarks(7, b"key", 3, 0, PROOF), SetMarks(8, None, 5)])
+    storage.commit([DropLedger(9), PutBatch(SECOND)])
+    disk = disk.after_kill()
+    disk.content("/st/durable-mark")[:] = mark
+    write_out(disk, path)
     return path
 
 

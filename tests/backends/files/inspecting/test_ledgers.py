@@ -76,7 +76,7 @@ def test_a_deleted_ledger_and_one_that_never_was(tmp_path: Path) -> None:
         never.payload(0)
 
 
-def test_version_1(tmp_path: Path) -> None:
+def test_golden_ledger(tmp_path: Path) -> None:
     inspection = looked_at(golden(tmp_path / "st"), 7)
     report = inspection.report
     assert (report.fence_term, report.last_add_confirmed, report.last_entry_id, report.has_key) == (3, 0, 2, True)

@@ -2,20 +2,16 @@
 
 from pathlib import Path
 
-import pytest
-
 from replog.backends.files.entry_log import EntryLogWriter
 from replog.backends.files.inspecting import find_place, inspect_entry_logs, inspect_indexes
 from replog.backends.files.inspecting.reports import EntryLogReport, IndexedBatch, IndexReport, RecordReport
 from replog.backends.files.record import PAGE_BYTES, payload_checksum
-from replog.errors import ConfigError
 from replog.protocol.batch import Batch
 from replog.testing.storage_exam import make_batch
 from tests.backends.files.inspecting.places import (
     QuickDisk,
     damage_of,
     flip,
-    golden,
     make_compacted,
     make_filled,
     traces,
@@ -128,13 +124,6 @@ def test_a_damaged_index_is_told_and_the_file_is_read(tmp_path: Path) -> None:
     assert [log.source for log in logs][:2] == ["scan", "scan"]
     assert [(log.batches, log.batch_bytes) for log in logs] == [(log.batches, log.batch_bytes) for log in before]
     assert [problem.path[-18:] for problem in damage_of(logs)] == ["000000000002.index"]
-
-
-def test_version_1_has_journal_files_only(tmp_path: Path) -> None:
-    logs, _ = logs_at(golden(tmp_path / "st"))
-    assert [(log.kind, log.source, log.batches) for log in logs] == [("journal", "scan", 2)]
-    with pytest.raises(ConfigError, match="version 1 has no index"):
-        index_at(tmp_path / "st")
 
 
 # -- indexes --------------------------------------------------------------------------------------------------------

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from replog.abc import PutBatch
 from replog.backends.files.inspecting import find_place, inspect_storage
 from replog.errors import ConfigError, StorageIdentityError
+from replog.testing.storage_exam import make_batch
 from tests.backends.files.inspecting.places import (
     damage_of,
     flip,
-    golden,
     make_compacted,
     make_filled,
     open_quick,
@@ -29,7 +30,7 @@ def test_the_figures_are_those_of_the_storage(tmp_path: Path, is_elsewhere: bool
     with contextlib.closing(open_quick(path, journal)) as storage:
         bookie_id, ledgers = storage.bookie_id, storage.ledger_ids()
     report = inspect_storage(find_place(str(path), None if journal is None else str(journal)))
-    assert (report.storage, report.version, report.bookie_id) == ("files", 2, bookie_id)
+    assert (report.storage, report.version, report.bookie_id) == ("files", 1, bookie_id)
     assert (report.ledgers, report.deleted_ledgers) == (len(ledgers), 1)
     names = [name for directory in (path, journal) if directory for name in directory.rglob("*.journal")]
     assert report.journal_files == len([name for name in names if not name.name.startswith("spare-")])
@@ -46,10 +47,30 @@ def test_the_figures_are_those_of_the_storage(tmp_path: Path, is_elsewhere: bool
     assert abs(report.free_bytes - os.statvfs(path).f_bavail * os.statvfs(path).f_frsize) < 1 << 30
 
 
-def test_version_1(tmp_path: Path) -> None:
-    report = inspect_storage(find_place(str(golden(tmp_path / "st"))))
-    assert (report.version, report.ledgers, report.deleted_ledgers, report.last_sequence) == (1, 2, 1, 2)
-    assert (report.catalog_generation, report.entry_logs, report.index_bytes) == (None, None, None)
+def test_mark_and_doubt_are_shown(tmp_path: Path) -> None:
+    """B8: what a start would find is told before it; what it found stays."""
+    path = tmp_path / "st"
+    with contextlib.closing(open_quick(path)) as storage:
+        storage.commit([PutBatch(make_batch(1, 0)), PutBatch(make_batch(2, 0))])
+        storage.commit([PutBatch(make_batch(1, 3))])
+        end = storage._journal.current.position
+    report = inspect_storage(find_place(str(path)))
+    assert (report.durable_mark, report.doubted_below, report.lost_below, report.doubt_reasons) == (2, 0, 0, [])
+    assert report.problems == []
+    flip(path / "journal" / "000000000001.journal", end - 1)
+    (problem,) = damage_of([inspect_storage(find_place(str(path)))])
+    assert "its last group is 1, but group 2 was durable" in problem.reason
+    with contextlib.closing(open_quick(path)) as storage:
+        storage.bound_doubt(7)
+        doubt = storage.doubt()
+    report = inspect_storage(find_place(str(path)))
+    assert (report.doubted_below, report.lost_below, tuple(report.doubt_reasons)) == (7, 7, doubt.reasons)
+    assert report.problems == []
+    for name in ("durable-mark", "doubt"):
+        (path / name).write_bytes(b"")
+        (problem,) = damage_of([inspect_storage(find_place(str(path)))])
+        assert (problem.path, problem.reason) == (str(path / name), "it is damaged: the next start doubts every ledger")
+        open_quick(path).close()
 
 
 def test_a_journal_elsewhere_is_asked_for(tmp_path: Path) -> None:

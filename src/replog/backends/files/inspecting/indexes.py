@@ -119,8 +119,6 @@ def inspect_indexes(
 ) -> Iterator[IndexedBatch | IndexReport]:
     """Each index file: its batches, if they are wanted, then what it says of itself. All pages are checked; with `verify`
     the log files are read too, and compared. Raises `ConfigError` if there can be none here, `StorageFailedError`."""
-    if place.version == 1:
-        raise ConfigError(f"{place.path}: a storage of version 1 has no index files; `replog inspect journal` reads it")
     for path in _paths(place):
         inspection = _Inspection(place, path, verify, progress)
         yield from inspection.run(with_batches)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-import struct
 from collections.abc import Iterator
-from contextlib import suppress
 
 import attrs
 
 from replog.backends.files.catalog import Catalog
 from replog.backends.files.directory import journal_name, journal_number
 from replog.backends.files.inspecting.locks import is_locked
-from replog.backends.files.inspecting.places import SPARE_PREFIX, Place
+from replog.backends.files.inspecting.places import SPARE_PREFIX, Place, Vouching
 from replog.backends.files.inspecting.reading import (
     InspectedFile,
     Progress,
@@ -22,7 +20,7 @@ from replog.backends.files.inspecting.reading import (
 from replog.backends.files.inspecting.records import as_epoch, problems_in, report_record
 from replog.backends.files.inspecting.reports import JournalFileReport, Problem, RecordReport
 from replog.backends.files.inspecting.scanning import LogScan, ScannedRecord, read_file_header
-from replog.backends.files.record import FileRange, RecordType, unpack_checkpoint
+from replog.backends.files.record import RecordType
 from replog.errors import ConfigError
 
 _KNOWN_TYPES = frozenset(RecordType)
@@ -40,12 +38,13 @@ class JournalWalk:
     problems: list[Problem] = attrs.field(factory=list)
     _sequence: int | None = None  # of the last group so far
     _previous: int | None = None  # number of the file before
-    _checkpoint: tuple[int, list[FileRange]] | None = None
     _is_first: bool = True
     _is_whole: bool = True  # all files that were listed could be read
+    _vouching: Vouching = attrs.field(factory=Vouching)  # as it was before the files were read
 
     def files(self, first_number: int = 0, paths: list[tuple[int, str]] | None = None) -> Iterator[WalkedFile]:
         """The files from this number on. Raises `Unreadable` if the directory can't be read."""
+        self._vouching = self.place.vouching()
         listed = self.place.journal_files() if paths is None else paths
         self._is_first = not any(number < first_number for number, _ in listed)
         numbers = [number for number, _ in listed if number >= first_number]
@@ -89,12 +88,6 @@ class JournalWalk:
         files = self.catalog.files if self.catalog else []
         return next((file.end_bytes for file in files if file.is_journal and file.number == number), None)
 
-    def note(self, number: int, record: ScannedRecord) -> None:
-        """Looks at a record for what it says of other files."""
-        if record.is_intact and record.header.record_type == RecordType.CHECKPOINT:
-            with suppress(struct.error):  # `report_record` tells
-                self._checkpoint = (number, unpack_checkpoint(record.payload)[0])
-
     def _find_missing(self, first_number: int, numbers: list[int]) -> None:
         """Files that should be there. On an open storage they may have been recycled since: only a stopped one proves it."""
         expected: set[int] = set()
@@ -102,10 +95,6 @@ class JournalWalk:
         if self.catalog is not None:
             expected.update(file.number for file in self.catalog.files if file.is_journal)
             start = self.catalog.first_journal
-        elif self._checkpoint is not None:
-            start, ranges = self._checkpoint
-            for each in ranges:
-                expected.update(range(each.first_number, each.last_number + 1))
         elif first_number > 1:
             start = first_number
         expected.update(range(start, max(numbers, default=start) + 1))
@@ -117,13 +106,14 @@ class JournalWalk:
             )
 
     def _check_end(self, first_number: int) -> None:
-        """Whether the journal gets as far as the catalog knows that it was durable."""
+        """Whether the journal gets as far as the catalog or the mark know that it was durable."""
         catalog = self.catalog
         if catalog is None or first_number > catalog.first_journal or not self._is_whole:
             return
         last = catalog.sequence if self._sequence is None else self._sequence
-        if last < catalog.durable_sequence:
-            reason = f"its last group is {last}, but the catalog says that {catalog.durable_sequence} was durable"
+        durable = max(catalog.durable_sequence, self._vouching.position)
+        if max(last, self._vouching.accounted) < durable:
+            reason = f"its last group is {last}, but group {durable} was durable"
             self.problems.append(Problem(self.place.journal or "", 0, "damage", reason))
 
 
@@ -164,7 +154,6 @@ class WalkedFile:
             report.problems.append(_unreadable(error))
 
     def _note(self, record: ScannedRecord) -> None:
-        self._walk.note(self.number, record)
         if record.is_intact and record.header.record_type not in _KNOWN_TYPES:
             reason = f"a record of type {record.header.record_type}, unknown to this replog: use a newer one"
             self.report.problems.append(Problem(self.path, record.offset, "unreadable", reason))

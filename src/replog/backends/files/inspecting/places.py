@@ -9,6 +9,8 @@ from contextlib import suppress
 
 import attrs
 
+from replog.abc import Doubt
+from replog.backends.durable_mark import DOUBT_FILE, MARK_FILE, unpack_doubt, unpack_mark
 from replog.backends.files.catalog import FORMAT as CATALOG_FORMAT
 from replog.backends.files.catalog import NAME as CATALOG
 from replog.backends.files.catalog import Catalog, unpack_catalog
@@ -20,6 +22,7 @@ from replog.backends.files.directory import (
     JOURNAL_FORMAT_NAME,
     LOCK_FILE,
     LOGS,
+    VERSION,
     entry_log_number,
     identity_of,
     journal_number,
@@ -29,8 +32,33 @@ from replog.backends.files.inspecting.reports import Problem
 from replog.errors import ConfigError, StorageFailedError, StorageIdentityError
 
 SPARE_PREFIX = "spare-"
-VERSIONS = (1, 2)
 _FORMAT_FILE_BYTES_MAX = 64 << 10
+
+
+@attrs.define
+class Vouching:
+    """How far a storage was durable, and what it doubts (B8)."""
+
+    position: int = 0
+    accounted: int = 0
+    doubt: Doubt = attrs.field(factory=Doubt)
+    problems: list[Problem] = attrs.field(factory=list)
+
+    def take_mark(self, data: bytes, identity: bytes | None) -> bool:
+        """Whether these bytes are this bookie's durable mark; if so they count."""
+        slot = unpack_mark(data)
+        if slot is None or slot.identity != identity:
+            return False
+        self.position = slot.position
+        return True
+
+    def take_doubt(self, data: bytes, identity: bytes | None) -> bool:
+        """Whether these bytes are this bookie's doubt; if so they count."""
+        record = unpack_doubt(data)
+        if record is None or record.identity != identity:
+            return False
+        self.accounted, self.doubt = record.accounted, record.doubt
+        return True
 
 
 @attrs.frozen
@@ -76,7 +104,7 @@ class Place:
 
     def catalog(self) -> Catalog | Problem | None:
         """The catalog as it is now, a problem if it is damaged, or None if this storage has none."""
-        if self.root is None or self.version == 1:
+        if self.root is None:
             return None
         path = f"{self.root}/{CATALOG}"
         try:
@@ -92,6 +120,22 @@ class Place:
         if catalog.identity != self.identity:
             return Problem(path, 0, "damage", f"it is of bookie-{catalog.identity.hex()}, not of {self.bookie_id}")
         return catalog
+
+    def vouching(self) -> Vouching:
+        """The durable mark and the doubt as they are now, and what is wrong with them."""
+        found = Vouching()
+        if self.root is None:
+            return found
+        for name, take in ((MARK_FILE, found.take_mark), (DOUBT_FILE, found.take_doubt)):
+            path = f"{self.root}/{name}"
+            try:
+                is_fine = take(read_whole_file(path), self.identity)
+                reason = "it is damaged"
+            except Unreadable as error:
+                is_fine, reason = False, "the file is missing" if error.is_gone else error.reason
+            if not is_fine:
+                found.problems.append(Problem(path, 0, "damage", f"{reason}: the next start doubts every ledger"))
+        return found
 
     def lock_path(self) -> str | None:
         """Where the lock file is, in a storage."""
@@ -166,7 +210,7 @@ def _storage(root: str, journal_dir: str | None) -> Place:
             )
     elif journal_dir is not None:
         raise ConfigError(f"{root} has its journal inside: leave --journal-dir out")
-    return Place(root, root, version, bookie_id, journal, f"{root}/{LOGS}" if version > 1 else None)
+    return Place(root, root, version, bookie_id, journal, f"{root}/{LOGS}")
 
 
 def _journal_elsewhere(path: str) -> Place:
@@ -197,9 +241,9 @@ def read_format(where: str) -> dict[str, object]:
 
 def _check_format(content: dict[str, object], name: str, where: str) -> int:
     version = content["version"]
-    if content["format"] != name or not isinstance(version, int) or version not in VERSIONS:
+    if content["format"] != name or not isinstance(version, int) or version != VERSION:
         raise StorageIdentityError(
-            f"{where} says {content['format']!r} version {version!r}, this inspects {name!r} versions 1 and 2",
+            f"{where} says {content['format']!r} version {version!r}, this inspects {name!r} version {VERSION}",
             "Nothing was touched: use the replog that wrote it, or a newer one",
         )
     return version

@@ -12,7 +12,6 @@ from replog.backends.files.record import (
     LAST_OF_GROUP,
     RECORD_HEADER_BYTES,
     RecordType,
-    unpack_checkpoint,
     unpack_drop,
     unpack_epoch,
     unpack_marks,
@@ -115,15 +114,6 @@ def _describe(report: RecordReport, record_type: int, payload: memoryview) -> No
         report.detail = "ledger deleted"
     elif record_type == RecordType.EPOCH:
         report.detail = f"epoch {as_epoch(unpack_epoch(payload))} begins"
-    elif record_type == RecordType.CHECKPOINT:
-        files, deleted = unpack_checkpoint(payload)
-        ranges = ", ".join(
-            f"{each.first_number}"
-            if each.first_number == each.last_number
-            else f"{each.first_number}-{each.last_number}"
-            for each in files
-        )
-        report.detail = f"files {ranges}; {len(deleted)} ranges of deleted ledgers"
 
 
 def as_epoch(epoch: int) -> str:

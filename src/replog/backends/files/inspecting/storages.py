@@ -24,6 +24,11 @@ def inspect_storage(place: Place, progress: Progress = ignore_progress) -> Stora
     report = StorageReport(
         place.root, "files", place.version, place.bookie_id, is_locked(lock_path), owner_of(lock_path), place.journal
     )
+    vouching = place.vouching()
+    report.durable_mark = vouching.position
+    report.doubted_below, report.lost_below = vouching.doubt.doubted_below, vouching.doubt.lost_below
+    report.doubt_reasons = list(vouching.doubt.reasons)
+    report.problems += vouching.problems
     try:
         _measure_space(place, report)
         if place.journal is None:
@@ -40,9 +45,8 @@ def _measure_space(place: Place, report: StorageReport) -> None:
     report.free_bytes = free_bytes(place.root)
     root_bytes = sum(_size(f"{place.root}/{name}") for name in list_names(place.root))
     report.total_bytes = root_bytes
-    if place.version != 1:
-        report.catalog_bytes = _size(f"{place.root}/{CATALOG}")
-        report.index_bytes = 0
+    report.catalog_bytes = _size(f"{place.root}/{CATALOG}")
+    report.index_bytes = 0
     for directory in (place.journal, place.logs):
         if directory is None:
             continue

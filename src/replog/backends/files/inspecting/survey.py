@@ -18,7 +18,6 @@ from replog.backends.files.record import (
     LAST_OF_GROUP,
     RECORD_HEADER_BYTES,
     RecordType,
-    unpack_checkpoint,
     unpack_drop,
     unpack_marks,
 )
@@ -115,12 +114,6 @@ class Survey:
                 ledger.last_add_confirmed = max(ledger.last_add_confirmed, confirmed)
         elif kind == RecordType.DROP:
             self.drop(unpack_drop(record.payload))
-        elif kind == RecordType.CHECKPOINT:
-            _, ranges = unpack_checkpoint(record.payload)
-            for first, last in ranges:
-                self.deleted.add(first, last)
-            for ledger_id in [ledger_id for ledger_id in self.ledgers if ledger_id in self.deleted]:
-                del self.ledgers[ledger_id]
 
     def drop(self, ledger_id: int) -> None:
         """The ledger was deleted, for ever."""
