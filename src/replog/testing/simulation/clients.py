@@ -23,6 +23,7 @@ from replog.protocol.effects import (
     SendLastAddConfirmed,
     WriteMetadata,
 )
+from replog.protocol.gaps import Gap
 from replog.protocol.messages import (
     AddRequest,
     LedgerRequest,
@@ -35,7 +36,7 @@ from replog.protocol.recovery import LedgerRecovery
 from replog.protocol.writing import LedgerWriting
 from replog.testing.simulation.calls import Call, describe_call
 from replog.testing.simulation.metastore import Outcome, SimulatedMetastore
-from replog.testing.simulation.plan import Plan
+from replog.testing.simulation.plan import Plan, mix
 from replog.testing.simulation.world import Node, World
 
 if TYPE_CHECKING:
@@ -52,8 +53,14 @@ def digest_and_key(ledger_id: int, digest_type: DigestType) -> tuple[Digest, byt
 
 
 def new_ledger(plan: Plan, ensemble: tuple[str, ...], ledger_id: int) -> LedgerMetadata:
-    """The record of a new ledger."""
-    return LedgerMetadata(ledger_id, plan.quorum, plan.digest_type, "", (Fragment(0, ensemble),), token="created")
+    """The record of a new ledger. Its creator may believe some bookies to be away, as many as may be (C7)."""
+    quorum, first = plan.quorum, mix(plan.seed * 1000 + ledger_id)
+    away: list[int] = []
+    for count in range(1, min(plan.away + 1, quorum.ensemble)):
+        indices = sorted((first + index) % quorum.ensemble for index in quorum.spread(count))
+        away = indices if quorum.may_lack(sum(1 << index for index in indices)) else away
+    gaps = tuple(Gap(index, 0) for index in away)
+    return LedgerMetadata(ledger_id, quorum, plan.digest_type, "", (Fragment(0, ensemble),), token="created", gaps=gaps)
 
 
 class Client(Node):
@@ -200,7 +207,10 @@ class WriterShell(LedgerShell):
     def __init__(self, client: Client, metadata: LedgerMetadata, version: int, nonce: str) -> None:
         super().__init__(client, metadata.ledger_id)
         self.nonce = nonce
-        self.machine = LedgerWriting(metadata, version, self.digest, nonce)
+        missing = sum(1 << gap.index for gap in metadata.gaps)
+        self.machine = LedgerWriting(metadata, version, self.digest, nonce, missing=missing)
+        if missing:
+            self.world.count("ledger created without some of its bookies")
         self.submitted = 0
         self._retrying = False
         self._sent_through = -1
@@ -279,7 +289,7 @@ class WriterShell(LedgerShell):
             if response is None or response.status not in (Status.OK, Status.FENCED):
                 if in_time:
                     self.client.suspect(bookie_id)
-                    machine.bookie_failed(index, bookie_id)
+                    machine.bookie_failed(index, bookie_id, effect.batch)
             elif response.status is Status.FENCED:
                 machine.add_fenced(response.fence_term)
             else:

@@ -68,6 +68,7 @@ class Conversation:
             f"heal {plan.heal_at}",
         ]
         head += [f"digest {plan.digest_type.name}"] if plan.digest_type is not DigestType.CRC32C else []
+        head += [f"away {plan.away}"] if plan.away else []
         head += [f"mutant {self.mutant}"] if self.mutant else []
         head += [f"overlook {' '.join(sorted(plan.overlook))}"] if plan.overlook else []
         head += [f"expect {self.expect or _NOTHING}"]
@@ -118,6 +119,7 @@ def _plan(values: dict[str, str], ops: tuple[Op, ...], faults: tuple[Fault, ...]
             heal_at=int(values["heal"]),
             faults=faults,
             digest_type=DigestType[values.get("digest", DigestType.CRC32C.name)],
+            away=int(values.get("away", 0)),
             overlook=frozenset(values["overlook"].split()),
         )
     except (KeyError, TypeError, ValueError) as error:

@@ -39,6 +39,8 @@ REQUIRED = (
     "leader rolled",
     "ledger closed empty",
     "ledger closed with entries",
+    "ledger closed with gaps",
+    "ledger created without some of its bookies",
     "log begun anew",
     "log deleted",
     "message stopped by a partition",

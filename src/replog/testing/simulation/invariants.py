@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from replog.protocol.batch import Batch
+from replog.protocol.gaps import merged
 from replog.protocol.messages import AddRequest, FenceRequest, RecoveryReadRequest, Response, Status
 from replog.protocol.model import Fragment, LedgerMetadata, LedgerState, LogMetadata, LogPage, PendingLedger, Segment
 from replog.testing.simulation.world import World
@@ -209,6 +210,9 @@ class Oracle:
         firsts = [fragment.first_entry_id for fragment in record.fragments]
         if firsts[0] != 0 or any(after <= before for before, after in itertools.pairwise(firsts)):
             self.fail("I5", f"ledger {record.ledger_id}: fragments start at {firsts}")
+        ends = [gap.last_entry_id for gap in record.gaps]
+        if merged(record.gaps, record.fragments) != record.gaps or (record.last_entry_id is not None and None in ends):
+            self.fail("W7", f"ledger {record.ledger_id}: {record.gaps} in {record.fragments}")
         for fragment in record.fragments:
             if (
                 len(set(fragment.ensemble)) != record.quorum.ensemble
@@ -254,6 +258,8 @@ class Oracle:
         if last + 1 < len(truth.submitted):
             self.world.count("unconfirmed entries dropped by recovery")
         self.world.count("ledger closed empty" if last < 0 else "ledger closed with entries")
+        if truth.record.gaps:
+            self.world.count("ledger closed with gaps")
 
     def check_confirmed(self, truth: LedgerTruth, first: int) -> None:
         """Every confirmed entry from `first` on is at its ack quorum (I2)."""

@@ -163,4 +163,5 @@ class Plan:
     heal_at: int
     faults: tuple[Fault, ...] | None = None
     digest_type: DigestType = DigestType.CRC32C
+    away: int = 0  # indices at most of each new ledger whose bookies its creator believes to be away (C7)
     overlook: frozenset[str] = frozenset()  # rules that the oracle doesn't check: what would follow from breaking them?

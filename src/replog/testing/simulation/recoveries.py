@@ -160,7 +160,7 @@ class RecoveryShell(LedgerShell):
                 machine.refused(response.fence_term)
             elif in_time:
                 self.client.suspect(bookie_id)
-                machine.bookie_failed(index, bookie_id)
+                machine.bookie_failed(index, bookie_id, first)
             self.pump()
 
         self.client.call(bookie_id, "add", self.subject(first), request, answered)

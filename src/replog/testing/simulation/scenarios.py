@@ -72,7 +72,8 @@ def _draw_mixed(seed: int, scenario: str | None, strategy: str | None) -> Plan:
     draw = _SCENARIOS[scenario](chance, strategy, bookies, horizon)
     ops = tuple(sorted(draw, key=lambda op: op.time))
     rates = wild_rates(seed) if strategy == "wild" else STRATEGIES[strategy]
-    return Plan(seed, scenario, strategy, quorum, bookies, rates, ops, horizon + 400)
+    away = 2 if spare == 0 and seed % 2 else 0
+    return Plan(seed, scenario, strategy, quorum, bookies, rates, ops, horizon + 400, away=away)
 
 
 def wild_rates(seed: int) -> Rates:
