@@ -9,15 +9,22 @@ import errno
 import itertools
 import random
 from collections.abc import Callable, Iterator
+from typing import cast
 
 import pytest
 
 from replog.abc import UNBOUNDED, Doubt, PutBatch, SetMarks
+from replog.backends.durable_mark import DurableMark
+from replog.backends.files import storage as storage_module
 from replog.backends.files.checkpoint import Checkpointer
-from replog.backends.files.record import PAGE_BYTES
+from replog.backends.files.journal import Journal as FilesJournal
+from replog.backends.files.maintenance import Maintenance
+from replog.backends.files.record import PAGE_BYTES, RecordType, pack_record_header, payload_checksum
+from replog.backends.files.replay import Replay
 from replog.backends.files.storage import FilesStorage
 from replog.errors import StorageDamagedError, StorageFailedError
 from replog.testing.disk import MemoryDisk, PowerLoss
+from replog.testing.simulation.mutation import Mutant, Patch
 from replog.testing.storage_exam import make_batch
 from tests.backends.files.small_storage import small_files as small_files
 from tests.backends.files.workload import CHANGES, FIRST_FILE, open_small, position_of, stop_at
@@ -61,16 +68,16 @@ def served(storage: FilesStorage) -> list[int]:
 
 
 def flips(journal: Journal, groups: int) -> Iterator[tuple[int, Callable[[bytearray], None]]]:
-    """A flipped bit at each third byte of the last groups, and which group that is."""
+    """A flipped bit at each seventh byte of the last groups, and which group that is."""
     for group in range(GROUPS - groups, GROUPS):
-        for offset in range(journal.ends[group], journal.ends[group + 1], 3):
+        for offset in range(journal.ends[group], journal.ends[group + 1], 7):
             yield group + 1, lambda data, at=offset: data.__setitem__(at, data[at] ^ 1 << at % 8)  # type: ignore[misc]
 
 
 def losses(journal: Journal) -> Iterator[tuple[int, Callable[[bytearray], None]]]:
-    """Each third truncation and zeroed tail in the last three groups, and which group is the last one that is whole."""
+    """Each seventh truncation and zeroed tail in the last three groups, and which group is the last one that is whole."""
     for group in range(GROUPS - 3, GROUPS):
-        for length in range(journal.ends[group], journal.ends[group + 1], 3):
+        for length in range(journal.ends[group], journal.ends[group + 1], 7):
             yield group, lambda data, at=length: data.__delitem__(slice(at, None))  # type: ignore[misc]
             yield group, lambda data, at=length: data.__setitem__(slice(at, None), bytes(len(data) - at))  # type: ignore[misc]
 
@@ -120,12 +127,14 @@ def test_loss_is_found_once_and_stays_known() -> None:
             assert found.is_unbounded
             before = served(storage)
             storage.bound_doubt(50)
+            number = storage._journal.current.number
             for at in range(commits):
                 storage.commit([PutBatch(make_batch(60 + at, 0))])
             for _ in range(3):
                 disk = disk.after_kill()
                 with contextlib.closing(open_small(disk)) as storage:
                     assert storage.doubt() == Doubt(50, 50, found.reasons), group
+                    assert storage._journal.current.number == number, "it goes on where it went on"
                     assert served(storage) == before
                     assert [bool(storage.read(60 + at, 0, 1, 0)) for at in range(2)] == [True] * commits + [False] * (
                         2 - commits
@@ -164,6 +173,7 @@ def test_crash_at_every_change_of_a_start_in_doubt() -> None:
             for _ in range(2):
                 storage = open_small(survivor)
                 assert storage.doubt().lost_below == UNBOUNDED, change
+                assert len(storage.doubt().reasons) == 1, change
                 assert served(storage) == [1, 2, 3, 5, 6], change
                 survivor = survivor.after_kill()
     assert change > 10
@@ -178,6 +188,35 @@ def test_doubt_is_durable_before_anything_else_is_changed() -> None:
     paths = [path for path in changes if path not in ("/st/lock", "/st", "/")]
     assert paths[0].startswith("/st/doubt")
     assert all(path.startswith(("/st/doubt", "/st/durable-mark")) for path in paths[: paths.index(MARK) + 1])
+
+
+def test_damaged_place_is_not_overwritten() -> None:
+    """Whoever finds out what happened to it finds it as it was."""
+    journal = Journal()
+    disk = journal.damaged(lambda data: data.__setitem__(journal.ends[5], 0), GROUPS)
+    before = bytes(disk.content(FIRST_FILE))
+    storage = open_small(disk)
+    storage.commit([PutBatch(make_batch(60, 0))])
+    assert bytes(disk.content(FIRST_FILE)) == before
+
+
+def test_loss_is_accounted_for_without_a_new_catalog() -> None:
+    """As on a full disk: the next start passes over the same damage, in silence."""
+    journal = Journal()
+    disk = journal.damaged(lambda data: data.__setitem__(journal.ends[3], 0), GROUPS)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Maintenance, "adopt", lambda maintenance: None)
+        patch.setattr(Checkpointer, "is_worthwhile", lambda checkpointer: False)
+        storage = open_small(disk)
+        doubt = storage.doubt()
+        storage.bound_doubt(50)
+        storage.commit([PutBatch(make_batch(60, 0))])
+        for _ in range(3):
+            disk = disk.after_kill()
+            storage = open_small(disk)
+            assert storage.doubt() == Doubt(50, 50, doubt.reasons)
+            assert served(storage) == [1, 2, 3, 5, 6]
+            assert storage.read(60, 0, 1, 0)
 
 
 def rolled(monkeypatch: pytest.MonkeyPatch) -> tuple[MemoryDisk, list[str], int]:
@@ -277,16 +316,20 @@ def test_new_groups_never_join_stale_later_ones() -> None:
     assert storage.marks(2).fence_term == 99  # type: ignore[union-attr]
 
 
-def test_what_a_client_wrote_is_never_taken_for_a_group() -> None:
+def forged_group(storage: FilesStorage, sequence: int) -> bytes:
+    """A whole group with an entry of this number, as a client may write it: it knows everything but the epoch."""
+    batch = make_batch(1, sequence, 1)
+    seed, checksum = storage._journal.current.seed, payload_checksum(batch.data)
+    return pack_record_header(seed, RecordType.BATCH, batch.data, 0, True, 12345, sequence, checksum) + batch.data
+
+
+def test_what_a_client_wrote_is_never_taken_for_a_group_of_a_torn_tail() -> None:
     """A payload holds a whole group of the next sequence; the power fails while it is written, and its header is lost."""
-    journal = Journal()
-    forged = bytes(journal.disk.content(FIRST_FILE)[journal.ends[5] : journal.ends[6]])  # as if the epoch were known
-    forged = forged.replace(forged[20:28], b"\0" * 8)
     disk = MemoryDisk()
     storage = open_small(disk)
     for group in range(1, 6):
         storage.commit(put(group))
-    start, mark = position_of(storage), bytes(disk.content(MARK))
+    start, mark, forged = position_of(storage), bytes(disk.content(MARK)), forged_group(storage, 6)
     storage.commit([PutBatch(make_batch(3, 0, 1, size_bytes=4000))])
     disk = disk.after_kill()
     content = disk.content(FIRST_FILE)
@@ -296,6 +339,19 @@ def test_what_a_client_wrote_is_never_taken_for_a_group() -> None:
     with contextlib.closing(open_small(disk)) as storage:
         assert served(storage) == [1, 2, 3, 4, 5]
         assert storage.doubt() == Doubt()
+
+
+def test_what_a_client_wrote_is_never_taken_for_the_damaged_group_around_it() -> None:
+    disk = MemoryDisk()
+    storage = open_small(disk)
+    storage.commit(put(1))
+    start, forged = position_of(storage), forged_group(storage, 2)
+    storage.commit([PutBatch(make_batch(3, 0, 1, size_bytes=4000))])
+    disk = disk.after_kill()
+    disk.content(FIRST_FILE)[start + 1000 : start + 1000 + len(forged)] = forged  # not as it was: the group is damaged
+    with contextlib.closing(open_small(disk)) as storage:
+        assert served(storage) == [1]
+        assert storage.doubt().lost_below == UNBOUNDED
 
 
 def test_kill_between_sync_and_mark_is_no_loss() -> None:
@@ -394,3 +450,111 @@ def test_earlier_catalog_is_refused_and_the_right_one_may_come_back() -> None:
         open_small(disk)
     disk.content("/st/catalog")[:] = later
     assert open_small(disk).doubt() == Doubt()
+
+
+def test_file_of_the_catalog_that_comes_back_is_served_again() -> None:
+    """A missing log file stays in the catalog, whatever happens meanwhile; the doubt stays too."""
+    disk = MemoryDisk()
+    storage = open_small(disk)
+    groups = 0
+    while len(storage._contents.journals) < 4:
+        groups += 1
+        storage.commit([PutBatch(make_batch(1, groups, 1, size_bytes=9000))])
+    storage.close()
+    path = min(path for path in disk.paths() if path.endswith(".journal"))
+    away = bytes(disk.content(path))
+    disk.unlink(path)
+    storage = open_small(disk)
+    doubt = storage.doubt()
+    assert doubt.lost_below == UNBOUNDED
+    assert f"{path} is missing" in doubt.reasons[0]
+    left = entries(storage, groups)
+    assert 0 < len(left) < groups
+    for at in range(8):
+        storage.commit([PutBatch(make_batch(2, at, 1, size_bytes=9000))])
+    storage.compact(is_major=True)
+    storage.close()
+    storage = open_small(disk)
+    assert (storage.doubt(), entries(storage, groups)) == (doubt, left)
+    storage.close()
+    fd = disk.open(path, create=True)
+    disk.pwritev(fd, (away,), 0)
+    disk.fdatasync(fd)
+    disk.close(fd)
+    storage = open_small(disk)
+    assert (storage.doubt(), entries(storage, groups)) == (doubt, list(range(1, groups + 1)))
+
+
+# -- orders and conditions that matter, each of them broken once ------------------------------------------------------
+
+
+def of_opening(old: str, new: str) -> Patch:
+    return Patch(cast(type, storage_module), "open_directory", old, new)
+
+
+MUTANTS: dict[str, tuple[Patch, Callable[[], None]]] = {
+    "not-marked": (
+        Patch(FilesJournal, "write", "self.mark.advance(sequence)", "pass"),
+        lambda: test_storage_is_in_doubt_when_it_ends_before_its_mark(1, GROUPS),
+    ),
+    "not-marked-at-start": (
+        of_opening("if mark.position < replay.sequence:", "if False:"),
+        test_group_that_was_served_after_a_kill_is_marked,
+    ),
+    "doubted-too-late": (
+        of_opening(
+            "is_doubted = _doubt(disk, path, mark, replay, adopted, known)",
+            "_settle_all(disk, journal, replay)\n        is_doubted = _doubt(disk, path, mark, replay, adopted, known)",
+        ),
+        test_doubt_is_durable_before_anything_else_is_changed,
+    ),
+    "doubt-not-written": (
+        Patch(
+            DurableMark,
+            "raise_doubt",
+            "self._write_doubt(DoubtRecord(self._identity, doubt, accounted, names))",
+            "pass",
+        ),
+        test_crash_at_every_change_of_a_start_in_doubt,
+    ),
+    "not-accounted": (
+        Patch(DurableMark, "raise_doubt", "max(self.accounted, accounted)", "self.accounted"),
+        test_loss_is_accounted_for_without_a_new_catalog,
+    ),
+    "gaps-pass": (
+        Patch(Replay, "_replay_file", "self._note_gap(file, start, group.sequence)", "pass"),
+        lambda: test_storage_serves_what_is_around_a_flipped_bit(1, 0),
+    ),
+    "any-epoch-counts": (
+        Patch(Replay, "_find_group", "if is_trusted and not header.position:", "if not header.position:"),
+        test_what_a_client_wrote_is_never_taken_for_a_group_of_a_torn_tail,
+    ),
+    "looks-into-payloads": (
+        Patch(Replay, "_find_group", "(header.length if is_trusted else 0)", "0"),
+        test_what_a_client_wrote_is_never_taken_for_the_damaged_group_around_it,
+    ),
+    "goes-on-behind-damage": (
+        Patch(Replay, "_note_loss", "self._has_gaps = True", "pass"),
+        test_damaged_place_is_not_overwritten,
+    ),
+    "sequence-begins-again": (
+        Patch(
+            cast(type, FilesStorage),
+            "_assemble",
+            "journal.sequence = replay.reached",
+            "journal.sequence = replay.sequence",
+        ),
+        test_second_loss_raises_the_bounded_doubt,
+    ),
+    "earlier-catalog-counts": (
+        of_opening("_check_generation(path, catalog, mark)", "pass"),
+        test_earlier_catalog_is_refused_and_the_right_one_may_come_back,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_broken_doubt_is_found(name: str) -> None:
+    patch, check = MUTANTS[name]
+    with Mutant(name, "B8", "", (patch,), 1).applied(), pytest.raises((AssertionError, pytest.fail.Exception)):
+        check()
