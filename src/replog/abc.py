@@ -116,6 +116,11 @@ class Storage(ABC):
         """Gives up files and locks. Idempotent. What was committed stays."""
 
     @property
+    def place(self) -> str:
+        """Where it keeps its ledgers, for people: a directory; "" if there is nothing to say."""
+        return ""
+
+    @property
     def is_instant(self) -> bool:
         """Whether nothing here ever waits for a disk: then a bookie needs no threads, and calls from its event loop."""
         return False

@@ -28,7 +28,8 @@ COOKIES_KEY = "cookies"
 ADDRESS_FORMAT = 1
 COOKIE_FORMAT = 1
 
-_ADDRESS_NAMES = ("format", "required", "endpoints", "read_only", "lock")
+_ADDRESS_NAMES = ("format", "required", "endpoints", "read_only", "lock", "problem", "has_failed")
+_PROBLEM_CHARACTERS_MAX = 2000
 _COOKIE_NAMES = ("format", "required", "lost", "loss_accepted")
 
 
@@ -46,11 +47,14 @@ class Endpoint:
 @attrs.frozen
 class BookieAddress:
     """Where a bookie can be reached, as it announced it, best first, and whether it takes new entries. `lock` names the lock
-    on its directory (`Storage.lock_name`)."""
+    on its directory (`Storage.lock_name`). `problem` says why it takes none, and `has_failed` that it never will again: it
+    has stopped (B10)."""
 
     endpoints: tuple[Endpoint, ...]
     read_only: bool = False
     lock: str | None = None
+    problem: str = ""
+    has_failed: bool = False
 
 
 def announcement_key(bookie_id: str, *, read_only: bool) -> str:
@@ -64,6 +68,10 @@ def encode_address(address: BookieAddress) -> bytes:
     fields = {"format": ADDRESS_FORMAT, "endpoints": endpoints, "read_only": address.read_only}
     if address.lock is not None:
         fields["lock"] = address.lock
+    if address.problem:
+        fields["problem"] = address.problem[:_PROBLEM_CHARACTERS_MAX]
+    if address.has_failed:
+        fields["has_failed"] = True
     return json.dumps(fields).encode()
 
 
@@ -81,7 +89,11 @@ def decode_address(key: str, value: bytes) -> BookieAddress:
     if lock is not None and not isinstance(lock, str):
         raise _corrupt(key, f"lock is {lock!r}")
     endpoints = tuple(Endpoint(scheme, address) for scheme, address in pairs)
-    return BookieAddress(endpoints, read_only or key.startswith(f"{READ_ONLY_BOOKIES_KEY}/"), lock)
+    problem, has_failed = fields.get("problem", ""), fields.get("has_failed", False)
+    if not isinstance(problem, str) or not isinstance(has_failed, bool):
+        raise _corrupt(key, f"problem is {problem!r}, has_failed is {has_failed!r}")
+    read_only = read_only or key.startswith(f"{READ_ONLY_BOOKIES_KEY}/")
+    return BookieAddress(endpoints, read_only, lock, problem, has_failed)
 
 
 def _is_pair(pair: object) -> bool:

@@ -142,22 +142,32 @@ async def test_a_full_bookie_is_announced_read_only_and_comes_back(autojump_cloc
         assert await read_ledger(client, writer.ledger_id) == [b"0", b"1", b"2", b"3"]
 
 
-async def test_when_all_are_full_appends_wait_for_space_or_fail_by_name(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_append_fails_by_name_when_all_disks_stay_full(autojump_clock: trio.testing.MockClock) -> None:
+    """B10: within the seconds that a bookie takes to give back what was deleted."""
     async with cluster(1) as world, world.client(QUICK, ONE) as client:
         (full,) = world.bookies
+        with pytest.raises(NotEnoughBookiesError) as failed:
+            async with client.create_ledger() as writer:
+                await writer.append(b"0")
+                full.storage.commit_error = StorageFullError("disk full: no space left", "make some")
+                began_s = trio.current_time()
+                await writer.append(b"1")
+        assert trio.current_time() - began_s < 3
+        assert isinstance(root_of(failed.value), StorageFullError)
+        assert "disk full: no space left. make some" in str(root_of(failed.value))
+        with pytest.raises(NotEnoughBookiesError, match="disk full") as refused:
+            async with client.create_ledger():
+                pass
+        assert isinstance(refused.value.__cause__, StorageFullError)
+        full.storage.commit_error = None
+        await trio.sleep(20)
         async with client.create_ledger() as writer:
-            await writer.append(b"0")
-            full.storage.commit_error = StorageFullError("no space", "make some")
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(writer.append, b"1")
-                await trio.sleep(20)
-                with pytest.raises(NotEnoughBookiesError):
-                    async with client.create_ledger():
-                        pass
-                full.storage.commit_error = None
-        assert await read_ledger(client, writer.ledger_id) == [b"0", b"1"]
+            await writer.append(b"2")
+
+
+def root_of(error: BaseException) -> BaseException:
+    """The first cause of an error."""
+    return error if error.__cause__ is None else root_of(error.__cause__)
 
 
 async def test_a_bookie_whose_storage_failed_is_never_offered_again(autojump_clock: trio.testing.MockClock) -> None:

@@ -21,7 +21,7 @@ def test_between_the_bounds_it_stays_as_it_is() -> None:
 def test_the_error_says_how_much_is_needed() -> None:
     space = Space("bookie-7", 100, 200)
     space.looked(7, 0.0)
-    assert "bookie-7: 7 bytes are free" in str(space.error)
+    assert "bookie-7: disk full: 7 bytes are free" in str(space.error)
     assert "200" in str(space.error)
 
 

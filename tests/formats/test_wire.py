@@ -12,6 +12,7 @@ from typing import Any
 import attrs
 import pytest
 
+from replog.errors import MetastoreCorruptError
 from replog.membership import (
     BookieAddress,
     Cookie,
@@ -248,6 +249,17 @@ def test_an_announcement_has_its_golden_bytes() -> None:
         "endpoints": [["memory", "bookie-7"], ["tcp", "[2001:db8::7]:3181"]],
         "read_only": True,
     }
+
+
+def test_an_announcement_that_says_why() -> None:
+    data = (HERE / "bookie-announcement-v1-problem.json").read_bytes()
+    problem = "could not sync /wal/journal-7: [Errno 5] Input/output error (EIO)"
+    address = BookieAddress((Endpoint("memory", "bookie-7"),), read_only=True, problem=problem, has_failed=True)
+    assert encode_address(address) + b"\n" == data
+    assert decode_address("read-only-bookies/bookie-7", data) == address
+    for name, value in (("problem", 7), ("has_failed", "yes")):
+        with pytest.raises(MetastoreCorruptError, match=name):
+            decode_address("bookies/bookie-7", json.dumps({**json.loads(data), name: value}).encode())
 
 
 def test_an_announcement_with_a_lock() -> None:

@@ -142,13 +142,20 @@ def named_errors(what: str) -> Iterator[None]:
         raise named_error(what, error) from error
 
 
-def named_error(what: str, error: OSError) -> StorageFullError | StorageFailedError:
-    """The storage error that says what an OSError means."""
+def named_error(what: str, error: OSError, free_bytes: int | None = None) -> StorageFullError | StorageFailedError:
+    """The storage error that says what an OSError means. `free_bytes` is what the disk still takes, if that is known."""
     if is_full(error):
-        return StorageFullError(f"no space left to {what}", "Delete ledgers, or make room on the disk")
+        free = "" if free_bytes is None else f" ({free_bytes} bytes are free)"
+        return StorageFullError(f"disk full: no space left to {what}{free}", "Delete ledgers, or make room on the disk")
     return StorageFailedError(
-        f"could not {what}: {error}", "The storage has stopped: look at the disk, then restart the bookie"
+        f"could not {what}: {described(error)}", "The storage has stopped: look at the disk, then restart the bookie"
     )
+
+
+def described(error: OSError) -> str:
+    """As an OSError prints itself, and the name that people search for: `[Errno 5] Input/output error (EIO)`."""
+    name = errno.errorcode.get(error.errno or 0)
+    return f"{error} ({name})" if name else str(error)
 
 
 def is_full(error: OSError) -> bool:

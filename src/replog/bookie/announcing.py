@@ -162,7 +162,11 @@ class Announcer:
                 times_missing = 0 if word in await self._metastore.announced(parent) else times_missing + 1
 
     def _value(self, read_only: bool) -> bytes:
-        return encode_address(BookieAddress(self._endpoints, read_only, self._lock))
+        """Says also why it takes no new entries (B10)."""
+        failure = self._server.failure
+        error = (failure or self._server.space.error) if read_only else None
+        problem = "" if error is None else str(error)
+        return encode_address(BookieAddress(self._endpoints, read_only, self._lock, problem, failure is not None))
 
     async def _hold(self, read_only: bool, task_status: trio.TaskStatus[_Held]) -> None:
         """Announces it until the scope of what it starts with is cancelled, or the metastore fails. Raises `MetastoreError` if

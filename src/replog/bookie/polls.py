@@ -105,6 +105,17 @@ class LongPolls:
             poll.ledger = ledger
             poll.answer(find)
 
+    def fail(self, problem: str) -> None:
+        """The bookie has stopped: whoever waits is told so at once, and asks elsewhere (B10)."""
+        waiting, self._by_ledger, self._by_deadline = self._by_ledger, {}, []
+        self._waiting = 0
+        for polls in waiting.values():
+            for poll in polls:
+                poll.ledger.is_awaited = False
+                reply, poll.reply = poll.reply, None
+                if reply is not None:
+                    reply([Response(poll.request.request_id, Status.UNKNOWN, detail=problem)])
+
     async def expire(self) -> None:
         """Answers what has waited long enough. Runs until cancelled."""
         while True:

@@ -66,7 +66,9 @@ class BookieServer:
         self.calls = StorageCalls(storage)
         self.failure: StorageFailedError | None = None
         self.is_read_only = False  # takes no new entries: for want of space (B5), or for good, because of `failure`
-        self.space = Space(storage.bookie_id, options.read_only_below_bytes, options.writable_above_bytes)
+        self.space = Space(
+            storage.bookie_id, options.read_only_below_bytes, options.writable_above_bytes, storage.place
+        )
         self.drops = 0
         self.traffic = Traffic()
         self._observe = observe
@@ -357,6 +359,12 @@ class BookieServer:
         while not self.storage.doubt().is_unbounded:
             await self._doubt_changed.wait()
 
+    async def space_was_made(self) -> None:
+        """Looks at the disk now: those who wait for space need not wait for the next look. Raises `StorageError`."""
+        free_bytes = await self.call(self.storage.free_bytes)
+        self.space.made(free_bytes, trio.current_time())
+        self._turn()
+
     def _turn(self) -> None:
         error = self.failure or self.space.error
         if self.is_read_only is (error is not None):
@@ -377,11 +385,12 @@ class BookieServer:
             raise
 
     def storage_raised(self, error: StorageError) -> None:
-        """A call to the storage ended so: if it has stopped, nothing more is asked of it (B1)."""
+        """A call to the storage ended so: if it has stopped, nothing more is asked of it (B1), and all who wait hear it (B10)."""
         if isinstance(error, StorageFailedError) and self.failure is None:
             self._ledgers.clear()
             self.failure = error
             self._turn()
+            self._polls.fail(str(error))
             self._observe(StorageFailed(self.bookie_id, error))
 
     def _commit_failed(self, error: StorageError, is_void: bool) -> None:

@@ -10,6 +10,7 @@ import math
 
 from replog.errors import StorageFullError
 
+_GIVEN_BACK_BYTES = 1 << 20  # less may be others' doing
 TRY_AGAIN_S = 5.0  # after a commit that found no space: before that, what the disk says of itself is not believed
 
 
@@ -17,10 +18,11 @@ class Space:
     """The space of one bookie. `error` says why new entries are refused, or is None; `free_bytes` is what was last seen
     to be left, None if nothing limits it."""
 
-    def __init__(self, bookie_id: str, read_only_below_bytes: int, writable_above_bytes: int) -> None:
+    def __init__(self, bookie_id: str, read_only_below_bytes: int, writable_above_bytes: int, place: str = "") -> None:
         self.error: StorageFullError | None = None
         self.free_bytes: int | None = None
         self._bookie_id = bookie_id
+        self._where = f" in {place}" if place else ""
         self._low_bytes = read_only_below_bytes
         self._high_bytes = writable_above_bytes
         self._full_until_s = -math.inf
@@ -31,11 +33,19 @@ class Space:
         self.free_bytes = free_bytes
         if free_bytes is not None and free_bytes < self._low_bytes:
             self.error = self.error or StorageFullError(
-                f"bookie {self._bookie_id}: {free_bytes} bytes are free, fewer than {self._low_bytes}",
+                f"bookie {self._bookie_id}: disk full: {free_bytes} bytes are free{self._where}, fewer than "
+                f"read_only_below_bytes={self._low_bytes}",
                 f"Make space: it takes new entries again from {self._high_bytes} free bytes on",
             )
         elif now_s >= self._full_until_s and (free_bytes is None or free_bytes >= self._high_bytes):
             self.error = None
+
+    def made(self, free_bytes: int | None, now_s: float) -> None:
+        """Space was given back: what the disk says of itself is believed again, if it is clearly more than before."""
+        before_bytes = self.free_bytes
+        if free_bytes is not None and before_bytes is not None and free_bytes >= before_bytes + _GIVEN_BACK_BYTES:
+            self._full_until_s = -math.inf
+        self.looked(free_bytes, now_s)
 
     def met_full(self, error: StorageFullError, now_s: float) -> None:
         """A commit found no space."""

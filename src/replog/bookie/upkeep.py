@@ -176,6 +176,7 @@ class Upkeep:
             self._dropped = trio.Event()
             with suppress(StorageError):
                 await self._compact(is_major=True)
+                await self._server.space_was_made()
             await trio.sleep(_MAKE_SPACE_PAUSE_MIN_S)
             with trio.move_on_after(_MAKE_SPACE_PAUSE_S - _MAKE_SPACE_PAUSE_MIN_S):
                 await self._is_worth_while()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import trio
 
 from replog.client.membership import Membership, connect_all
-from replog.errors import NotEnoughBookiesError
+from replog.errors import NotEnoughBookiesError, ReplogError, StorageFailedError
 
 if TYPE_CHECKING:
     from replog.abc import PlacementPolicy, Random
@@ -56,7 +56,7 @@ class EnsembleChooser:
                 filled = self._filled_up(quorum, usable, absent, unreachable)
                 if filled is None:
                     if not silent:
-                        raise self._not_enough(quorum, usable, absent, unreachable)
+                        raise self._not_enough(quorum, usable, absent, unreachable) from self._refusal(usable)
                     failures = await connect_all(membership, silent)  # nobody else is there: so they are waited for
                     unreachable -= silent - failures.keys()
                     silent = set()
@@ -134,6 +134,11 @@ class EnsembleChooser:
         others = {*unreachable, *absent, *self._membership.read_only, *self._membership.problems} - set(usable)
         return NotEnoughBookiesError(problem + reasons, quorum.ensemble, usable, sorted(others))
 
+    def _refusal(self, usable: Collection[str]) -> ReplogError | None:
+        """What one of those that take no entries says why (B10): rather that its storage failed than that it is full."""
+        told = [error for each, error in self._membership.refusals.items() if each not in usable]
+        return next((each for each in told if isinstance(each, StorageFailedError)), next(iter(told), None))
+
     def _reasons(self, usable: Collection[str], others: Collection[str]) -> str:
         membership = self._membership
         read_only = sorted(set(membership.read_only) - set(usable))
@@ -143,9 +148,10 @@ class EnsembleChooser:
             told = [str(membership.problems.get(each, f"bookie {each}: it is not announced")) for each in away]
             reasons += f" (not reachable: {'; '.join(told)})"
         if read_only:
+            told = [str(membership.refusals[each]) for each in read_only if each in membership.refusals]
             reasons += (
                 f" (read-only: {', '.join(read_only)}: make space on their disks, or lower "
-                "read_only_below_bytes and writable_above_bytes)"
+                f"read_only_below_bytes and writable_above_bytes{''.join(f'; {each}' for each in told)})"
             )
         return reasons
 

@@ -21,6 +21,8 @@ from replog.errors import (
     MetastoreCorruptError,
     MetastoreError,
     ReplogError,
+    StorageFailedError,
+    StorageFullError,
 )
 from replog.membership import (
     BOOKIES_KEY,
@@ -76,6 +78,9 @@ class Membership:
         self.read_only: list[str] = []  # bookies that take no new entries, as `usable` saw them last
         self._unreachable = Quarantine(_CONNECT_AGAIN_S, _CONNECT_AGAIN_MAX_S)
         self.problems: dict[str, ReplogError] = {}  # of bookies that could not be connected to when that was last tried
+        self.refusals: dict[
+            str, ReplogError
+        ] = {}  # by bookie: why it is read-only, as it was announced at the last look
         self._unreadable: dict[str, bytes] = {}  # announcements that were complained of
         self.announced_ids: frozenset[str] = frozenset()  # of the bookies that were announced at the last look
         self.seen_ids: set[str] = set()  # of all that were ever seen announced
@@ -109,6 +114,11 @@ class Membership:
                 if self._unreadable.get(bookie_id) != value:
                     self._unreadable[bookie_id] = value
                     _log.warning("bookie %s is not used: %s", bookie_id, error, extra={"bookie": bookie_id})
+        self.refusals = {
+            bookie_id: (StorageFailedError if address.has_failed else StorageFullError)(address.problem)
+            for bookie_id, address in found.items()
+            if address.problem
+        }
         return found
 
     async def _announcements(self, wanted: str | None = None) -> dict[str, tuple[str, bytes]]:

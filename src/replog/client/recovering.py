@@ -11,8 +11,9 @@ import trio
 
 from replog.client.channel import Answer, BookieChannel
 from replog.client.driving import EffectLoop, Surroundings, WaitingEffects
+from replog.client.refusals import refusal_of
 from replog.config import ClientOptions
-from replog.errors import MetastoreError, RemoteProtocolError, ReplogError
+from replog.errors import MetastoreError, RecoveryUndecidedError, RemoteProtocolError, ReplogError, StorageFailedError
 from replog.protocol.effects import AwaitSilentBookies, Effect, Failed, Finished, SendAdd, SendFence, SendRecoveryRead
 from replog.protocol.messages import (
     DENIALS,
@@ -49,6 +50,7 @@ class RecoveringShell:
         self._error: ReplogError | None = None
         self._nursery: trio.Nursery | None = None
         self._started_s = 0.0
+        self._stopped: dict[str, StorageFailedError] = {}  # by bookie: what it said of its storage
         self._reaching: set[int] = set()  # indices that a connection is being made to
         self._complaints: dict[
             str, str
@@ -127,10 +129,28 @@ class RecoveringShell:
             self._machine.refused(answer.fence_term)
         elif problem := self._problem_with(effect, answer):
             self._complaints[effect.bookie_id] = problem
+            if isinstance(effect, SendFence):
+                self._fail_if_stopped(effect.bookie_id, answer)
             if isinstance(effect, SendRecoveryRead) and answer.status is not Status.TOO_BUSY:
                 self._machine.read_unknown(effect.index, effect.entry_id)
             self._ask_again_later(effect, pause_s)
         self._drive()
+
+    def _fail_if_stopped(self, bookie_id: str, answer: Response) -> None:
+        """Fails at once if the bookies without which nothing can be fenced said that their storage failed (R2, B10)."""
+        refusal = refusal_of(self._ledger_id, bookie_id, answer)
+        if isinstance(refusal, StorageFailedError):
+            self._stopped[bookie_id] = refusal
+        metadata = self._machine.metadata
+        quorum, ensemble = metadata.quorum, metadata.last_fragment.ensemble
+        alive = sum(1 << index for index, each in enumerate(ensemble) if each not in self._stopped)
+        masks = [quorum.write_mask(rotation) for rotation in range(quorum.ensemble)]
+        if any((mask & alive).bit_count() < quorum.write - quorum.ack + 1 for mask in masks):
+            words = "; ".join(str(self._stopped[each]) for each in sorted(self._stopped))
+            problem = f"it could not be fenced, and nothing was cut: {words}"
+            error = RecoveryUndecidedError(self._ledger_id, problem, sorted(self._stopped))
+            error.__cause__ = self._stopped[min(self._stopped)]
+            self._machine.abandon(error)
 
     def _problem_with(self, effect: Question, answer: Response) -> str:
         """Tells the machine, and returns nothing; or why this is no answer to the question."""

@@ -14,6 +14,7 @@ import trio
 from replog.client.channel import Answer, BookieChannel
 from replog.client.confirmations import Confirmations
 from replog.client.driving import Surroundings, WaitingEffects
+from replog.client.refusals import Refusals
 from replog.client.supervising import Supervisor
 from replog.config import ClientOptions
 from replog.errors import (
@@ -21,7 +22,6 @@ from replog.errors import (
     FencedError,
     NotEnoughBookiesError,
     ReplogError,
-    UnauthorizedError,
 )
 from replog.hookspecs import EnsembleChanged, Event, WriterFenced
 from replog.protocol.batch import Batch
@@ -77,6 +77,8 @@ class BatchSender:
         self._options = options
         self._observe = observe
         self._waiting_effects = WaitingEffects(surroundings, machine, self._metastore_answered)
+        self._refusals = Refusals(self.ledger_id, self._membership)
+        self._is_asking_who_is_left = False
         self._confirmations = Confirmations()
         self._gathered: list[bytes] = []
         self._expected_bytes = 0  # were confirmed since the last batch was sent: as many may be pushed
@@ -281,6 +283,7 @@ class BatchSender:
         if self._machine.metadata.fragments is not self._fragments:
             self._report_ensemble_change()
         self._drive()
+        self._ask_who_is_left()
 
     def _report_ensemble_change(self) -> None:
         before, self._fragments = self._fragments[-1], self._machine.metadata.fragments
@@ -331,10 +334,8 @@ class BatchSender:
             self._machine.add_confirmed(effect.index, effect.bookie_id, first_entry_id)
         elif isinstance(answer, Response) and answer.status is Status.FENCED:
             self._machine.add_fenced(answer.fence_term)
-        elif isinstance(answer, Response) and answer.status is Status.UNAUTHORIZED:
-            problem = f"refused by bookie {effect.bookie_id}: {answer.detail}"
-            self._machine.abandon(UnauthorizedError(self.ledger_id, problem))
         else:
+            self._refusals.heard(effect.bookie_id, answer)
             self._bookie_failed(effect.index, effect.bookie_id, effect.batch)
         self._drive()
 
@@ -453,6 +454,7 @@ class BatchSender:
         self._replace_silent()
         self._check_deadline()
         self._drive()
+        self._ask_who_is_left()
         is_waiting = bool(self._confirmations.in_flight or self._gathered)
         return is_waiting or self._published < self.last_add_confirmed or bool(self._machine.missing)
 
@@ -465,19 +467,23 @@ class BatchSender:
             machine.bookies_changed()
             self._drive()
 
+    def _ask_who_is_left(self) -> None:
+        """Asks in the background whether the missing bookies refused for good; only while somebody waits for them."""
+        is_stuck = self._machine.missing and self.unconfirmed and not self._machine.is_changing
+        if is_stuck and not self._is_asking_who_is_left and self._nursery is not None and not self._closed.is_set():
+            self._is_asking_who_is_left = True
+            self._nursery.start_soon(self._fail_if_nobody_is_left)
+
+    async def _fail_if_nobody_is_left(self) -> None:
+        machine = self._machine
+        error = await self._refusals.final_error(machine, self.unconfirmed)
+        self._is_asking_who_is_left = False
+        if error is not None and self.unconfirmed and not machine.is_changing and not self._closed.is_set():
+            self.abandon(error)
+
     def _check_deadline(self) -> None:
         sent_at = self._confirmations.oldest_sent_at
         timeout_s = self._options.add_quorum_timeout_s
         if sent_at is None or trio.current_time() - sent_at < timeout_s:
             return
-        unconfirmed = self.unconfirmed
-        fate = f"entries {unconfirmed[0]}..{unconfirmed[-1]} have an unknown fate: recover the ledger to know"
-        problem = f"not confirmed within {timeout_s} s by {self._machine.quorum.ack} bookies of each write set; {fate}"
-        ensemble, missing = self._machine.ensemble(), self._machine.missing
-        if missing:
-            gone = [bookie_id for index, bookie_id in enumerate(ensemble) if missing >> index & 1]
-            usable = [bookie_id for bookie_id in ensemble if bookie_id not in gone]
-            problem = f"ledger {self.ledger_id}: {problem}; {', '.join(gone)} failed, and nobody can replace them"
-            self._machine.abandon(NotEnoughBookiesError(problem, self._machine.quorum.ack, usable, gone))
-        else:
-            self._machine.abandon(AddTimeoutError(self.ledger_id, problem))
+        self._machine.abandon(self._refusals.deadline_error(self._machine, self.unconfirmed, timeout_s))

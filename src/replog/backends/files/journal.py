@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from replog.backends.disk import ZEROS, Buffer, Disk, is_full, named_error, read_all, write_all
+from replog.backends.disk import ZEROS, Buffer, Disk, described, is_full, named_error, read_all, write_all
 from replog.backends.durable_mark import DurableMark
 from replog.backends.files.log_file import JournalFile, Place
 from replog.backends.files.options import FilesOptions
@@ -119,12 +119,12 @@ class Journal:
         except OSError as error:
             if is_full(error):
                 self._take_back(file, buffers[0])
-            raise named_error(f"write to {file.path} at {file.position}", error) from error
+            raise named_error(f"write to {file.path} at {file.position}", error, self._free_bytes(file)) from error
         try:
             self._disk.fdatasync(file.fd)
         except OSError as error:
             raise StorageFailedError(
-                f"could not sync {file.path}: {error}",
+                f"could not sync {file.path}: {described(error)}",
                 "The storage has stopped: look at the disk, then restart the bookie",
             ) from error
         self.mark.advance(sequence)  # now, before anybody is told (B8)
@@ -135,6 +135,12 @@ class Journal:
         file.last_sequence = self.sequence = sequence
         self._prepare_ahead(file)
         return places
+
+    def _free_bytes(self, file: JournalFile) -> int | None:
+        try:
+            return self._disk.free_bytes(file.path)
+        except OSError:
+            return None
 
     def _take_back(self, file: JournalFile, head: Buffer) -> None:
         """Wipes the beginning of a group that was not written to its end, durably: all of it but the padding may be there, and

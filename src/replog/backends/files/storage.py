@@ -131,6 +131,10 @@ class FilesStorage(LockedStorage):
         """The random identity made at format (B4)."""
         return self._bookie_id
 
+    @property
+    def place(self) -> str:
+        return self._path
+
     def commit(self, mutations: Sequence[Mutation]) -> None:
         """As `Storage.commit`. The batches' own bytes are written, without a copy.
 

@@ -71,7 +71,9 @@ def named_errors(what: str) -> Iterator[None]:
         yield
     except OSError as error:
         if is_full(error.errno):
-            raise StorageFullError(f"no space left to {what}", "Delete ledgers, or make room on the disk") from error
+            raise StorageFullError(
+                f"disk full: no space left to {what}", "Delete ledgers, or make room on the disk"
+            ) from error
         raise StorageFailedError(
             f"could not {what}: {error}", "The storage has stopped: look at the disk, then restart the bookie"
         ) from error

@@ -112,6 +112,10 @@ class LMDBStorage(LockedStorage):
         """The random identity made at format (B4)."""
         return self._bookie_id
 
+    @property
+    def place(self) -> str:
+        return self._path
+
     def commit(self, mutations: Sequence[Mutation]) -> None:
         """As `Storage.commit`: in one transaction, which is tried again as a whole when the map had to grow."""
         with self._commit_lock:
@@ -166,12 +170,15 @@ class LMDBStorage(LockedStorage):
             raise
         except (lmdb.Error, OSError, StorageUncertainError) as error:
             if self._is_lack_of_space(error):
-                raise StorageFullError(f"no space left to write to {self._path}: {error}", _MAKE_ROOM) from error
+                free = f"{self._disk_free_bytes()} bytes are free"
+                raise StorageFullError(
+                    f"disk full: no space left to write to {self._path} ({free}): {error}", _MAKE_ROOM
+                ) from error
             if isinstance(error, lmdb.CorruptedError | lmdb.PageNotFoundError):
                 self._say_torn(error)
             self._fail(error)
             raise StorageFailedError(
-                f"could not write to {self._path}: {error}",
+                f"could not write to {self._path}: {_described(error)}",
                 "The storage has stopped: look at the disk, then restart the bookie",
             ) from error
         except BaseException as error:  # an interrupt: what is in the map may not be what is known here
@@ -465,6 +472,13 @@ class LMDBStorage(LockedStorage):
             raise trio.ClosedResourceError(f"the storage in {self._path} was closed: open it anew")
         if self._failure is not None:
             raise StorageFailedError(f"the storage in {self._path} has stopped: {self._failure!r}") from self._failure
+
+
+def _described(error: Exception) -> str:
+    """As it prints itself, and the name of its errno, which people search for."""
+    code = getattr(error, "code", None) if isinstance(error, lmdb.Error) else getattr(error, "errno", None)
+    name = errno.errorcode.get(code or 0)
+    return f"{error} ({name})" if name else str(error)
 
 
 def open_storage(path: str, options: LMDBStorageOptions | None = None) -> LMDBStorage:

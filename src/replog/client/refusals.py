@@ -1,0 +1,162 @@
+"""What bookies said why they take no entries, and whether anybody is left who may take them (B10).
+
+A bookie that cannot be reached may come back, and is waited for. One that *said* that its disk failed is not: if no ack
+quorum can be had without those that said so, and nobody is known who could stand in for them, the writer fails at once, with
+their words. One whose disk is full gets the seconds that it takes to give back what deleted ledgers took.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import trio
+
+from replog.errors import (
+    AddTimeoutError,
+    MetastoreError,
+    NotEnoughBookiesError,
+    ReplogError,
+    StorageFailedError,
+    StorageFullError,
+    UnauthorizedError,
+)
+from replog.protocol.messages import Response, Status
+
+if TYPE_CHECKING:
+    from replog.client.channel import Answer
+    from replog.client.membership import Membership
+    from replog.membership import BookieAddress
+    from replog.protocol.quorum import Quorum
+    from replog.protocol.writing import LedgerWriting
+
+
+_SPACE_PATIENCE_S = 2.0  # a bookie whose disk is full collects garbage, compacts, and looks how much is free
+
+
+class Refusals:
+    """The refusals that one writer or recovery has heard."""
+
+    def __init__(self, ledger_id: int, membership: Membership) -> None:
+        self._ledger_id = ledger_id
+        self._membership = membership
+        self._heard: dict[str, ReplogError] = {}  # by bookie
+        self._full_since_s: dict[str, float] = {}
+        self._full_again: set[str] = set()  # that said so after they had been waited for
+
+    def heard(self, bookie_id: str, answer: Answer) -> None:
+        """A bookie's latest answer to an add or a fence that it did not do. Silence is no refusal."""
+        refusal = refusal_of(self._ledger_id, bookie_id, answer)
+        if refusal is None:
+            self._heard.pop(bookie_id, None)
+            self._full_since_s.pop(bookie_id, None)
+            self._full_again.discard(bookie_id)
+            return
+        self._heard[bookie_id] = refusal
+        if isinstance(refusal, StorageFullError):
+            now_s = trio.current_time()
+            if now_s - self._full_since_s.setdefault(bookie_id, now_s) >= _SPACE_PATIENCE_S:
+                self._full_again.add(bookie_id)
+
+    def words(self, bookie_ids: Collection[str]) -> dict[str, ReplogError]:
+        """The refusals of these bookies, as far as there are any: heard, or announced."""
+        told = {**self._membership.refusals, **self._heard}
+        return {bookie_id: told[bookie_id] for bookie_id in bookie_ids if bookie_id in told}
+
+    async def final_error(self, machine: LedgerWriting, unconfirmed: range) -> ReplogError | None:
+        """What a writer fails with because no ack quorum can be had any more; None if somebody may still come back or stand
+        in for those that refused."""
+        refusals = await self.final(machine.quorum, machine.ensemble(), machine.missing)
+        if not refusals:
+            return None
+        usable = [bookie_id for bookie_id in machine.ensemble() if bookie_id not in refusals]
+        what = f"{_fate(unconfirmed)}; its bookies refuse entries, and nobody can replace them"
+        return error_of(self._ledger_id, what, machine.quorum, usable, refusals)
+
+    async def final(self, quorum: Quorum, ensemble: Sequence[str], missing: int) -> dict[str, ReplogError]:
+        """Why no ack quorum of these can be had any more, by bookie; {} if that is not so. `missing` has the indices that
+        failed, as a bit mask."""
+        try:
+            announced = await self._membership.announced()
+            if not await self._is_nobody_else_known(ensemble):
+                return {}
+        except MetastoreError:
+            return {}
+        refusals = self.words(_missing(ensemble, missing))
+        for bookie_id, error in list(refusals.items()):
+            if isinstance(error, StorageFullError) and self._may_have_space_soon(bookie_id, announced.get(bookie_id)):
+                del refusals[bookie_id]
+        refused = sum(1 << index for index, bookie_id in enumerate(ensemble) if bookie_id in refusals)
+        masks = [quorum.write_mask(rotation) for rotation in range(quorum.ensemble)]
+        return refusals if any((mask & ~refused).bit_count() < quorum.ack for mask in masks) else {}
+
+    def deadline_error(self, machine: LedgerWriting, unconfirmed: range, timeout_s: float) -> ReplogError:
+        """What a writer fails with whose entries were not confirmed in time."""
+        ack, ensemble = machine.quorum.ack, machine.ensemble()
+        problem = f"not confirmed within {timeout_s} s by {ack} bookies of each write set; {_fate(unconfirmed)}"
+        if not machine.missing:
+            return AddTimeoutError(self._ledger_id, problem)
+        gone = _missing(ensemble, machine.missing)
+        refusals = self.words(gone)
+        words = "".join(f"; {each}" for each in refusals.values())
+        problem = f"ledger {self._ledger_id}: {problem}; {', '.join(gone)} failed, and nobody can replace them{words}"
+        error = NotEnoughBookiesError(problem, ack, [each for each in ensemble if each not in gone], gone)
+        error.__cause__ = next(iter(refusals.values()), None)
+        return error
+
+    async def _is_nobody_else_known(self, ensemble: Collection[str]) -> bool:
+        """Whether all other bookies that this client ever saw refuse as well, or were declared lost."""
+        membership = self._membership
+        others = membership.seen_ids - set(ensemble)
+        for bookie_id in sorted(others - self.words(others).keys()):
+            cookie = await membership.cookie(bookie_id)
+            if cookie is None or not cookie.is_lost:
+                return False
+        return True
+
+    def _may_have_space_soon(self, bookie_id: str, address: BookieAddress | None) -> bool:
+        """Whether a bookie whose disk was full is waited for: for a while, and once more if it announces that it takes entries
+        again."""
+        now_s = trio.current_time()
+        if now_s - self._full_since_s.setdefault(bookie_id, now_s) < _SPACE_PATIENCE_S:
+            return True
+        return address is not None and not address.read_only and bookie_id not in self._full_again
+
+
+def _missing(ensemble: Sequence[str], missing: int) -> list[str]:
+    return [bookie_id for index, bookie_id in enumerate(ensemble) if missing >> index & 1]
+
+
+def _fate(unconfirmed: range) -> str:
+    return f"entries {unconfirmed[0]}..{unconfirmed[-1]} have an unknown fate: recover the ledger to know"
+
+
+def refusal_of(ledger_id: int, bookie_id: str, answer: Answer) -> ReplogError | None:
+    """Why a bookie refused for good, in its own words; None if it did not."""
+    if not isinstance(answer, Response):
+        return None
+    name = f"bookie {bookie_id}: "
+    words = answer.detail.removeprefix(name)
+    if answer.status is Status.READ_ONLY:
+        return StorageFullError(name + (words or "it takes no new entries"))
+    if answer.status is Status.UNKNOWN:
+        return StorageFailedError(name + (words or "its storage failed"))
+    if answer.status is Status.UNAUTHORIZED:
+        return UnauthorizedError(ledger_id, f"refused by {name}{words}")
+    return None
+
+
+def error_of(
+    ledger_id: int, what: str, quorum: Quorum, usable: Sequence[str], refusals: Mapping[str, ReplogError]
+) -> ReplogError:
+    """What fails for want of bookies that refused: caused by the first refusal, and with the words of all."""
+    words = "; ".join(str(refusals[bookie_id]) for bookie_id in sorted(refusals))
+    cause = next((each for each in refusals.values() if isinstance(each, UnauthorizedError)), None)
+    error: ReplogError
+    if cause is not None:
+        error = UnauthorizedError(ledger_id, f"{what}: {words}")
+    else:
+        problem = f"ledger {ledger_id}: {what}: {words}"
+        error = NotEnoughBookiesError(problem, quorum.ack, usable, sorted(refusals))
+    error.__cause__ = cause or refusals[min(refusals)]
+    return error
