@@ -12,6 +12,7 @@ import trio.testing
 
 import replog
 from replog.config import ClientOptions
+from replog.errors import RecoveryUndecidedError
 from replog.protocol.digest import Digest, DigestType
 from replog.protocol.messages import FenceRequest, ReadLastAddConfirmedRequest, RecoveryReadRequest, Request, Response
 from replog.protocol.model import LedgerState
@@ -126,3 +127,17 @@ async def test_a_reader_learns_as_much_from_bookies_that_restarted(
                 reads = [each for each in world.bookies[0].wire.seen if isinstance(each, RecoveryReadRequest)]
                 assert {each.entry_id for each in reads} == {4, 5}, "what is proven to be confirmed is not read"
         assert await read_ledger(other, writer.ledger_id, PASSWORD) == [b"%d" % number for number in range(5)]
+
+
+async def test_a_recovery_that_needs_the_liar_waits_for_the_truth(autojump_clock: trio.testing.MockClock) -> None:
+    """R11, R12: an answer that proves nothing is no answer; the error names the bookie, and a later try succeeds."""
+    options = attrs.evolve(QUICK, recovery_timeout_s=5.0)
+    async with cluster() as world, world.client(QUICK) as client, world.client(options) as other:
+        with suppress(replog.FencedError):
+            async with written(world, client) as ledger_id:
+                liar, away = world.bookies[:2]
+                liar.wire.alter, away.wire.is_deaf = lying(forged), True
+                with pytest.raises(RecoveryUndecidedError, match=liar.bookie_id):
+                    await other.recover_ledger(ledger_id, password=PASSWORD)
+                liar.wire.alter = lambda _request, response: response
+                assert (await other.recover_ledger(ledger_id, password=PASSWORD)).last_entry_id == 4
