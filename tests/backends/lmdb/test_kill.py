@@ -22,7 +22,7 @@ OPTIONS = LMDBStorageOptions(map_bytes=1 << 20)  # so that it grows again and ag
 # Appends to one ledger after the other, drops old ones, fences as it goes; says on standard output what is durable.
 WRITER = f"""
 import os, sys
-from replog.abc import DropLedger, PutBatch, SetMarks
+from replog.abc import Doubt, DropLedger, PutBatch, SetMarks
 from replog.backends.lmdb import LMDBStorageOptions, open_storage
 from replog.testing.storage_exam import make_batch
 
@@ -56,6 +56,7 @@ def kill_one(directory: Path, after_s: float) -> list[tuple[int, int]]:
 
 def verify(directory: Path, acknowledged: set[tuple[int, int]]) -> None:
     with contextlib.closing(open_storage(str(directory), OPTIONS)) as storage:
+        assert storage.doubt() == Doubt(), "a kill weakens nothing (B8)"
         newest = max(ledger_id for ledger_id, _ in acknowledged)
         for ledger_id, first in acknowledged:
             found = storage.read(ledger_id, first + 1, 1, 0)
