@@ -12,6 +12,7 @@ from typing import Any
 
 import lmdb
 import pytest
+import trio
 
 from replog.errors import KeyNotFoundError, MetastoreError, MetastoreUncertainError
 from replog.metastores.lmdb import LMDBMetastore
@@ -134,6 +135,22 @@ async def test_an_announcement_that_fails_leaves_all_else_working(tmp_path: Path
         await metastore.create("b", b"1")
         async with metastore.announce("bookies/b", b"me"), metastore.elect("elections/x", b"me"):
             assert await metastore.announced("bookies") == {"b": b"me"}
+
+
+async def test_leaving_fails_nobody_and_is_done_when_the_disk_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who was elected has done the work, and the next one is elected while this process lives."""
+    async with opened(tmp_path, lease_s=0.2) as metastore, opened(tmp_path) as other:
+        async with metastore.elect("elections/x", b"me"):
+            mend = fail_reopening(monkeypatch, OSError(errno.ENOSPC, "no space"))
+            fail_commit(metastore, disk_error(errno.ENOSPC))
+            with pytest.raises(MetastoreUncertainError):
+                await metastore.create("a", b"1")
+        mend()
+        with trio.fail_after(30):
+            async with other.elect("elections/x", b"other"):
+                assert await other.announced("elections") == {"x": b"other"}
 
 
 async def test_a_presence_that_cannot_be_written_is_only_absence(

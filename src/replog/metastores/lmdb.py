@@ -132,8 +132,23 @@ class LMDBMetastore(Metastore):
         try:
             yield
         finally:
-            with trio.CancelScope(shield=True), suppress(KeyNotFoundError, VersionConflictError):
-                await self._change(key, lambda writing: writing.delete(key, version))
+            with trio.CancelScope(shield=True):
+                await self._leave(key, version)
+
+    async def _leave(self, key: str, version: int) -> None:
+        """Deletes what was announced. If the disk fails it is tried again later, and ends with this process in any case:
+        whoever leaves has done their work, and nothing of that failed."""
+
+        def leave(writing: Writing) -> int:
+            return writing.delete(key, version)
+
+        try:
+            await self._change(key, leave)
+        except (KeyNotFoundError, VersionConflictError):
+            pass
+        except MetastoreError:
+            if self._environment is not None:
+                self._environment.try_later(leave)
 
     async def announced(self, key: str) -> dict[str, bytes]:
         """What processes that are there announce right below this key, by its last word: all of one moment."""

@@ -24,7 +24,7 @@ from typing import TypeVar
 import attrs
 import lmdb
 
-from replog.errors import MetastoreError, MetastoreUncertainError
+from replog.errors import MetastoreError, MetastoreKeyError, MetastoreUncertainError
 from replog.lmdb_file import DataFileDamagedError
 from replog.lmdb_map import READERS_MAX, LMDBMap
 from replog.metastores.lmdb_records import Reading, Writing
@@ -129,6 +129,7 @@ class Environment:
         self._broken: str | None = None  # what first went wrong, until the environment is open again
         self._unknown_change = 0  # the number of the one that broke it
         self._is_silenced = False
+        self._later: list[Callable[[Writing], int]] = []
         self._watchers: set[Callable[[], None]] = set()
         self.map = LMDBMap(path, limits.map_bytes, limits.map_bytes_max)
         try:
@@ -208,6 +209,11 @@ class Environment:
             self._queue_bytes += job.size_bytes
             self._queue_changed.notify_all()
 
+    def try_later(self, change: Callable[[Writing], int]) -> None:
+        """Does this change at one of the next heartbeats, as soon as the disk lets it. For a process that has a seat."""
+        with self._queue_changed:
+            self._later.append(change)
+
     def watch(self, changed: Callable[[], None]) -> Callable[[], None]:
         """Calls `changed` from the writer thread after each commit of this process; returns how to end that."""
         with self._queue_changed:
@@ -225,6 +231,8 @@ class Environment:
                 self._in_commit = jobs
                 if jobs:
                     self._commit(jobs)
+                elif self._later:
+                    self._commit_later()
                 self._in_commit = []
         finally:  # whatever happened, nobody waits for ever
             with self._queue_changed:
@@ -278,6 +286,19 @@ class Environment:
             watchers = list(self._watchers)
         for watcher in watchers:
             watcher()
+
+    def _commit_later(self) -> None:
+        with self._queue_changed:
+            changes, self._later = self._later, []
+        jobs = [(change, Job(change, 0, _tell_nobody)) for change in changes]
+        self._commit([job for _, job in jobs])
+        for change, job in jobs:
+            try:
+                job.answer()
+            except MetastoreKeyError:
+                pass  # somebody else did it
+            except MetastoreError:
+                self.try_later(change)
 
     def _try_to_commit(self, jobs: list[Job]) -> MetastoreError | None:
         """Returns what went wrong, or None. After `_TooSmallError` it may be tried again."""
@@ -340,6 +361,10 @@ class Environment:
             f"metastore {self.path}: full at map_bytes_max={self._limits.map_bytes_max}; nothing was written. Raise it"
         )
         return _caused(MetastoreError(full), why)
+
+
+def _tell_nobody() -> None:
+    pass
 
 
 def _advice(error: Exception) -> str:

@@ -119,7 +119,7 @@ except (StorageFailedError, AssertionError) as error:
 """
 
 
-@pytest.mark.parametrize("seed", [7])
+@pytest.mark.parametrize("seed", [7, 8])
 def test_exam_of_damage(tmp_path: Path, seed: int) -> None:
     """In a process of its own: damage to LMDB's own pages may end it, or stop the storage, and so the exam. But nothing
     that is wrong or denied."""
