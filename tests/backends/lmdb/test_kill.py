@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from replog.abc import Doubt
 from replog.backends.lmdb import LMDBStorageOptions, open_storage, upkeep
 from replog.protocol.mutations import DELETED_TERM
 from replog.testing.storage_exam import make_batch
@@ -22,7 +23,7 @@ OPTIONS = LMDBStorageOptions(map_bytes=1 << 20)  # so that it grows again and ag
 # Appends to one ledger after the other, drops old ones, fences as it goes; says on standard output what is durable.
 WRITER = f"""
 import os, sys
-from replog.abc import Doubt, DropLedger, PutBatch, SetMarks
+from replog.abc import DropLedger, PutBatch, SetMarks
 from replog.backends.lmdb import LMDBStorageOptions, open_storage
 from replog.testing.storage_exam import make_batch
 
