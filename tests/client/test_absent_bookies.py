@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
+
 import pytest
 import trio
 import trio.testing
@@ -293,3 +295,18 @@ async def test_w7_a_ledger_that_was_created_without_a_bookie_says_so_at_once(
             await writer.append(b"0")
             await writer.append(b"1")
             assert (await client.recover_ledger(writer.ledger_id)).gaps == (Gap(gap.index, 0, 1),)
+
+
+async def test_c7_many_ledgers_look_for_a_missing_bookie_together(autojump_clock: trio.testing.MockClock) -> None:
+    """A hundred writers that each asked the metastore would be a load that grows with an outage."""
+    async with cluster(3) as world, world.client(QUICK) as client:
+        late = world.bookies[1]
+        await late.kill()
+        async with AsyncExitStack() as stack:
+            writers = [await stack.enter_async_context(client.create_ledger()) for _ in range(100)]
+            calls = len(world.metastore.calls)
+            await trio.sleep(30)
+            assert len(world.metastore.calls) - calls < 4 * 30
+            await late.start()
+            await trio.sleep(3 * QUICK.bookie_retry_after_s)
+            assert not any(writer.statistics()["indices_missing"] for writer in writers)

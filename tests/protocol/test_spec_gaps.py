@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from replog.protocol.effects import ChooseReplacements, SendAdd, SendRead, WriteMetadata
 from replog.protocol.gaps import GAPS_MAX, Gap, merged
 from replog.protocol.model import Fragment
@@ -166,6 +169,39 @@ def test_w7_gaps_are_bounded_in_number_and_never_narrower() -> None:
     assert len(found) == 2 * GAPS_MAX
     assert all(any(each.holds(entry_id) for each in found) for gap in many for entry_id in (gap.first_entry_id,))
     assert all(gap.last_entry_id is not None and gap.last_entry_id < 1000 for gap in found[:GAPS_MAX])
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 60), st.none() | st.integers(0, 20)), max_size=60),
+    st.lists(st.tuples(st.integers(1, 60), st.sets(st.integers(0, 2))), max_size=3, unique_by=lambda each: each[0]),
+)
+def test_w7_merged_gaps_hold_what_they_held_at_the_same_bookie(
+    drawn: list[tuple[int, int, int | None]], changes: list[tuple[int, set[int]]]
+) -> None:
+    """W7: never narrower for the bookie that they begin with, never wider than from its first to its last; in order."""
+    fragments = [Fragment(0, ("a", "b", "c"))]
+    for first, indices in sorted(changes):
+        ensemble = [f"{name}x" if index in indices else name for index, name in enumerate(fragments[-1].ensemble)]
+        fragments.append(Fragment(first, tuple(ensemble)))
+    gaps = [Gap(index, first, None if length is None else first + length) for index, first, length in drawn]
+    found = merged(gaps, fragments)
+    assert merged(found, fragments) == found
+
+    def bookie_at(index: int, entry_id: int) -> str:
+        return [each for each in fragments if each.first_entry_id <= entry_id][-1].ensemble[index]
+
+    for entry_id in range(90):
+        for index in range(3):
+            is_held = any(
+                gap.index == index
+                and gap.holds(entry_id)
+                and bookie_at(index, gap.first_entry_id) == bookie_at(index, entry_id)
+                for gap in gaps
+            )
+            is_found = any(gap.index == index and gap.holds(entry_id) for gap in found)
+            assert is_found or not is_held
+            if is_found and not is_held:
+                assert len(gaps) > GAPS_MAX, "only too many gaps are joined over what lies between them"
 
 
 def test_w7_a_gap_ends_where_another_bookie_takes_the_index() -> None:

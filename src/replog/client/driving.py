@@ -48,7 +48,7 @@ class Surroundings:
         """Whether a bookie that takes new entries, other than these, can be connected to. One that is silent is waited for
         only as long as there may be somebody else."""
         try:
-            usable = await self.membership.usable(excluded)
+            usable = await self.membership.usable_lately(excluded)
         except MetastoreError:
             return False
         await self.membership.connect_most(usable, self.membership.patience_s)

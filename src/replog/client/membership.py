@@ -41,6 +41,7 @@ _log = logging.getLogger("replog.client")
 OUTSTANDING_BYTES_MAX = 128 << 20  # for one bookie: past it, it counts as too slow
 _CONNECT_AGAIN_S = 0.05  # after connecting failed, for those who can do without; longer each time
 _CONNECT_AGAIN_MAX_S = 1.0
+_LOOK_EVERY_S = 1.0  # at the announcements, for all writers that miss a bookie together
 
 
 class _Attempt:
@@ -85,6 +86,9 @@ class Membership:
         self.announced_ids: frozenset[str] = frozenset()  # of the bookies that were announced at the last look
         self.seen_ids: set[str] = set()  # of all that were ever seen announced
         self._is_closed = False
+        self._looking = trio.Lock()
+        self._looked_at = -_LOOK_EVERY_S
+        self._found_lately: dict[str, BookieAddress] = {}
 
     @property
     def patience_s(self) -> float:
@@ -93,8 +97,19 @@ class Membership:
 
     async def usable(self, excluded: Collection[str] = ()) -> list[str]:
         """Bookies that take new entries, did not fail lately, and are not excluded; sorted. Raises `MetastoreError`."""
-        now = trio.current_time()
         announced = await self.announced()
+        return self._usable_of(announced, excluded)
+
+    async def usable_lately(self, excluded: Collection[str] = ()) -> list[str]:
+        """As `usable`, but as of up to a second ago: for those who look again and again, be they ever so many."""
+        async with self._looking:
+            if trio.current_time() >= self._looked_at + _LOOK_EVERY_S:
+                self._found_lately = await self.announced()
+                self._looked_at = trio.current_time()
+        return self._usable_of(self._found_lately, excluded)
+
+    def _usable_of(self, announced: dict[str, BookieAddress], excluded: Collection[str]) -> list[str]:
+        now = trio.current_time()
         self.read_only = [bookie_id for bookie_id, address in announced.items() if address.read_only]
         return [
             bookie_id
