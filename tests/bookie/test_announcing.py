@@ -315,8 +315,9 @@ async def test_predecessor_under_another_lock_is_waited_for(
         assert trio.current_time() - began_s >= Leased.lease_s
 
 
+@pytest.mark.parametrize("is_before", [False, True])
 async def test_copy_that_comes_before_the_deletion_is_not_deleted(
-    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+    is_before: bool, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The copy takes the key over while this bookie looks: what was seen is not what would be deleted."""
     monkeypatch.setattr(FaultyStorage, "lock_name", lambda _self: "here")
@@ -334,11 +335,12 @@ async def test_copy_that_comes_before_the_deletion_is_not_deleted(
                 await trio.sleep_forever()
 
         async def get_late(asked: str) -> Versioned:
-            version = await get(asked)
-            if asked == key and version.version == found.version:
-                world.metastore.get = get  # type: ignore[method-assign]
-                await world.nursery.start(announce_copy)
-            return version
+            if asked != key:
+                return await get(asked)
+            world.metastore.get = get  # type: ignore[method-assign]
+            version = None if is_before else await get(asked)
+            await world.nursery.start(announce_copy)
+            return version or await get(asked)
 
         world.metastore.get = get_late  # type: ignore[method-assign, assignment]
         with pytest.raises(StorageInUseError, match=r"tcp:10\.0\.0\.7:3181.*copy of this directory"):
