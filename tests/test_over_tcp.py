@@ -7,6 +7,7 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import pytest
 import trio
 import trio.testing
 
@@ -15,6 +16,7 @@ from replog.abc import Authenticator, RequestHandler
 from replog.backends import memory
 from replog.bookie.serving import ServedBookie, Way, serving
 from replog.config import BookieOptions, ClientOptions
+from replog.errors import StorageFailedError
 from replog.metastores.memory import MemoryMetastore
 from replog.nursery import open_service_nursery
 from replog.protocol.quorum import Quorum
@@ -32,6 +34,7 @@ class RemoteBookie:
         self.wire = Wire()
         self.bookie_id = ""
         self.endpoints: list[str] = []
+        self.storage: FaultyStorage
         self._metastore = metastore
         self._nursery = nursery
         self._scope = trio.CancelScope()
@@ -41,7 +44,7 @@ class RemoteBookie:
         await self._nursery.start(self._run)
 
     async def _run(self, task_status: trio.TaskStatus[None]) -> None:
-        storage = FaultyStorage(memory.open_storage(self.name))
+        storage = self.storage = FaultyStorage(memory.open_storage(self.name))
         self.bookie_id = storage.bookie_id
         transport = WiredTcp(self.wire)
         options = BookieOptions(storage="memory")
@@ -143,6 +146,27 @@ async def test_a_bookie_that_restarts_at_another_port_is_found_again(patient_clo
                         break
                     except replog.NotEnoughBookiesError:
                         await trio.sleep(1)
+
+
+async def test_failed_disks_are_told_over_tcp_with_their_cause(patient_clock: trio.testing.MockClock) -> None:
+    """B10: two of three: no ack quorum is left, and nobody waits for a deadline to learn it."""
+    broken = StorageFailedError("could not sync /disk/journal-7: [Errno 5] Input/output error (EIO)", "Replace it")
+    async with remote_cluster("failing") as world:
+        options = ClientOptions(add_timeout_s=60.0, add_quorum_timeout_s=60.0)
+        async with replog.connect(world.metastore, options=options, quorum=THREE) as client:
+            with pytest.raises(replog.NotEnoughBookiesError, match="EIO") as failed:
+                async with client.create_ledger() as writer:
+                    await writer.append(b"0")
+                    world.bookies[0].storage.commit_error = broken
+                    await writer.append(b"1")
+                    began_s = trio.current_time()
+                    world.bookies[2].storage.commit_error = broken
+                    await writer.append(b"2")
+            assert trio.current_time() - began_s < 1
+            assert failed.value.__cause__ is not None
+            root = failed.value.__cause__.__cause__ or failed.value.__cause__
+            assert isinstance(root, StorageFailedError)
+            assert str(broken) in str(root)
 
 
 async def test_clients_and_bookies_that_are_left_leave_no_sockets(patient_clock: trio.testing.MockClock) -> None:
