@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+from typing import Any
+
 import pytest
 import trio
 import trio.testing
 
 import replog
+import replog.blocking
 from replog.config import BookieOptions, ClientOptions
 from replog.errors import ConfigError, NotEnoughBookiesError, ReplogError, UnauthorizedError
 from tests.kit import cluster, read_ledger, read_log
@@ -189,3 +194,130 @@ async def test_one_task_reading_while_another_closes_the_reader(autojump_clock: 
                         pass
                     else:
                         pytest.fail("it read from a closed reader")
+
+
+@pytest.mark.parametrize("value", [None, 5, 1.5, b"1:0", (1, 0), "", "x", "1:-1"])
+def test_a_position_that_cannot_be_says_what_is_expected(value: object) -> None:
+    with pytest.raises(replog.PositionError) as caught:
+        replog.Position.parse(value)  # type: ignore[arg-type]
+    assert str(caught.value) == f"invalid position {value!r}: expected a Position or text like '17:42'"
+
+
+def test_a_position_is_parsed_as_it_is() -> None:
+    assert replog.Position.parse(replog.Position(17, 42)) == replog.Position(17, 42)
+
+
+async def test_what_is_no_entry_says_what_is_expected(autojump_clock: trio.testing.MockClock) -> None:
+    """Before anything is pushed, whatever there is room for."""
+    async with cluster(3) as world, world.client() as client:
+        async with client.write_log("log") as log, client.create_ledger() as ledger:
+            for writer in (log, ledger):
+                for wrong in (None, 5, "text", [b"a"]):
+                    expected = f"an entry must be bytes, not {type(wrong).__name__}: nothing was written"
+                    for verb in ("append", "push"):
+                        with pytest.raises(TypeError, match=expected):
+                            await getattr(writer, verb)(wrong)
+                    with pytest.raises(TypeError, match=expected):
+                        writer.push_nowait(wrong)  # type: ignore[arg-type]
+                    with pytest.raises(TypeError, match=r"an entry must be bytes, not \w+: nothing was written"):
+                        await writer.extend([b"good", wrong])  # type: ignore[list-item]
+                for no_list in (None, 5, "text", b"bytes"):
+                    expected = (
+                        f"a list of entries, each of them bytes, not {type(no_list).__name__}: nothing was written"
+                    )
+                    with pytest.raises(TypeError, match=expected):
+                        await writer.extend(no_list)  # type: ignore[arg-type]
+            assert log.last_add_pushed is None
+            assert ledger.last_add_pushed == -1
+
+
+def test_blocking_writers_say_what_is_expected(tmp_path: Path) -> None:
+    with (
+        replog.blocking.embed(tmp_path, storage="memory", metastore="memory:") as client,
+        client.write_log("log") as log,
+    ):
+        for wrong in (None, 5, "text"):
+            with pytest.raises(TypeError, match="an entry must be bytes"):
+                log.append(wrong)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="a list of entries"):
+            log.extend(None)  # type: ignore[arg-type]
+        with pytest.raises(replog.PositionError, match="expected a Position or text"):
+            client.trim_log("log", before=None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"options": 5},
+        {"quorum": (3, 3, 2)},
+        {"quorum": 0},
+        {"registry": "files"},
+        {"placement": None},
+        {"placement": 5},
+        {"metastore": 5},
+    ],
+    ids=str,
+)
+async def test_what_a_client_cannot_be_made_of_is_named(wrong: dict[str, Any], tmp_path: Path) -> None:
+    (name, value) = next(iter(wrong.items()))
+    with pytest.raises(ConfigError, match=re.escape(repr(value))):
+        async with replog.embed(tmp_path / "wal", **wrong):
+            pass
+    with pytest.raises(ConfigError, match=re.escape(repr(value))):
+        async with replog.connect(**{"metastore": "memory:", name: value}):
+            pass
+
+
+def every_path(directory: Path) -> list[Path]:
+    return list(directory.rglob("*"))
+
+
+@pytest.mark.parametrize("directory", [None, 5, [5], {}])
+async def test_what_is_no_directory_is_named(directory: Any) -> None:
+    with pytest.raises(ConfigError, match="directory"):
+        async with replog.embed(directory):
+            pass
+
+
+@pytest.mark.parametrize("wrong", [{"bookie_options": 5}, {"storage": 5}])
+async def test_what_a_bookie_cannot_be_made_of_is_named(wrong: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="5"):
+        async with replog.embed(tmp_path / "wal", **wrong):
+            pass
+    assert not (tmp_path / "wal").exists(), "nothing was made"
+
+
+async def test_a_bookie_is_served_as_its_config_says_and_not_otherwise() -> None:
+    for wrong in (None, 5, "./wal"):
+        with pytest.raises(ConfigError, match="must be a BookieConfig"):
+            await replog.serve_bookie(wrong)  # type: ignore[arg-type]
+
+
+async def test_a_storage_may_be_named_beside_other_options_of_bookies(tmp_path: Path) -> None:
+    options = BookieOptions(answer_bytes_max=1 << 20)
+    async with replog.embed(tmp_path, storage="memory", metastore="memory:", bookie_options=options) as client:
+        assert not any(path.name == "journal" for path in every_path(tmp_path)), "its storage is in memory"
+        assert client.bookies[0].server.bookie_id
+    with pytest.raises(ConfigError, match="named twice: storage='files', and 'lmdb' in bookie_options"):
+        async with replog.embed(tmp_path, storage="files", bookie_options=BookieOptions(storage="lmdb")):
+            pass
+
+
+async def test_what_is_no_number_is_named(autojump_clock: trio.testing.MockClock) -> None:
+    async with cluster(3) as world, world.client() as client:
+        async with client.create_ledger() as ledger, client.write_log("log") as log:
+            await ledger.append(b"0")
+            await log.append(b"0")
+        async with client.open_ledger(ledger.ledger_id) as reader:
+            for wrong in (None, "0", 1.5, True):
+                for verb in (
+                    lambda: client.log_segments("log", first=wrong),  # type: ignore[arg-type]  # noqa: B023
+                    lambda: client.log_segments("log", end=wrong or "none"),  # type: ignore[arg-type]  # noqa: B023
+                    lambda: client.append_ledgers("log", wrong),  # type: ignore[arg-type]  # noqa: B023
+                ):
+                    with pytest.raises(ConfigError, match="must be"):
+                        await verb()
+            for wrong in (None, "0"):
+                for read in (lambda: reader.read(wrong, 0), lambda: reader.read(0, wrong)):  # type: ignore[arg-type]  # noqa: B023
+                    with pytest.raises(ConfigError, match="must be a whole number"):
+                        await read()

@@ -21,8 +21,8 @@ from replog.client.membership import Membership
 from replog.client.reader import LedgerReader
 from replog.client.records import Records
 from replog.client.writer import LedgerWriter
-from replog.config import BackendURL, BookieOptions, ClientOptions
-from replog.errors import PositionError, StorageError
+from replog.config import BackendURL, BookieOptions, ClientOptions, check_number, check_types
+from replog.errors import ConfigError, StorageError
 from replog.log import appending, catalog, sweeping
 from replog.log.appending import AppendedLedgers
 from replog.log.reader import LogReader
@@ -177,7 +177,7 @@ class Client:
         """A reader of a log, as a context: from the beginning or `after` a position; with `follow` it waits for more.
 
         Raises `LogNotFoundError` (with `follow` it waits for the log instead), `TrimmedError`, `PositionError`."""
-        position = None if after is None else _position(after)
+        position = None if after is None else Position.parse(after)
         log_key_path(name)
         check_password(password)
         reader = LogReader(name, self._ledgers, self._logs, password, position, follow)
@@ -223,7 +223,7 @@ class Client:
 
         The last ledger always stays: `roll` first, to be able to drop it. Raises `LogNotFoundError`, `PositionError`. If it
         raises or is cancelled, trimming again is harmless."""
-        return await catalog.trim(name, _position(before), self._ledgers, self._logs)
+        return await catalog.trim(name, Position.parse(before), self._ledgers, self._logs)
 
     async def delete_log(self, name: str, *, password: bytes = b"") -> None:
         """Fences a log's writer, and deletes the log and its ledgers. Deleting again is harmless.
@@ -250,6 +250,9 @@ class Client:
 
         One read, and one more for each hundred or so that are asked for and aren't among the last. Raises
         `LogNotFoundError`, `MetastoreError`."""
+        check_number("first", first)
+        if end is not None:
+            check_number("end", end)
         return await self._logs.segments(name, first, end)
 
     # -- looking ----------------------------------------------------------------------------------------------------
@@ -272,14 +275,6 @@ class Client:
         return found
 
 
-def _position(value: object) -> Position:
-    if isinstance(value, str):
-        return Position.parse(value)
-    if isinstance(value, Position):
-        return value
-    raise PositionError(f"{value!r} is no position: one is what an append returned, or a text that looks like 17:42")
-
-
 # -- ways to a client -----------------------------------------------------------------------------------------------
 
 
@@ -296,6 +291,7 @@ async def connect(
 
     A metastore that is given as an object stays open. Raises `ConfigError` for what can't be; unreachable servers show at
     the first call. Leaving the context cancels what is still open: leave writers first."""
+    check_types("connect", options=(options, ClientOptions), quorum=(quorum, Quorum), registry=(registry, Registry))
     plugins = registry or Registry()
     opened = metastore if isinstance(metastore, Metastore) else plugins.open_metastore(metastore)
     try:
@@ -321,12 +317,14 @@ async def embed(
 ) -> AsyncIterator[Client]:
     """A client with bookies of its own in this process: a crash-proof log in a directory, or one bookie in each of several.
 
-    `storage` is the scheme of the bookies' storage, maybe with options: "files?journal_file_bytes=16MiB"; "files" if neither
-    it nor `bookie_options` are given. Metadata is
+    `storage` is the scheme of the bookies' storage, maybe with options: "files?journal_file_bytes=16MiB"; without it,
+    `bookie_options` say it, whose default is "files". Metadata is
     durable beside the first bookie, unless `metastore` says otherwise. A directory whose storage is damaged or fails is left
     out if the others suffice for the quorum (C7): observers, the log and `statistics()` say so. Raises `StorageInUseError` if
     another process has the directory open, `StorageIdentityError`, `StorageDamagedError` or `StorageFailedError` for what it
     finds there, `ConfigError`."""
+    check_types("embed", options=(options, ClientOptions), bookie_options=(bookie_options, BookieOptions))
+    check_types("embed", quorum=(quorum, Quorum), registry=(registry, Registry))
     plugins = registry or Registry()
     directories = bookie_directories(directory, bookies)
     settings = embedded_options(storage, bookie_options)
@@ -428,6 +426,8 @@ async def served_bookie(config: BookieConfig, *, registry: Registry | None = Non
 
     Clients in the same trio run reach it without a network, others where its option `listen` says. Raises as `embed` does.
     Leaving it, also when cancelled, answers what was accepted, for a short while; what was acknowledged stays."""
+    if not isinstance(config, BookieConfig):
+        raise ConfigError(f"{config!r} must be a BookieConfig: it says where the bookie stores entries")
     plugins = registry or Registry()
     options = config.options
     async with AsyncExitStack() as stack:

@@ -47,7 +47,7 @@ class BackendURL:
         """Reads `scheme:rest?option=value`. Raises `ConfigError`."""
         if isinstance(text, BackendURL):
             return text
-        match = _URL.fullmatch(text)
+        match = _URL.fullmatch(text) if isinstance(text, str) else None
         if match is None:
             raise ConfigError(
                 f"{text!r} is no URL of a backend: one looks like scheme:rest?option=value, as in lmdb:./wal"
@@ -476,3 +476,21 @@ class BookieOptions(Checked):
                 f"read_only_below_bytes {self.read_only_below_bytes}"
             ]
         return []
+
+
+def check_types(where: str, **given: tuple[object, type]) -> None:
+    """Raises `ConfigError` for arguments, by name, that are neither None nor of their type."""
+    wrong = [
+        f"{name}={value!r} must be {kind.__name__}(...)"
+        for name, (value, kind) in given.items()
+        if value is not None and not isinstance(value, kind)
+    ]
+    if wrong:
+        raise ConfigError(f"{where}: {'; '.join(wrong)}")
+
+
+def check_number(name: str, value: object, lowest: int | None = None) -> None:
+    """Raises `ConfigError` for what is not a whole number, or below the lowest."""
+    if type(value) is not int or (lowest is not None and value < lowest):
+        at_least = "" if lowest is None else f" of at least {lowest}"
+        raise ConfigError(f"{name}={value!r} must be a whole number{at_least}")

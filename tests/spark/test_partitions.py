@@ -130,7 +130,7 @@ def test_what_is_no_bytes_is_refused_with_a_way_out() -> None:
     for row, said in ((Row(id=1, twice=2), "a row of id, twice"), (Row(text="a"), "a row of text"), ("a", "str")):
         with pytest.raises(replog.ConfigError, match=f"{said} is none: say how"):
             _bytes_of(row)
-    with pytest.raises(TypeError, match="an entry is bytes, not str"):
+    with pytest.raises(TypeError, match="an entry must be bytes, not str"):
         next(_chunks(iter(["a"])))  # type: ignore[list-item]
     with pytest.raises(replog.PayloadTooLargeError):
         next(_chunks(iter([bytes(17 << 20)])))

@@ -8,6 +8,7 @@ from typing import Generic, Protocol, TypeVar
 from replog.blocking.portal import Portal
 from replog.client.writer import LedgerWriter as AsyncLedgerWriter
 from replog.log.writer import LogWriter as AsyncLogWriter
+from replog.protocol.batch import Payloads
 from replog.protocol.model import LedgerMetadata, Position
 
 Place = TypeVar("Place", covariant=True)
@@ -56,7 +57,7 @@ class Writer(Generic[Place]):
     def extend(self, data: Iterable[bytes]) -> Sequence[Place]:
         """Appends many entries in as few batches as can be, and returns their places once all are confirmed. By far the
         cheapest way to write many from one thread. Raises as `append`, then each has an unknown outcome."""
-        return self._portal.call(self._shared.extend, list(data))
+        return self._portal.call(self._shared.extend, Payloads(data))
 
     def push(self, data: bytes) -> Place:
         """Puts an entry in flight, and returns where it will stand; `flush` tells when it is confirmed. Waits while the

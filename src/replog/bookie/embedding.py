@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+import attrs
 import trio
 
 from replog.abc import Metastore, Storage
@@ -102,6 +103,8 @@ def bookie_directories(
 ) -> list[Path]:
     """Where the embedded bookies have their storages. Raises `ConfigError`."""
     if not isinstance(directory, str | os.PathLike):
+        if not isinstance(directory, Sequence) or not all(isinstance(each, str | os.PathLike) for each in directory):
+            raise ConfigError(f"embed: directory={directory!r} must be a path, or a list of paths")
         directories = [Path(each) / f"{_BOOKIE_DIRECTORY}0" for each in directory]
         if not directories or len(set(directories)) < len(directories):
             raise ConfigError(f"embed: {list(map(str, directory))} must be one or more directories, each once")
@@ -126,6 +129,8 @@ def bookie_directories(
 
 def embedded_options(storage: str | None, options: BookieOptions | None) -> BookieOptions:
     """The options of each embedded bookie. Raises `ConfigError`."""
+    if storage is not None and options is not None and options.storage == BookieOptions().storage:
+        options, storage = attrs.evolve(options, storage=storage), None  # it was not named there
     if storage is not None and options is not None:
         problem = f"embed: the storage is named twice: storage={storage!r}, and {options.storage!r} in bookie_options"
         raise ConfigError(f"{problem}: give one of them")

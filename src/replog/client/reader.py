@@ -16,7 +16,7 @@ from replog.client.channel import Answer, BookieChannel
 from replog.client.driving import EffectLoop, Surroundings
 from replog.client.entries import Batches, Entry, EntryBatch
 from replog.client.stretch import LedgerStretch
-from replog.config import ClientOptions
+from replog.config import ClientOptions, check_number
 from replog.errors import (
     BookieAnswerError,
     BookieError,
@@ -391,7 +391,13 @@ class LedgerReader:
         """The entries from `first` to `last`, both included. Raises `EntryNotFoundError` if `last` is past
         `last_add_confirmed`, and what reading can raise."""
         self._check_open()
-        if first < 0 or last > self.last_add_confirmed:
+        try:
+            is_known = first >= 0 and last <= self.last_add_confirmed
+        except TypeError:
+            check_number("first", first)
+            check_number("last", last)
+            raise
+        if not is_known:
             problem = (
                 f"entries {first}..{last} were asked for, and {self.last_add_confirmed} is the last that may be read"
             )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import attrs
 import trio
@@ -39,6 +39,9 @@ def addition(
 ) -> Addition:
     """What is asked for. Raises `ConfigError` for what can't be."""
     log_key_path(name)
+    given: object = ledger_ids
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise ConfigError(f"ledger_ids={ledger_ids!r} must be a list of ledger ids")
     ids = tuple(ledger_ids)
     for ledger_id in ids:
         ledger_key_path(ledger_id)

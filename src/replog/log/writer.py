@@ -20,7 +20,7 @@ from replog.hookspecs import LogRolled
 from replog.log.positions import Positions
 from replog.log.records import LogRecords
 from replog.nursery import open_service_nursery
-from replog.protocol.batch import Payloads
+from replog.protocol.batch import Payloads, check_payload
 from replog.protocol.chaining import LogChanged, LogRolling
 from replog.protocol.model import Position
 
@@ -134,13 +134,16 @@ class LogWriter(WriterContext):
         Raises `FencedError` if somebody took over (outcome unknown), `AddTimeoutError` or `NotEnoughBookiesError` if it
         was not confirmed in time (outcome unknown), `PayloadTooLargeError` or TypeError (not written). If cancelled, the
         outcome is unknown; `last_add_pushed` and `last_add_confirmed` tell where it stands."""
-        if not self._writer.has_room(len(data)):
-            await self._wait_for_room(len(data))
-        writer, segment = self._writer, self._segment
         try:
+            if not self._writer.has_room(len(data)):
+                await self._wait_for_room(len(data))
+            writer, segment = self._writer, self._segment
             return Position(segment, await writer.append(data))
         except FencedError as error:
             raise self._with_positions(error) from None
+        except TypeError:
+            check_payload(data)
+            raise
 
     async def extend(self, data: Sequence[bytes]) -> Positions:
         """Appends many entries, in order, in as few batches as can be; returns their positions once all are confirmed.
@@ -164,6 +167,7 @@ class LogWriter(WriterContext):
 
     async def push(self, data: bytes) -> Position:
         """As `push_nowait`, but waits for the byte budget. If cancelled, nothing was pushed."""
+        check_payload(data)
         await trio.lowlevel.checkpoint()
         await self._wait_for_room(len(data))
         return self.push_nowait(data)

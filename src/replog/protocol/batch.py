@@ -146,6 +146,12 @@ class Batch:
         return offsets
 
 
+def _no_list(payloads: object) -> TypeError:
+    return TypeError(
+        f"expected a list of entries, each of them bytes, not {type(payloads).__name__}: nothing was written"
+    )
+
+
 class Payloads(list[bytes]):
     """Entries that were found fit to be appended, in a list of their own. `size_bytes` is what they have together.
 
@@ -154,9 +160,15 @@ class Payloads(list[bytes]):
     __slots__ = ("size_bytes",)
 
     def __init__(self, payloads: Iterable[bytes]) -> None:
-        super().__init__(payloads)
+        try:
+            super().__init__(payloads)
+        except TypeError:
+            raise _no_list(payloads) from None
         sizes_bytes = set(map(len, self)) if set(map(type, self)) <= {bytes} else {ENTRY_BYTES_MAX + 1}
         if sizes_bytes and max(sizes_bytes) > ENTRY_BYTES_MAX:
+            given: object = payloads
+            if isinstance(given, bytes | str):
+                raise _no_list(given)
             for payload in self:
                 check_payload(payload)
         self.size_bytes = len(self) * sizes_bytes.pop() if len(sizes_bytes) == 1 else sum(map(len, self))
@@ -231,7 +243,7 @@ def _seal(digest: Digest, covered: Sequence[bytes]) -> bytes:
 def check_payload(payload: object) -> None:
     """Raises `TypeError` or `PayloadTooLargeError` for what can't be an entry."""
     if not isinstance(payload, bytes):
-        raise TypeError(f"an entry is bytes, not {type(payload).__name__}: convert it, a copy is needed anyway")
+        raise TypeError(f"an entry must be bytes, not {type(payload).__name__}: nothing was written, convert it")
     if len(payload) > ENTRY_BYTES_MAX:
         raise PayloadTooLargeError(
             f"an entry of {len(payload)} bytes: the limit is {ENTRY_BYTES_MAX}; nothing was written, split it"

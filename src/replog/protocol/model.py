@@ -312,9 +312,11 @@ class Position(NamedTuple):
         return f"{self.segment}:{self.entry}"
 
     @classmethod
-    def parse(cls, text: str) -> Position:
-        """Reads "17:42". Raises `PositionError`."""
-        match = _POSITION.fullmatch(text.strip())
+    def parse(cls, value: str | Position) -> Position:
+        """Reads "17:42"; returns a position as it is. Raises `PositionError`."""
+        if isinstance(value, cls):
+            return value
+        match = _POSITION.fullmatch(value.strip()) if isinstance(value, str) else None
         if match is None or int(match[1]) > ENTRY_ID_MAX or int(match[2]) > ENTRY_ID_MAX:
-            raise PositionError(f"{text!r} is no position: one looks like 17:42, segment and entry")
+            raise PositionError(f"invalid position {value!r}: expected a Position or text like '17:42'")
         return cls(int(match[1]), int(match[2]))
