@@ -7,9 +7,16 @@ from collections.abc import Iterable
 import trio
 
 from replog.abc import Metastore
-from replog.client.ids import NEXT_LEDGER_ID_KEY
 from replog.errors import KeyNotFoundError
-from replog.metadata import encode_ledger, encode_log, encode_log_page, ledger_key_path, log_key_path, log_page_key_path
+from replog.metadata import (
+    NEXT_LEDGER_ID_KEY,
+    encode_ledger,
+    encode_log,
+    encode_log_page,
+    ledger_key_path,
+    log_key_path,
+    log_page_key_path,
+)
 from replog.protocol.digest import DigestType, ledger_key, ledger_key_check
 from replog.protocol.model import Fragment, LedgerMetadata, LedgerState, LogMetadata
 from replog.protocol.quorum import Quorum
