@@ -262,7 +262,7 @@ class LogScan:
         self.report(
             self.end,
             "torn tail",
-            f"group{group} is not whole: nobody was told that it is durable (torn by a crash, or being written)",
+            f"group{group} is not whole: a crash tore it, or it is just being written",
         )
 
     def _resume(self) -> ScannedRecord | None:
