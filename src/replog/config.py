@@ -397,7 +397,8 @@ class ClientOptions(Checked):
     )
     absence_wait_s: float = option(
         2.0,
-        "How long a recovery waits for a silent bookie, from its beginning, before the denials of the others decide (R10).",
+        "How long a recovery waits for a silent bookie, from its beginning or the bookie's last answers, before the denials of "
+        "the others decide (R10).",
         positive,
     )
     metastore_timeout_s: float = option(

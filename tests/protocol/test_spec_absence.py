@@ -129,6 +129,29 @@ def test_r10_a_silent_member_is_waited_for_once() -> None:
     assert cluster.metadata().last_entry_id == 0
 
 
+def test_r10_who_answers_is_heard_however_long_a_recovery_takes() -> None:
+    """R10: b1 is silent at first, then answers, and another one has forgotten entry 1 without a trace: it is still waited for."""
+    cluster = Cluster()
+    writer = cluster.writer()
+    writer.add(b"a")
+    writer.add(b"b")
+    for entry_id in (0, 1):
+        writer.deliver(SendAdd, "b1", entry_id)
+    recovery = fenced(cluster, "b2", "b3")
+    for name in ("b2", "b3"):
+        recovery.deliver(SendRecoveryRead, name, 0)
+    patience_ends = recovery.arrive(AwaitSilentBookies)
+    recovery.deliver(SendRecoveryRead, "b1", 0)
+    for name in ("b2", "b3"):
+        recovery.deliver(SendRecoveryRead, name, 1)
+    patience_ends()
+    assert not recovery.find(WriteMetadata), "b1 answered while it was waited for: entry 1 is on its way"
+    (again,) = recovery.find(AwaitSilentBookies)
+    assert again.has_answered
+    recovery.run()
+    assert cluster.metadata().last_entry_id == 1
+
+
 def test_r10_silence_does_not_hinder_proven_denials_for_ever() -> None:
     """R10: silence does not hinder proven denials for ever."""
     cluster = Cluster()
@@ -357,7 +380,7 @@ def test_r10_in_every_situation(quorum: Quorum, is_patience_over: bool) -> None:
     """R10: The rule once more, written another way, for every combination of what members say."""
     for said in itertools.product(SITUATIONS, repeat=quorum.write):
         hearing = Hearing(quorum, 0)
-        absences = Absences(is_patience_over=is_patience_over)
+        absences = Absences(given_up=(1 << quorum.ensemble) - 1 if is_patience_over else 0)
         for index, situation in enumerate(said):
             tell(hearing, absences, index, situation)
         count = {situation: said.count(situation) for situation in SITUATIONS}

@@ -1,8 +1,8 @@
 """Recovery of a ledger: drives the recovery machine (R2-R12).
 
 Every bookie of the last fragment is asked until the machine has what it needs, or the deadline passes (R12): one that
-answered and could not tell, after a pause; one that cannot be reached, as soon as a connection to it succeeds. A bookie that is
-silent is waited for once (R10).
+answered and could not tell, after a pause; one that cannot be reached, as soon as a connection to it succeeds. One that is
+silent is waited for, for a while (R10).
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class RecoveringShell:
         elif isinstance(effect, SendAdd):
             self._send_add(effect)
         elif isinstance(effect, AwaitSilentBookies):
-            self._start(self._await_silent)
+            self._start(self._await_silent, trio.current_time() if effect.has_answered else self._started_s)
         elif isinstance(effect, Finished):
             self._metadata = effect.metadata
             self._done.set()
@@ -181,8 +181,8 @@ class RecoveringShell:
             self._ask(effect, min(2 * pause_s, _PAUSE_MAX_S))
             self._drive()
 
-    async def _await_silent(self) -> None:
-        await trio.sleep_until(self._started_s + self._options.absence_wait_s)
+    async def _await_silent(self, since_s: float) -> None:
+        await trio.sleep_until(since_s + self._options.absence_wait_s)
         self._machine.silent_awaited()
         self._drive()
 

@@ -37,7 +37,25 @@ class Absences:
     unreachable: int = 0
     lost: int = 0
     is_loss_accepted: bool = False  # an operator knows that confirmed entries may be gone
-    is_patience_over: bool = False  # silent members were waited for
+    given_up: int = 0  # they were waited for, and have not answered anything since
+    _awaited: int = 0  # they are waited for, and have not answered anything since
+    _has_answered: int = 0
+
+    def answered(self, index: int) -> None:
+        """This member can be reached, and is not silent, whatever it said."""
+        self._has_answered |= 1 << index
+        self.unreachable &= ~(1 << index)
+        self._awaited &= ~(1 << index)
+        self.given_up &= ~(1 << index)
+
+    def await_silent(self, silent: int) -> bool:
+        """These members are silent, and are waited for. Returns whether any of them answered something before."""
+        self._awaited = silent & ~self.given_up
+        return bool(self._awaited & self._has_answered)
+
+    def patience_ended(self) -> None:
+        """They were waited for long enough. One that has answered meanwhile is not silent, however long the recovery takes."""
+        self.given_up |= self._awaited
 
 
 class Hearing:
@@ -95,7 +113,7 @@ class Hearing:
         """Whether the entry is absent (R10)."""
         expected = self.members & ~absences.lost
         if expected == self.members and self._quorum.is_absent(self.entry_id, self.proven):
-            is_heard = absences.is_patience_over or not self.silent(absences)
+            is_heard = not self.silent(absences) & ~absences.given_up
             return Verdict.ABSENT if is_heard else Verdict.WAIT
         if (self.proven | self.weak) != expected:
             return Verdict.OPEN

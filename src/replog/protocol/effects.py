@@ -55,8 +55,10 @@ class SendRecoveryRead:
 
 @attrs.define
 class AwaitSilentBookies:
-    """Enough bookies deny an entry, and others neither refuse nor answer: wait for these as long as the options say, once.
-    Answer: `silent_awaited`."""
+    """Enough bookies deny an entry, and others neither refuse nor answer: wait for these as long as the options say. Answer:
+    `silent_awaited`. The wait began with the recovery, but where one of them `has_answered` before: then it begins now."""
+
+    has_answered: bool = False
 
 
 @attrs.define

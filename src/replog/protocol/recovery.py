@@ -124,10 +124,10 @@ class LedgerRecovery(LedgerMachine):
 
     def fence_confirmed(self, index: int, last_add_confirmed: int) -> None:
         """The fence is durable on this index; its answer proved this last add confirmed (R2, R3, R11)."""
+        self._absences.answered(index)
         if self._stage is not _Stage.FENCING:
             return
         self._fenced |= 1 << index
-        self._absences.unreachable &= ~(1 << index)
         self._highest_reported = max(self._highest_reported, last_add_confirmed)
         self._read_when_fenced()
 
@@ -183,6 +183,7 @@ class LedgerRecovery(LedgerMachine):
 
     def read_found(self, index: int, entry_id: int, batch: Batch) -> None:
         """This index has a batch that holds the entry. One valid copy is proof; a bad one is doubt (R4)."""
+        self._absences.answered(index)
         if not self._is_asked(entry_id):
             return
         if not self._is_valid(batch, entry_id):
@@ -208,12 +209,14 @@ class LedgerRecovery(LedgerMachine):
 
     def read_absent(self, index: int, entry_id: int, denial: Denial = Denial.PROVEN) -> None:
         """This index has no such entry and, being fenced, never will; `denial` says how far it vouches for that."""
+        self._absences.answered(index)
         if self._is_asked(entry_id):
             self._hearing.denies(index, denial)
             self._decide()
 
     def read_unknown(self, index: int, entry_id: int) -> None:
         """This index answered, and could not tell: damage, an I/O error. It may be asked again."""
+        self._absences.answered(index)
         if self._is_asked(entry_id):
             self._hearing.cannot_tell(index)
             self._decide()
@@ -230,7 +233,8 @@ class LedgerRecovery(LedgerMachine):
             self._entries_may_be_gone(self._hearing.losers(self._absences))
         elif verdict is Verdict.WAIT and not self._is_waiting_for_silent:
             self._is_waiting_for_silent = True
-            self._effects.append(AwaitSilentBookies())
+            has_answered = self._absences.await_silent(self._hearing.silent(self._absences))
+            self._effects.append(AwaitSilentBookies(has_answered))
 
     def _is_asked(self, entry_id: int) -> bool:
         return self._stage is _Stage.READING and self._is_reading and entry_id == self._next_entry_id
@@ -269,8 +273,10 @@ class LedgerRecovery(LedgerMachine):
             self._decide()
 
     def silent_awaited(self) -> None:
-        """Silent bookies were waited for as long as `AwaitSilentBookies` asks (R10)."""
-        self._absences.is_patience_over = True
+        """Silent bookies were waited for as long as `AwaitSilentBookies` asks: those that answered nothing meanwhile are not
+        waited for again (R10). Who answers one question after the other is not silent, however long the recovery takes."""
+        self._is_waiting_for_silent = False
+        self._absences.patience_ended()
         if self._stage is _Stage.READING:
             self._decide()
 
