@@ -2,7 +2,8 @@
 
 What is accepted waits in memory for the next group commit, as on a real bookie; a commit is atomic and ordered. A
 crash forgets all that waits; of the group being synced, some first part survives, or nothing. The disk is what the
-oracle looks at.
+oracle looks at. A disk that lied, or was damaged, forgets more: its last groups, though they were acknowledged. The bookie
+then knows that it lost something, or only that it cannot vouch for its disk (B8), or on some seeds nothing at all.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from replog.abc import Doubt
 from replog.protocol import batch as batches
 from replog.protocol.batch import Batch
 from replog.protocol.bookie import Accepted, LedgerOnBookie, read_answer, settle_add
@@ -56,6 +58,16 @@ class LedgerOnDisk:
         """What a restarted bookie makes its machine of."""
         return Marks(self.key, self.fence_term, self.last_add_confirmed, self.last_entry_id, self.proof)
 
+    def copy(self) -> LedgerOnDisk:
+        """The same, apart from this one."""
+        copied = LedgerOnDisk()
+        copied.key, copied.fence_term, copied.deleted = self.key, self.fence_term, self.deleted
+        copied.last_add_confirmed, copied.last_entry_id = self.last_add_confirmed, self.last_entry_id
+        copied.proof = self.proof
+        copied.held = dict(self.held)
+        copied.firsts = {stamp: list(firsts) for stamp, firsts in self.firsts.items()}
+        return copied
+
     def put(self, batch: Batch) -> None:
         """Stores a batch."""
         for entry_id in batch.entry_ids:
@@ -96,6 +108,9 @@ class SimulatedBookie(Server):
         super().__init__(world, name)
         self.disk: dict[int, LedgerOnDisk] = {}
         self.slow = 0
+        self.doubt = Doubt()
+        self.is_gone = False  # for good
+        self.history: list[dict[int, LedgerOnDisk | None]] | None = None  # what each group changed; None: not kept
         self._oracle = oracle
         self._ledgers: dict[int, LedgerOnBookie] = {}
         self._queue: list[_Waiting] = []
@@ -143,7 +158,9 @@ class SimulatedBookie(Server):
         ledger = self._ledgers.get(ledger_id)
         if ledger is None:
             disk = self.disk.get(ledger_id)
-            ledger = LedgerOnBookie(ledger_id, disk.marks() if disk is not None else Marks())
+            is_in_doubt = ledger_id < self.doubt.doubted_below
+            marks = disk.marks() if disk is not None else Marks()
+            ledger = LedgerOnBookie(ledger_id, marks, is_in_doubt=is_in_doubt)
             self._ledgers[ledger_id] = ledger
         return ledger
 
@@ -208,7 +225,7 @@ class SimulatedBookie(Server):
             and self.world.fault("damage", rates.damaged, client, self.number, "damage", subject)
         ):
             found[0] = damaged(found[0])
-        return read_answer(request.request_id, found, ledger.last_add_confirmed)
+        return read_answer(request.request_id, found, ledger.last_add_confirmed, self.doubt.denial(request.ledger_id))
 
     # -- group commit ----------------------------------------------------------------------------------------------
 
@@ -246,6 +263,9 @@ class SimulatedBookie(Server):
                 waiting.reply(Response(waiting.accepted.request.request_id, Status.READ_ONLY))
 
     def _make_durable(self, group: list[_Waiting]) -> None:
+        if self.history is not None:
+            touched = {waiting.ledger.ledger_id: self.disk.get(waiting.ledger.ledger_id) for waiting in group}
+            self.history.append({each: disk and disk.copy() for each, disk in touched.items()})
         for waiting in group:
             status = self._commit(waiting)
             request = waiting.accepted.request
@@ -254,7 +274,8 @@ class SimulatedBookie(Server):
             elif isinstance(request, RecoveryReadRequest) and waiting.accepted.refusal is None:
                 looked_up = self._looked_up(waiting.ledger, request, self.number)
                 found = None if looked_up.status is Status.UNKNOWN else looked_up.batches
-                waiting.response = waiting.ledger.answer(waiting.accepted, found)
+                denial = self.doubt.denial(request.ledger_id)
+                waiting.response = waiting.ledger.answer(waiting.accepted, found, denial)
             elif isinstance(request, FenceRequest) and waiting.accepted.refusal is None:
                 read = self._proving(waiting.ledger, self.number) if waiting.ledger.lacks_proof else ()
                 waiting.response = waiting.ledger.answer(waiting.accepted, read)
@@ -320,8 +341,37 @@ class SimulatedBookie(Server):
         self.alive = False
         self.world.at(duration, self.restart)
 
+    def forget(self, groups: int, trace: str) -> None:
+        """Its disk loses the last groups, while the bookie is down. `trace` is what the bookie finds when it restarts: "loss",
+        "doubt", or "nothing", which only a cluster survives whose other bookies can all be reached."""
+        assert self.history is not None
+        assert not self.alive
+        held = {ledger_id: set(disk.held) for ledger_id, disk in self.disk.items()}
+        for changed in reversed(self.history[-groups:]):
+            for ledger_id, disk in changed.items():
+                if disk is None:
+                    self.disk.pop(ledger_id, None)
+                else:
+                    self.disk[ledger_id] = disk
+        del self.history[-groups:]
+        for ledger_id, before in held.items():
+            now = self.disk.get(ledger_id)
+            self._oracle.forgot(self, ledger_id, before - set(now.held if now is not None else ()))
+        if trace != "nothing":
+            below = self._oracle.ledger_ids_end
+            lost_below = below if trace == "loss" else self.doubt.lost_below
+            self.doubt = Doubt(below, lost_below, ("simulated",))
+
+    def leave_for_good(self) -> None:
+        """Its machine burns."""
+        self.crash(0)
+        self.is_gone = True
+        self.world.count("bookie gone for good")
+
     def restart(self) -> None:
         """Comes back with what is durable."""
+        if self.is_gone:
+            return
         self.alive = True
         self._oracle.restarted(self)
 

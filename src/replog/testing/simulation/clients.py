@@ -31,7 +31,7 @@ from replog.protocol.messages import (
     Status,
     WriteLastAddConfirmedRequest,
 )
-from replog.protocol.model import WRITER_TERM, Fragment, LedgerMetadata
+from replog.protocol.model import WRITER_TERM, Fragment, LedgerMetadata, LedgerState
 from replog.protocol.recovery import LedgerRecovery
 from replog.protocol.writing import LedgerWriting
 from replog.testing.simulation.calls import Call, describe_call
@@ -108,6 +108,7 @@ class Client(Node):
         bits, _ = self.world.draw(self.number, self.number, "choose", ledger_id)
         now = self.world.now
         names = [name for name in self.cluster.bookies if name not in effect.excluded]
+        names = [name for name in names if name not in self.cluster.declared_lost]
         names = [names.pop((bits >> 7 * turn) % len(names)) for turn in range(len(names))]
         rates = self.world.rates
         current = effect.metadata.last_fragment.ensemble
@@ -141,6 +142,7 @@ class LedgerShell:
         self.is_done = False
         self.error: ReplogError | None = None
         self.nonce = ""
+        self.is_proposing_end = False  # from here on nothing more comes into the record
         self._uncertain = False
 
     def pump(self) -> None:
@@ -163,6 +165,7 @@ class LedgerShell:
         """Does the effects that concern the metastore. The answer is for the machine that asked, no later one."""
         metastore = self.client.metastore
         if isinstance(effect, WriteMetadata):
+            self.is_proposing_end = effect.metadata.state is LedgerState.CLOSED
             written = partial(self._metadata_written, machine)
             metastore.cas(self.client, self.ledger_id, effect.expected, effect.metadata, written)
         elif isinstance(effect, ReadMetadata):
@@ -281,6 +284,7 @@ class WriterShell(LedgerShell):
     def _send_add(self, effect: SendAdd) -> None:
         request = AddRequest(0, self.ledger_id, self.key, WRITER_TERM, effect.batch)
         index, bookie_id, first = effect.index, effect.bookie_id, effect.batch.first_entry_id
+        self.oracle.sendings.sent(self.nonce, bookie_id, effect.batch)
         if first <= self._sent_through:
             self.world.count("resent to a replacement")
 
@@ -289,6 +293,8 @@ class WriterShell(LedgerShell):
             if response is None or response.status not in (Status.OK, Status.FENCED):
                 if in_time:
                     self.client.suspect(bookie_id)
+                    if not self.is_proposing_end:
+                        self.oracle.sendings.failed(self.nonce, bookie_id, effect.batch)
                     machine.bookie_failed(index, bookie_id, effect.batch)
             elif response.status is Status.FENCED:
                 machine.add_fenced(response.fence_term)

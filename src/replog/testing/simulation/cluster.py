@@ -15,6 +15,7 @@ from replog.testing.simulation.intruders import intrude
 from replog.testing.simulation.invariants import Oracle, Violation
 from replog.testing.simulation.metastore import SimulatedMetastore
 from replog.testing.simulation.plan import Op, Plan, node_number
+from replog.testing.simulation.quorums import check_write_quorums
 from replog.testing.simulation.readers import ReaderShell
 from replog.testing.simulation.recoveries import RecoveryShell
 from replog.testing.simulation.world import Node, World
@@ -59,6 +60,10 @@ class Cluster:
         self.world.count(f"digest {plan.digest_type.name}")
         if plan.bookies == plan.quorum.ensemble:
             self.world.count("as many bookies as an ensemble has")
+        self.declared_lost: dict[str, None] = {}  # bookies, by an operator
+        for op in plan.ops:
+            if op.verb == "shorten":
+                self.bookies[op.node].history = []
         for op in plan.ops:
             self.world.at(op.time, self.operate, op)
         self.world.at(plan.heal_at, self.heal)
@@ -114,6 +119,7 @@ class Cluster:
         """What must be true when the heap is empty."""
         for truth in self.oracle.ledgers.values():
             self.oracle.check_confirmed(truth, 0)
+            check_write_quorums(self.oracle, truth)
         for bookie in self.bookies.values():
             if not bookie.is_idle:
                 self.oracle.fail("liveness", f"{bookie.name} still has something to sync")
@@ -143,6 +149,24 @@ class Cluster:
         bookie = self.bookies[op.node]
         if self.world.faulty:
             bookie.crash(int(op.arguments[0]))
+
+    def op_shorten(self, op: Op) -> None:
+        """A bookie loses power, and its disk the last groups; it comes back, and finds this or that trace of it."""
+        bookie = self.bookies[op.node]
+        groups, duration, trace = op.arguments
+        if self.world.faulty and bookie.alive:
+            bookie.crash(int(duration))
+            bookie.forget(int(groups), trace)
+
+    def op_burn(self, op: Op) -> None:
+        """A bookie is gone for good."""
+        if self.world.faulty:
+            self.bookies[op.node].leave_for_good()
+
+    def op_declare(self, op: Op) -> None:
+        """An operator declares lost what is gone for good (B8a)."""
+        if self.bookies[op.node].is_gone:
+            self.declared_lost[op.node] = None
 
     def op_slow(self, op: Op) -> None:
         """A bookie's disk is slow from now on, or no more."""

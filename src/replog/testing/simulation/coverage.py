@@ -12,6 +12,7 @@ REQUIRED = (
     *(f"strategy {name}" for name in (*scenarios.STRATEGIES, *steering.STRATEGIES, "wild")),
     *(steered.shown_by for steered in steering.STRATEGIES.values()),
     *(f"digest {each.name}" for each in DigestType),
+    "a gap says that a bookie lacks an entry",
     "a wrong password was refused",
     "as many bookies as an ensemble has",
     "CAS ambiguous and lost",

@@ -33,8 +33,8 @@ def intrude(client: Client, truth: LedgerTruth) -> None:
     key = ledger_key(truth.ledger_id, _GUESS)
     for bookie in client.cluster.bookies.values():
         disk = bookie.disk.get(truth.ledger_id)
-        if disk is None or disk.key is None:
-            continue  # it takes the first key that it is shown
+        if disk is None or disk.key is None or bookie.history is not None:
+            continue  # it takes the first key that it is shown, also after it has forgotten one
         for kind, request in _requests(truth.record, key):
             client.call(
                 bookie.name, kind, 1000 * truth.ledger_id, request, partial(_answered, client, bookie.name, truth, kind)

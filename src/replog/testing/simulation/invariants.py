@@ -17,6 +17,8 @@ from replog.protocol.batch import Batch
 from replog.protocol.gaps import merged
 from replog.protocol.messages import AddRequest, FenceRequest, RecoveryReadRequest, Response, Status
 from replog.protocol.model import Fragment, LedgerMetadata, LedgerState, LogMetadata, LogPage, PendingLedger, Segment
+from replog.testing.simulation.forgetting import Forgotten
+from replog.testing.simulation.quorums import Sendings, check_ack_quorum
 from replog.testing.simulation.world import World
 
 if TYPE_CHECKING:
@@ -83,6 +85,8 @@ class Oracle:
         self.on_deleted: Callable[[int], None] | None = None
         self._fences: dict[tuple[str, int], int] = {}  # what bookies said is durable
         self._denied: dict[tuple[str, int], dict[int, int]] = {}
+        self.forgotten = Forgotten(world)
+        self.sendings = Sendings()
         self._progress: dict[str, tuple[int, int]] = {}  # by reader: the last position handed out
 
     def fail(self, rule: str, problem: str) -> None:
@@ -149,6 +153,20 @@ class Oracle:
         if not self.ledgers[ledger_id].deleted:
             self.fail("B6", f"{bookie.name} dropped ledger {ledger_id}, which exists")
         self.fence_kept(bookie, ledger_id)
+
+    @property
+    def ledger_ids_end(self) -> int:
+        """An id above those of all ledgers that were ever made."""
+        return 1 + max(self.ledgers, default=0)
+
+    def forgot(self, bookie: SimulatedBookie, ledger_id: int, identities: set[tuple[int, int]]) -> None:
+        """A bookie's disk lost these, and maybe fences."""
+        self.forgotten.add(bookie.name, self.ledgers[ledger_id], identities)
+        disk = bookie.disk.get(ledger_id)
+        now = 0 if disk is None else disk.fence_term
+        if now < self._fences.get((bookie.name, ledger_id), 0):
+            self._fences[bookie.name, ledger_id] = now
+            self.world.count("bookie forgot a fence")
 
     def restarted(self, bookie: SimulatedBookie) -> None:
         """A bookie came back after a crash: what it said to be durable must be there."""
@@ -252,7 +270,7 @@ class Oracle:
         if last >= len(truth.submitted):
             self.fail("I4", f"ledger {truth.ledger_id} closed at {last}; only {len(truth.submitted)} were submitted")
         for entry_id in range(last + 1):
-            self._check_quorum(truth, entry_id, "I3")
+            check_ack_quorum(self, truth, entry_id, "I3")
         if last > truth.confirmed:
             self.world.count("unconfirmed entries kept by recovery")
         if last + 1 < len(truth.submitted):
@@ -265,20 +283,7 @@ class Oracle:
         """Every confirmed entry from `first` on is at its ack quorum (I2)."""
         if not truth.deleted:
             for entry_id in range(first, truth.confirmed + 1):
-                self._check_quorum(truth, entry_id, "I2")
-
-    def _check_quorum(self, truth: LedgerTruth, entry_id: int, rule: str) -> None:
-        record = truth.record
-        fragment = record.fragment_of(entry_id)
-        copies = 0
-        for index in record.quorum.write_set(entry_id):
-            disk = self.bookies[fragment.ensemble[index]].disk.get(truth.ledger_id)
-            copies += disk is not None and (fragment.term, entry_id) in disk.held
-        if copies < record.quorum.ack:
-            problem = (
-                f"entry {truth.ledger_id}/{entry_id} has {copies} copies in {fragment}, {record.quorum.ack} needed"
-            )
-            self.fail(rule, problem)
+                check_ack_quorum(self, truth, entry_id, "I2")
 
     def ledger_deleted(self, ledger_id: int) -> None:
         """A ledger's record was deleted: no log may name it (L3)."""

@@ -19,6 +19,7 @@ from replog.protocol.recovery import LedgerRecovery
 from replog.protocol.writing import LedgerWriting
 from replog.testing.simulation.bookies import SimulatedBookie
 from replog.testing.simulation.log_mutants import LOG_MUTANTS
+from replog.testing.simulation.loss_mutants import LOSS_MUTANTS
 from replog.testing.simulation.mutation import Mutant, Patch
 from replog.testing.simulation.readers import ReaderShell
 from replog.testing.simulation.recoveries import RecoveryShell
@@ -75,8 +76,8 @@ MUTANTS = (
             Patch(
                 LedgerWriting,
                 "_propose_ensemble",
-                "self._propose(self.metadata.with_fragment(fragment))",
-                "self._propose(self.metadata.with_fragment(fragment))\n"
+                "self._propose(self.metadata.with_fragment(fragment).with_gaps(gaps))",
+                "self._propose(self.metadata.with_fragment(fragment).with_gaps(gaps))\n"
                 "    self._change.written(self.version + 1)\n    self._ensemble_durable()",
             ),
             Patch(
@@ -134,8 +135,8 @@ MUTANTS = (
             Patch(
                 LedgerWriting,
                 "_propose_ensemble",
-                "self.last_add_confirmed + 1",
-                "min(self.last_add_confirmed + 2, self.last_add_pushed + 1)",
+                "Fragment(last + 1,",
+                "Fragment(min(last + 2, self.last_add_pushed + 1),",
             ),
         ),
         120,
@@ -383,6 +384,7 @@ MUTANTS = (
         (Patch(LedgerOnBookie, "_refusal", "if self.is_foreign(request.key):", "if False:"),),
         40,
     ),
+    *LOSS_MUTANTS,
     Mutant(
         "closed-elsewhere-is-closed",
         "R1",

@@ -85,6 +85,9 @@ class Rates:
     delay_bits: int = 10  # a delayed message takes up to 2 to this
     spread: int = 16  # an ordinary one up to this
     timeout: int = 300
+    patience: int = (
+        20  # of recoveries, with who is silent: short, since to close over an answer that is late is dangerous
+    )
 
     def __str__(self) -> str:
         given = attrs.asdict(self)

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from replog.errors import RemoteProtocolError
+from replog.protocol.batch import ENTRY_ID_MAX
 from replog.protocol.effects import (
     AwaitSilentBookies,
     ChooseReplacements,
@@ -25,7 +26,6 @@ from replog.testing.simulation.clients import RETRY, Client, LedgerShell
 from replog.testing.simulation.metastore import Outcome
 
 _RECOVERY_DEADLINE = 12  # times the deadline of a request
-_ABSENCE_WAIT = 20  # short: closing over an answer that comes too late is the dangerous case
 
 
 class RecoveryShell(LedgerShell):
@@ -59,8 +59,9 @@ class RecoveryShell(LedgerShell):
     def begin(self, record: LedgerMetadata, version: int) -> None:
         """Begins an attempt with this metadata, which may be old."""
         self._attempt += 1
-        self._uncertain = self.is_reading = False
+        self._uncertain = self.is_reading = self.is_proposing_end = False
         self.nonce = self.client.new_nonce()
+        self.oracle.sendings.starts[self.nonce] = ENTRY_ID_MAX  # until it writes something back
         self._negatives: dict[int, int] = {}
         self.machine = LedgerRecovery(record, version, self.digest, self.nonce)
         self.client.cluster.recoveries.append(self)
@@ -73,8 +74,12 @@ class RecoveryShell(LedgerShell):
             machine.give_up(30)
             self.pump()
 
-    def _unreachable(self, machine: LedgerRecovery, index: int) -> None:
-        """No answer: it is asked again after a while, until the deadline (R12)."""
+    def _unreachable(self, machine: LedgerRecovery, index: int, bookie_id: str) -> None:
+        """No answer: it is asked again after a while, until the deadline (R12), unless it was declared lost (B8a)."""
+        if bookie_id in self.client.cluster.declared_lost:
+            self.world.count("recovery knew that a bookie is lost")
+            machine.bookie_declared_lost(index, is_loss_accepted=False)
+            return
         machine.bookie_unreachable(index)
         self.client.after(RETRY, self._reachable, machine, index)
 
@@ -96,7 +101,7 @@ class RecoveryShell(LedgerShell):
         elif isinstance(effect, SendAdd):
             self._send_add(effect)
         elif isinstance(effect, AwaitSilentBookies):
-            self.client.after(_ABSENCE_WAIT, self._silent_awaited, self.machine)
+            self.client.after(self.world.rates.patience, self._silent_awaited, self.machine)
         elif isinstance(effect, ChooseReplacements):
             self.client.choose(effect, partial(self._chosen, self.machine))
         elif isinstance(effect, Finished | Failed):
@@ -119,7 +124,7 @@ class RecoveryShell(LedgerShell):
                 machine.refused(response.fence_term)
             elif in_time:
                 self.client.suspect(effect.bookie_id)
-                self._unreachable(machine, index)
+                self._unreachable(machine, index, effect.bookie_id)
             self.pump()
 
         self.client.call(effect.bookie_id, "fence", self.subject(), request, answered)
@@ -136,13 +141,15 @@ class RecoveryShell(LedgerShell):
                 machine.read_found(index, entry_id, response.batches[0])
             elif response is not None and response.status in DENIALS:
                 self._negatives[entry_id] = self._negatives.get(entry_id, 0) | 1 << index
+                if response.status is not Status.NO_ENTRY:
+                    self.world.count(f"weak denial: {response.status.name}")
                 machine.read_absent(index, entry_id, DENIALS[response.status])
             elif response is not None and response.status is Status.FENCED:
                 machine.refused(response.fence_term)
             elif response is not None:
                 machine.read_unknown(index, entry_id)
             elif in_time:
-                self._unreachable(machine, index)
+                self._unreachable(machine, index, effect.bookie_id)
             self.pump()
 
         self.client.call(effect.bookie_id, "recovery-read", self.subject(entry_id), request, answered)
@@ -151,7 +158,9 @@ class RecoveryShell(LedgerShell):
         assert effect.recovery
         request = AddRequest(0, self.ledger_id, self.key, RECOVERY_TERM, effect.batch, True, effect.proof)
         index, bookie_id, machine = effect.index, effect.bookie_id, self.machine
-        first = effect.batch.first_entry_id
+        first, nonce = effect.batch.first_entry_id, self.nonce
+        self.oracle.sendings.sent(nonce, bookie_id, effect.batch)
+        self.oracle.sendings.starts[nonce] = machine.frozen_last_add_confirmed
 
         def answered(response: Response | None, in_time: bool) -> None:
             if response is not None and response.status is Status.OK:
@@ -160,6 +169,8 @@ class RecoveryShell(LedgerShell):
                 machine.refused(response.fence_term)
             elif in_time:
                 self.client.suspect(bookie_id)
+                if not self.is_proposing_end:
+                    self.oracle.sendings.failed(nonce, bookie_id, effect.batch)
                 machine.bookie_failed(index, bookie_id, first)
             self.pump()
 

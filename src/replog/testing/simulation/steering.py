@@ -16,6 +16,7 @@ from replog.testing.simulation.plan import Op, Plan, Rates
 
 Draw = Callable[[random.Random, list[str]], list[Op]]
 _HEAL_AFTER = 3000
+_SURVIVE_ONE = ((3, 3, 2), (3, 3, 2), (4, 3, 2), (5, 3, 2), (4, 4, 3))  # whoever loses its disk
 
 
 @attrs.frozen
@@ -66,11 +67,12 @@ def _holes(chance: random.Random, bookies: list[str]) -> list[Op]:
 
 
 def _closing(chance: random.Random, bookies: list[str]) -> list[Op]:
-    """The writer closes while a recovery that has found more of its entries does the same."""
+    """The writer, who can't reach the bookies any more, closes while a recovery that found more of its entries does."""
     ops = _burst(chance, 10)
-    recovery = 10 + chance.randint(5, 120)
+    recovery = 10 + chance.randint(5, 60)
     ops.append(Op(recovery, "recover", "r1", ("2",)))
-    ops.append(Op(recovery + chance.randint(0, 120), chance.choice(("close", "close", "close", "abandon")), "w1"))
+    ops += [Op(recovery - chance.randint(0, 30), "cut", each, ("w1", "2500")) for each in bookies]
+    ops.append(Op(recovery + chance.randint(20, 700), "close", "w1"))
     return ops
 
 
@@ -97,6 +99,81 @@ def _alone(chance: random.Random, bookies: list[str]) -> list[Op]:
     time, duration = chance.randrange(1200), str(chance.randint(100, 1000))
     ops += [Op(time, "cut", source, (target, duration)) for source, target in ((client, bookie), (bookie, client))]
     ops.append(Op(chance.randint(400, 1600), "recover", "r1", ("3",)))
+    return ops
+
+
+def _write_past(chance: random.Random, lags: str) -> list[Op]:
+    """Entries are confirmed that one bookie misses, and some that others may miss."""
+    ops = _burst(chance, 10)
+    start = 10 + chance.randint(1, 150)
+    ops.append(Op(start, "crash", lags, (str(chance.randint(300, 900)),)))
+    for time in (200, 260, 320)[: chance.randint(1, 3)]:
+        ops += _burst(chance, start + time)
+    return ops
+
+
+def _shortened(chance: random.Random, bookies: list[str]) -> list[Op]:
+    """One bookie lags, another one loses the end of its disk and knows, or can't vouch; a third may be away meanwhile."""
+    lags, forgets, *others = chance.sample(bookies, len(bookies))
+    ops = _write_past(chance, lags)
+    end = ops[-1].time + chance.randint(5, 200)
+    ops.append(Op(end, "kill", "w1"))
+    trace = chance.choice(("loss", "doubt"))
+    ops.append(
+        Op(end + 1, "shorten", forgets, (chance.choice(("1", "2", "3", "99")), str(chance.randint(10, 300)), trace))
+    )
+    if chance.random() < 0.3:
+        ops.append(Op(end + 500, "crash", forgets, (str(chance.randint(10, 300)),)))
+    for other in others:
+        if chance.random() < 0.6:
+            ops.append(Op(end + chance.randint(0, 100), "crash", other, (str(chance.randint(300, 1500)),)))
+    ops.append(Op(end + chance.randint(50, 900), "recover", "r1", ("3",)))
+    ops.append(Op(end + chance.randint(50, 900), "recover", "r2", ("3",)))
+    return ops
+
+
+def _traceless(chance: random.Random, bookies: list[str]) -> list[Op]:
+    """A bookie loses the end of its disk and nothing tells it so; but all others can be reached, and are heard first."""
+    lags, forgets = chance.sample(bookies, 2)
+    ops = _write_past(chance, lags)
+    end = ops[-1].time + chance.randint(5, 200)
+    ops.append(Op(end, "kill", "w1"))
+    ops.append(
+        Op(end + 1, "shorten", forgets, (chance.choice(("1", "2", "3", "99")), str(chance.randint(10, 100)), "nothing"))
+    )
+    ops.append(Op(end + chance.randint(1000, 1200), "recover", "r1", ("3",)))
+    return ops
+
+
+def _refenced(chance: random.Random, bookies: list[str]) -> list[Op]:
+    """A bookie forgets that a ledger was fenced. Its writer, whom another bookie that was fenced can't tell so, goes on."""
+    forgets, silent, unfenced = chance.sample(bookies, 3)
+    ops = _burst(chance, 10)
+    start = 100 + chance.randint(0, 100)
+    ways = (("r1", unfenced), (unfenced, "r1"), ("w1", silent))
+    ops += [Op(start, "cut", one, (other, "2500")) for one, other in ways]
+    ops.append(Op(start + 1, "recover", "r1", ("1",)))
+    trace = chance.choice(("loss", "doubt"))
+    shortened = (chance.choice(("1", "2", "99")), str(chance.randint(5, 60)), trace)
+    ops.append(Op(start + chance.randint(60, 300), "shorten", forgets, shortened))
+    ops += _burst(chance, start + chance.randint(300, 500))
+    if chance.random() < 0.3:
+        ops.append(Op(start + chance.randint(400, 600), "crash", forgets, (str(chance.randint(5, 60)),)))
+    return ops
+
+
+def _gone(chance: random.Random, bookies: list[str]) -> list[Op]:
+    """One bookie lags, another one that has what it lacks burns, and is declared lost."""
+    lags, burns, *others = chance.sample(bookies, len(bookies))
+    ops = _write_past(chance, lags)
+    end = ops[-1].time + chance.randint(5, 200)
+    ops.append(Op(end, "kill", "w1"))
+    ops.append(Op(end + chance.randint(0, 50), "burn", burns))
+    ops.append(Op(end + chance.randint(50, 500), "declare", burns))
+    for other in others:
+        if chance.random() < 0.5:
+            ops.append(Op(end + chance.randint(0, 100), "crash", other, (str(chance.randint(300, 1500)),)))
+    ops.append(Op(end + chance.randint(50, 900), "recover", "r1", ("3",)))
     return ops
 
 
@@ -132,7 +209,7 @@ STRATEGIES: dict[str, Steered] = {
     ),
     "closing": Steered(
         "ledger",
-        Rates(lost=60, delayed=200, holes=100, metastore_delayed=300, spread=8, timeout=400),
+        Rates(lost=10, delayed=60, metastore_delayed=200, spread=8, timeout=900),
         _closing,
         "closing writer met another's end of the ledger",
     ),
@@ -141,6 +218,38 @@ STRATEGIES: dict[str, Steered] = {
         Rates(lost=10, delayed=60, metastore_delayed=200, metastore_lost=60, delay_bits=9),
         _founding,
         "two leaders made the log at once",
+    ),
+    "gone": Steered(
+        "ledger",
+        Rates(holes=60, delayed=30, spread=6, timeout=250),
+        _gone,
+        "recovery knew that a bookie is lost",
+        quorums=_SURVIVE_ONE,
+        spares=(0,),
+    ),
+    "refenced": Steered(
+        "ledger",
+        Rates(delayed=60, spread=6, timeout=900),
+        _refenced,
+        "bookie forgot a fence",
+        quorums=((3, 3, 2),),
+        spares=(0,),
+    ),
+    "shortened": Steered(
+        "ledger",
+        Rates(holes=60, lost=20, delayed=60, spread=6, timeout=250),
+        _shortened,
+        "bookie forgot confirmed entries",
+        quorums=_SURVIVE_ONE,
+        spares=(0, 0, 1),
+    ),
+    "traceless": Steered(
+        "ledger",
+        Rates(spread=6, timeout=250, patience=200),
+        _traceless,
+        "bookie forgot confirmed entries",
+        quorums=_SURVIVE_ONE,
+        spares=(0,),
     ),
     "half-done": Steered(
         "log",
