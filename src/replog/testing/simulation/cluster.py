@@ -22,7 +22,7 @@ from replog.testing.simulation.world import Node, World
 
 LEDGER_ID = 1
 _GOALS_EVERY = 97
-_HEALING_MAX = 40_000
+HEALING_MAX = 40_000
 _STEPS_MAX = 200_000
 _BUGS = (AssertionError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
@@ -55,6 +55,7 @@ class Cluster:
         self.bookies = {name: SimulatedBookie(self.world, name, self.oracle) for name in names}
         self.oracle.bookies = self.bookies
         self.clients: dict[str, Client] = {}
+        self.healing_max = HEALING_MAX
         self.recoveries: list[RecoveryShell] = []
         self.world.count(f"strategy {plan.strategy}")
         self.world.count(f"digest {plan.digest_type.name}")
@@ -103,8 +104,8 @@ class Cluster:
     def _pursue(self) -> None:
         if self.pursue_goals():
             return
-        if self.world.now > self.plan.heal_at + _HEALING_MAX:
-            self.oracle.fail("liveness", f"{_HEALING_MAX} after the faults ended: {self.unfinished()}")
+        if self.world.now > self.plan.heal_at + self.healing_max:
+            self.oracle.fail("liveness", f"{self.healing_max} after the faults ended: {self.unfinished()}")
         self.world.at(_GOALS_EVERY, self._pursue)
 
     def pursue_goals(self) -> bool:

@@ -6,7 +6,7 @@ from replog.protocol.dropping import LogDeleting, LogTrimming
 from replog.protocol.model import LedgerState, PendingLedger
 from replog.testing.simulation.bookies import SimulatedBookie
 from replog.testing.simulation.clients import Client
-from replog.testing.simulation.cluster import Cluster
+from replog.testing.simulation.cluster import HEALING_MAX, Cluster
 from replog.testing.simulation.dropping import PENDING_KEPT
 from replog.testing.simulation.followers import LogFollower
 from replog.testing.simulation.leaders import LOG_NAME, DroppingShell, LeaderShell
@@ -164,6 +164,7 @@ class LogCluster(Cluster):
 
     def _is_finished(self) -> bool:
         """Somebody finishes what all others left, once no request is under way any more that could create something."""
+        self.healing_max = HEALING_MAX + PENDING_KEPT  # all else is done
         if self._last_finish is None or (self._last_finish.is_done and self._are_old(self._leftovers())):
             self._last_finish = self.finish_for(self.client(_LAST_FINISHER))
         return self._last_finish.is_done and not self._leftovers()
