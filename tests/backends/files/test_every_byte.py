@@ -166,7 +166,7 @@ def spoil(disk: MemoryDisk, paths: list[str], chance: random.Random) -> None:
 @BOTH
 def test_several_things_at_once(elsewhere: bool, request: pytest.FixtureRequest) -> None:
     made = make_small_storage(elsewhere=elsewhere)
-    paths = [path for path in made.files() if path.endswith(LOG_FILES)]
+    paths = [path for path in made.files() if path.endswith(LOG_FILES) or path in (MARK, DOUBT)]
     outcomes: Counter[str] = Counter()
     for seed in range(6000 if is_long(request) else 150):
         chance = random.Random(seed)
