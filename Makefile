@@ -1,5 +1,5 @@
 # One verb per thing to do; `make help` lists them. Nothing here needs a terminal or standard input.
-#   ARGS='...'   passed on to the command of test, demo, crash, bench, check-speed and profile
+#   ARGS='...'   passed on to the command of test, test-long, demo, crash, bench, check-speed and profile
 #   CASE=name    what make profile profiles
 #   SEEDS=n      how many seeds `make sim` runs of the protocol's machines
 #   SHELL_SEEDS=n  and of client, log and bookie
@@ -12,7 +12,7 @@ SHELL := /bin/sh
 .SILENT:
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: venv demo test check check-speed profile fmt sim crash bench bench-peers peers docs changelog clean help servers
+.PHONY: venv demo test test-long check check-speed profile fmt sim crash bench bench-peers peers docs changelog clean help servers
 
 ARGS ?=
 CASE ?= push
@@ -36,6 +36,9 @@ demo: $(VENV)/installed ## show what replog does, in this terminal (ARGS='...')
 
 test: $(VENV)/installed-dev servers ## run the tests (ARGS='-k name')
 	$(PYTEST) -n $(WORKERS) --dist loadfile $(ARGS)
+
+test-long: $(VENV)/installed-dev servers ## run the tests that take minutes, which test leaves out
+	$(PYTEST) -m long $(ARGS)
 
 check: $(VENV)/installed-dev ## format, lint, types, layers, tidiness, documentation: changes nothing
 	$(BIN)/ruff format --quiet --check $(CODE) || { echo "check: not formatted; run: make fmt"; exit 1; }

@@ -27,6 +27,15 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """What is marked `long` runs only if it is asked for, by `-m`."""
+    if "long" not in config.option.markexpr.split():
+        left_out = [item for item in items if item.get_closest_marker("long")]
+        if left_out:
+            config.hook.pytest_deselected(items=left_out)
+            items[:] = [item for item in items if not item.get_closest_marker("long")]
+
+
 @pytest.fixture
 def patient_clock() -> trio.testing.MockClock:
     """Virtual time that passes when nothing has happened for some milliseconds: what another socket or a thread does may

@@ -75,6 +75,19 @@ def test_code_on_a_page_runs(script: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+# A test that a page names, as `failures/test_x.py::test_y`: below `tests/`.
+NAMED_TESTS = sorted(set(re.findall(r"`(?:tests/)?([\w/]+\.py)::(\w+)`", TEXT)))
+
+
+def test_pages_name_tests() -> None:
+    assert NAMED_TESTS
+
+
+@pytest.mark.parametrize(("path", "name"), NAMED_TESTS)
+def test_a_test_that_a_page_names_exists(path: str, name: str) -> None:
+    assert re.search(rf"^(?:async )?def {name}\(", (ROOT / "tests" / path).read_text(encoding="utf-8"), re.MULTILINE)
+
+
 def part_of(page: str) -> dict[str, str]:
     """What the page shows of each file below `plugins/`, in its order."""
     shown: dict[str, list[str]] = {}

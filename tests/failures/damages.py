@@ -253,6 +253,12 @@ def put_back_older_copy(directory: Path, chance: random.Random) -> str:
     return "older copy of the directory put back"
 
 
+def lose_disk(directory: Path, chance: random.Random) -> str:
+    """The whole directory is gone: another bookie begins in its place."""
+    shutil.rmtree(directory)
+    return "directory deleted"
+
+
 FILES: dict[str, Damage] = {
     "truncated": truncate_journal,
     "tail zeroed": zero_tail,
@@ -265,6 +271,7 @@ FILES: dict[str, Damage] = {
     "mark deleted, truncated": delete_mark_and_truncate,
     "power lost": lose_power,
     "older copy": put_back_older_copy,
+    "disk lost": lose_disk,
     "none": nothing,
 }
 LMDB: dict[str, Damage] = {
@@ -276,9 +283,14 @@ LMDB: dict[str, Damage] = {
     "mark deleted, truncated": delete_mark_and_truncate,
     "power lost": lose_power,
     "older copy": put_back_older_copy,
+    "disk lost": lose_disk,
     "none": nothing,
 }
 WITHOUT_TRACE = {"older copy"}  # what the bookie cannot notice: then all other members must be reachable
 HARMLESS = {"none", "power lost", "mark flipped"}  # what leaves no doubt
 OF_ALL = {"power lost"}  # what comes upon all bookies
+OF_DISKS = {"disk lost"}  # what leaves another bookie
 COPIED = {"older copy", "power lost"}  # what needs a copy of before
+KNOWN_LOSSES = (
+    {*FILES, *LMDB} - HARMLESS - WITHOUT_TRACE - {"mark deleted"}
+)  # where the bookie may know that it lost something

@@ -124,6 +124,17 @@ class Child:
             self._connection.close()
             os.close(self._lifeline)
 
+    def leave(self) -> int:
+        """SIGTERM, and waits for its end; returns its status."""
+        os.kill(self.pid, signal.SIGTERM)
+        while not self.is_silent:
+            if not self._hear(STARTING_S):
+                raise AssertionError(f"{self.name} did not end in {STARTING_S} s: {self.output()}")
+        _, status = os.waitpid(self.pid, 0)
+        self._is_reaped = True
+        self.kill()
+        return os.waitstatus_to_exitcode(status)
+
     @contextlib.contextmanager
     def stopped(self) -> Any:
         """SIGSTOP, and SIGCONT in the end."""

@@ -7,23 +7,30 @@ Bookies, writers and takeovers are processes of their own, forked from this one;
 from __future__ import annotations
 
 import argparse
+import gc
+import importlib
 import json
 import random
 import shutil
+import signal
+import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Set
 from pathlib import Path
 
 import attrs
 import trio
 
 import replog
+from replog.chance import Chance, use_chance
 from replog.config import ClientOptions
 from replog.errors import BookieError, NotEnoughBookiesError, RecoveryUndecidedError, ReplogError, StorageError
 from replog.log.writer import LogWriter
+from replog.registry import Registry
 from tests.failures.damages import FILES, LMDB, MARK_FILE, OF_ALL, NothingToDamageError, older_copy_of
+from tests.failures.fault_table import CELLS
 from tests.failures.forks import Child, Parent, Role, fork
 from tests.failures.storage_trials import (
     AFTER,
@@ -41,6 +48,7 @@ from tests.failures.storage_trials import (
 LOG = "orders"
 BEYOND = 200  # entries pushed and not waited for when all processes are killed
 STAGGER_S = 0.2
+CLOCK_WRONG_BY_S = 50 * 365 * 86400.0
 IDLE_S = 0.3
 TAKING_OVER_S = 12.0
 REFUSING_S = 3.0  # a takeover that may be refused: it would wait for who is absent
@@ -70,12 +78,23 @@ def number_of(data: bytes, plan: Plan) -> int:
     return int(number) if number.isdigit() and data == payload(int(number), plan) else -1
 
 
+def set_clock(plan: Plan) -> None:
+    """Makes this process's time of day wrong, if it is to be."""
+    if plan.has_wrong_clocks:
+        wrong_by_ns = int(random.SystemRandom().uniform(-CLOCK_WRONG_BY_S, CLOCK_WRONG_BY_S) * 1e9)
+        use_chance(Chance(time_ns=lambda: time.time_ns() + wrong_by_ns))
+
+
 def bookie_role(plan: Plan, directory: Path, metastore: str) -> Role:
     async def serve(parent: Parent) -> None:
         options = replog.BookieOptions(storage=plan.storage, listen=("tcp:127.0.0.1:0",), read_only_below_bytes=0)
         config = replog.BookieConfig(directory=str(directory), metastore=metastore, options=options)
-        async with trio.open_nursery() as nursery:
-            parent.say(serves=await nursery.start(replog.serve_bookie, config))
+        set_clock(plan)
+        with trio.open_signal_receiver(signal.SIGTERM) as terminated:
+            async with trio.open_nursery() as nursery:
+                parent.say(serves=await nursery.start(replog.serve_bookie, config))
+                async for _ in terminated:
+                    nursery.cancel_scope.cancel()
 
     def run(parent: Parent) -> None:
         try:
@@ -113,6 +132,7 @@ async def _push_beyond(plan: Plan, log: LogWriter, parent: Parent) -> None:
 
 def writer_role(plan: Plan, metastore: str) -> Role:
     async def write(parent: Parent) -> None:
+        set_clock(plan)
         options = attrs.evolve(CLIENT, roll_entries=plan.roll_entries)
         async with replog.connect(metastore, options=options, quorum=plan.quorum) as client:
             async with client.write_log(LOG) as log:
@@ -129,6 +149,7 @@ def takeover_role(plan: Plan, metastore: str, within_s: float, number: int) -> R
     """Takes over for the so-manieth time, appends a little, and reads all."""
 
     async def take_over(parent: Parent) -> None:
+        set_clock(plan)
         options = attrs.evolve(CLIENT, takeover_timeout_s=within_s + 1, recovery_timeout_s=within_s)
         if not plan.is_default_wait and hasattr(options, "absence_wait_s"):
             options = attrs.evolve(options, absence_wait_s=SHORT_WAIT_S)  # type: ignore[call-arg, unused-ignore]
@@ -162,7 +183,7 @@ class Trial:
         self.metastore = f"lmdb:{directory / 'metadata'}?lease_s=30&poll_s=0.02&map_bytes=1MiB"
         self.confirmed: dict[int, str] = {}
         self.damage = ""
-        self.did_damaged_start = True
+        self.not_started: set[int] = set()
         self._directory = directory
         self._chance = random.Random(plan.seed + 1)
         self._bookies: dict[int, Child] = {}
@@ -191,6 +212,11 @@ class Trial:
             child.kill()
         self._children.clear()
 
+    def _leave_all(self) -> None:
+        for number, bookie in self._bookies.items():
+            if not bookie.is_killed and bookie.leave() != 0:
+                raise Stopped(f"bookie {number} did not leave in peace: {bookie.output()}")
+
     # -- before
 
     def write(self) -> None:
@@ -212,6 +238,9 @@ class Trial:
         if said is None:
             raise Stopped(f"the writer ended: {writer.output()}")
         time.sleep(self._chance.uniform(0, 0.02) if plan.is_writing_when_killed else 0)
+        if plan.is_clean_stop:
+            writer.kill()
+            self._leave_all()
         self._kill_all()
         for each in writer.said:
             if "confirmed" in each:
@@ -221,7 +250,7 @@ class Trial:
         plan = self.plan
         for number, bookie in self._bookies.items():
             place = self._storage_of(number)
-            if plan.fault not in OF_ALL and number == plan.damaged and not older_copy_of(place).exists():
+            if plan.fault not in OF_ALL and number in plan.damaged and not older_copy_of(place).exists():
                 with bookie.stopped():
                     shutil.copytree(place, older_copy_of(place))
             elif plan.fault in OF_ALL and (mark := place / MARK_FILE).exists() and not older_copy_of(mark).exists():
@@ -231,24 +260,26 @@ class Trial:
         """While nothing runs. Raises `NothingToDamageError`."""
         plan = self.plan
         faults = FILES if plan.storage.startswith("files") else LMDB
-        numbers = range(plan.bookies) if plan.fault in OF_ALL else (plan.damaged,)
+        numbers = range(plan.bookies) if plan.fault in OF_ALL else plan.damaged
         self.damage = "; ".join(faults[plan.fault](self._storage_of(number), self._chance) for number in numbers)
 
     # -- after
 
-    def _restart(self, absent: int | None) -> None:
-        """Starts who does not run yet, but these; a late one comes later."""
+    def _restart(self, away: Set[int]) -> None:
+        """Starts who does not run, but these."""
         plan = self.plan
-        numbers = [each for each in range(plan.bookies) if each not in self._bookies or self._bookies[each].is_killed]
+        numbers = [number for number, bookie in self._bookies.items() if bookie.is_killed and number not in away]
         for number in self._chance.sample(numbers, len(numbers)):
-            if number not in (absent, plan.late):
-                if not plan.waits_for_bookies:
-                    time.sleep(self._chance.uniform(0, STAGGER_S / plan.bookies))
+            if not plan.waits_for_bookies:
+                time.sleep(self._chance.uniform(0, STAGGER_S / plan.bookies))
+            self._begin_bookie(number)
+        for number in plan.damaged:
+            if plan.is_damaged_restarted and number in numbers:
+                self._did_start(number)
+                self._bookies[number].kill()
                 self._begin_bookie(number)
-        if plan.is_damaged_restarted and plan.damaged in numbers:
-            self._did_start(plan.damaged)
-            self._bookies[plan.damaged].kill()
-            self._begin_bookie(plan.damaged)
+        for number in numbers if plan.waits_for_bookies else ():
+            self._did_start(number)
 
     def _begin_takeover(self, within_s: float) -> Child:
         self._takeovers += 1
@@ -257,26 +288,28 @@ class Trial:
     def take_over(self, *, absent: int | None) -> tuple[Outcome, str]:
         """Starts all bookies but this one, takes over, and judges."""
         plan = self.plan
-        self._restart(absent)
-        if plan.waits_for_bookies:
-            for number, bookie in self._bookies.items():
-                if number not in (absent, plan.late) and not bookie.is_killed:
-                    self._did_start(number)
+        late = set(plan.late) if absent == plan.absent and self._takeovers == 0 else set()
+        away = set() if absent is None else {absent}
+        self._restart(away | late)
         began_s = time.monotonic()
-        may_be_refused = may_refuse(plan, absent=absent, did_damaged_start=True)
+        may_be_refused = may_refuse(plan, absent=absent)
         within_s = REFUSING_S if may_be_refused else TAKING_OVER_S
         taking_over = self._begin_takeover(within_s)
         if plan.is_takeover_killed:
             time.sleep(self._chance.uniform(0, 0.3))
             taking_over.kill()
             taking_over = self._begin_takeover(within_s)
-        if plan.late is not None and plan.late not in self._bookies:
+        if late:
             time.sleep(max(0.0, began_s + plan.late_s - time.monotonic()))
-            self._begin_bookie(plan.late)
+            self._restart(away)
         said = taking_over.says("read", "refused")
         output = taking_over.output()
         taking_over.kill()
-        self.did_damaged_start = self._did_start(plan.damaged) and not self._bookies[plan.damaged].has_ended()
+        self.not_started = {
+            number
+            for number in plan.damaged
+            if number != absent and (not self._did_start(number) or self._bookies[number].has_ended())
+        }
         return self._judged(said, output, absent)
 
     def _judged(self, said: dict[str, object] | None, output: str, absent: int | None) -> tuple[Outcome, str]:
@@ -284,7 +317,7 @@ class Trial:
             return Outcome.FAILED, f"the takeover ended: {output}"
         if "read" not in said:
             words = str(said["refused"])
-            if may_refuse(self.plan, absent=absent, did_damaged_start=self.did_damaged_start):
+            if may_refuse(self.plan, absent=absent, not_started=self.not_started):
                 return (Outcome.REFUSED if said["says_who"] or "took_over" in said else Outcome.FAILED), words
             return Outcome.STUCK, words
         found: list[tuple[str, int]] = [(position, number) for position, number in said["read"]]  # type: ignore[attr-defined]
@@ -304,10 +337,11 @@ def run_trial(plan: Plan, directory: Path) -> Result:
         trial.write()
         trial.damage_storage()
         outcome, what = trial.take_over(absent=plan.absent)
-        if outcome is Outcome.REFUSED:
+        if outcome is Outcome.REFUSED and plan.absent is not None:
             first = what
             outcome, what = trial.take_over(absent=None)
-            what = what if outcome in BAD else first
+            if outcome not in BAD:
+                outcome, what = (Outcome.WAITED if outcome is Outcome.ANSWERED else outcome), first
     except NothingToDamageError as error:
         outcome, what = Outcome.SKIPPED, str(error)
     except (Stopped, AssertionError) as error:
@@ -321,7 +355,7 @@ def run_trial(plan: Plan, directory: Path) -> Result:
         outcome=outcome,
         what=what,
         damage=trial.damage,
-        did_damaged_start=trial.did_damaged_start,
+        did_damaged_start=not trial.not_started,
         took_s=time.monotonic() - began_s,
     )
 
@@ -329,12 +363,11 @@ def run_trial(plan: Plan, directory: Path) -> Result:
 # -- many trials ---------------------------------------------------------------------------------------------------------
 
 
-def _lane(plans: list[Plan], root: Path, kept: bool) -> Role:
+def _lane(plans: list[tuple[str, Plan]], root: Path, kept: bool) -> Role:
     def run(parent: Parent) -> None:
-        for plan in plans:
-            directory = root / f"trial-{plan.seed}"
-            directory.mkdir()
-            result = run_trial(plan, directory)
+        for name, plan in plans:
+            directory = Path(tempfile.mkdtemp(prefix=f"trial-{plan.seed}-", dir=root))
+            result = attrs.evolve(run_trial(plan, directory), name=name)
             if not (kept and result.outcome in BAD):
                 shutil.rmtree(directory)
             parent.say(result=attrs.asdict(result))
@@ -342,9 +375,25 @@ def _lane(plans: list[Plan], root: Path, kept: bool) -> Role:
     return run
 
 
-def run_trials(plans: list[Plan], root: Path, *, jobs: int, kept: bool, told: Callable[[Result], None]) -> list[Result]:
+def _load_everything() -> None:
+    """Imports here what each child would import for itself: plugins, and what sockets need."""
+    Registry()
+    importlib.import_module("lmdb._envid")
+    socket.getaddrinfo("127.0.0.1", 0)
+    "localhost".encode("idna")
+    gc.collect()
+    gc.freeze()
+
+
+def run_trials(
+    plans: Mapping[str, Plan], root: Path, *, jobs: int, kept: bool, told: Callable[[Result], None]
+) -> list[Result]:
     """Carries all of them out, so many at a time, and tells of each result at once."""
-    lanes = [fork(f"lane-{lane}", _lane(plans[lane::jobs], root, kept), root / f"lane-{lane}") for lane in range(jobs)]
+    _load_everything()
+    lanes = [
+        fork(f"lane-{lane}", _lane(list(plans.items())[lane::jobs], root, kept), root / f"lane-{lane}")
+        for lane in range(jobs)
+    ]
     results: list[Result] = []
     try:
         while len(results) < len(plans):
@@ -373,6 +422,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=2, help="trials at a time")
     parser.add_argument("--fault", choices=sorted({*FILES, *LMDB}), help="only this one")
     parser.add_argument("--storage", choices=("files", "lmdb"), help="only this one")
+    parser.add_argument("--cells", action="store_true", help="instead what docs/guarantees.md says, cell by cell")
     parser.add_argument("--directory", help="where the trials' files are; a temporary one")
     parser.add_argument("--keep", action="store_true", help="leave the files of bad trials")
     parser.add_argument("--verbose", action="store_true", help="print each trial")
@@ -380,20 +430,34 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
+def _tell(result: Result, plan: Plan, chosen: argparse.Namespace, is_bad: bool) -> None:
+    """Prints this as the arguments wish."""
+    if chosen.json:
+        sys.stdout.write(json.dumps(attrs.asdict(result)) + "\n")
+    elif chosen.verbose or is_bad:
+        again = f"--trials 1 --seed {result.seed}" + (f" --fault {result.fault!r}" if chosen.fault else "")
+        again += f" --storage {chosen.storage}" if chosen.storage else ""
+        sys.stdout.write(f"{result.outcome} in {result.took_s:.1f} s: {result.what}\n")
+        sys.stdout.write(f"  {result.damage}; {plan.describe()}\n")
+        sys.stdout.write(f"  {result.name}\n" if chosen.cells else f"  repeat with {again}\n")
+    sys.stdout.flush()
+
+
 def main(arguments: list[str] | None = None) -> int:
     chosen = parse_arguments(arguments)
-    plans = [plan_of(chosen.seed + each, chosen.fault, chosen.storage) for each in range(chosen.trials)]
-    by_seed = {plan.seed: plan for plan in plans}
+    if chosen.cells:
+        plans = {name: cell.plan for name, cell in CELLS.items()}
+    else:
+        seeds = range(chosen.seed, chosen.seed + chosen.trials)
+        plans = {str(seed): plan_of(seed, chosen.fault, chosen.storage) for seed in seeds}
+    is_as_expected = True
 
     def told(result: Result) -> None:
-        if chosen.json:
-            sys.stdout.write(json.dumps(attrs.asdict(result)) + "\n")
-        elif chosen.verbose or result.outcome in BAD:
-            again = f"--trials 1 --seed {result.seed}" + (f" --fault {result.fault!r}" if chosen.fault else "")
-            again += f" --storage {chosen.storage}" if chosen.storage else ""
-            sys.stdout.write(f"{result.outcome} in {result.took_s:.1f} s: {result.what}\n")
-            sys.stdout.write(f"  {result.damage}; {by_seed[result.seed].describe()}\n  repeat with {again}\n")
-        sys.stdout.flush()
+        nonlocal is_as_expected
+        expected = CELLS[result.name].expected if chosen.cells else None
+        if is_bad := result.outcome is not expected if chosen.cells else result.outcome in BAD:
+            is_as_expected = False
+        _tell(result, plans[result.name], chosen, is_bad)
 
     root = Path(tempfile.mkdtemp(prefix="storage-faults-", dir=chosen.directory))
     began_s = time.monotonic()
@@ -404,7 +468,7 @@ def main(arguments: list[str] | None = None) -> int:
             shutil.rmtree(root, ignore_errors=True)
     if not chosen.json:
         sys.stdout.write(f"{report(results)}\n{(time.monotonic() - began_s) / len(results):.2f} s a trial\n")
-    return int(any(each.outcome in BAD for each in results))
+    return int(not is_as_expected)
 
 
 if __name__ == "__main__":

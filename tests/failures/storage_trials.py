@@ -2,10 +2,10 @@
 log is taken over. Everything about a trial is drawn from its seed.
 
     (E, Qw, Qa)     of the log; there are E bookies, or one more
-    damaged         this bookie's storage is damaged while nothing runs
+    damaged         the storages of these are damaged while nothing runs
     lagging         this bookie dies at some entry before that, or none
     absent          this bookie stays away from the first takeover, or none
-    late            this bookie comes back so many seconds after the others, or none
+    late            these come back so many seconds after the others
 
 Rule: every confirmed entry is in the log, in order. A takeover that can tell where the log ends must say so (`may_refuse`);
 another one raises an error that names bookies, and is repeated with all members.
@@ -14,13 +14,13 @@ another one raises an error that names bookies, and is repeated with all members
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from enum import StrEnum
 
 import attrs
 
 from replog.protocol.quorum import Quorum
-from tests.failures.damages import COPIED, FILES, HARMLESS, LMDB, WITHOUT_TRACE
+from tests.failures.damages import COPIED, FILES, HARMLESS, KNOWN_LOSSES, LMDB, OF_DISKS, WITHOUT_TRACE
 
 QUORUMS = {(3, 3, 2): 6, (4, 3, 2): 2, (5, 3, 2): 2, (3, 2, 2): 1, (5, 4, 3): 1}
 FILES_STORAGE = "files?journal_file_bytes=64KiB&fill_ahead_bytes=16KiB"
@@ -46,22 +46,22 @@ class Plan:
     lags_from: int
     is_writing_when_killed: bool
     is_idle_before: bool  # long enough for the writer to publish its LAC
-    damaged: int
+    is_clean_stop: bool  # of the bookies, else they are killed with the writer
+    damaged: tuple[int, ...]
     absent: int | None
-    late: int | None
+    late: tuple[int, ...]
     late_s: float
     is_damaged_restarted: bool  # once more, by kill -9, before the takeover
     waits_for_bookies: bool  # the takeover begins when they serve, else while they start
     is_takeover_killed: bool  # the first of two
     is_default_wait: bool  # for silent members, else a shorter one
-
-    @property
-    def leaves_trace(self) -> bool:
-        return self.fault not in WITHOUT_TRACE
+    has_wrong_clocks: bool = False  # each process another one, some decades off
 
     def describe(self) -> str:
         """For people."""
-        words = {key: value for key, value in attrs.asdict(self, recurse=False).items() if value not in (None, False)}
+        words = {
+            key: value for key, value in attrs.asdict(self, recurse=False).items() if value not in (None, False, ())
+        }
         return ", ".join(f"{key}={value}" for key, value in words.items())
 
 
@@ -98,9 +98,10 @@ def plan_of(seed: int, fault: str | None = None, storage: str | None = None) -> 
         lags_from=chance.randint(1, entries - 1),
         is_writing_when_killed=chance.random() < 0.3,
         is_idle_before=chance.random() < 0.1,
-        damaged=order[0],
+        is_clean_stop=chance.random() < 0.15,
+        damaged=(order[0],),
         absent=another if presence == "absent" else None,
-        late=another if presence == "late" else None,
+        late=(another,) if presence == "late" else (),
         late_s=chance.uniform(*LATE_S),
         is_damaged_restarted=chance.random() < 0.25,
         waits_for_bookies=name in WITHOUT_TRACE or chance.random() < 0.5,
@@ -109,17 +110,18 @@ def plan_of(seed: int, fault: str | None = None, storage: str | None = None) -> 
     )
 
 
-def may_refuse(plan: Plan, *, absent: int | None, did_damaged_start: bool) -> bool:
+def may_refuse(plan: Plan, *, absent: int | None, not_started: Set[int] = frozenset()) -> bool:
     """Whether a takeover need not tell where the log ends (R10): not all members came, and some write set has fewer than
-    Qw - Qa + 1 members that came and can vouch for what they have.
+    Qw - Qa + 1 members that came and can vouch for what they have. With a lost disk its bookie never comes.
 
     All bookies are taken for members here, so a takeover may be answered although this is true."""
-    away = {absent} - {None} | (set() if did_damaged_start else {plan.damaged})
-    if not away:
-        return False
-    doubtful = set() if plan.fault in HARMLESS else {plan.damaged}
-    quorum, unable = plan.quorum, len(away | doubtful)  # the worst write set has all of them
-    if quorum.write - unable < quorum.negatives_needed:
+    quorum, damaged = plan.quorum, set(plan.damaged)
+    gone = damaged if plan.fault in OF_DISKS else set()
+    away = {absent} - {None} | not_started
+    if not away and not gone:
+        return plan.fault in KNOWN_LOSSES and len(damaged) >= quorum.ack
+    unable = away | gone | (set() if plan.fault in HARMLESS else damaged)  # the worst write set has all of them
+    if quorum.write - len(unable) < quorum.negatives_needed:
         return True
     return plan.bookies - len(away) < quorum.ensemble and quorum.write - len(away) < quorum.ack  # no new ledger
 
@@ -128,7 +130,8 @@ class Outcome(StrEnum):
     """How a trial ended."""
 
     ANSWERED = "answered"
-    REFUSED = "refused"  # rightly, and answered when all members were back
+    WAITED = "waited"  # refused, rightly, and answered when all members were back
+    REFUSED = "refused"  # rightly, even then
     LOST = "lost"  # what was confirmed is missing, changed or out of order
     STUCK = "stuck"  # refused, where it had to be answered
     FAILED = "failed"  # another error than those which say that bookies are missing
@@ -146,6 +149,7 @@ class Result:
     storage: str
     fault: str
     outcome: Outcome
+    name: str = ""  # of the cell, or the seed
     what: str = ""  # for people
     damage: str = ""
     did_damaged_start: bool = True

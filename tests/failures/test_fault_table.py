@@ -1,0 +1,116 @@
+"""docs/guarantees.md: which fault is survived with which quorum, shown by real processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import pytest
+
+from tests.failures.fault_table import CELLS, Cell
+from tests.failures.running_trials import run_command
+
+Results = Mapping[str, Mapping[str, str]]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    """What came of each cell, by name. All are carried out together."""
+    found = run_command("--cells", directory=tmp_path_factory.mktemp("cells"))
+    assert {each["name"] for each in found} == CELLS.keys()
+    return {each["name"]: each for each in found}
+
+
+def of_row(row: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    cells = [pytest.param(cell, id=name) for name, cell in CELLS.items() if cell.row == row]
+    assert cells, row
+    return pytest.mark.parametrize("cell", cells)
+
+
+def check(cell: Cell, results: Results) -> None:
+    result = results[cell.name]
+    assert result["outcome"] == cell.expected, f"{result['what']} ({result['damage']})"
+
+
+@of_row("killed")
+def test_kill_9_of_all_costs_nothing(cell: Cell, results: Results) -> None:
+    check(cell, results)
+
+
+@of_row("stopped")
+def test_a_clean_stop_of_all_costs_nothing(cell: Cell, results: Results) -> None:
+    check(cell, results)
+
+
+@of_row("power lost")
+def test_power_loss_of_all_costs_nothing(cell: Cell, results: Results) -> None:
+    check(cell, results)
+
+
+@of_row("power lost, one absent")
+def test_power_loss_costs_nothing_with_one_absent(cell: Cell, results: Results) -> None:
+    check(cell, results)
+
+
+@of_row("killed, one absent")
+def test_kill_9_costs_nothing_with_one_absent(cell: Cell, results: Results) -> None:
+    check(cell, results)
+
+
+@of_row("two restart late")
+def test_two_that_restart_late_fail_no_takeover(cell: Cell, results: Results) -> None:
+    check(cell, results)
+
+
+@of_row("wrong clocks")
+def test_wrong_clocks_cost_nothing(cell: Cell, results: Results) -> None:
+    check(cell, results)
+
+
+@of_row("end lost")
+def test_a_lost_end_costs_nothing(cell: Cell, results: Results) -> None:
+    check(cell, results)
+
+
+@of_row("end lost, one lags")
+def test_a_lost_end_costs_nothing_with_one_lagging(cell: Cell, results: Results) -> None:
+    check(cell, results)
+
+
+@of_row("end lost, one absent")
+def test_a_lost_end_waits_for_who_is_absent(cell: Cell, results: Results) -> None:
+    check(cell, results)
+
+
+@of_row("disk lost")
+def test_a_lost_disk_costs_nothing(cell: Cell, results: Results) -> None:
+    check(cell, results)
+
+
+@of_row("disk lost, one lags")
+def test_a_lost_disk_costs_nothing_with_one_lagging(cell: Cell, results: Results) -> None:
+    check(cell, results)
+
+
+@of_row("disk lost, one absent")
+def test_a_lost_disk_waits_for_who_is_absent(cell: Cell, results: Results) -> None:
+    check(cell, results)
+
+
+@of_row("two disks lost")
+def test_two_lost_disks_wait_for_the_operator(cell: Cell, results: Results) -> None:
+    check(cell, results)
+
+
+@of_row("no trace")
+def test_an_older_copy_costs_nothing(cell: Cell, results: Results) -> None:
+    check(cell, results)
+
+
+@of_row("no trace, one lags")
+def test_an_older_copy_costs_nothing_with_one_lagging(cell: Cell, results: Results) -> None:
+    check(cell, results)
+
+
+@of_row("no trace, one lags, one absent")
+def test_an_older_copy_loses_entries_without_the_only_other(cell: Cell, results: Results) -> None:
+    check(cell, results)

@@ -1,0 +1,30 @@
+"""Trials of damaged storages, drawn from seeds: ten of them, and a hundred when asked for (`make test-long`)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.failures.running_trials import run_command
+from tests.failures.storage_trials import BAD
+
+
+def check(first: int, trials: int, directory: Path) -> None:
+    results = run_command("--seed", str(first), "--trials", str(trials), directory=directory)
+    assert len(results) == trials
+    bad = [each for each in results if each["outcome"] in BAD]
+    assert not bad, "\n".join(
+        f"seed {each['seed']}: {each['outcome']}: {each['what']} ({each['damage']})" for each in bad
+    )
+
+
+@pytest.mark.crash
+def test_no_confirmed_entry_is_lost_in_ten_trials(tmp_path: Path) -> None:
+    check(1, 10, tmp_path)
+
+
+@pytest.mark.long
+@pytest.mark.crash
+def test_no_confirmed_entry_is_lost_in_a_hundred_trials(tmp_path: Path) -> None:
+    check(1001, 100, tmp_path)
