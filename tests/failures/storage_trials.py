@@ -55,6 +55,7 @@ class Plan:
     waits_for_bookies: bool  # the takeover begins when they serve, else while they start
     is_takeover_killed: bool  # the first of two
     is_default_wait: bool  # for silent members, else a shorter one
+    is_fence_lost: bool = False  # with the end of the damaged storage, see `carrying_out`; the writer wakes after that
     has_wrong_clocks: bool = False  # each process another one, some decades off
 
     def describe(self) -> str:
@@ -83,6 +84,9 @@ def plan_of(seed: int, fault: str | None = None, storage: str | None = None) -> 
     lags = chance.random() < 0.75 and (quorum.write > quorum.ack or bookies > quorum.ensemble)
     presence = chance.choices(("all", "absent", "late"), (6, 2, 3))[0] if name not in WITHOUT_TRACE else "all"
     another = chance.choice(order[1:])
+    is_fence_lost = shape == (3, 3, 2) and bookies == 3 and lags and name in KNOWN_LOSSES and chance.random() < 0.2
+    if is_fence_lost:
+        presence = "all"
     return Plan(
         seed=seed,
         storage=kind,
@@ -107,6 +111,7 @@ def plan_of(seed: int, fault: str | None = None, storage: str | None = None) -> 
         waits_for_bookies=name in WITHOUT_TRACE or chance.random() < 0.5,
         is_takeover_killed=chance.random() < 0.1,
         is_default_wait=chance.random() < 0.25,
+        is_fence_lost=is_fence_lost,
     )
 
 

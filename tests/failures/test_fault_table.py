@@ -114,3 +114,8 @@ def test_an_older_copy_costs_nothing_with_one_lagging(cell: Cell, results: Resul
 @of_row("no trace, one lags, one absent")
 def test_an_older_copy_loses_entries_without_the_only_other(cell: Cell, results: Results) -> None:
     check(cell, results)
+
+
+@of_row("fence lost")
+def test_a_lost_fence_confirms_nothing_to_a_deposed_writer(cell: Cell, results: Results) -> None:
+    check(cell, results)

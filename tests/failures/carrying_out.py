@@ -1,0 +1,237 @@
+"""Carries out one plan: writes, kills, damages, starts again, takes over, and judges. See `storage_trials`."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import shutil
+import time
+from collections.abc import Set
+from pathlib import Path
+
+from tests.failures.damages import FILES, LMDB, MARK_FILE, OF_ALL, NothingToDamageError, older_copy_of
+from tests.failures.forks import Child, Role, fork
+from tests.failures.storage_actors import bookie_role, takeover_role, writer_role
+from tests.failures.storage_trials import BAD, Outcome, Plan, Result, lost_entries, may_refuse
+
+STAGGER_S = 0.2
+TAKING_OVER_S = 12.0
+REFUSING_S = 3.0  # a takeover that may be refused: it would wait for who is absent
+DEPOSED_S = 2.0  # how long a writer that was fenced tries to go on
+
+
+class Stopped(Exception):
+    """A process that had to go on has ended."""
+
+
+class Trial:
+    """A plan as it is carried out, in a directory of its own."""
+
+    def __init__(self, plan: Plan, directory: Path) -> None:
+        self.plan = plan
+        self.metastore = f"lmdb:{directory / 'metadata'}?lease_s=30&poll_s=0.02&map_bytes=1MiB"
+        self.confirmed: dict[int, str] = {}
+        self.damage = ""
+        self.not_started: set[int] = set()
+        self._directory = directory
+        self._chance = random.Random(plan.seed + 1)
+        self._bookies: dict[int, Child] = {}
+        self._children: list[Child] = []
+        self._takeovers = 0
+        self._did_come_late = False
+
+    # -- processes
+
+    def _fork(self, name: str, role: Role) -> Child:
+        self._children.append(fork(name, role, self._directory / f"{name}.output"))
+        return self._children[-1]
+
+    def _storage_of(self, number: int) -> Path:
+        return self._directory / f"bookie-{number}"
+
+    def _begin_bookie(self, number: int) -> None:
+        role = bookie_role(self.plan, self._storage_of(number), self.metastore)
+        self._bookies[number] = self._fork(f"bookie-{number}", role)
+
+    def _did_start(self, number: int) -> bool:
+        said = self._bookies[number].says("serves", "stopped")
+        return said is not None and "serves" in said
+
+    def _kill_all(self) -> None:
+        for child in self._chance.sample(self._children, len(self._children)):
+            child.kill()
+        self._children.clear()
+
+    def _leave_all(self) -> None:
+        for number, bookie in self._bookies.items():
+            if not bookie.is_killed and bookie.leave() != 0:
+                raise Stopped(f"bookie {number} did not leave in peace: {bookie.output()}")
+
+    # -- before
+
+    def write(self) -> None:
+        """Entries are confirmed, all processes are killed, and the damage is done. Raises `NothingToDamageError`, `Stopped`."""
+        plan = self.plan
+        for number in range(plan.bookies):
+            self._begin_bookie(number)
+        for number in range(plan.bookies):
+            if not self._did_start(number):
+                raise Stopped(f"bookie {number} did not start: {self._bookies[number].output()}")
+        writer = self._fork("writer", writer_role(plan, self.metastore))
+        while (said := writer.says("paused", "done")) is not None and "paused" in said:
+            if plan.copied_at is not None and said["paused"] >= plan.copied_at:
+                self._copy()
+            if plan.lagging is not None and said["paused"] >= plan.lags_from:
+                self._bookies[plan.lagging].kill()
+            writer.said.remove(said)
+            writer.go_on()
+        if said is None:
+            raise Stopped(f"the writer ended: {writer.output()}")
+        if plan.is_fence_lost:
+            self._depose(writer)
+            return
+        time.sleep(self._chance.uniform(0, 0.02) if plan.is_writing_when_killed else 0)
+        if plan.is_clean_stop:
+            writer.kill()
+            self._leave_all()
+        self._kill_all()
+        self._remember_confirmed(writer)
+        self._damage()
+
+    def _remember_confirmed(self, writer: Child) -> None:
+        for each in writer.said:
+            if "confirmed" in each:
+                self.confirmed.update(enumerate(each["positions"], each["confirmed"]))
+
+    def _depose(self, writer: Child) -> None:
+        """The writer sleeps, and the lagging bookie is dead, while the log is taken over. Then the damaged bookie loses the
+        fence, the lagging one never had it, and who has it stays away: now the writer wakes."""
+        plan = self.plan
+        with writer.stopped():
+            if plan.lagging is not None:
+                self._bookies[plan.lagging].kill()
+            taking_over = self._begin_takeover(TAKING_OVER_S)
+            said = taking_over.says("read", "refused")
+            if said is None or "read" not in said:
+                raise Stopped(f"the first takeover failed: {said} {taking_over.output()}")
+            for child in (taking_over, *self._bookies.values()):
+                child.kill()
+            self._damage()
+            self._restart({*self._bookies} - {plan.lagging, *plan.damaged})
+        writer.go_on()
+        with contextlib.suppress(AssertionError):
+            writer.says("ended", within_s=DEPOSED_S)
+        writer.kill()
+        self._remember_confirmed(writer)
+
+    def _copy(self) -> None:
+        plan = self.plan
+        for number, bookie in self._bookies.items():
+            place = self._storage_of(number)
+            if plan.fault not in OF_ALL and number in plan.damaged and not older_copy_of(place).exists():
+                with bookie.stopped():
+                    shutil.copytree(place, older_copy_of(place))
+            elif plan.fault in OF_ALL and (mark := place / MARK_FILE).exists() and not older_copy_of(mark).exists():
+                older_copy_of(mark).write_bytes(mark.read_bytes())
+
+    def _damage(self) -> None:
+        plan = self.plan
+        faults = FILES if plan.storage.startswith("files") else LMDB
+        numbers = range(plan.bookies) if plan.fault in OF_ALL else plan.damaged
+        self.damage = "; ".join(faults[plan.fault](self._storage_of(number), self._chance) for number in numbers)
+
+    # -- after
+
+    def _restart(self, away: Set[int]) -> None:
+        """Starts who does not run, but these."""
+        plan = self.plan
+        numbers = [number for number, bookie in self._bookies.items() if bookie.is_killed and number not in away]
+        for number in self._chance.sample(numbers, len(numbers)):
+            if not plan.waits_for_bookies:
+                time.sleep(self._chance.uniform(0, STAGGER_S / plan.bookies))
+            self._begin_bookie(number)
+        for number in plan.damaged:
+            if plan.is_damaged_restarted and number in numbers:
+                self._did_start(number)
+                self._bookies[number].kill()
+                self._begin_bookie(number)
+        for number in numbers if plan.waits_for_bookies else ():
+            self._did_start(number)
+
+    def _begin_takeover(self, within_s: float) -> Child:
+        self._takeovers += 1
+        return self._fork("takeover", takeover_role(self.plan, self.metastore, within_s, self._takeovers))
+
+    def take_over(self, *, absent: int | None) -> tuple[Outcome, str]:
+        """Starts all bookies but this one, takes over, and judges."""
+        plan = self.plan
+        late = set(plan.late) if absent == plan.absent and not self._did_come_late else set()
+        self._did_come_late = True
+        away = set() if absent is None else {absent}
+        self._restart(away | late)
+        began_s = time.monotonic()
+        may_be_refused = may_refuse(plan, absent=absent)
+        within_s = REFUSING_S if may_be_refused else TAKING_OVER_S
+        taking_over = self._begin_takeover(within_s)
+        if plan.is_takeover_killed:
+            time.sleep(self._chance.uniform(0, 0.3))
+            taking_over.kill()
+            taking_over = self._begin_takeover(within_s)
+        if late:
+            time.sleep(max(0.0, began_s + plan.late_s - time.monotonic()))
+            self._restart(away)
+        said = taking_over.says("read", "refused")
+        output = taking_over.output()
+        taking_over.kill()
+        self.not_started = {
+            number
+            for number in plan.damaged
+            if number != absent and (not self._did_start(number) or self._bookies[number].has_ended())
+        }
+        return self._judged(said, output, absent)
+
+    def _judged(self, said: dict[str, object] | None, output: str, absent: int | None) -> tuple[Outcome, str]:
+        if said is None:
+            return Outcome.FAILED, f"the takeover ended: {output}"
+        if "read" not in said:
+            words = str(said["refused"])
+            if may_refuse(self.plan, absent=absent, not_started=self.not_started):
+                return (Outcome.REFUSED if said["says_who"] or "took_over" in said else Outcome.FAILED), words
+            return Outcome.STUCK, words
+        found: list[tuple[str, int]] = [(position, number) for position, number in said["read"]]  # type: ignore[attr-defined]
+        lost = lost_entries(self.confirmed, found, self._takeovers)
+        return (Outcome.LOST, lost) if lost else (Outcome.ANSWERED, "")
+
+    def end(self) -> None:
+        """Nothing is left running."""
+        self._kill_all()
+
+
+def run_trial(plan: Plan, directory: Path) -> Result:
+    """Carries the plan out in this directory, which is empty."""
+    began_s = time.monotonic()
+    trial = Trial(plan, directory)
+    try:
+        trial.write()
+        outcome, what = trial.take_over(absent=plan.absent)
+        if outcome is Outcome.REFUSED and plan.absent is not None:
+            first = what
+            outcome, what = trial.take_over(absent=None)
+            if outcome not in BAD:
+                outcome, what = (Outcome.WAITED if outcome is Outcome.ANSWERED else outcome), first
+    except NothingToDamageError as error:
+        outcome, what = Outcome.SKIPPED, str(error)
+    except (Stopped, AssertionError) as error:
+        outcome, what = Outcome.FAILED, f"{type(error).__name__}: {error}"
+    finally:
+        trial.end()
+    return Result(
+        seed=plan.seed,
+        storage=plan.storage,
+        fault=plan.fault,
+        outcome=outcome,
+        what=what,
+        damage=trial.damage,
+        did_damaged_start=not trial.not_started,
+        took_s=time.monotonic() - began_s,
+    )
