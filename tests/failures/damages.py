@@ -253,6 +253,39 @@ def put_back_older_copy(directory: Path, chance: random.Random) -> str:
     return "older copy of the directory put back"
 
 
+def _put_back(directory: Path, *names: str) -> str:
+    """These of the older copy, and what is newer there is gone."""
+    for name in names:
+        path, older = directory / name, older_copy_of(directory) / name
+        if path.is_dir():
+            shutil.rmtree(path)
+            shutil.copytree(older, path)
+        else:
+            shutil.copyfile(older, path)
+    return f"older {', '.join(names)} put back"
+
+
+def put_back_older_journal(directory: Path, chance: random.Random) -> str:
+    """All journal files as they were some time ago: writes were lost."""
+    return _put_back(directory, "journal")
+
+
+def put_back_older_catalog(directory: Path, chance: random.Random) -> str:
+    """The catalog as it was some time ago."""
+    return _put_back(directory, "catalog")
+
+
+def delete_catalog(directory: Path, chance: random.Random) -> str:
+    """The list of files is gone."""
+    (directory / "catalog").unlink()
+    return "catalog deleted"
+
+
+def put_back_older_map(directory: Path, chance: random.Random) -> str:
+    """`data.mdb` as it was some time ago: writes were lost."""
+    return _put_back(directory, "data.mdb")
+
+
 def lose_disk(directory: Path, chance: random.Random) -> str:
     """The whole directory is gone: another bookie begins in its place."""
     shutil.rmtree(directory)
@@ -266,6 +299,9 @@ FILES: dict[str, Damage] = {
     "any record flipped": flip_any,
     "journal deleted": delete_journal,
     "journals swapped": swap_journals,
+    "journal older": put_back_older_journal,
+    "catalog older": put_back_older_catalog,
+    "catalog deleted": delete_catalog,
     "mark deleted": delete_mark,
     "mark flipped": flip_mark,
     "mark deleted, truncated": delete_mark_and_truncate,
@@ -278,6 +314,7 @@ LMDB: dict[str, Damage] = {
     "map truncated": truncate_map,
     "meta page damaged": damage_newest_meta,
     "pages zeroed": zero_pages,
+    "map older": put_back_older_map,
     "mark deleted": delete_mark,
     "mark flipped": flip_mark,
     "mark deleted, truncated": delete_mark_and_truncate,
@@ -290,7 +327,7 @@ WITHOUT_TRACE = {"older copy"}  # what the bookie cannot notice: then all other 
 HARMLESS = {"none", "power lost", "mark flipped"}  # what leaves no doubt
 OF_ALL = {"power lost"}  # what comes upon all bookies
 OF_DISKS = {"disk lost"}  # what leaves another bookie
-COPIED = {"older copy", "power lost"}  # what needs a copy of before
+COPIED = {"older copy", "power lost", "journal older", "catalog older", "map older"}  # what needs a copy of before
 KNOWN_LOSSES = (
     {*FILES, *LMDB} - HARMLESS - WITHOUT_TRACE - {"mark deleted"}
 )  # where the bookie may know that it lost something

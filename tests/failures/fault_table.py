@@ -83,6 +83,8 @@ def _cells() -> list[Cell]:
         add("end lost, one lags", fault, most if fault == "truncated" else {three: ANSWERED}, lagging=2)
     add("end lost, one absent", "truncated", {three: WAITED, striped: WAITED, two: WAITED}, absent=1)
     add("end lost, one absent", "journal deleted", {three: WAITED}, absent=1)
+    add("two ends lost", "truncated", {three: REFUSED, striped: REFUSED}, damaged=(0, 1))
+    add("two marks lost", "mark deleted", {three: ANSWERED, striped: ANSWERED}, damaged=(0, 1))
     for fault in ("truncated", "last record flipped", "meta page damaged", "mark deleted, truncated"):
         add("fence lost", fault, {three: ANSWERED}, lagging=2, is_fence_lost=True)
     add("disk lost", "disk lost", {**most, two: ANSWERED, one: REFUSED})

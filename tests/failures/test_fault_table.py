@@ -119,3 +119,13 @@ def test_an_older_copy_loses_entries_without_the_only_other(cell: Cell, results:
 @of_row("fence lost")
 def test_a_lost_fence_confirms_nothing_to_a_deposed_writer(cell: Cell, results: Results) -> None:
     check(cell, results)
+
+
+@of_row("two ends lost")
+def test_two_lost_ends_wait_for_the_operator(cell: Cell, results: Results) -> None:
+    check(cell, results)
+
+
+@of_row("two marks lost")
+def test_two_lost_marks_cost_nothing_with_all_there(cell: Cell, results: Results) -> None:
+    check(cell, results)
