@@ -121,8 +121,8 @@ def main(arguments: list[str] | None = None) -> int:
 
     def told(result: Result) -> None:
         nonlocal is_as_expected
-        expected = CELLS[result.name].expected if chosen.cells is not None else None
-        if is_bad := result.outcome is not expected if chosen.cells is not None else result.outcome in BAD:
+        allowed = {*Outcome} - {*BAD} if chosen.cells is None else CELLS[result.name].expected
+        if is_bad := result.outcome not in allowed:
             is_as_expected = False
         _tell(result, plans[result.name], chosen, is_bad)
 
