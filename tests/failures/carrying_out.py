@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.failures.damages import FILES, LMDB, MARK_FILE, OF_ALL, NothingToDamageError, older_copy_of
 from tests.failures.forks import Child, Role, fork
-from tests.failures.storage_actors import bookie_role, takeover_role, writer_role
+from tests.failures.storage_actors import bookie_role, operator_role, takeover_role, writer_role
 from tests.failures.storage_trials import BAD, Outcome, Plan, Result, lost_entries, may_refuse
 
 STAGGER_S = 0.2
@@ -37,6 +37,9 @@ class Trial:
         self._chance = random.Random(plan.seed + 1)
         self._bookies: dict[int, Child] = {}
         self._children: list[Child] = []
+        self.is_accepted = False
+        self._declared: set[int] = set()
+        self._ids: dict[int, str] = {}
         self._takeovers = 0
         self._did_come_late = False
 
@@ -77,6 +80,7 @@ class Trial:
         for number in range(plan.bookies):
             if not self._did_start(number):
                 raise Stopped(f"bookie {number} did not start: {self._bookies[number].output()}")
+            self._ids[number] = self._bookies[number].said[0]["serves"]
         writer = self._fork("writer", writer_role(plan, self.metastore))
         while (said := writer.says("paused", "done")) is not None and "paused" in said:
             if plan.copied_at is not None and said["paused"] >= plan.copied_at:
@@ -170,8 +174,7 @@ class Trial:
         away = set() if absent is None else {absent}
         self._restart(away | late)
         began_s = time.monotonic()
-        may_be_refused = may_refuse(plan, absent=absent)
-        within_s = REFUSING_S if may_be_refused else TAKING_OVER_S
+        within_s = REFUSING_S if may_refuse(plan, away=away) else TAKING_OVER_S
         taking_over = self._begin_takeover(within_s)
         if plan.is_takeover_killed:
             time.sleep(self._chance.uniform(0, 0.3))
@@ -188,23 +191,62 @@ class Trial:
             for number in plan.damaged
             if number != absent and (not self._did_start(number) or self._bookies[number].has_ended())
         }
-        return self._judged(said, output, absent)
+        return self._judged(said, output, away, late)
 
-    def _judged(self, said: dict[str, object] | None, output: str, absent: int | None) -> tuple[Outcome, str]:
+    def _judged(
+        self, said: dict[str, object] | None, output: str, away: Set[int], late: Set[int]
+    ) -> tuple[Outcome, str]:
         if said is None:
             return Outcome.FAILED, f"the takeover ended: {output}"
         if "read" not in said:
             words = str(said["refused"])
-            if may_refuse(self.plan, absent=absent, not_started=self.not_started):
-                return (Outcome.REFUSED if said["says_who"] or "took_over" in said else Outcome.FAILED), words
-            return Outcome.STUCK, words
+            is_right = may_refuse(
+                self.plan,
+                away=away | self.not_started,
+                late=late,
+                declared=self._declared,
+                is_accepted=self.is_accepted,
+            )
+            outcome = (
+                Outcome.REFUSED if is_right and said["says_who"] else Outcome.STUCK if not is_right else Outcome.FAILED
+            )
+            return outcome, words
         found: list[tuple[str, int]] = [(position, number) for position, number in said["read"]]  # type: ignore[attr-defined]
         lost = lost_entries(self.confirmed, found, self._takeovers)
         return (Outcome.LOST, lost) if lost else (Outcome.ANSWERED, "")
 
+    def declare_lost(self, *, accept: bool = False) -> list[str]:
+        """As the operator does, who puts empty ones in their place; returns which entries are said to be at risk. Raises
+        `Stopped`."""
+        declared = self.plan.declared
+        role = operator_role(self.plan, self.metastore, [self._ids[number] for number in declared], accept=accept)
+        operator = self._fork("operator", role)
+        said = operator.says("declared")
+        if said is None:
+            raise Stopped(f"the operator failed: {operator.output()}")
+        for number in declared:
+            if self._bookies[number].is_killed:
+                shutil.rmtree(self._storage_of(number))
+        self._declared, self.is_accepted = set(declared), said["accepted"]
+        at_risk: list[str] = said["declared"]
+        return at_risk
+
     def end(self) -> None:
         """Nothing is left running."""
         self._kill_all()
+
+
+def _after_declaring(trial: Trial, refused: str) -> tuple[Outcome, str]:
+    """What comes of a second takeover, which has to be answered."""
+    quorum, declared = trial.plan.quorum, trial.plan.declared
+    at_risk = trial.declare_lost()
+    if bool(at_risk) != (len(declared) >= quorum.ack):
+        return Outcome.FAILED, f"said to be at risk: {at_risk}"
+    outcome, what = trial.take_over(absent=None)
+    if outcome is Outcome.REFUSED:  # the damaged bookie knows that it lost something, too
+        trial.declare_lost(accept=True)
+        outcome, what = trial.take_over(absent=None)
+    return (Outcome.DECLARED, refused) if outcome is Outcome.ANSWERED else (outcome, what)
 
 
 def run_trial(plan: Plan, directory: Path) -> Result:
@@ -214,7 +256,9 @@ def run_trial(plan: Plan, directory: Path) -> Result:
     try:
         trial.write()
         outcome, what = trial.take_over(absent=plan.absent)
-        if outcome is Outcome.REFUSED and plan.absent is not None:
+        if outcome is Outcome.REFUSED and plan.declared:
+            outcome, what = _after_declaring(trial, what)
+        elif outcome is Outcome.REFUSED and (plan.absent is not None or plan.late):
             first = what
             outcome, what = trial.take_over(absent=None)
             if outcome not in BAD:

@@ -17,7 +17,13 @@ QUORUMS = (Quorum(3, 3, 2), Quorum(5, 3, 2), Quorum(2, 2, 2), Quorum(1, 1, 1))
 END_LOST = ("truncated", "tail zeroed", "last record flipped", "journal deleted", "journals swapped")
 MAP_LOST = ("map truncated", "meta page damaged", "pages zeroed")
 
-ANSWERED, WAITED, REFUSED, LOST = Outcome.ANSWERED, Outcome.WAITED, Outcome.REFUSED, Outcome.LOST
+ANSWERED, DECLARED, WAITED, REFUSED, LOST = (
+    Outcome.ANSWERED,
+    Outcome.DECLARED,
+    Outcome.WAITED,
+    Outcome.REFUSED,
+    Outcome.LOST,
+)
 
 
 @attrs.frozen
@@ -95,6 +101,8 @@ def _cells() -> list[Cell]:
     add("disk lost, one lags", "disk lost", most, lagging=2)
     add("disk lost, one absent", "disk lost", {three: WAITED, striped: WAITED, two: WAITED}, absent=1)
     add("two disks lost", "disk lost", {three: REFUSED, striped: REFUSED, two: REFUSED}, damaged=(0, 1))
+    add("declared lost", "truncated", {three: DECLARED}, is_idle_before=True, absent=1, declared=(1,))
+    add("declared lost", "disk lost", {three: DECLARED}, is_idle_before=True, damaged=(0, 1), declared=(0, 1))
     add("no trace", "older copy", {**most, two: ANSWERED, one: LOST})
     add("no trace, one lags", "older copy", most, lagging=2)
     add("no trace, one lags, one absent", "older copy", {three: LOST}, lagging=2, absent=1)

@@ -13,7 +13,15 @@ import trio
 import replog
 from replog.chance import Chance, use_chance
 from replog.config import ClientOptions
-from replog.errors import BookieError, NotEnoughBookiesError, RecoveryUndecidedError, ReplogError, StorageError
+from replog.errors import (
+    BookieError,
+    EntryUnreadableError,
+    LossNotAcceptedError,
+    NotEnoughBookiesError,
+    RecoveryUndecidedError,
+    ReplogError,
+    StorageError,
+)
 from replog.log.writer import LogWriter
 from tests.failures.forks import Parent, Role
 from tests.failures.storage_trials import AFTER, AFTER_BEGINS, Plan
@@ -21,6 +29,7 @@ from tests.failures.storage_trials import AFTER, AFTER_BEGINS, Plan
 LOG = "orders"
 BEYOND = 200  # entries pushed and not waited for when all processes are killed
 IDLE_S = 0.3
+AGAIN_S = 0.2
 SHORT_WAIT_S = 0.5
 CLOCK_WRONG_BY_S = 50 * 365 * 86400.0
 CLIENT = ClientOptions(
@@ -127,24 +136,50 @@ def writer_role(plan: Plan, metastore: str) -> Role:
     return lambda parent: trio.run(write, parent)
 
 
+async def _read_all(plan: Plan, client: replog.Client, within_s: float) -> list[tuple[str, int]]:
+    """Positions and numbers. What was closed long ago may have its copies on bookies that come late."""
+    deadline_s = trio.current_time() + within_s
+    while True:
+        try:
+            async with client.read_log(LOG) as reader:
+                return [(str(record.position), number_of(record.data, plan)) async for record in reader]
+        except EntryUnreadableError:
+            if trio.current_time() > deadline_s:
+                raise
+            await trio.sleep(AGAIN_S)
+
+
 def takeover_role(plan: Plan, metastore: str, within_s: float, number: int) -> Role:
     """Takes over for the so-manieth time, appends a little, and reads all."""
 
     async def take_over(parent: Parent) -> None:
         set_clock(plan)
         options = attrs.evolve(CLIENT, takeover_timeout_s=within_s + 1, recovery_timeout_s=within_s)
-        if not plan.is_default_wait and hasattr(options, "absence_wait_s"):
-            options = attrs.evolve(options, absence_wait_s=SHORT_WAIT_S)  # type: ignore[call-arg, unused-ignore]
+        if not plan.is_default_wait:
+            options = attrs.evolve(options, absence_wait_s=SHORT_WAIT_S)
         try:
             async with replog.connect(metastore, options=options, quorum=plan.quorum) as client:
                 async with client.write_log(LOG) as log:
                     parent.say(took_over=True)
                     await log.extend([payload(number * AFTER_BEGINS + each, plan) for each in range(AFTER)])
-                async with client.read_log(LOG) as reader:
-                    found = [[str(record.position), number_of(record.data, plan)] async for record in reader]
-            parent.say(read=found)
+                parent.say(read=await _read_all(plan, client, within_s))
         except ReplogError as error:
-            says_who = isinstance(error, RecoveryUndecidedError | NotEnoughBookiesError)
+            says_who = isinstance(error, RecoveryUndecidedError | NotEnoughBookiesError | EntryUnreadableError)
             parent.say(refused=f"{type(error).__name__}: {error}", says_who=says_who)
 
     return lambda parent: trio.run(take_over, parent)
+
+
+def operator_role(plan: Plan, metastore: str, bookie_ids: list[str], *, accept: bool) -> Role:
+    """Declares these bookies lost, and accepts the loss if that is asked for."""
+
+    async def declare(parent: Parent) -> None:
+        async with replog.connect(metastore, options=CLIENT, quorum=plan.quorum) as client:
+            try:
+                at_risk = await client.declare_bookies_lost(bookie_ids, accept_loss=accept)
+                parent.say(declared=list(map(str, at_risk)), accepted=accept)
+            except LossNotAcceptedError:
+                at_risk = await client.declare_bookies_lost(bookie_ids, accept_loss=True)
+                parent.say(declared=list(map(str, at_risk)), accepted=True)
+
+    return lambda parent: trio.run(declare, parent)

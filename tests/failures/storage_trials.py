@@ -55,6 +55,7 @@ class Plan:
     waits_for_bookies: bool  # the takeover begins when they serve, else while they start
     is_takeover_killed: bool  # the first of two
     is_default_wait: bool  # for silent members, else a shorter one
+    declared: tuple[int, ...] = ()  # lost, by the operator, after a takeover was refused
     is_fence_lost: bool = False  # with the end of the damaged storage, see `carrying_out`; the writer wakes after that
     has_wrong_clocks: bool = False  # each process another one, some decades off
 
@@ -87,6 +88,7 @@ def plan_of(seed: int, fault: str | None = None, storage: str | None = None) -> 
     is_fence_lost = shape == (3, 3, 2) and bookies == 3 and lags and name in KNOWN_LOSSES and chance.random() < 0.2
     if is_fence_lost:
         presence = "all"
+    is_declared = presence == "absent" and not lags and chance.random() < 0.5
     return Plan(
         seed=seed,
         storage=kind,
@@ -101,7 +103,7 @@ def plan_of(seed: int, fault: str | None = None, storage: str | None = None) -> 
         lagging=order[1] if lags else None,
         lags_from=chance.randint(1, entries - 1),
         is_writing_when_killed=chance.random() < 0.3,
-        is_idle_before=chance.random() < 0.1,
+        is_idle_before=chance.random() < 0.1 or is_declared,  # each copy is there
         is_clean_stop=chance.random() < 0.15,
         damaged=(order[0],),
         absent=another if presence == "absent" else None,
@@ -111,30 +113,40 @@ def plan_of(seed: int, fault: str | None = None, storage: str | None = None) -> 
         waits_for_bookies=name in WITHOUT_TRACE or chance.random() < 0.5,
         is_takeover_killed=chance.random() < 0.1,
         is_default_wait=chance.random() < 0.25,
+        declared=(another,) if is_declared else (),
         is_fence_lost=is_fence_lost,
     )
 
 
-def may_refuse(plan: Plan, *, absent: int | None, not_started: Set[int] = frozenset()) -> bool:
-    """Whether a takeover need not tell where the log ends (R10): not all members came, and some write set has fewer than
-    Qw - Qa + 1 members that came and can vouch for what they have. With a lost disk its bookie never comes.
+def may_refuse(
+    plan: Plan,
+    *,
+    away: Set[int],
+    late: Set[int] = frozenset(),
+    declared: Set[int] = frozenset(),
+    is_accepted: bool = False,
+) -> bool:
+    """Whether a takeover need not succeed (R10): not all members came, and some write set has fewer than Qw - Qa + 1 members
+    that came and can vouch for what they have. With a lost disk its bookie never comes. A recovery waits for who is late
+    (R12), but a new ledger needs enough bookies at once (C7). Who is declared lost is not waited for (B8a).
 
     All bookies are taken for members here, so a takeover may be answered although this is true."""
     quorum, damaged = plan.quorum, set(plan.damaged)
-    gone = damaged if plan.fault in OF_DISKS else set()
-    away = {absent} - {None} | not_started
-    if not away and not gone:
-        return plan.fault in KNOWN_LOSSES and len(damaged) >= quorum.ack
-    unable = away | gone | (set() if plan.fault in HARMLESS else damaged)  # the worst write set has all of them
-    if quorum.write - len(unable) < quorum.negatives_needed:
+    gone = damaged - declared if plan.fault in OF_DISKS else set()
+    missing = len(away | late)
+    if plan.bookies - missing < quorum.ensemble and quorum.write - missing < max(quorum.ack, quorum.negatives_needed):
         return True
-    return plan.bookies - len(away) < quorum.ensemble and quorum.write - len(away) < quorum.ack  # no new ledger
+    if not away and not gone:
+        return plan.fault in KNOWN_LOSSES and len(damaged | declared) >= quorum.ack and not is_accepted
+    unable = away | gone | (set() if plan.fault in HARMLESS else damaged)  # the worst write set has all of them
+    return quorum.write - len(unable) < quorum.negatives_needed
 
 
 class Outcome(StrEnum):
     """How a trial ended."""
 
     ANSWERED = "answered"
+    DECLARED = "declared"  # refused, rightly, and answered when bookies were declared lost
     WAITED = "waited"  # refused, rightly, and answered when all members were back
     REFUSED = "refused"  # rightly, even then
     LOST = "lost"  # what was confirmed is missing, changed or out of order

@@ -129,3 +129,8 @@ def test_two_lost_ends_wait_for_the_operator(cell: Cell, results: Results) -> No
 @of_row("two marks lost")
 def test_two_lost_marks_cost_nothing_with_all_there(cell: Cell, results: Results) -> None:
     check(cell, results)
+
+
+@of_row("declared lost")
+def test_bookies_declared_lost_are_not_waited_for(cell: Cell, results: Results) -> None:
+    check(cell, results)
