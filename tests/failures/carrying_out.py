@@ -191,11 +191,9 @@ class Trial:
             for number in plan.damaged
             if number != absent and (not self._did_start(number) or self._bookies[number].has_ended())
         }
-        return self._judged(said, output, away, late)
+        return self._judged(said, output, away)
 
-    def _judged(
-        self, said: dict[str, object] | None, output: str, away: Set[int], late: Set[int]
-    ) -> tuple[Outcome, str]:
+    def _judged(self, said: dict[str, object] | None, output: str, away: Set[int]) -> tuple[Outcome, str]:
         if said is None:
             return Outcome.FAILED, f"the takeover ended: {output}"
         if "read" not in said:
@@ -203,7 +201,6 @@ class Trial:
             is_right = may_refuse(
                 self.plan,
                 away=away | self.not_started,
-                late=late,
                 declared=self._declared,
                 is_accepted=self.is_accepted,
             )

@@ -122,18 +122,17 @@ def may_refuse(
     plan: Plan,
     *,
     away: Set[int],
-    late: Set[int] = frozenset(),
     declared: Set[int] = frozenset(),
     is_accepted: bool = False,
 ) -> bool:
     """Whether a takeover need not succeed (R10): not all members came, and some write set has fewer than Qw - Qa + 1 members
-    that came and can vouch for what they have. With a lost disk its bookie never comes. A recovery waits for who is late
-    (R12), but a new ledger needs enough bookies at once (C7). Who is declared lost is not waited for (B8a).
+    that came and can vouch for what they have; or a new ledger can't have enough bookies (C7). Who is late is waited for (R12),
+    who is declared lost is not (B8a). With a lost disk its bookie never comes.
 
     All bookies are taken for members here, so a takeover may be answered although this is true."""
     quorum, damaged = plan.quorum, set(plan.damaged)
     gone = damaged - declared if plan.fault in OF_DISKS else set()
-    missing = len(away | late)
+    missing = len(away)
     if plan.bookies - missing < quorum.ensemble and quorum.write - missing < max(quorum.ack, quorum.negatives_needed):
         return True
     if not away and not gone:
