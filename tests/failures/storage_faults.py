@@ -88,7 +88,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--fault", choices=sorted({*FILES, *LMDB}), help="only this one")
     parser.add_argument("--storage", choices=("files", "lmdb"), help="only this one")
     parser.add_argument(
-        "--cells", nargs="?", const="", metavar="ROW", help="instead what docs/guarantees.md says, or a row"
+        "--cells", nargs="*", metavar="CELL", help="instead what docs/guarantees.md says: all cells, or rows, or cells"
     )
     parser.add_argument("--directory", help="where the trials' files are; a temporary one")
     parser.add_argument("--keep", action="store_true", help="leave the files of bad trials")
@@ -113,7 +113,9 @@ def _tell(result: Result, plan: Plan, chosen: argparse.Namespace, is_bad: bool) 
 def main(arguments: list[str] | None = None) -> int:
     chosen = parse_arguments(arguments)
     if chosen.cells is not None:
-        plans = {name: cell.plan for name, cell in CELLS.items() if chosen.cells in ("", cell.row)}
+        plans = {
+            name: cell.plan for name, cell in CELLS.items() if not chosen.cells or {name, cell.row} & {*chosen.cells}
+        }
     else:
         seeds = range(chosen.seed, chosen.seed + chosen.trials)
         plans = {str(seed): plan_of(seed, chosen.fault, chosen.storage) for seed in seeds}

@@ -2,28 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import pytest
 
+from replog.protocol.quorum import Quorum
 from tests.failures.fault_table import CELLS, Cell
 from tests.failures.running_trials import run_command
 
+pytestmark = pytest.mark.crash
+
+DEFAULT = Quorum(3, 3, 2)
 Results = Mapping[str, Mapping[str, str]]
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    """What came of each cell, by name. All are carried out together."""
-    found = run_command("--cells", directory=tmp_path_factory.mktemp("cells"))
-    assert {each["name"] for each in found} == CELLS.keys()
+def results(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Results:
+    """What came of each cell whose test is to run, by name. They are carried out together."""
+    params = [item.callspec.params for item in request.session.items if hasattr(item, "callspec")]
+    names = [each["cell"].name for each in params if isinstance(each.get("cell"), Cell)]
+    found = run_command("--jobs", "4", "--cells", *names, directory=tmp_path_factory.mktemp("cells"))
+    assert {each["name"] for each in found} == {*names}
     return {each["name"]: each for each in found}
 
 
-def of_row(row: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    cells = [pytest.param(cell, id=name) for name, cell in CELLS.items() if cell.row == row]
+def of_row(row: str) -> pytest.MarkDecorator:
+    """The cells of a row; those of other quorums than the default one take their time only when it is asked for."""
+    cells = {name: cell for name, cell in CELLS.items() if cell.row == row}
     assert cells, row
-    return pytest.mark.parametrize("cell", cells)
+    params = [
+        pytest.param(cell, id=name, marks=() if cell.plan.quorum == DEFAULT else pytest.mark.long)
+        for name, cell in cells.items()
+    ]
+    return pytest.mark.parametrize("cell", params)
 
 
 def check(cell: Cell, results: Results) -> None:
