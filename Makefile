@@ -38,7 +38,7 @@ test: $(VENV)/installed-dev servers ## run the tests (ARGS='-k name')
 	$(PYTEST) -n $(WORKERS) --dist loadfile $(ARGS)
 
 test-long: $(VENV)/installed-dev servers ## run the tests that take minutes, which test leaves out
-	$(PYTEST) -m long $(ARGS)
+	$(PYTEST) -n $(WORKERS) --dist loadfile -m long $(ARGS)
 
 check: $(VENV)/installed-dev ## format, lint, types, layers, tidiness, documentation: changes nothing
 	$(BIN)/ruff format --quiet --check $(CODE) || { echo "check: not formatted; run: make fmt"; exit 1; }
