@@ -141,8 +141,14 @@ class Trial:
     def _damage(self) -> None:
         plan = self.plan
         faults = FILES if plan.storage.startswith("files") else LMDB
-        numbers = range(plan.bookies) if plan.fault in OF_ALL else plan.damaged
-        self.damage = "; ".join(faults[plan.fault](self._storage_of(number), self._chance) for number in numbers)
+        done: list[str] = []
+        for number in range(plan.bookies) if plan.fault in OF_ALL else plan.damaged:
+            try:
+                done.append(faults[plan.fault](self._storage_of(number), self._chance))
+            except NothingToDamageError:
+                if plan.fault not in OF_ALL:
+                    raise
+        self.damage = "; ".join(done)
 
     # -- after
 

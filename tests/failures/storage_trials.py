@@ -80,7 +80,8 @@ def plan_of(seed: int, fault: str | None = None, storage: str | None = None) -> 
     bookies = quorum.ensemble + (chance.random() < (0.8 if quorum.write == quorum.ack else 0.15))
     drawn = chance.choice(list(faults))
     name = fault if fault in faults else drawn
-    entries = chance.randint(60, 400)
+    is_long = name == "journals swapped"  # there must be two
+    entries = chance.randint(300 if is_long else 60, 400)
     order = chance.sample(range(bookies), bookies)
     lags = chance.random() < 0.75 and (quorum.write > quorum.ack or bookies > quorum.ensemble)
     presence = chance.choices(("all", "absent", "late"), (6, 2, 3))[0] if name not in WITHOUT_TRACE else "all"
@@ -96,8 +97,8 @@ def plan_of(seed: int, fault: str | None = None, storage: str | None = None) -> 
         bookies=bookies,
         fault=name,
         entries=entries,
-        entry_bytes_max=chance.choice((60, 300, 900)),
-        extend_max=chance.choice((1, 6, 24)),
+        entry_bytes_max=900 if is_long else chance.choice((60, 300, 900)),
+        extend_max=chance.choice((1, 6, 6 if is_long else 24)),
         roll_entries=entries // 3 if chance.random() < 0.2 else None,
         copied_at=chance.randint(1, entries - 1) if name in COPIED else None,
         lagging=order[1] if lags else None,
