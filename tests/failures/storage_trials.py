@@ -87,7 +87,7 @@ def plan_of(seed: int, fault: str | None = None, storage: str | None = None) -> 
     presence = chance.choices(("all", "absent", "late"), (6, 2, 3))[0] if name not in WITHOUT_TRACE else "all"
     another = chance.choice(order[1:])
     is_fence_lost = shape == (3, 3, 2) and bookies == 3 and lags and name in KNOWN_LOSSES and chance.random() < 0.2
-    if is_fence_lost:
+    if is_fence_lost:  # no roll: a writer that is stopped amid a change of metadata holds up others
         presence = "all"
     is_declared = presence == "absent" and not lags and chance.random() < 0.5
     return Plan(
@@ -99,7 +99,7 @@ def plan_of(seed: int, fault: str | None = None, storage: str | None = None) -> 
         entries=entries,
         entry_bytes_max=900 if is_long else chance.choice((60, 300, 900)),
         extend_max=chance.choice((1, 6, 6 if is_long else 24)),
-        roll_entries=entries // 3 if chance.random() < 0.2 else None,
+        roll_entries=entries // 3 if chance.random() < 0.2 and not is_fence_lost else None,
         copied_at=chance.randint(1, entries - 1) if name in COPIED else None,
         lagging=order[1] if lags else None,
         lags_from=chance.randint(1, entries - 1),
