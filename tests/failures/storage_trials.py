@@ -89,7 +89,7 @@ def plan_of(seed: int, fault: str | None = None, storage: str | None = None) -> 
     is_fence_lost = shape == (3, 3, 2) and bookies == 3 and lags and name in KNOWN_LOSSES and chance.random() < 0.2
     if is_fence_lost:  # no roll: a writer that is stopped amid a change of metadata holds up others
         presence = "all"
-    is_declared = presence == "absent" and not lags and chance.random() < 0.5
+    is_declared = presence == "absent" and not lags and quorum.write > 2 and chance.random() < 0.5
     return Plan(
         seed=seed,
         storage=kind,
