@@ -23,6 +23,7 @@ from replog.errors import (
     StorageError,
 )
 from replog.log.writer import LogWriter
+from tests.failures.damages import WITHOUT_TRACE
 from tests.failures.forks import Parent, Role
 from tests.failures.storage_trials import AFTER, AFTER_BEGINS, Plan
 
@@ -33,10 +34,11 @@ AGAIN_S = 0.2
 SHORT_WAIT_S = 0.5
 CLOCK_WRONG_BY_S = 50 * 365 * 86400.0
 CLIENT = ClientOptions(
-    add_timeout_s=2.0,
+    add_timeout_s=20.0,  # who dies is noticed at once; who is slow on a busy machine is none of the faults
+    lagging_bookie_timeout_s=20.0,
     read_timeout_s=2.0,
     speculative_read_after_s=0.3,
-    connect_timeout_s=1.0,
+    connect_timeout_s=2.0,
     bookie_retry_after_s=0.2,
     bookie_retry_after_max_s=0.5,
 )
@@ -154,8 +156,10 @@ def takeover_role(plan: Plan, metastore: str, within_s: float, number: int) -> R
 
     async def take_over(parent: Parent) -> None:
         set_clock(plan)
-        options = attrs.evolve(CLIENT, takeover_timeout_s=within_s + 1, recovery_timeout_s=within_s)
-        if not plan.is_default_wait:
+        options = attrs.evolve(CLIENT, takeover_timeout_s=3 * within_s + 20, recovery_timeout_s=within_s)
+        if plan.fault in WITHOUT_TRACE:  # all can be reached, however busy the machine is
+            options = attrs.evolve(options, absence_wait_s=within_s)
+        elif not plan.is_default_wait:
             options = attrs.evolve(options, absence_wait_s=SHORT_WAIT_S)
         try:
             async with replog.connect(metastore, options=options, quorum=plan.quorum) as client:
