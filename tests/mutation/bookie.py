@@ -1,0 +1,243 @@
+"""Mutants of the bookie."""
+
+from tests.mutation.table import SourceMutant
+
+_FIRST = {
+    "commits.py": ("tests/bookie/test_server.py", "tests/bookie/test_full_disk.py"),
+    "garbage.py": ("tests/bookie/test_garbage.py",),
+    "polls.py": ("tests/bookie/test_server.py",),
+    "server.py": ("tests/bookie/test_server.py", "tests/bookie/test_full_disk.py"),
+    "space.py": ("tests/bookie/test_space.py", "tests/bookie/test_full_disk.py"),
+}
+_THEN = ("tests/bookie", "tests/simulation/shells")
+
+
+def _mutant(name: str, rule: str, file: str, old: str, new: str, why: str) -> SourceMutant:
+    return SourceMutant(name, rule, f"bookie/{file}", old, new, why, (*_FIRST[file], *_THEN))
+
+
+MUTANTS = (
+    _mutant(
+        "failed-group-acknowledged",
+        "B1",
+        "commits.py",
+        "        self.outcomes += [_failure(error)] * (len(self.works) - len(self.outcomes))\n",
+        "        self.outcomes += [_DURABLE] * (len(self.works) - len(self.outcomes))\n",
+        "what a failed commit should have made durable is acknowledged",
+    ),
+    _mutant(
+        "decided-survives-failure",
+        "B1",
+        "commits.py",
+        "del self.outcomes[self.decided if isinstance(error, StorageFullError) else 0 :]",
+        "del self.outcomes[self.decided :]",
+        "after a storage failed, what it said before in the same group is believed",
+    ),
+    _mutant(
+        "epoch-does-not-end",
+        "B1",
+        "commits.py",
+        "if self._ended_by is not None and works[0].epoch <= self._ended_epoch:",
+        "if False:",
+        "what builds on a commit that failed is committed",
+    ),
+    _mutant(
+        "groups-cross-epochs",
+        "B1",
+        "commits.py",
+        " or work.epoch != group[0].epoch):",
+        "):",
+        "one group has what builds on a failed commit and what does not",
+    ),
+    _mutant(
+        "void-machines-kept",
+        "B1",
+        "server.py",
+        "        if is_void:\n            self._ledgers.clear()\n",
+        "",
+        "machines that went ahead of the disk go on as if all of it was durable",
+    ),
+    _mutant(
+        "full-disk-forgets-confirmed",
+        "B5",
+        "commits.py",
+        (
+            "        accepted.mutations += [\n"
+            "            SetMarks(each.ledger_id, None, None, each.last_add_confirmed, "
+            "proof_of_head(head_of(each)))\n"
+            "            for each in batches\n"
+            "        ]\n"
+        ),
+        "",
+        "on a full disk, the last add confirmed that was told is not durable",
+    ),
+    _mutant(
+        "full-disk-forgets-fence",
+        "R3",
+        "commits.py",
+        "            marks.fence_term = _higher(marks.fence_term, each.fence_term)\n",
+        "",
+        "on a full disk, a fence is answered and is not durable",
+    ),
+    _mutant(
+        "stored-again",
+        "T3",
+        "commits.py",
+        (
+            "        if status is not None:\n"
+            "            accepted.mutations = [each for each in accepted.mutations if not isinstance(each, "
+            "PutBatch)]\n"
+        ),
+        "",
+        "other bytes are stored over an entry",
+    ),
+    _mutant(
+        "settled-before-durable",
+        "T3",
+        "commits.py",
+        (
+            "                self._decide(group, mutations)  # so that what is stored shows everything "
+            "accepted before\n"
+            "                mutations = []\n"
+        ),
+        "",
+        "an add that comes twice in one group is not compared with the first",
+    ),
+    _mutant(
+        "look-up-doubt-is-absence",
+        "R4",
+        "commits.py",
+        "            return _Outcome(found=None)\n",
+        "            return _Outcome(found=[])\n",
+        "a recovery read that the disk can't answer is answered with a denial",
+    ),
+    _mutant(
+        "looked-up-before-commit",
+        "R3",
+        "commits.py",
+        (
+            "        self._decide(group, mutations)\n"
+            "        for place, work in enumerate(group.works):\n"
+            "            request = work.accepted.request\n"
+            "            if isinstance(request, RecoveryReadRequest) and work.accepted.refusal is None:\n"
+            "                group.outcomes[place] = self._look_up(request.ledger_id, request.entry_id, "
+            "request.stamp)\n"
+        ),
+        (
+            "        for place, work in enumerate(group.works):\n"
+            "            request = work.accepted.request\n"
+            "            if isinstance(request, RecoveryReadRequest) and work.accepted.refusal is None:\n"
+            "                group.outcomes[place] = self._look_up(request.ledger_id, request.entry_id, "
+            "request.stamp)\n"
+            "        self._decide(group, mutations)\n"
+            "        for place, work in enumerate(group.works):\n"
+            "            request = work.accepted.request\n"
+            "            if isinstance(request, RecoveryReadRequest) and work.accepted.refusal is None:\n"
+            "                continue\n"
+        ),
+        "a recovery read does not see what was accepted before it",
+    ),
+    _mutant(
+        "read-only-refuses-recovery",
+        "B5",
+        "server.py",
+        "if not isinstance(request, AddRequest) or request.recovery:\n            return None\n",
+        "if not isinstance(request, AddRequest):\n            return None\n",
+        "a full bookie refuses what recoveries write back",
+    ),
+    _mutant(
+        "deposed-told-to-look-elsewhere",
+        "L5",
+        "server.py",
+        "        if request.term < ledger.fence_term or ledger.is_foreign(request.key):\n            return None\n",
+        "",
+        "a full bookie tells a deposed writer to try elsewhere",
+    ),
+    _mutant(
+        "damage-is-absence-to-reads",
+        "R4",
+        "server.py",
+        (
+            "            self.storage_raised(error)\n"
+            "            reply([Response(request.request_id, Status.UNKNOWN, detail=str(error))])\n"
+        ),
+        "            self.storage_raised(error)\n            reply([Response(request.request_id, Status.NO_ENTRY)])\n",
+        "a read that the disk can't answer is answered with a denial",
+    ),
+    _mutant(
+        "marks-made-up",
+        "R3",
+        "server.py",
+        "self.storage.marks(ledger_id) or Marks(), is",
+        "Marks(), is",
+        "after a restart a bookie knows no fence",
+    ),
+    _mutant(
+        "queue-unbounded",
+        "B9",
+        "server.py",
+        "if self._commits.queued_bytes + size_bytes > self.options.queue_bytes_max and self._is_too_busy_for(request):",
+        "if False:",
+        "what waits for a slow disk grows without bound",
+    ),
+    _mutant(
+        "garbage-not-looked-up-again",
+        "B6",
+        "garbage.py",
+        (
+            "        if await _is_absent(ledger_id, metastore):\n"
+            "            await bookie.drop(ledger_id)\n"
+            "            dropped.append(ledger_id)\n"
+        ),
+        "        await bookie.drop(ledger_id)\n        dropped.append(ledger_id)\n",
+        "ledgers that were not listed are dropped without another look",
+    ),
+    _mutant(
+        "few-are-all-dropped",
+        "B6",
+        "garbage.py",
+        "    except KeyNotFoundError:\n        return True\n    return False\n",
+        "    except KeyNotFoundError:\n        return True\n    return True\n",
+        "ledgers that exist are dropped",
+    ),
+    _mutant(
+        "brings-unconfirmed",
+        "D1",
+        "polls.py",
+        "batches = tuple(batch for batch in found if batch.first_entry_id <= confirmed)",
+        "batches = tuple(found)",
+        "a long poll brings batches of which nothing is confirmed",
+    ),
+    _mutant(
+        "waiters-forgotten",
+        "D1",
+        "polls.py",
+        "            self._by_ledger[ledger.ledger_id] = still\n",
+        "",
+        "who waits for more than others is never answered before its deadline",
+    ),
+    _mutant(
+        "full-for-ever",
+        "B5",
+        "space.py",
+        "            self.error = None\n",
+        "            pass\n",
+        "a bookie that was full never takes entries again",
+    ),
+    _mutant(
+        "doubt-not-looked-at",
+        "B8",
+        "server.py",
+        "is_in_doubt = ledger_id < self._doubted_below",
+        "is_in_doubt = False",
+        "a bookie whose storage doubts takes adds of a deposed writer",
+    ),
+    _mutant(
+        "doubtful-denies-plain-reads",
+        "R10",
+        "server.py",
+        "denial = Status.NO_ENTRY if found else self.storage.doubt().denial(request.ledger_id)",
+        "denial = Status.NO_ENTRY",
+        "a bookie whose storage doubts denies without doubt",
+    ),
+)

@@ -1,0 +1,225 @@
+"""Mutants of the client."""
+
+from tests.mutation.table import SourceMutant
+
+_FIRST = {
+    "confirmations.py": ("tests/client/test_writer.py",),
+    "entries.py": ("tests/client/test_entries.py",),
+    "ids.py": ("tests/client/test_ids.py",),
+    "ledgers.py": ("tests/client/test_recovering.py", "tests/client/test_reader.py"),
+    "reader.py": ("tests/client/test_reader.py",),
+    "records.py": ("tests/client/test_records.py",),
+    "recovering.py": ("tests/client/test_recovering.py",),
+    "sending.py": ("tests/client/test_writer.py", "tests/client/test_ensemble_change.py"),
+    "writer.py": ("tests/client/test_writer.py",),
+}
+_THEN = ("tests/client", "tests/simulation/shells")
+
+
+def _mutant(name: str, rule: str, file: str, old: str, new: str, why: str) -> SourceMutant:
+    return SourceMutant(name, rule, f"client/{file}", old, new, why, (*_FIRST[file], *_THEN))
+
+
+MUTANTS = (
+    _mutant(
+        "found-record-is-own",
+        "M1",
+        "records.py",
+        "if found.token == metadata.token:",
+        "if found:",
+        "a ledger that somebody else created under this id is written as if it was one's own",
+    ),
+    _mutant(
+        "failed-create-is-final",
+        "M1",
+        "records.py",
+        "except (MetastoreUncertainError, KeyExistsError) as error:",
+        "except KeyExistsError as error:",
+        "a create whose answer was lost is reported as failed, though it happened",
+    ),
+    _mutant(
+        "conflict-is-written",
+        "M1",
+        "records.py",
+        "machine.metadata_conflict()",
+        "machine.metadata_written(effect.expected + 1)",
+        "a CAS that lost counts as one that won",
+    ),
+    _mutant(
+        "uncertain-is-unchanged",
+        "M1",
+        "records.py",
+        "except (MetastoreKeyError, MetastoreUncertainError, MetastoreCorruptError):",
+        "except (MetastoreKeyError, MetastoreCorruptError):",
+        "a change whose answer was lost is made again instead of being resolved",
+    ),
+    _mutant(
+        "cut-short-is-unchanged",
+        "M1",
+        "records.py",
+        "if last is None:  # a call was cut short: what it did is unknown",
+        "if False:",
+        "a change that was cut short at its deadline is reported as not made",
+    ),
+    _mutant(
+        "ids-overlap",
+        "M2",
+        "ids.py",
+        'b"%d" % (first + count), found.version)',
+        'b"%d" % (first + 1), found.version)',
+        "who takes several ids at once leaves all but the first to others, too",
+    ),
+    _mutant(
+        "uncertain-ids-used",
+        "M2",
+        "ids.py",
+        "await self._records.pause(deadline_s, error)",
+        "return range(_parse((await self._records.metastore.get(NEXT_LEDGER_ID_KEY)).value), 1 << 20)",
+        "ids are used though nobody knows whether they were taken",
+    ),
+    _mutant(
+        "woken-is-confirmed",
+        "W2",
+        "confirmations.py",
+        "while self._waiting and self._waiting[0][0] <= confirmed:",
+        "while self._waiting and self._waiting[0][0] <= confirmed + 1:",
+        "an append is woken before its entry is confirmed",
+    ),
+    _mutant(
+        "append-fails-silently",
+        "W4",
+        "writer.py",
+        (
+            "        if self._confirmations.confirmed < entry_id:\n"
+            "            self.check_usable()\n"
+            "        return entry_id\n"
+            "\n"
+            "    async def _lead"
+        ),
+        "        return entry_id\n\n    async def _lead",
+        "an append whose writer failed returns as if its entry was confirmed",
+    ),
+    _mutant(
+        "budget-never-freed",
+        "W6",
+        "confirmations.py",
+        "            self.unconfirmed_bytes -= size_bytes\n",
+        "",
+        "the byte budget is used up for ever",
+    ),
+    _mutant(
+        "refusal-is-ack",
+        "W2",
+        "sending.py",
+        "if isinstance(answer, Response) and answer.status is Status.OK:\n            if answer.awaited:",
+        "if isinstance(answer, Response) and answer.status is not Status.FENCED:\n            if answer.awaited:",
+        "a bookie that refuses an add counts as one that stored it",
+    ),
+    _mutant(
+        "error-without-unconfirmed",
+        "W4",
+        "sending.py",
+        "            error.unconfirmed = unconfirmed\n",
+        "            error.unconfirmed = range(0)\n",
+        "the error says that no entry has an unknown fate",
+    ),
+    _mutant(
+        "never-published",
+        "W5",
+        "sending.py",
+        "        if is_idle:\n            self._publish()\n",
+        "",
+        "a writer that goes idle does not tell that its last entry is confirmed",
+    ),
+    _mutant(
+        "no-deadline",
+        "W6",
+        "sending.py",
+        "        self._check_deadline()\n",
+        "",
+        "an append that reaches no quorum waits for ever",
+    ),
+    _mutant(
+        "unknown-is-absence-to-readers",
+        "D2",
+        "reader.py",
+        "elif isinstance(answer, Response) and answer.status is Status.NO_ENTRY:",
+        "elif isinstance(answer, Response):",
+        "a reader takes an unreadable entry for a missing one",
+    ),
+    _mutant(
+        "reader-stays-with-one",
+        "D2",
+        "reader.py",
+        "            self._machine.read_slow(entry_id)\n",
+        "            pass\n",
+        "a silent bookie holds a reader up",
+    ),
+    _mutant(
+        "reads-unconfirmed",
+        "D1",
+        "reader.py",
+        "is_known = first >= 0 and last <= self.last_add_confirmed",
+        "is_known = first >= 0",
+        "entries that are not known to be confirmed are asked for",
+    ),
+    _mutant(
+        "recovery-fences-as-writer",
+        "T2",
+        "recovering.py",
+        "return FenceRequest(request_id, self._ledger_id, self._key, RECOVERY_TERM)",
+        "return FenceRequest(request_id, self._ledger_id, self._key, 1)",
+        "a recovery fences nobody",
+    ),
+    _mutant(
+        "recovery-reads-as-writer",
+        "R4",
+        "recovering.py",
+        "self._ledger_id, self._key, RECOVERY_TERM, effect.entry_id, effect.stamp)",
+        "self._ledger_id, self._key, 1, effect.entry_id, effect.stamp)",
+        "recovery reads don't fence",
+    ),
+    _mutant(
+        "written-back-is-refused",
+        "R4",
+        "recovering.py",
+        (
+            "        if isinstance(answer, Response) and answer.status is Status.OK:\n"
+            "            self._machine.add_confirmed"
+        ),
+        "        if isinstance(answer, Response):\n            self._machine.add_confirmed",
+        "a bookie that refused what was written back counts as one that stored it",
+    ),
+    _mutant(
+        "recovered-without-password",
+        "B7",
+        "ledgers.py",
+        "        self.authorize(metadata, password)\n        if metadata.state is LedgerState.CLOSED:\n",
+        "        if metadata.state is LedgerState.CLOSED:\n",
+        "a closed ledger's record is given to anybody",
+    ),
+    _mutant(
+        "wrong-password-opens",
+        "B7",
+        "ledgers.py",
+        "if ledger_key_check(ledger_key(metadata.ledger_id, password)) != metadata.key_check:",
+        "if metadata.key_check and not password:",
+        "any password but none opens a ledger",
+    ),
+    _mutant(
+        "slice-off-by-one",
+        "D3",
+        "entries.py",
+        "return payloads if len(payloads) == count else payloads[begin : begin + count]",
+        "return payloads if len(payloads) == count else payloads[:count]",
+        "a reader that begins inside a batch gets the entries before",
+    ),
+    _mutant(
+        "dealt-in-wrong-order",
+        "D3",
+        "entries.py",
+        "parts.sort(key=lambda part: part.batch.first_entry_id + part.begin * part.batch.stride)",
+        "parts.sort(key=lambda part: part.batch.first_entry_id)",
+        "a reader that begins inside striped batches gets entries in a wrong order",
+    ),
+)

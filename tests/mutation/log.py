@@ -1,0 +1,193 @@
+"""Mutants of logs made of ledgers, beside those of the simulators' tables."""
+
+from tests.mutation.table import SourceMutant
+
+_FIRST = {
+    "log/catalog.py": ("tests/log/test_catalog.py", "tests/log/test_trimming.py"),
+    "log/reader.py": ("tests/log/test_reader.py", "tests/log/test_following.py"),
+    "log/records.py": ("tests/log/test_pages.py", "tests/log/test_sweeping.py", "tests/log/test_writer.py"),
+    "log/sweeping.py": ("tests/log/test_sweeping.py",),
+    "log/writer.py": ("tests/log/test_writer.py", "tests/log/test_closing_previous.py"),
+    "protocol/dropping.py": (
+        "tests/protocol/test_chaining.py",
+        "tests/log/test_trimming.py",
+        "tests/log/test_deleting.py",
+        "tests/protocol/test_log_pages.py",
+    ),
+    "protocol/chaining.py": (
+        "tests/protocol/test_chaining.py",
+        "tests/protocol/test_spec_logs.py",
+        "tests/protocol/test_log_pages.py",
+    ),
+}
+_THEN = ("tests/log", "tests/simulation")
+
+
+def _mutant(name: str, rule: str, file: str, old: str, new: str, why: str) -> SourceMutant:
+    return SourceMutant(name, rule, file, old, new, why, (*_FIRST[file], *_THEN))
+
+
+MUTANTS = (
+    _mutant(
+        "deposed-leader-rolls",
+        "L5",
+        "protocol/chaining.py",
+        "if segments and segments[-1] == self._current:",
+        "if segments:",
+        "a leader that was deposed adds its next ledger to the log",
+    ),
+    _mutant(
+        "roll-taken-for-won",
+        "L5",
+        "protocol/chaining.py",
+        "if segments and segments[-1] == proposed.segments[-1]:",
+        "if segments and segments[-1].number == proposed.segments[-1].number:",
+        "a leader that was deposed while it rolled goes on",
+    ),
+    _mutant(
+        "drops-what-is-named",
+        "L3",
+        "protocol/dropping.py",
+        "DropSegments(log.name, log.deleted_before_number, log.first_segment_number,",
+        "DropSegments(log.name, log.deleted_before_number, log.first_segment_number + 1,",
+        "ledgers are deleted that the log still names",
+    ),
+    _mutant(
+        "deletes-the-next-log",
+        "L3",
+        "protocol/dropping.py",
+        "elif self._deletions is not None and log.deletions != self._deletions:",
+        "elif False:",
+        "a deletion whose answer was lost deletes the log that was begun after it",
+    ),
+    _mutant(
+        "giving-back-what-is-named",
+        "L3",
+        "protocol/chaining.py",
+        (
+            "        if listed is not None and listed.ledger_id == segment.ledger_id:\n"
+            "            return  # it was written, and somebody has changed the record since\n"
+        ),
+        "",
+        "a ledger that the log names is deleted as if its CAS had lost",
+    ),
+    _mutant(
+        "position-of-the-next",
+        "L4",
+        "log/writer.py",
+        (
+            "            writer, segment = self._writer, self._segment\n"
+            "            return Position(segment, await writer.append(data))"
+        ),
+        (
+            "            writer = self._writer\n"
+            "            entry = await writer.append(data)\n"
+            "            return Position(self._segment, entry)"
+        ),
+        "an append that a roll overtakes is given a position in the new segment",
+    ),
+    _mutant(
+        "flush-forgets-previous",
+        "L2",
+        "log/writer.py",
+        "writers = [self._writer] if self._previous is None else [self._previous, self._writer]",
+        "writers = [self._writer]",
+        "a flush over a roll returns before the previous ledger is confirmed",
+    ),
+    _mutant(
+        "new-ledger-sends-early",
+        "L2",
+        "log/writer.py",
+        "            self._next.hold()\n",
+        "",
+        "records for the new ledger may be confirmed before older ones",
+    ),
+    _mutant(
+        "previous-stays-open",
+        "L1",
+        "log/writer.py",
+        "        await self._close_previous(previous)\n",
+        "",
+        "ledgers before the last two stay open, and no takeover fences them",
+    ),
+    _mutant(
+        "deposed-leader-goes-on",
+        "L5",
+        "log/writer.py",
+        "            self._writer.abandon(error)\n            raise\n        finally:",
+        "            raise\n        finally:",
+        "a leader that learns on a roll that it is deposed goes on appending",
+    ),
+    _mutant(
+        "fate-of-previous-forgotten",
+        "W4",
+        "log/writer.py",
+        "            error.positions = [*earlier, *error.positions]\n",
+        "            pass\n",
+        "FencedError does not tell of unconfirmed records in the previous segment",
+    ),
+    _mutant(
+        "conflict-is-won",
+        "L1",
+        "log/records.py",
+        (
+            "            machine.log_conflict()\n"
+            "        except MetastoreUncertainError as error:\n"
+            "            doubts.append"
+        ),
+        (
+            "            machine.log_written((expected or 0) + 1)\n"
+            "        except MetastoreUncertainError as error:\n"
+            "            doubts.append"
+        ),
+        "a leader serves though its CAS lost",
+    ),
+    _mutant(
+        "gap-in-segments",
+        "L6",
+        "log/records.py",
+        "                found = []  # else there would be a gap\n",
+        "                pass\n",
+        "a list of segments has a gap when the log is trimmed meanwhile",
+    ),
+    _mutant(
+        "sweep-forgets-new-names",
+        "L3",
+        "log/records.py",
+        "unnamed = tuple(each for each in effect.ledger_ids if each not in named)",
+        "unnamed = tuple(effect.ledger_ids)",
+        "a sweep deletes what the log has come to name",
+    ),
+    _mutant(
+        "reader-ends-with-open-segment",
+        "L6",
+        "log/reader.py",
+        "        if scan.is_at_end:\n            self._scan = None\n            return True\n",
+        "        if scan.is_at_end or not self._follow:\n            self._scan = None\n            return True\n",
+        "a reader leaves a segment that is not closed",
+    ),
+    _mutant(
+        "batch-does-not-move-reader",
+        "L6",
+        "log/reader.py",
+        "self._position, self._record = Position(segment.number, batch.last_entry_id), None",
+        "self._record = None",
+        "who reads batches resumes from the beginning",
+    ),
+    _mutant(
+        "grace-is-ignored",
+        "L3",
+        "log/sweeping.py",
+        "return {job for job, created_at_ms in youngest_ms.items() if created_at_ms < before_ms}",
+        "return set(youngest_ms)",
+        "a sweep deletes ledgers of jobs that still run",
+    ),
+    _mutant(
+        "trims-past-the-end",
+        "L3",
+        "log/catalog.py",
+        "if metadata is not None and not metadata.is_deleted and before.segment >= metadata.next_segment_number:",
+        "if False:",
+        "a position that the log never had trims it",
+    ),
+)

@@ -1,0 +1,14 @@
+"""All mutants of the source there are, by layer."""
+
+from __future__ import annotations
+
+from tests.mutation import bookie, client, log, protocol, storages
+from tests.mutation.table import SourceMutant
+
+SOURCE_MUTANTS: dict[str, tuple[SourceMutant, ...]] = {
+    "protocol": protocol.MUTANTS,
+    "client": client.MUTANTS,
+    "log": log.MUTANTS,
+    "bookie": bookie.MUTANTS,
+    "storages": storages.MUTANTS,
+}

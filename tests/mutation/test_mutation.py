@@ -1,0 +1,38 @@
+"""Every mutant of the source still applies, what the page says of them is what is written down, and some are caught again."""
+
+import pytest
+
+from tests.mutation import page
+from tests.mutation.running import catching, copied_source
+from tests.mutation.table import SOURCE, SourceMutant
+from tests.mutation.tables import SOURCE_MUTANTS
+
+ALL = [mutant for mutants in SOURCE_MUTANTS.values() for mutant in mutants]
+SAMPLE = ("found-record-is-own", "lower-term-accepted", "loss-of-ack-quorum-unseen")
+
+
+@pytest.mark.parametrize("mutant", ALL, ids=lambda mutant: mutant.name)
+def test_mutant_applies_to_the_source(mutant: SourceMutant) -> None:
+    changed = mutant.changed((SOURCE / mutant.file).read_text(encoding="utf-8"))
+    compile(changed, mutant.file, "exec")
+
+
+def test_names_are_unique_and_there_are_enough() -> None:
+    assert len({mutant.name for mutant in ALL}) == len(ALL) >= 80
+
+
+def test_page_says_what_is_written_down() -> None:
+    assert page.PAGE.read_text(encoding="utf-8") == page.text(), "write it again: python -m tests.mutation --page"
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+def test_sampled_mutant_is_caught(name: str) -> None:
+    (mutant,) = (each for each in ALL if each.name == name)
+    with copied_source() as source:
+        assert catching(mutant, source, mutant.tests[:1])
+
+
+def test_mutant_that_the_code_outgrew_is_an_error() -> None:
+    outgrown = SourceMutant("outgrown", "-", "protocol/quorum.py", "no such text", "", "-", ())
+    with pytest.raises(ValueError, match="mend this mutant"):
+        outgrown.changed((SOURCE / outgrown.file).read_text(encoding="utf-8"))
