@@ -121,7 +121,7 @@ def test_what_can_be_no_answer_is_refused(kind: str, nonsense: str) -> None:
         check_answer(request, altered)
 
 
-@pytest.mark.parametrize("kind", READS)
+@pytest.mark.parametrize("kind", sorted(READS))
 def test_ok_without_a_batch_is_no_answer_to_a_read(kind: str) -> None:
     """R4: else it was an IndexError in a callback, which ended the whole client."""
     request, response = GOOD[kind]
