@@ -8,17 +8,19 @@ def _lmdb(name: str, rule: str, file: str, old: str, new: str, why: str) -> Sour
     return SourceMutant(f"lmdb-{name}", rule, f"backends/{file}", old, new, why, tests)
 
 
-def _files(name: str, rule: str, file: str, old: str, new: str, why: str) -> SourceMutant:
+def _files(name: str, rule: str, file: str, old: str, new: str, why: str, *, equivalent: str = "") -> SourceMutant:
     tests = (
-        "tests/backends/files/test_storage.py",
+        "tests/backends/files/test_scrubbing.py",
+        "tests/backends/files/test_compaction.py",
         "tests/backends/files/test_torn_tail.py",
         "tests/backends/files/test_damage.py",
-        "tests/backends/files/test_compaction.py",
+        "tests/backends/files/test_faults.py",
+        "tests/backends/files/test_storage.py",
         "tests/backends/files/test_index.py",
         "tests/backends/files/test_mark.py",
         "tests/backends/files",
     )
-    return SourceMutant(f"files-{name}", rule, f"backends/files/{file}", old, new, why, tests)
+    return SourceMutant(f"files-{name}", rule, f"backends/files/{file}", old, new, why, tests, equivalent)
 
 
 MUTANTS = (
@@ -222,7 +224,7 @@ MUTANTS = (
         "contents.py",
         "        location.file.is_damaged = True\n",
         "",
-        "a file with unreadable batches is compacted, and they are gone",
+        "a file with unreadable batches is compacted again and again, and upkeep never ends",
     ),
     _files(
         "dead-is-what-has-no-index",
@@ -230,6 +232,18 @@ MUTANTS = (
         "checkpoint.py",
         "return [file for file in [*journals, *contents.entry_logs.values()] if not file.sections]",
         "return [file for file in [*journals, *contents.entry_logs.values()] if not file.live_bytes]",
-        "files are removed that still have sections",
+        "a file is taken for dead by its live bytes, and not by its sections",
+        equivalent=(
+            "Equivalent: no section is empty, and a file's live bytes are the sum of its sections': they are 0 when none "
+            "is left."
+        ),
+    ),
+    _files(
+        "last-ledger-forgotten",
+        "B6",
+        "checkpoint.py",
+        "return [file for file in [*journals, *contents.entry_logs.values()] if not file.sections]",
+        "return [file for file in [*journals, *contents.entry_logs.values()] if len(file.sections) < 2]",
+        "files are removed that one ledger still needs",
     ),
 )

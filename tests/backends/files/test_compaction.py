@@ -188,6 +188,22 @@ def test_a_batch_that_was_stored_twice_is_kept_once() -> None:
         assert storage.statistics()["copied_batches"] <= len(batches)
 
 
+def test_a_batch_of_the_first_entry_alone_is_copied_too() -> None:
+    """As the first append to a ledger makes it, if nobody else appends at that time."""
+    disk = MemoryDisk()
+    batches = [make_batch(1000, 0, 1), make_batch(1000, 1, 3)]
+    with open_on(disk) as storage:
+        for batch in batches:
+            storage.commit([PutBatch(batch)])
+        (ledgers,) = ledgers_by_file(storage, 1)
+        keep(storage, ledgers, 0.1)
+        storage.compact()
+        assert not file_of(storage, 1000).is_journal
+        assert storage.read(1000, 0, 1, 1 << 20) == batches
+    with open_on(disk) as storage:
+        assert storage.read(1000, 0, 1, 1 << 20) == batches
+
+
 def wait_until(reached: Callable[[], bool], deadline_s: float = 30.0) -> None:
     end_s = time.monotonic() + deadline_s
     while not reached():

@@ -8,6 +8,7 @@ import pytest
 
 from replog.abc import DropLedger, PutBatch
 from replog.backends.files import FilesStorage, open_storage
+from replog.backends.files.compaction import worth_compacting
 from replog.errors import StorageUncertainError
 from replog.testing.disk import MemoryDisk
 from replog.testing.storage_exam import make_batch
@@ -60,6 +61,20 @@ def test_a_scrub_finds_what_nobody_read() -> None:
         assert storage.damage() == (), "it is known since the start"
         storage.scrub()
         assert damaged_ledgers(storage) == sorted(places)
+
+
+def test_a_file_with_damage_is_not_worth_compacting_any_more() -> None:
+    """Copying it would end at the same batch each time."""
+    disk = MemoryDisk()
+    with open_on(disk) as storage:
+        one, other = ledgers_by_file(storage, 2)
+        kept, kept_elsewhere = keep(storage, one, 0.15), keep(storage, other, 0.15)
+        files = [file_of(storage, kept[0]), file_of(storage, kept_elsewhere[0])]
+        assert worth_compacting(storage._contents, is_major=False) == [files]
+        damage(disk, storage, kept[0])
+        with pytest.raises(StorageUncertainError):
+            storage.read(kept[0], 0, 1, 1)
+        assert worth_compacting(storage._contents, is_major=False) == [files[1:]]
 
 
 def test_the_file_that_is_written_is_scrubbed_too() -> None:
@@ -137,6 +152,29 @@ def test_compaction_leaves_a_damaged_file_alone_and_goes_on_with_others(is_known
         expect_readable(storage, [*kept[1:], *kept_elsewhere])
         with pytest.raises(StorageUncertainError, match=place):
             storage.read(bad, 0, 1, 1)
+
+
+def test_compaction_takes_the_newer_of_two_copies() -> None:
+    """The older one may be what a repair replaced: nobody need know of its damage here, and it holds nothing up."""
+    disk = MemoryDisk()
+    with open_on(disk) as storage:
+        (ledgers,) = ledgers_by_file(storage, 1)
+        bad, *dropped = ledgers
+        damage(disk, storage, bad)
+        storage.commit([batch_of(bad)])
+        while storage.statistics()["journal_files"] <= 2:
+            dropped.append(1000 + len(dropped))
+            storage.commit([batch_of(dropped[-1])])
+        storage.commit([DropLedger(ledger_id) for ledger_id in dropped])
+        assert len(storage._index.ledgers[bad].stamps[1].sections) == 2
+        storage.compact()
+        assert not file_of(storage, bad).is_journal, "one copy is left, in an entry log"
+        assert not [file.path for file in storage._contents.files() if file.is_damaged]
+        expect_readable(storage, [bad])
+    with open_on(disk) as storage:
+        storage.scrub()
+        assert damaged_ledgers(storage) == []
+        expect_readable(storage, [bad])
 
 
 def flip_page(disk: MemoryDisk, storage: FilesStorage, ledger_id: int) -> str:
