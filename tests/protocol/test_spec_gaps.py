@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from replog.protocol.effects import ChooseReplacements, SendAdd, SendRead, WriteMetadata
 from replog.protocol.gaps import GAPS_MAX, Gap, merged
 from replog.protocol.model import Fragment
-from tests.protocol.driving import Cluster, Writer
+from tests.protocol.driving import STRIPED, Cluster, Recovery, Writer
 
 
 def fail_third(cluster: Cluster, *payloads: bytes) -> Writer:
@@ -280,3 +280,74 @@ def test_w7_recovery_ends_the_gap_that_the_writer_could_not_end() -> None:
     assert [cluster.copies(entry_id) for entry_id in range(3)] == [
         3 if entry_id > start else 2 for entry_id in range(3)
     ]
+
+
+def write_back(cluster: Cluster) -> Recovery:
+    """A recovery that has read everything; what it writes back is on its way."""
+    recovery = cluster.recovery()
+    recovery.start()
+    recovery.run_without(SendAdd)
+    return recovery
+
+
+def test_w7_recovery_records_what_a_replaced_bookie_lacks_in_an_earlier_fragment() -> None:
+    """W7, R6: the third bookie is replaced at entry 2; only then its add of entry 1 fails, which two others have confirmed."""
+    cluster = Cluster()
+    writer = cluster.writer()
+    for payload in (b"a", b"b", b"c"):
+        writer.add(payload)
+    writer.run()
+    recovery = write_back(cluster)
+    for entry_id in (0, 1):
+        recovery.deliver(SendAdd, "b1", entry_id)
+        recovery.deliver(SendAdd, "b2", entry_id)
+    recovery.deliver(SendAdd, "b3", 0)
+    recovery.fail(SendAdd, "b3", 2)
+    recovery.choose({2: "b4"})
+    recovery.fail(SendAdd, "b3", 1)
+    recovery.run()
+    assert recovery.finished is not None
+    assert [each.first_entry_id for each in recovery.finished.fragments] == [0, 2]
+    assert recovery.finished.gaps == (Gap(2, 1, 1),)
+
+
+def test_w7_recovery_takes_what_a_replaced_bookie_never_answered_for_lacking() -> None:
+    """W7: as above, but the recovery closes the ledger before it learns that the add failed."""
+    cluster = Cluster()
+    writer = cluster.writer()
+    for payload in (b"a", b"b", b"c"):
+        writer.add(payload)
+    writer.run()
+    recovery = write_back(cluster)
+    for entry_id in (0, 1):
+        recovery.deliver(SendAdd, "b1", entry_id)
+        recovery.deliver(SendAdd, "b2", entry_id)
+    recovery.deliver(SendAdd, "b3", 0)
+    recovery.fail(SendAdd, "b3", 2)
+    recovery.choose({2: "b4"})
+    recovery.lose(SendAdd, "b3", 1)
+    recovery.run()
+    assert recovery.finished is not None
+    assert recovery.finished.gaps == (Gap(2, 1, 1),)
+
+
+def test_w7_recovery_records_the_end_of_a_batch_at_the_bookie_of_its_fragment() -> None:
+    """W7, W1: entries 0 and 5 are one batch. The first bookie has it; the one that replaces it from entry 4 on does not."""
+    cluster = Cluster(STRIPED)
+    writer = cluster.writer()
+    writer.add(*(b"%d" % number for number in range(10)))
+    writer.run()
+    recovery = write_back(cluster)
+    for first in range(4):
+        for index in STRIPED.write_set(first):
+            recovery.deliver(SendAdd, f"b{index + 1}", first)
+    recovery.deliver(SendAdd, "b2", 4)
+    recovery.fail(SendAdd, "b1", 4)
+    recovery.choose({0: "b6"})
+    recovery.fail(SendAdd, "b6", 0)
+    recovery.choose({})
+    recovery.run()
+    assert recovery.finished is not None
+    assert [(each.first_entry_id, each.ensemble[0]) for each in recovery.finished.fragments] == [(0, "b1"), (4, "b6")]
+    assert recovery.finished.gaps == (Gap(0, 5, 5),)
+    assert [cluster.copies(entry_id) for entry_id in range(10)] == [3, 3, 3, 3, 3, 2, 3, 3, 3, 3]

@@ -1,4 +1,4 @@
-"""The machine of a ledger's recovery: fence, find the last entry, write back, close (rules R2-R12, B8a).
+"""The machine of a ledger's recovery: fence, find the last entry, write back, close (rules R2-R12, W7, B8a).
 
 Generous on positive results, strict on negative ones: one valid copy proves that an entry exists; that it does not
 exist needs the denials that `absence` asks for. Anything else is unknown, and never shortens a ledger. While nothing can
@@ -87,7 +87,7 @@ class LedgerRecovery(LedgerMachine):
         self._choosing = 0
         self._failed = 0
         self._missing = 0
-        self._gaps = RecoveryGaps()
+        self._gaps = RecoveryGaps(self.quorum)
 
     # -- what the shell asks ------------------------------------------------------------------------------------
 
@@ -327,10 +327,12 @@ class LedgerRecovery(LedgerMachine):
     def _send(self, pending: PendingBatch, indices: int) -> None:
         for index in self.quorum.write_set(pending.batch.first_entry_id):
             if indices >> index & 1:
+                self._gaps.sent(index, self._ensemble[index], pending.batch)
                 self._effects.append(SendAdd(index, self._ensemble[index], pending.batch, True, self._frozen_proof))
 
     def add_confirmed(self, index: int, bookie_id: str, first_entry_id: int) -> None:
         """A written-back batch is durable there. Counts only from the bookie that now stands at that index (C6)."""
+        self._gaps.taken(index, bookie_id, first_entry_id)
         pending = self._pending.get(first_entry_id)
         if pending is None or self._stage is not _Stage.READING or self._ensemble[index] != bookie_id:
             return
@@ -365,10 +367,10 @@ class LedgerRecovery(LedgerMachine):
 
     def bookie_failed(self, index: int, bookie_id: str, first_entry_id: int | None = None) -> None:
         """A bookie did not take the written-back batch that starts there: it is replaced in the private ensemble (R6)."""
+        self._gaps.failed(index, bookie_id, first_entry_id)
         bit = 1 << index
         if self._stage is not _Stage.READING or self._ensemble[index] != bookie_id:
             return
-        self._gaps.failed(index, self._written_through + 1 if first_entry_id is None else first_entry_id)
         if not (self._missing | self._choosing) & bit:
             self._failed |= bit
             self._choose()
@@ -391,7 +393,6 @@ class LedgerRecovery(LedgerMachine):
             assert self._choosing >> index & 1, "a replacement for what did not fail"
             self._ensemble[index] = bookie_id
             resend |= 1 << index
-            self._gaps.replaced(index, self._written_through)
         assert len(set(self._ensemble)) == self.quorum.ensemble, "a bookie stands at one index only (C2)"
         self._missing |= self._choosing & ~resend
         self._choosing = 0
@@ -443,7 +444,7 @@ class LedgerRecovery(LedgerMachine):
         closing = self.metadata
         for fragment in self._fragments:
             closing = closing.with_fragment(fragment)
-        gaps = self._gaps.all(self.metadata.gaps, self.frozen_last_add_confirmed, self._last_entry_id)
+        gaps = self._gaps.all(closing, self.frozen_last_add_confirmed, self._last_entry_id)
         self._propose(closing.with_gaps(gaps).closed_at(self._last_entry_id))
 
     # -- what the metastore said ------------------------------------------------------------------------------------

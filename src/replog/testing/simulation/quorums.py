@@ -67,10 +67,6 @@ def check_write_quorums(oracle: Oracle, truth: LedgerTruth) -> None:
             name = record.fragment_of(entry_id).ensemble[index]
             if index in record.lacking(entry_id):
                 oracle.world.count("a gap says that a bookie lacks an entry")
-            elif closer in oracle.sendings.starts and len(record.fragments) > 1:
-                # A recovery does not record what a bookie did not take that it replaced before it was told so, nor (with a
-                # stride) the end of a batch that begins in a fragment in which another bookie has the index.
-                oracle.world.count("a bookie of a recovery that changed its ensemble lacks an entry")
             elif oracle.sendings.is_known_to_lack(closer, name, entry_id):
                 oracle.fail("W7", f"{name} lacks entry {truth.ledger_id}/{entry_id}, and no gap says so: {record.gaps}")
             else:
