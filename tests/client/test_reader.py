@@ -20,7 +20,7 @@ from replog.errors import (
     StorageUncertainError,
     UnauthorizedError,
 )
-from replog.protocol.messages import FenceRequest, ReadLastAddConfirmedRequest, ReadRequest, RecoveryReadRequest
+from replog.protocol.messages import FenceRequest, ReadLastAddConfirmedRequest, ReadRequest, RecoveryReadRequest, Status
 from replog.protocol.model import LedgerState
 from replog.protocol.quorum import Quorum
 from replog.testing import Fault
@@ -166,6 +166,27 @@ async def test_damaged_and_missing_copies_are_passed_over(
             await read_ledger(client, writer.ledger_id, b"p")
         world.bookies[2].storage.damaged.clear()
         assert await read_ledger(client, writer.ledger_id, b"p") == numbers(19)
+
+
+@pytest.mark.parametrize(
+    "status",
+    [Status.UNKNOWN, Status.TOO_BUSY, Status.NO_ENTRY_IN_DOUBT, Status.NO_ENTRY],
+    ids=lambda status: status.name,
+)
+async def test_only_strong_denials_mean_that_an_entry_is_lost(
+    status: Status, autojump_clock: trio.testing.MockClock
+) -> None:
+    """D2, B8: if any bookie could not tell, the error says that a retry may help."""
+    async with cluster() as world, world.client(QUICK) as client:
+        async with client.create_ledger() as writer:
+            await writer.extend(numbers(9))
+        for bookie in world.bookies:
+            bookie.wire.refuse = lambda request: Status.NO_ENTRY if isinstance(request, ReadRequest) else None
+        world.bookies[0].wire.refuse = lambda request: status if isinstance(request, ReadRequest) else None
+        expected = EntryNotFoundError if status is Status.NO_ENTRY else EntryUnreadableError
+        with pytest.raises(expected) as raised:
+            await read_ledger(client, writer.ledger_id)
+        assert type(raised.value) is expected
 
 
 async def test_a_reader_goes_on_where_it_failed(autojump_clock: trio.testing.MockClock) -> None:

@@ -112,6 +112,31 @@ async def test_a_call_that_was_under_way_at_the_deadline_has_an_unknown_outcome(
     assert (await metastore.inner.get(ledger_key_path(1))).value == b"applied"
 
 
+@pytest.mark.parametrize("fault", [Fault.ANSWER_LOST, Fault.REQUEST_LOST, Fault.ARRIVES_LATE])
+async def test_a_change_is_not_repeated_when_its_answer_was_lost(
+    fault: Fault, autojump_clock: trio.testing.MockClock
+) -> None:
+    """M1: only who compares what is there with what it wrote can tell what became of the change."""
+    metastore, records = made()
+    version, _ = await records.create(a_ledger())
+    metastore.fail_next("put", fault)
+    with pytest.raises(MetastoreUncertainError):
+        await records.put(a_ledger(), version)
+    assert [call.operation for call in metastore.calls].count("put") == 1
+
+
+async def test_a_create_whose_request_may_still_arrive_is_not_the_only_one(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """M1: if the record is deleted, the late request would bring it back."""
+    metastore, records = made()
+    metastore.fail_next("create", Fault.ARRIVES_LATE)
+    _, is_only_request = await records.create(a_ledger())
+    assert not is_only_request
+    _, is_only_request = await records.create(a_ledger(2))
+    assert is_only_request
+
+
 async def test_a_store_that_failed_without_effect_all_the_time_is_no_doubt(
     autojump_clock: trio.testing.MockClock,
 ) -> None:

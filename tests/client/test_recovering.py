@@ -18,7 +18,7 @@ from replog.errors import (
 )
 from replog.hookspecs import LedgerRecovered
 from replog.metadata import ledger_key_path
-from replog.protocol.messages import AddRequest, Request
+from replog.protocol.messages import AddRequest, Request, Status
 from replog.protocol.model import LedgerState
 from replog.protocol.quorum import Quorum
 from replog.testing import Fault
@@ -218,8 +218,9 @@ async def test_without_bookies_to_write_back_to_it_fails_and_can_be_retried(
             assert (await client.recover_ledger(ledger_id)).last_entry_id == 10
 
 
+@pytest.mark.parametrize("refusal", [None, Status.READ_ONLY, Status.UNKNOWN], ids=["silent", "full", "failed"])
 async def test_a_recovery_replaces_a_bookie_that_does_not_take_what_is_written_back(
-    autojump_clock: trio.testing.MockClock,
+    refusal: Status | None, autojump_clock: trio.testing.MockClock
 ) -> None:
     async with cluster(5) as world:
         ledger_id = await vanished(world, unconfirmed=2)
@@ -227,7 +228,10 @@ async def test_a_recovery_replaces_a_bookie_that_does_not_take_what_is_written_b
             async with client.open_ledger(ledger_id) as reader:
                 ensemble = reader.metadata.last_fragment.ensemble
             for bookie in world.named(ensemble[:2]):
-                bookie.wire.lose_answer = lambda request: isinstance(request, AddRequest)
+                if refusal is None:
+                    bookie.wire.lose_answer = lambda request: isinstance(request, AddRequest)
+                else:
+                    bookie.wire.refuse = lambda request: refusal if isinstance(request, AddRequest) else None
             metadata = await client.recover_ledger(ledger_id)
             assert metadata.last_entry_id == 11
             assert set(metadata.last_fragment.ensemble) != set(ensemble)

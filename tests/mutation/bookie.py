@@ -3,10 +3,15 @@
 from tests.mutation.table import SourceMutant
 
 _FIRST = {
-    "commits.py": ("tests/bookie/test_server.py", "tests/bookie/test_full_disk.py"),
+    "commits.py": (
+        "tests/bookie/test_groups.py",
+        "tests/bookie/test_duplicates.py",
+        "tests/bookie/test_server.py",
+        "tests/bookie/test_full_disk.py",
+    ),
     "garbage.py": ("tests/bookie/test_garbage.py",),
     "polls.py": ("tests/bookie/test_server.py",),
-    "server.py": ("tests/bookie/test_server.py", "tests/bookie/test_full_disk.py"),
+    "server.py": ("tests/bookie/test_doubt.py", "tests/bookie/test_server.py", "tests/bookie/test_full_disk.py"),
     "space.py": ("tests/bookie/test_space.py", "tests/bookie/test_full_disk.py"),
 }
 _THEN = ("tests/bookie", "tests/simulation/shells")

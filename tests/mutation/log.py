@@ -4,10 +4,14 @@ from tests.mutation.table import SourceMutant
 
 _FIRST = {
     "log/catalog.py": ("tests/log/test_catalog.py", "tests/log/test_trimming.py"),
-    "log/reader.py": ("tests/log/test_reader.py", "tests/log/test_following.py"),
+    "log/reader.py": ("tests/log/test_reading_cancelled.py", "tests/log/test_reader.py", "tests/log/test_following.py"),
     "log/records.py": ("tests/log/test_pages.py", "tests/log/test_sweeping.py", "tests/log/test_writer.py"),
     "log/sweeping.py": ("tests/log/test_sweeping.py",),
-    "log/writer.py": ("tests/log/test_writer.py", "tests/log/test_closing_previous.py"),
+    "log/writer.py": (
+        "tests/log/test_fenced_positions.py",
+        "tests/log/test_writer.py",
+        "tests/log/test_closing_previous.py",
+    ),
     "protocol/dropping.py": (
         "tests/protocol/test_chaining.py",
         "tests/log/test_trimming.py",
