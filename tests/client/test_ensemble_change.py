@@ -119,7 +119,7 @@ async def test_below_the_ack_quorum_it_fails_at_the_deadline_and_recovery_keeps_
 ) -> None:
     async with cluster(3) as world, world.client(QUICK) as client:
         writer = await client._ledgers.create(Quorum())
-        with pytest.raises((NotEnoughBookiesError, AddTimeoutError)) as caught:
+        with pytest.raises((NotEnoughBookiesError, AddTimeoutError)) as caught, trio.fail_after(30):
             async with writer:
                 await writer.append(b"0")
                 for bookie in world.bookies[:2]:
