@@ -23,9 +23,9 @@ kind that would lose data, confirm what is not durable, or hang; and some test o
 catches gets the missing test, or is explained as equivalent: nobody can see the difference.
 
 Three tables have them. The simulators' and the journal's are put in and looked for in every run of the gate. Those of the
-source are many, and take a while: the gate checks that each still applies, and runs a few; `python -m tests.mutation` runs
-all, `--record` writes down what caught each. What that table calls not seen yet was missed by the tests that look at the
-changed file first, or not run: the whole suite and the simulations may still catch it.
+source are many, and take a while: the gate checks that each still applies, that something is known to catch it, and that
+this test still exists, and runs a few; `python -m tests.mutation` runs all, and `--record` writes down what caught each. A
+new mutant is not seen yet, and the gate fails, until that was done.
 """
 
 

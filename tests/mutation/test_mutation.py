@@ -4,7 +4,7 @@ import pytest
 
 from tests.mutation import page
 from tests.mutation.running import catching, copied_source
-from tests.mutation.table import SOURCE, SourceMutant
+from tests.mutation.table import ROOT, SOURCE, SourceMutant
 from tests.mutation.tables import SOURCE_MUTANTS
 
 ALL = [mutant for mutants in SOURCE_MUTANTS.values() for mutant in mutants]
@@ -23,6 +23,21 @@ def test_names_are_unique_and_there_are_enough() -> None:
 
 def test_page_says_what_is_written_down() -> None:
     assert page.PAGE.read_text(encoding="utf-8") == page.text(), "write it again: python -m tests.mutation --page"
+
+
+def test_no_mutant_is_unseen() -> None:
+    recorded = page.recorded()
+    unseen = [mutant.name for mutant in ALL if mutant.name not in recorded and not mutant.equivalent]
+    assert unseen == [], "find or write the test that catches it: python -m tests.mutation --missing --record"
+    assert set(recorded) <= {mutant.name for mutant in ALL}
+
+
+@pytest.mark.parametrize("caught_by", sorted(set(page.recorded().values())))
+def test_recorded_test_exists(caught_by: str) -> None:
+    path, *names = caught_by.split("[")[0].split("::")
+    text = (ROOT / path).read_text(encoding="utf-8")
+    assert names, "a file that does not start, or hangs, names no test"
+    assert names[0] in text, "it was renamed: record again what catches the mutant"
 
 
 @pytest.mark.parametrize("name", SAMPLE)
