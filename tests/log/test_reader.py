@@ -22,7 +22,7 @@ from replog.errors import (
 )
 from replog.log.reader import LogReader
 from replog.protocol.model import Position
-from replog.testing import Fault, FaultyMetastore
+from replog.testing import Fault
 from tests.kit import Cluster, cluster, read_log, until
 
 QUICK = ClientOptions(add_timeout_s=1.0, read_timeout_s=1.0, add_quorum_timeout_s=10.0, bookie_retry_after_s=1.0)
@@ -419,67 +419,3 @@ async def test_an_exception_in_the_block_of_a_reader_comes_out_as_it_is(
             async with client.read_log("log", follow=True) as reader:
                 async for _ in reader:
                     raise ZeroDivisionError
-
-
-class _NoClosing(FaultyMetastore):
-    """Lets nobody change a ledger's record: who dies amid a roll has not closed the ledger before."""
-
-    async def put(self, key: str, value: bytes, expected: int) -> int:
-        if key.startswith("ledgers/"):
-            await trio.sleep_forever()
-        return await super().put(key, value, expected)
-
-
-async def die_amid_roll(world: Cluster, *data: bytes) -> None:
-    """A leader appends an entry, rolls, appends these, and is gone before the first ledger is closed."""
-    async with trio.open_nursery() as nursery:
-
-        async def live() -> None:
-            async with (
-                world.client(metastore=_NoClosing(world.metastore.inner)) as client,
-                client.write_log("log") as log,
-            ):
-                await log.append(b"0")
-                await trio.sleep(0.5)  # it is idle, and says how far it is confirmed (W5)
-                nursery.start_soon(log.roll)
-                while log.segment == 1:  # noqa: ASYNC110 - it has no event
-                    await trio.sleep(0.01)
-                for each in data:
-                    await log.append(each)
-                await trio.sleep(0.5)
-                nursery.cancel_scope.cancel()
-
-        nursery.start_soon(live)
-
-
-async def test_a_reader_ends_at_once_when_the_writer_died_amid_a_roll(autojump_clock: trio.testing.MockClock) -> None:
-    """Nothing behind the ledger that is still open is known to be confirmed: there is nothing to wait for."""
-    async with cluster() as world:
-        await die_amid_roll(world)
-        async with world.client() as client:
-            started = trio.current_time()
-            assert await read_log(client) == [b"0"]
-            assert trio.current_time() < started + 0.5
-            assert len(await client.log_segments("log")) == 2
-
-
-async def test_a_reader_goes_on_as_soon_as_a_takeover_has_closed_what_a_roll_left_open(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
-    async with cluster() as world:
-        await die_amid_roll(world, b"1")
-        async with world.client() as client, trio.open_nursery() as nursery:
-            ended_at: list[float] = []
-
-            async def read() -> None:
-                async with client.read_log("log") as reader:
-                    assert [record.data async for record in reader] == [b"0", b"1"]
-                ended_at.append(trio.current_time())
-
-            nursery.start_soon(read)
-            await trio.sleep(1.0)
-            assert ended_at == [], "an entry behind is confirmed: the reader must not end before it"
-            async with client.write_log("log"):
-                taken_over_at = trio.current_time()
-            await until(lambda: bool(ended_at))
-            assert ended_at[0] < taken_over_at + 0.3

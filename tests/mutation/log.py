@@ -4,7 +4,12 @@ from tests.mutation.table import SourceMutant
 
 _FIRST = {
     "log/catalog.py": ("tests/log/test_catalog.py", "tests/log/test_trimming.py"),
-    "log/reader.py": ("tests/log/test_reading_cancelled.py", "tests/log/test_reader.py", "tests/log/test_following.py"),
+    "log/reader.py": (
+        "tests/log/test_reading_cancelled.py",
+        "tests/log/test_reader.py",
+        "tests/log/test_reader_amid_roll.py",
+        "tests/log/test_following.py",
+    ),
     "log/records.py": ("tests/log/test_pages.py", "tests/log/test_sweeping.py", "tests/log/test_writer.py"),
     "log/sweeping.py": ("tests/log/test_sweeping.py",),
     "log/writer.py": (

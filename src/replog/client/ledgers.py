@@ -114,6 +114,10 @@ class Ledgers:
             metadata, digest, key, first_entry_id, self.surroundings, self.options, self._confirmed_by_own_writer
         )
 
+    def is_written_here(self, ledger_id: int) -> bool:
+        """Whether a writer of this very client has the ledger open: it will close it."""
+        return ledger_id in self._writers
+
     def _confirmed_by_own_writer(self, ledger_id: int) -> int:
         writer = self._writers.get(ledger_id)
         return -1 if writer is None else writer.last_add_confirmed

@@ -19,8 +19,10 @@ from replog.metadata import ledger_key_path, log_key_path
 from replog.nursery import open_service_nursery
 from replog.protocol.model import LedgerState, LogMetadata, LogPage, Position, Segment
 
-# How long a ledger that isn't the last may still be open, before a reader that doesn't follow ends there, though something
-# behind it is confirmed. It goes on as soon as the ledger's record says that it is closed.
+# A roll leaves the previous ledger open until the next one has been in use for a few milliseconds; for longer, if the writer
+# died. A reader that doesn't follow waits so long for a sign that somebody is alive, and that much in all. Then it ends in the
+# open ledger: its last entries may not be known yet, and to go on behind it would skip them (L6).
+_SIGN_OF_LIFE_S = 0.5
 _CLOSING_S = 5.0
 
 # Where news come faster than this, the metastore is not asked between them whether the ledger is still the same: it tells at
@@ -221,32 +223,50 @@ class LogReader(trio.abc.ReceiveChannel[Record]):
             return True
         # Its writer has rolled and is about to close it, or is dead: then this is the end until somebody takes over.
         self._waited_for_closing = True
-        if not await self._is_read_beyond(segment, log):
-            await self._refresh(segment, scan)
-            return True
-        with trio.move_on_after(_CLOSING_S):
-            while True:
-                await self._refresh(segment, scan)
-                metadata, version = await self._ledgers.records.get(scan.ledger_id)
-                if metadata.state is LedgerState.CLOSED:
-                    break
-                await self._ledgers.records.metastore.wait_changed(ledger_key_path(scan.ledger_id), version)
-            await self._refresh(segment, scan)
+        await self._wait_for_closing(segment, scan)
         return True
 
-    async def _is_read_beyond(self, segment: Segment, log: LogMetadata) -> bool:
-        """Whether an entry behind this segment may be known to be confirmed. A writer that died amid a roll has sent none
-        there, and nobody closes the segment before the next takeover."""
-        beyond = log.listed(segment.number + 1)
-        if beyond is None or beyond.number != log.next_segment_number - 1:
-            return True  # somebody else has taken over, and recovered this one
+    async def _wait_for_closing(self, segment: Segment, scan: LedgerScan) -> None:
+        """Returns when the ledger is closed; or when nothing behind it is known to be confirmed, or nobody seems to be about to
+        close it: then its end is not known before the next takeover, which nobody may ever begin."""
+        ends_at_s = trio.current_time() + _CLOSING_S
+        seen: object = None
+        while trio.current_time() < ends_at_s:
+            await self._refresh(segment, scan)
+            try:
+                metadata, version = await self._ledgers.records.get(scan.ledger_id)
+            except LedgerNotFoundError:
+                await self._explain_missing(segment)
+                raise
+            if metadata.state is LedgerState.CLOSED:
+                await self._refresh(segment, scan)
+                return
+            behind = await self._seen_behind(segment)
+            if behind is None or (version, behind) == seen:
+                return
+            seen = version, behind
+            is_recovered = metadata.state is LedgerState.IN_RECOVERY
+            is_attended = is_recovered or self._ledgers.is_written_here(scan.ledger_id)
+            patience_s = _CLOSING_S if is_attended else _SIGN_OF_LIFE_S
+            with trio.move_on_at(min(ends_at_s, trio.current_time() + patience_s)):
+                await self._ledgers.records.metastore.wait_changed(ledger_key_path(scan.ledger_id), version)
+
+    async def _seen_behind(self, segment: Segment) -> tuple[int, LedgerState | None, int] | None:
+        """The log's last segment, its state, and how far it is known to be confirmed: a live writer that appends changes that.
+        None if no entry behind this segment can be confirmed: a writer that died amid a roll has sent none there."""
+        log = await self._reread()
+        last = log.listed(log.next_segment_number - 1)
+        assert last is not None, "the head names the last segment (L1)"
         try:
-            metadata, _ = await self._ledgers.records.get(beyond.ledger_id)
+            metadata, _ = await self._ledgers.records.get(last.ledger_id)
             scan = self._ledgers.scan(metadata, 0, self._password)
             await scan.refresh()
         except LedgerNotFoundError:
-            return True
-        return scan.metadata.state is not LedgerState.OPEN or scan.last_readable >= 0
+            return last.number, None, -1  # deleted since
+        is_unused = scan.metadata.state is LedgerState.OPEN and scan.last_readable < 0
+        if is_unused and last.number == segment.number + 1:
+            return None
+        return last.number, scan.metadata.state, scan.last_readable
 
     async def _wait_for_news(self, scan: LedgerScan) -> None:
         """Until more is confirmed in this ledger, or its record changes."""
