@@ -8,6 +8,7 @@ from pathlib import Path
 
 from replog.testing.simulation.log_mutants import LOG_MUTANTS
 from replog.testing.simulation.mutants import MUTANTS
+from replog.testing.simulation.shells.mutants import SHELL_MUTANTS
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "protocol-rules.md"
@@ -66,7 +67,7 @@ def test_every_rule_is_built_and_held_or_marked() -> None:
 
 
 def test_what_a_rule_names_exists_and_cites_it() -> None:
-    mutants = {mutant.name for mutant in (*MUTANTS, *LOG_MUTANTS)}
+    mutants = {mutant.name for mutant in (*MUTANTS, *LOG_MUTANTS, *SHELL_MUTANTS)}
     wrong = []
     for number, section in rules().items():
         for name in named(section, "Built in"):

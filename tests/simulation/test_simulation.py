@@ -13,6 +13,8 @@ import pytest
 from replog.errors import LocalProtocolError
 from replog.testing.simulation import conversation, draw_plan, simulate
 from replog.testing.simulation.__main__ import main
+from replog.testing.simulation.bookies import LedgerOnDisk
+from replog.testing.simulation.cluster import LedgerCluster
 from replog.testing.simulation.coverage import missing
 from replog.testing.simulation.mutants import mutant_named
 from replog.testing.simulation.plan import Fault, Op, node_name, node_number
@@ -48,6 +50,14 @@ def test_no_seed_breaks_an_invariant(first: int) -> None:
 def test_every_interesting_situation_happened() -> None:
     """No violation means nothing where nothing happened."""
     assert missing(sum((run(first)[0] for first in CHUNKS), Counter())) == []
+
+
+def test_ledger_that_no_metadata_ever_named_is_found_on_a_disk() -> None:
+    cluster = LedgerCluster(draw_plan(1, "ledger", "calm"))
+    cluster.bookies["b1"].disk[99] = LedgerOnDisk()
+    violation = cluster.run().violation
+    assert violation is not None
+    assert violation.rule == "L7"
 
 
 def trace(seed: int) -> int:

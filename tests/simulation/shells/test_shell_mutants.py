@@ -22,6 +22,13 @@ def test_there_are_enough() -> None:
     assert len({mutant.name for mutant in SHELL_MUTANTS}) == len(SHELL_MUTANTS)
 
 
+@pytest.mark.parametrize("mutant", SHELL_MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_known_bug_can_be_put_back(mutant: Mutant) -> None:
+    """Also those that only the long lane looks for: the code that they change is still there."""
+    with mutant.applied():
+        pass
+
+
 @pytest.mark.parametrize(
     "mutant",
     [pytest.param(each, marks=pytest.mark.slow if each.seeds > 5 else ()) for each in SHELL_MUTANTS],

@@ -124,6 +124,17 @@ class Cluster:
         for bookie in self.bookies.values():
             if not bookie.is_idle:
                 self.oracle.fail("liveness", f"{bookie.name} still has something to sync")
+            self._check_named(bookie)
+
+    def _check_named(self, bookie: SimulatedBookie) -> None:
+        """Each ledger on a bookie's disk exists, or was deleted, so that garbage collection may drop it (L7, B6)."""
+        for ledger_id, disk in bookie.disk.items():
+            truth = self.oracle.ledgers.get(ledger_id)
+            if disk.deleted or ledger_id in self.metastore.records:
+                continue
+            if truth is None or not truth.deleted:
+                self.oracle.fail("L7", f"{bookie.name} stores ledger {ledger_id}, which no metadata has ever named")
+            self.world.count("a bookie still stores a deleted ledger")
 
     # -- operations --------------------------------------------------------------------------------------------------
 

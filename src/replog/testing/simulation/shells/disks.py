@@ -1,21 +1,24 @@
 """The simulated bookies' disks: commits take virtual time; crashes, want of space, failed syncs and damage are drawn.
 
-What a commit has made durable survives everything. A crash in the middle of one leaves any beginning of its mutations, a
-failed sync too: neither was acknowledged. Reads may need the disk, fail, or give bytes that are not what was stored.
+What a commit has made durable survives everything but `forget`. A crash in the middle of one leaves any beginning of its
+mutations, a failed sync too: neither was acknowledged. Reads may need the disk, fail, or give bytes that are not what was
+stored.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import attrs
 import trio
 
-from replog.abc import DropLedger, Marks, Mutation, PutBatch, Storage
+from replog.abc import UNBOUNDED, Doubt, DropLedger, Marks, Mutation, PutBatch, Storage
 from replog.backends.memory import MemoryStorage, _Content
 from replog.errors import StorageFailedError, StorageFullError, StorageUncertainError
 from replog.protocol.batch import Batch
 from replog.protocol.model import WRITER_TERM
 from replog.testing.simulation.bookies import damaged
+from replog.testing.simulation.shells.history import History
 from replog.testing.simulation.shells.world import World
 
 _PLENTY_BYTES = 1 << 40
@@ -38,12 +41,39 @@ class SimulatedDisk:
         self.lies_rate = 0.0
         self.stalled_until_s = 0.0
         self.on_drop: Callable[[int], None] = lambda _ledger_id: None  # told before a ledger is dropped
+        self.history: History | None = None  # kept where the disk may forget
+        self.doubt = Doubt()  # what the storage says, durably
+        self.doubted_below = 0  # what it must say at least, once it was bounded: the oracle's knowledge
+        self.forgotten: set[tuple[int, int]] = set()  # ledger and entry ids that were durable here
 
     def heal(self) -> None:
         """Nothing is wrong with it any more."""
         self.is_full = self.fails_next_sync = False
         self.marks_full_rate = self.uncertain_rate = self.lies_rate = 0.0
         self.stalled_until_s = 0.0
+
+    def forget(self, commits: int, trace: str, next_ledger_id: int) -> None:
+        """Loses the last commits, while no process has it open. `trace` is what the next process finds: "loss" if it knows
+        that something was lost, "doubt" if it cannot vouch for the disk (B8), "nothing" if it notices nothing."""
+        assert self.history is not None
+        lost = self.history.forget(self.content, commits)
+        self.forgotten.update(lost.entries)
+        self.world.tell(self.name, f"forgets {commits} commits, {len(lost.entries)} entries, leaves {trace}")
+        if lost.entries:
+            self.world.count("bookie forgot entries")
+        if lost.fences:
+            self.world.count("bookie forgot a fence")
+        self.world.count(f"forgetting left {trace}")
+        if trace != "nothing":
+            self.doubted_below = next_ledger_id
+            lost_below = UNBOUNDED if trace == "loss" else self.doubt.lost_below
+            self.doubt = Doubt(UNBOUNDED, lost_below, ("simulated",))
+
+    def commit(self, mutations: Sequence[Mutation]) -> None:
+        """Makes all of these durable."""
+        if self.history is not None:
+            self.history.remember(self.content, mutations)
+        MemoryStorage(self.content).commit(mutations)
 
     def duration_s(self, mean_s: float) -> float:
         """How long something takes now: now and then ten times as long."""
@@ -67,6 +97,10 @@ class SimulatedDisk:
         return ledger_id in self.content.deleted
 
     def has_entry(self, ledger_id: int, entry_id: int) -> bool:
+        """Whether an entry of a ledger is durable, or was until the disk forgot it."""
+        return (ledger_id, entry_id) in self.forgotten or self.stores(ledger_id, entry_id)
+
+    def stores(self, ledger_id: int, entry_id: int) -> bool:
         """Whether an entry of a ledger is durable."""
         return bool(MemoryStorage(self.content).read(ledger_id, entry_id, WRITER_TERM, 1))
 
@@ -102,7 +136,7 @@ class SimulatedStorage(Storage):
     def _apply_some(self, mutations: Sequence[Mutation]) -> None:
         kept = self.disk.random.randint(0, len(mutations))
         if kept:
-            self._inner.commit(mutations[:kept])
+            self.disk.commit(mutations[:kept])
 
     def _check(self) -> None:
         if self._stopped is not None:
@@ -130,7 +164,7 @@ class SimulatedStorage(Storage):
         for mutation in mutations:
             if isinstance(mutation, DropLedger):
                 disk.on_drop(mutation.ledger_id)
-        self._inner.commit(mutations)
+        disk.commit(mutations)
         self._world.tell(disk.name, f"commits {len(mutations)}")
 
     def read(self, ledger_id: int, entry_id: int, stamp: int, bytes_max: int) -> list[Batch]:
@@ -168,6 +202,23 @@ class SimulatedStorage(Storage):
         """As `Storage.ledger_ids`."""
         self._check()
         return self._inner.ledger_ids()
+
+    def doubt(self) -> Doubt:
+        """As `Storage.doubt`."""
+        return self.disk.doubt
+
+    def bound_doubt(self, below_ledger_id: int) -> None:
+        """As `Storage.bound_doubt`."""
+        self._check()
+        self._world.threads.sleep(self.disk.duration_s(self.disk.commit_s))
+        self._check()
+        doubt = self.disk.doubt
+        self.disk.doubt = attrs.evolve(
+            doubt,
+            doubted_below=below_ledger_id if doubt.is_unbounded else doubt.doubted_below,
+            lost_below=below_ledger_id if doubt.lost_below == UNBOUNDED else doubt.lost_below,
+        )
+        self._world.tell(self.disk.name, f"is in doubt below {self.disk.doubt.doubted_below}")
 
     def free_bytes(self) -> int | None:
         """As `Storage.free_bytes`."""

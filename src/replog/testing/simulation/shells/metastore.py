@@ -49,6 +49,7 @@ class MetastoreServer:
         self.random = self.world.stream("metastore")
         self.deadly_rate = 0.0  # of changes right after which who asked for them dies
         self.on_deadly: Callable[[str], None] = lambda _process: None
+        self.on_put: Callable[[str, str, bytes], None] = lambda _process, _key, _value: None
         self.sessions: dict[str, dict[str, bytes]] = {}  # what a process announces
         self._owners: dict[str, str] = {}  # whose session holds a key
 
@@ -122,6 +123,7 @@ class SimulatedMetastore(Metastore):
 
     async def put(self, key: str, value: bytes, expected: int) -> int:
         """As `Metastore.put`."""
+        self._server.on_put(self._process, key, value)
         what = f"put {key} expecting {expected}"
         return await self._call(what, key, lambda: self._server.inner.put(key, value, expected), changes=True)
 

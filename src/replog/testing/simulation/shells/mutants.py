@@ -6,7 +6,7 @@ from 0 on, at most are needed to find each.
 
 from __future__ import annotations
 
-from replog.bookie import upkeep
+from replog.bookie import serving, upkeep
 from replog.bookie.commits import GroupCommit
 from replog.bookie.server import BookieServer
 from replog.client.ledgers import Ledgers
@@ -20,6 +20,7 @@ from replog.log.reader import LogReader
 from replog.log.records import LogRecords
 from replog.protocol.model import LogMetadata
 from replog.protocol.sweeping import LogSweeping
+from replog.protocol.writing import LedgerWriting
 from replog.testing.simulation.mutation import Mutant, Patch
 from replog.testing.simulation.shells.jobs import JOBS_EVERY
 
@@ -260,9 +261,15 @@ SHELL_MUTANTS = (
         (
             Patch(
                 RecoveringShell,
-                "_answered",
-                "answer.status is Status.NO_ENTRY",
-                "answer.status in (Status.NO_ENTRY, Status.UNKNOWN)",
+                "_problem_with",
+                "answer.status in DENIALS:",
+                "answer.status in DENIALS or answer.status is Status.UNKNOWN:",
+            ),
+            Patch(
+                RecoveringShell,
+                "_problem_with",
+                "DENIALS[answer.status]",
+                "DENIALS.get(answer.status, DENIALS[Status.NO_ENTRY])",
             ),
         ),
         12,
@@ -276,11 +283,12 @@ SHELL_MUTANTS = (
             Patch(
                 RecoveringShell,
                 "_send_add",
-                "        effect.last_add_confirmed,\n",
-                "        effect.batch.last_add_confirmed,\n",
+                "effect.proof",
+                "__import__('replog.protocol.proofs').protocol.proofs.prove(\n"
+                "    self._machine._digest, self._ledger_id, 1, effect.batch.last_add_confirmed)",
             ),
         ),
-        12,
+        5,
         strategy="orphans",
     ),
     Mutant(
@@ -291,11 +299,12 @@ SHELL_MUTANTS = (
             Patch(
                 RecoveringShell,
                 "_send_add",
-                "        effect.last_add_confirmed,\n",
-                "        effect.batch.last_entry_id,\n",
+                "effect.proof",
+                "__import__('replog.protocol.proofs').protocol.proofs.prove(\n"
+                "    self._machine._digest, self._ledger_id, 1, effect.batch.last_entry_id)",
             ),
         ),
-        12,
+        5,
         strategy="orphans",
     ),
     Mutant(
@@ -327,6 +336,38 @@ SHELL_MUTANTS = (
         15,
         strategy="half-done",
         step=JOBS_EVERY,
+    ),
+    Mutant(
+        "doubt-not-bounded",
+        "B8",
+        "a bookie serves before it has found out which ledgers existed when its storage lost something",
+        (Patch(serving, "settle_doubt", "if server.storage.doubt().is_unbounded:", "if False:"),),
+        2,
+        strategy="forgetful",
+    ),
+    Mutant(
+        "gaps-not-recorded",
+        "W7",
+        "a writer does not record at its end what a bookie lacks that was away",
+        (Patch(LedgerWriting, "_propose_close", ".with_gaps(self._gaps_until(last))", ""),),
+        4,
+        strategy="burning",
+    ),
+    Mutant(
+        "adds-in-doubt",
+        "B8",
+        "a bookie that may have lost a ledger's fence takes plain adds to that ledger",
+        (Patch(BookieServer, "_ledger", "ledger_id < self._doubted_below", "False"),),
+        4,
+        strategy="forgetful",
+    ),
+    Mutant(
+        "weak-denial-as-strong",
+        "B8",
+        "a bookie whose storage may have forgotten an entry answers a recovery read as if it could vouch",
+        (Patch(GroupCommit, "_look_up", ", denial=self.storage.doubt().denial(ledger_id)", ""),),
+        2,
+        strategy="forgetful",
     ),
 )
 

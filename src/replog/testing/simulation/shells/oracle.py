@@ -22,6 +22,7 @@ from replog.errors import EntryNotFoundError, LedgerNotFoundError, ReplogError
 from replog.protocol.messages import (
     AddRequest,
     FenceRequest,
+    LedgerRequest,
     RecoveryReadRequest,
     Request,
     Response,
@@ -33,7 +34,7 @@ from replog.protocol.proofs import claimed
 from replog.testing.simulation.shells.disks import SimulatedDisk
 from replog.testing.simulation.shells.world import World
 
-_DECIDED = (Status.OK, Status.NO_ENTRY)
+_DECIDED = (Status.OK, Status.NO_ENTRY, Status.NO_ENTRY_IN_DOUBT, Status.NO_ENTRY_AFTER_LOSS)
 
 
 class Leader:
@@ -188,13 +189,33 @@ class LedgerOracle:
 
 
 def check_answer(world: World, disk: SimulatedDisk, request: Request, response: Response) -> None:
-    """A bookie gives this answer: what it promises must be durable there (B1, R3)."""
+    """A bookie gives this answer: what it promises must be durable there (B1, R3), and known (B8)."""
+    if isinstance(request, LedgerRequest):
+        _check_doubt(world, disk, request, response)
     if response.status is Status.OK and isinstance(request, AddRequest) and not disk.holds(request.batch):
         world.violated("B1", f"{disk.name} acknowledged {request.batch!r}, which is not durable")
     if response.status in _DECIDED and isinstance(request, FenceRequest | RecoveryReadRequest):
         marks = disk.marks(request.ledger_id)
         if marks is None or marks.fence_term < request.term:
             world.violated("R3", f"{disk.name} answered a fence of ledger {request.ledger_id} that is not durable")
+
+
+def _check_doubt(world: World, disk: SimulatedDisk, request: LedgerRequest, response: Response) -> None:
+    """A bookie that is in doubt takes no plain adds, and only denies weakly (B8, R10)."""
+    what = f"{disk.name}, in doubt below {disk.doubted_below}, answered {response.status.name}: {request!r}"
+    if disk.doubt.is_unbounded:
+        world.violated("B8", f"{what}; it has not found out yet which ledgers existed when it lost something")
+    if request.ledger_id >= disk.doubted_below:
+        return
+    if isinstance(request, AddRequest):
+        if response.status is Status.OK and not request.recovery:
+            world.violated("B8", f"{what}; the ledger's fence may have been lost")
+        if response.status is Status.IN_DOUBT:
+            world.count("add refused in doubt")
+    elif response.status is Status.NO_ENTRY:
+        world.violated("B8", f"{what}; the entry may have been lost")
+    elif response.status in (Status.NO_ENTRY_IN_DOUBT, Status.NO_ENTRY_AFTER_LOSS):
+        world.count(f"weak denial {response.status.name}")
 
 
 class FrozenConfirmed:

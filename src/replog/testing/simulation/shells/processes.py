@@ -13,7 +13,7 @@ from replog.api import Client, connect
 from replog.bookie.serving import ServedBookie, Way, serving
 from replog.chance import use_chance
 from replog.config import BackendURL, BookieOptions, ClientOptions
-from replog.errors import ReplogError
+from replog.errors import ReplogError, StorageIdentityError
 from replog.hookspecs import Event
 from replog.protocol.quorum import Quorum
 from replog.registry import Registry
@@ -59,6 +59,7 @@ class SimulatedBookie:
         self.disk = SimulatedDisk(network.world, self.name, f"bookie-{number:02}")
         self.served: ServedBookie | None = None
         self.process = self.name
+        self.is_gone = False  # for good
         self._incarnation = 0
         self._network = network
         self._world = network.world
@@ -70,7 +71,7 @@ class SimulatedBookie:
 
     async def start(self) -> None:
         """Starts a process for it, if none runs, and tries until it serves."""
-        while self.served is None:
+        while self.served is None and not self.is_gone:
             try:
                 await self._world.nursery.start(self._serve)
             except ReplogError as error:  # it can't announce itself, or the disk fails
@@ -105,6 +106,21 @@ class SimulatedBookie:
         self._storage.crash()
         self._world.nursery.start_soon(self._metastore.expire, self.process)
         self._scope.cancel()
+
+    def burn(self) -> None:
+        """Its machine burns: it never comes back."""
+        self.is_gone = True
+        self.crash()
+        self._world.tell(self.process, "is gone for good")
+        self._world.count("bookie gone for good")
+
+    async def is_refused(self) -> bool:
+        """Whether a process for it does not start, for it was declared lost (B8a)."""
+        try:
+            await self._world.nursery.start(self._serve)
+        except StorageIdentityError:
+            return True
+        return False
 
     async def leave(self) -> None:
         """Its process ends in order: what was accepted is made durable."""

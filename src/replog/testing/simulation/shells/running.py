@@ -21,14 +21,16 @@ from replog.protocol.messages import Request, Response
 from replog.protocol.quorum import Quorum
 from replog.testing.simulation.shells.jobs import JOBS_EVERY, Jobs
 from replog.testing.simulation.shells.lockstep import Lockstep, lockstep
+from replog.testing.simulation.shells.losses import Losses
 from replog.testing.simulation.shells.metastore import MetastoreServer
 from replog.testing.simulation.shells.network import Network
 from replog.testing.simulation.shells.oracle import NAMED, Copies, FrozenConfirmed, check_answer, leaves
 from replog.testing.simulation.shells.processes import Clients, SimulatedBookie
 from replog.testing.simulation.shells.scheduling import Livelock, run
-from replog.testing.simulation.shells.weather import Weather
-from replog.testing.simulation.shells.workload import LOG, PASSWORD, SHORT_LIVED_LOG, Workload
+from replog.testing.simulation.shells.weather import Weather, drawn_strategy, loses_disks
+from replog.testing.simulation.shells.workload import LEDGER_QUORUMS, LOG, PASSWORD, SHORT_LIVED_LOG, Workload
 from replog.testing.simulation.shells.world import Violation, World
+from replog.testing.simulation.shells.write_quorums import WriteQuorums
 
 OPTIONS = ClientOptions(
     add_timeout_s=0.5,
@@ -111,31 +113,49 @@ class _Run:
             garbage_collection_interval_s=chance.choice((0.5, 2.0)),
             close_timeout_s=5.0,
         )
-        count = chance.choice(BOOKIES)
+        strategy = self._given_strategy or drawn_strategy(self.seed)
+        loses = loses_disks(strategy)
+        count = chance.choice([each for each in BOOKIES if each > 3 or strategy != "burning"])
         bookies = [SimulatedBookie(number, network, metastore, options) for number in range(count)]
-        quorum = chance.choice([each for each in QUORUMS if each.ensemble <= count])
+        lost = int(strategy == "burning")  # who burns is replaced: there is one more than an ensemble has
+        quorum = chance.choice([each for each in QUORUMS if each.ensemble + lost <= count and _fits(each, loses=loses)])
         if quorum.ensemble == count:
             world.count("as many bookies as an ensemble has")
         clients = Clients(network, metastore, OPTIONS, quorum)
         for bookie in bookies:
             await bookie.start()
-        weather = Weather(network, metastore, bookies, clients, self._given_strategy)
-        _watch(network, metastore, bookies, weather)
+        weather = Weather(network, metastore, bookies, clients, strategy)
+        write_quorums = WriteQuorums(world, bookies, OPTIONS.add_timeout_s)
+        _watch(network, metastore, bookies, weather, write_quorums)
         self.strategy = weather.strategy
         world.count(f"strategy {self.strategy}")
         copies = Copies(world, [bookie.disk for bookie in bookies], clients.quorum.ack)
         network.on_request = copies.check_published
-        workload = Workload(world, clients, copies, count)
+        quorums = [each for each in LEDGER_QUORUMS if each.ensemble + lost <= count and _fits(each, loses=loses)]
+        workload = Workload(world, clients, copies, quorums)
+        if loses:
+            weather.losses = Losses(network, metastore, bookies, clients, workload, weather.in_trouble)
         weather.recover = workload.recover
         jobs = Jobs(world, lambda: workload.is_stopping) if self.seed % JOBS_EVERY == JOBS_EVERY - 1 else None
         await _storm(world, weather, workload, jobs)
         if not world.violations:
-            await _judge(world, _Calm(world, clients, workload, bookies, jobs))
+            await _judge(world, _Calm(world, clients, workload, bookies, jobs, weather.losses, write_quorums))
         for bookie in bookies:
             await bookie.leave()
 
 
-def _watch(network: Network, metastore: MetastoreServer, bookies: list[SimulatedBookie], weather: Weather) -> None:
+def _fits(quorum: Quorum, *, loses: bool) -> bool:
+    """Whether it survives the troubles, where one bookie loses what it acknowledged and others are away too."""
+    return not loses or quorum.write > quorum.ack > 1
+
+
+def _watch(
+    network: Network,
+    metastore: MetastoreServer,
+    bookies: list[SimulatedBookie],
+    weather: Weather,
+    write_quorums: WriteQuorums,
+) -> None:
     """Has the oracle look at what bookies answer and drop, and at what clients send."""
     disks = {bookie.name: bookie.disk for bookie in bookies}
     world = network.world
@@ -149,6 +169,7 @@ def _watch(network: Network, metastore: MetastoreServer, bookies: list[Simulated
     def on_send(client: str, process: str, request: Request) -> None:
         frozen.sent(client, request)
         weather.sent(client, process, request)
+        write_quorums.sent(client, process, request)
 
     def on_drop(ledger_id: int) -> None:
         world.count("ledger dropped")
@@ -157,6 +178,7 @@ def _watch(network: Network, metastore: MetastoreServer, bookies: list[Simulated
 
     network.on_answer = on_answer
     network.on_send = on_send
+    metastore.on_put = write_quorums.changing
     for disk in disks.values():
         disk.on_drop = on_drop
 
@@ -227,8 +249,12 @@ class _Calm:
         workload: Workload,
         bookies: list[SimulatedBookie],
         jobs: Jobs | None,
+        losses: Losses | None,
+        write_quorums: WriteQuorums,
     ) -> None:
+        self._write_quorums = write_quorums
         self._jobs = jobs
+        self._losses = losses
         self._world = world
         self._clients = clients
         self._workload = workload
@@ -238,10 +264,14 @@ class _Calm:
         """Uses everything once more, and compares."""
         for bookie in self._bookies:
             await bookie.start()
+        if self._losses is not None:
+            await self._losses.forget_in_calm()
+            await self._losses.check_refused()
         await trio.sleep(_SETTLING_S)
         async with self._clients.client("judge") as (client, _):
             await self._judge_log(client)
             await self._judge_ledgers(client)
+            await self._judge_write_quorums(client)
             if self._jobs is not None:
                 await self._jobs.judge(client)
             await self._judge_what_is_left(client)
@@ -271,6 +301,11 @@ class _Calm:
             async with client.open_ledger(oracle.ledger_id, password=PASSWORD) as reader:
                 oracle.judge([entry.data async for entry in reader])
 
+    async def _judge_write_quorums(self, client: Client) -> None:
+        """Whether all entries are where they must be (W7)."""
+        for ledger_id in await client.ledgers():
+            self._write_quorums.judge(await client.ledger_metadata(ledger_id))
+
     async def _judge_what_is_left(self, client: Client) -> None:
         """Which ledgers there are, and what bookies keep of others."""
         for name in (LOG, SHORT_LIVED_LOG):
@@ -288,12 +323,13 @@ class _Calm:
         except LogNotFoundError:
             self._world.count("short-lived log was gone")
         existing = set(await client.ledgers())
+        living = [bookie for bookie in self._bookies if not bookie.is_gone]
         for _ in range(2):  # a request under way may come after the first pass, and bring a ledger back
             await trio.sleep(_UNDER_WAY_S)
-            for bookie in self._bookies:
+            for bookie in living:
                 assert bookie.served is not None
                 await bookie.served.collect_garbage()
-        for bookie in self._bookies:
+        for bookie in living:
             kept = [ledger_id for ledger_id in bookie.disk.ledger_ids() if ledger_id not in existing]
             if kept:
                 self._world.violated("B6", f"{bookie.name} keeps deleted ledgers: {kept}")

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 import trio
 
 from replog.protocol.messages import AddRequest, Request
+from replog.testing.simulation.shells.losses import Losses
 from replog.testing.simulation.shells.metastore import MetastoreServer
 from replog.testing.simulation.shells.network import METASTORE, Network
 from replog.testing.simulation.shells.processes import Clients, SimulatedBookie
@@ -18,18 +19,21 @@ from replog.testing.simulation.shells.processes import Clients, SimulatedBookie
 BOOKIE_TROUBLES = ("crash", "leave", "stall", "hang", "slow", "fill", "fail_sync", "damage")
 NETWORK_TROUBLES = ("cut", "isolate", "lossy", "delays", "break_connections")
 CLIENT_TROUBLES = ("deadly", "orphan")
+LOSSES = ("forget", "shorten", "refence", "burn")
 METASTORE_TROUBLES = ("unreliable", "lose_session", "cut_off")
 
 # How likely each trouble is to be the next one; and the pause between two of them, at most.
 STRATEGIES: dict[str, tuple[dict[str, int], float]] = {
     "calm": ({"slow": 1, "delays": 1}, 3.0),
     "crashes": ({"crash": 6, "leave": 1, "fail_sync": 2, "break_connections": 1}, 0.8),
-    "disks": ({"fill": 3, "fail_sync": 2, "damage": 3, "hang": 2, "crash": 1}, 0.7),
+    "disks": ({"fill": 3, "fail_sync": 2, "damage": 6, "hang": 2, "crash": 1}, 0.7),
     "gray": ({"stall": 4, "hang": 3, "slow": 2, "delays": 1}, 0.8),
     "network": ({"cut": 4, "isolate": 2, "lossy": 2, "delays": 2, "break_connections": 3}, 0.5),
     "metastore": ({"unreliable": 4, "lose_session": 2, "cut_off": 2, "crash": 1}, 0.6),
     "half-done": ({"deadly": 4, "crash": 1, "unreliable": 1}, 0.5),
     "orphans": ({"orphan": 5, "slow": 1, "crash": 1}, 0.3),
+    "forgetful": ({"forget": 2, "shorten": 4, "refence": 4, "slow": 1, "crash": 1, "cut": 1}, 0.4),
+    "burning": ({"burn": 2, "crash": 3, "slow": 1, "cut": 1}, 0.5),
     "wild": (dict.fromkeys((*BOOKIE_TROUBLES, *NETWORK_TROUBLES, *METASTORE_TROUBLES, *CLIENT_TROUBLES), 1), 0.5),
 }
 
@@ -40,6 +44,11 @@ def drawn_strategy(seed: int) -> str:
     block, place = divmod(seed, len(names))
     random.Random(f"strategies {block}").shuffle(names)
     return names[place]
+
+
+def loses_disks(strategy: str) -> bool:
+    """Whether a bookie loses what it acknowledged under this strategy: then all quorums must survive that."""
+    return any(name in LOSSES for name in STRATEGIES[strategy][0])
 
 
 async def _nobody(_ledger_id: int) -> None:
@@ -64,9 +73,10 @@ class Weather:
         self._metastore = metastore
         self._bookies = bookies
         self._clients = clients
+        self.losses: Losses | None = None
         self.recover: Callable[[int], Awaitable[None]] = _nobody
         self._written: dict[str, tuple[int, dict[str, None]]] = {}  # by writer: its last ledger, and the bookies of it
-        self._in_trouble: dict[str, None] = {}
+        self.in_trouble: dict[str, None] = {}
         self._in_trouble_max = self.random.choice((1, 1, 2, 3))
 
     async def run(self, for_s: float) -> None:
@@ -78,17 +88,20 @@ class Weather:
             while self.world.now_s < end_s:
                 await trio.sleep(self.random.random() * pause_s)
                 name = self.random.choices(list(weights), list(weights.values()))[0]
-                if name in BOOKIE_TROUBLES:
+                if name in LOSSES:
+                    assert self.losses is not None
+                    nursery.start_soon(getattr(self.losses, name))
+                elif name in BOOKIE_TROUBLES:
                     nursery.start_soon(self._trouble_bookie, getattr(self, f"_{name}"))
                 else:
                     nursery.start_soon(getattr(self, f"_{name}"))
 
     async def _trouble_bookie(self, trouble: Callable[[SimulatedBookie], Awaitable[None]]) -> None:
-        well = [bookie for bookie in self._bookies if bookie.name not in self._in_trouble and bookie.served is not None]
-        if not well or len(self._in_trouble) >= self._in_trouble_max:
+        well = [bookie for bookie in self._bookies if bookie.name not in self.in_trouble and bookie.served is not None]
+        if not well or len(self.in_trouble) >= self._in_trouble_max:
             return
         bookie = self.random.choice(well)
-        self._in_trouble[bookie.name] = None
+        self.in_trouble[bookie.name] = None
         self.world.tell(bookie.process, f"trouble: {trouble.__name__.strip('_')}")
         try:
             await trouble(bookie)
@@ -97,7 +110,7 @@ class Weather:
                 bookie.crash()
             await bookie.start()
         finally:
-            del self._in_trouble[bookie.name]
+            del self.in_trouble[bookie.name]
         self.world.tell(bookie.process, "is well")
 
     def sent(self, client: str, process: str, request: Request) -> None:
@@ -230,12 +243,12 @@ class Weather:
             return
         writer = self.random.choice(writers)
         ledger_id, names = self._written[writer]
-        bookies = [each for each in self._bookies if each.process in names and each.name not in self._in_trouble]
+        bookies = [each for each in self._bookies if each.process in names and each.name not in self.in_trouble]
         if len(bookies) < 3:
             return
         self.random.shuffle(bookies)
         misses, blind, *slow = bookies
-        self._in_trouble.update(dict.fromkeys((each.name for each in bookies), None))
+        self.in_trouble.update(dict.fromkeys((each.name for each in bookies), None))
         way = writer, misses.process
         self._network.cut(*way)
         await trio.sleep(0.05 + self.random.random() * 0.35)  # less than an add may take: nobody is replaced
@@ -247,7 +260,7 @@ class Weather:
             await self.recover(ledger_id)
         for bookie in bookies:
             bookie.disk.heal()
-            del self._in_trouble[bookie.name]
+            del self.in_trouble[bookie.name]
         self._network.mend(*way)
 
     def _die_orphaning(self, writer: str) -> None:

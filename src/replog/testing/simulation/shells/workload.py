@@ -7,7 +7,7 @@ goes on where it stood, maybe deposed meanwhile. Then another one takes its part
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import trio
 
@@ -27,14 +27,14 @@ SHORT_LIVED_LOG = "short-lived"
 PASSWORD = b"secret"
 Act = Callable[[Client, str], Awaitable[None]]
 
-_LEDGER_QUORUMS = [Quorum(5, 3, 2), Quorum(4, 2, 2), Quorum(5, 2, 1), Quorum(3, 3, 2)]
+LEDGER_QUORUMS = [Quorum(5, 3, 2), Quorum(4, 2, 2), Quorum(5, 2, 1), Quorum(3, 3, 2)]
 _ENDINGS = ("left", "left", "left", "cancelled", "killed", "killed", "stopped", "stopped")
 
 
 class Workload:
     """All actors of one run, and what their oracles know."""
 
-    def __init__(self, world: World, clients: Clients, copies: Copies, bookies: int) -> None:
+    def __init__(self, world: World, clients: Clients, copies: Copies, quorums: Sequence[Quorum]) -> None:
         self.world = world
         self.copies = copies
         self.log = LogOracle(world)
@@ -45,7 +45,7 @@ class Workload:
         self.trims_failed = False
         self._short_lived: dict[Position, bytes] = {}  # what is known to stand in logs of that name, of all times
         self._clients = clients
-        self._quorums = [each for each in _LEDGER_QUORUMS if each.ensemble <= bookies]
+        self._quorums = quorums
         self._tasks = 0
         self._parts = 0
 
