@@ -272,7 +272,7 @@ SHELL_MUTANTS = (
                 "DENIALS.get(answer.status, DENIALS[Status.NO_ENTRY])",
             ),
         ),
-        12,
+        5,
         strategy="orphans",
     ),
     Mutant(

@@ -237,7 +237,7 @@ class Weather:
 
     async def _orphan(self) -> None:
         """One bookie misses the last entries of a writer, which dies; another one that has them can't read, the rest is
-        slow; and the ledger is recovered right then. What is unknown must not count as absent (R4)."""
+        slow or down; and the ledger is recovered right then. What is unknown must not count as absent (R4)."""
         writers = [each for each in self._written if each in self._clients.scopes]
         if not writers:
             return
@@ -254,12 +254,16 @@ class Weather:
         await trio.sleep(0.05 + self.random.random() * 0.35)  # less than an add may take: nobody is replaced
         self._die_orphaning(writer)
         blind.disk.uncertain_rate = self.random.choice((0.5, 1.0))
+        if self.random.random() < 0.5:
+            for bookie in slow:
+                bookie.crash()
         for bookie in slow:
             bookie.disk.stalled_until_s = self.world.now_s + self.random.choice((0.0, 0.1, 0.3))
         with trio.move_on_after(3.0):
             await self.recover(ledger_id)
         for bookie in bookies:
             bookie.disk.heal()
+            await bookie.start()
             del self.in_trouble[bookie.name]
         self._network.mend(*way)
 
