@@ -23,6 +23,7 @@ from replog.testing.simulation.shells.processes import Clients, SimulatedBookie
 from replog.testing.simulation.shells.workload import PASSWORD, Workload
 
 _QUORUM = Quorum(3, 3, 2)
+_TRIES = 4  # until the victim is one of a ledger's bookies
 
 
 class Losses:
@@ -93,11 +94,11 @@ class Losses:
         """A ledger is recovered while its writer does not run; the victim forgets the fence; then the writer goes on, and the
         other bookie that was fenced can't tell it so."""
         with self._taking(self.victim) as is_taken:
-            if not is_taken:
-                return
-            async with self._writing("late") as (writer, oracle, process), self._others(writer) as others:
-                if others is not None:
-                    await self._go_on_deposed(writer, oracle, process, *others)
+            for _ in range(_TRIES if is_taken else 0):
+                async with self._writing("late") as (writer, oracle, process), self._others(writer) as others:
+                    if others is not None:
+                        await self._go_on_deposed(writer, oracle, process, *others)
+                        return
 
     async def _go_on_deposed(
         self,
