@@ -19,10 +19,8 @@ from replog.log import catalog
 from replog.log.reader import LogReader
 from replog.log.records import LogRecords
 from replog.protocol.model import LogMetadata
-from replog.protocol.sweeping import LogSweeping
 from replog.protocol.writing import LedgerWriting
 from replog.testing.simulation.mutation import Mutant, Patch
-from replog.testing.simulation.shells.jobs import JOBS_EVERY
 
 SHELL_MUTANTS = (
     Mutant(
@@ -320,22 +318,6 @@ SHELL_MUTANTS = (
             ),
         ),
         6,
-    ),
-    Mutant(
-        "sweep-without-change",
-        "L3",
-        "what the log doesn't name is deleted, though who looked at it before may be about to add it",
-        (
-            Patch(
-                LogSweeping,
-                "ledgers_condemned",
-                "self._effects.append(ReadLog(self.metadata.name))",
-                "self._change.version = 0\n        self._won()",
-            ),
-        ),
-        15,
-        strategy="half-done",
-        step=JOBS_EVERY,
     ),
     Mutant(
         "doubt-not-bounded",
