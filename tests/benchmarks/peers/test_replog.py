@@ -16,6 +16,7 @@ class Watched:
     def __init__(self, writer: replog.LedgerWriter) -> None:
         self._writer = writer
         self.in_flight: list[int] = []
+        self._extending = 0
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._writer, name)
@@ -23,6 +24,14 @@ class Watched:
     def push_nowait(self, data: bytes) -> int:
         self.in_flight.append(self._writer.last_add_pushed - self._writer.last_add_confirmed + 1)
         return self._writer.push_nowait(data)
+
+    async def extend(self, entries: list[bytes]) -> object:
+        self._extending += len(entries)
+        self.in_flight.append(self._extending)
+        try:
+            return await self._writer.extend(entries)
+        finally:
+            self._extending -= len(entries)
 
 
 @pytest.mark.parametrize(("entry_bytes", "in_flight"), [(100, 2), (100, 100), (100, 10_000), (65536, 3)])
@@ -48,20 +57,11 @@ async def test_a_load_ends_when_so_many_are_confirmed(tmp_path: Path) -> None:
 async def test_several_for_each_call_are_in_flight_together(tmp_path: Path) -> None:
     latencies = Latencies()
     async with replog.embed(tmp_path, bookies=1, storage="memory") as client, client.create_ledger() as writer:
-        calling = _Calling(writer, Load(100, 40, 0.0, entries_per_call=10))
-        most = 0
-
-        async def watch() -> None:
-            nonlocal most
-            while True:
-                most = max(most, writer.last_add_pushed - writer.last_add_confirmed)
-                await trio.lowlevel.checkpoint()
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(watch)
-            assert await calling.run_for(0.0, latencies) == 40
-            nursery.cancel_scope.cancel()
-    assert 10 <= most <= 40
+        watched = Watched(writer)
+        calling = _Calling(watched, Load(100, 40, 0.0, entries_per_call=10))  # type: ignore[arg-type]
+        assert await calling.run_for(0.0, latencies) == 40
+    assert len(watched.in_flight) == 4
+    assert 10 < max(watched.in_flight) <= 40
 
 
 def test_what_replog_could_not_do_was_not_measured() -> None:
