@@ -9,7 +9,7 @@ import time
 from collections.abc import Set
 from pathlib import Path
 
-from tests.failures.damages import FILES, LMDB, MARK_FILE, OF_ALL, NothingToDamageError, older_copy_of
+from tests.failures.damages import FILES, LMDB, MARK_FILE, OF_ALL, OF_DISKS, NothingToDamageError, older_copy_of
 from tests.failures.forks import STARTING_S, Child, Role, fork
 from tests.failures.storage_actors import bookie_role, operator_role, takeover_role, writer_role
 from tests.failures.storage_trials import BAD, Outcome, Plan, Result, lost_entries, may_refuse
@@ -180,7 +180,7 @@ class Trial:
         away = set() if absent is None else {absent}
         self._restart(away | late)
         began_s = time.monotonic()
-        within_s = REFUSING_S if may_refuse(plan, away=away) else TAKING_OVER_S
+        within_s = REFUSING_S if self._may_refuse(away) else TAKING_OVER_S
         taking_over = self._begin_takeover(within_s)
         if plan.is_takeover_killed:
             time.sleep(self._chance.uniform(0, 0.3))
@@ -199,17 +199,17 @@ class Trial:
         }
         return self._judged(said, output, away)
 
+    def _may_refuse(self, away: Set[int]) -> bool:
+        return may_refuse(
+            self.plan, away=away | self.not_started, declared=self._declared, is_accepted=self.is_accepted
+        )
+
     def _judged(self, said: dict[str, object] | None, output: str, away: Set[int]) -> tuple[Outcome, str]:
         if said is None:
             return Outcome.FAILED, f"the takeover ended: {output}"
         if "read" not in said:
             words = str(said["refused"])
-            is_right = may_refuse(
-                self.plan,
-                away=away | self.not_started,
-                declared=self._declared,
-                is_accepted=self.is_accepted,
-            )
+            is_right = self._may_refuse(away)
             outcome = (
                 Outcome.REFUSED if is_right and said["says_who"] else Outcome.STUCK if not is_right else Outcome.FAILED
             )
@@ -219,18 +219,22 @@ class Trial:
         return (Outcome.LOST, lost) if lost else (Outcome.ANSWERED, "")
 
     def declare_lost(self, *, accept: bool = False) -> list[str]:
-        """As the operator does, who puts empty ones in their place; returns which entries are said to be at risk. Raises
-        `Stopped`."""
-        declared = self.plan.declared
+        """As the operator does, who puts empty ones in their place; returns which entries are said to be at risk. Who accepts
+        the loss declares those lost, too, whose storage is gone or does not open. Raises `Stopped`."""
+        plan = self.plan
+        declared = {*plan.declared, *(self.not_started if accept else ())}
+        if accept and plan.fault in OF_DISKS:
+            declared |= {*plan.damaged}
         role = operator_role(self.plan, self.metastore, [self._ids[number] for number in declared], accept=accept)
         operator = self._fork("operator", role)
         said = operator.says("declared")
         if said is None:
             raise Stopped(f"the operator failed: {operator.output()}")
         for number in declared:
-            if self._bookies[number].is_killed:
+            if self._bookies[number].has_ended():
+                self._bookies[number].kill()
                 shutil.rmtree(self._storage_of(number))
-        self._declared, self.is_accepted = set(declared), said["accepted"]
+        self._declared, self.is_accepted = declared, said["accepted"]
         at_risk: list[str] = said["declared"]
         return at_risk
 
@@ -246,7 +250,7 @@ def _after_declaring(trial: Trial, refused: str) -> tuple[Outcome, str]:
     if bool(at_risk) != (len(declared) >= quorum.ack):
         return Outcome.FAILED, f"said to be at risk: {at_risk}"
     outcome, what = trial.take_over(absent=None)
-    if outcome is Outcome.REFUSED:  # the damaged bookie knows that it lost something, too
+    if outcome is Outcome.REFUSED:  # the damaged bookie knows that it lost something, too, or does not start
         trial.declare_lost(accept=True)
         outcome, what = trial.take_over(absent=None)
     return (Outcome.DECLARED, refused) if outcome is Outcome.ANSWERED else (outcome, what)

@@ -136,8 +136,8 @@ def may_refuse(
     missing = len(away)
     if plan.bookies - missing < quorum.ensemble and quorum.write - missing < max(quorum.ack, quorum.negatives_needed):
         return True
-    if away and declared:
-        return True  # then all others are needed
+    if declared and away | gone:
+        return True  # all others are needed (B8a)
     if not away and not gone:
         return plan.fault in KNOWN_LOSSES and len(damaged | declared) >= quorum.ack and not is_accepted
     unable = away | gone | (set() if plan.fault in HARMLESS else damaged)  # the worst write set has all of them
