@@ -36,11 +36,11 @@ from replog.config import BookieOptions, ClientOptions
 from replog.errors import StorageError
 from replog.hookspecs import Event, hookimpl
 from replog.metastores.memory import MemoryMetastore
-from replog.nursery import open_service_nursery
 from replog.protocol.batch import Batch
 from replog.protocol.messages import AddRequest, Request, Response, Status
 from replog.protocol.quorum import Quorum
 from replog.registry import Registry
+from replog.runtime.nursery import open_service_nursery
 from replog.testing import FaultyMetastore
 from replog.testing.simulation.bookies import damaged
 from replog.transports.memory import MemoryTransport

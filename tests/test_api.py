@@ -413,7 +413,7 @@ LEADER = """
 import sys, trio
 from replog.log import catalog
 from types import SimpleNamespace
-from replog.chance import current_chance
+from replog.runtime.chance import current_chance
 from replog.registry import Registry
 async def main():
     metastore = Registry().open_metastore("lmdb:" + sys.argv[1])

@@ -18,8 +18,8 @@ from replog.bookie.serving import ServedBookie, Way, serving
 from replog.config import BookieOptions, ClientOptions
 from replog.errors import StorageFailedError
 from replog.metastores.memory import MemoryMetastore
-from replog.nursery import open_service_nursery
 from replog.protocol.quorum import Quorum
+from replog.runtime.nursery import open_service_nursery
 from replog.transports.tcp import TcpOptions, TcpTransport
 from tests.kit import FaultyStorage, Wire, read_ledger
 

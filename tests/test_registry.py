@@ -19,7 +19,7 @@ from replog.config import BackendURL
 from replog.errors import ConfigError, PluginConflictError, PluginNotFoundError
 from replog.hookspecs import Backend, LedgerRecovered, NoOptions, hookimpl
 from replog.metastores.memory import MemoryMetastore
-from replog.placement import RandomPlacement
+from replog.placements.uniform import RandomPlacement
 from replog.registry import PluginInfo, Registry
 from replog.transports.memory import MemoryTransport
 
@@ -70,7 +70,7 @@ def test_importing_the_registry_loads_no_plugin_and_making_one_no_optional_packa
     script = """
     import sys
     import replog.registry
-    plugins = ("replog.metastores", "replog.transports", "replog.backends", "replog.placement")
+    plugins = ("replog.metastores", "replog.transports", "replog.backends", "replog.placements.uniform")
     assert not [name for name in sys.modules if name.startswith(plugins)], "a plugin was imported"
     replog.registry.Registry()
     assert not {"kazoo", "pyspark", "pyarrow"} & set(sys.modules), "an optional package was imported"

@@ -25,7 +25,7 @@ MAY_CATCH_EVERYTHING: dict[str, str] = {
     "replog/backends/files/maintenance.py": "its thread must not die unheard: the storage stops, and says why",
     "replog/blocking/portal.py": "whatever a call raises is raised again in the thread that called",
     "replog/metastores/zookeeper/driver.py": "kazoo's thread must not die unheard: the session ends, says why, and is begun anew",
-    "replog/nursery.py": "the body's own exception is raised again, once the nursery is left",
+    "replog/runtime/nursery.py": "the body's own exception is raised again, once the nursery is left",
     "replog/registry.py": "an observer is somebody else's code: it is warned of and left out, and must not stop a log",
     "replog/testing/storage_exam/background.py": "whatever a call raises is raised again where its result is asked for",
 }

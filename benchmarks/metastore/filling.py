@@ -8,7 +8,10 @@ import trio
 
 from replog.abc import Metastore
 from replog.errors import KeyNotFoundError
-from replog.metadata import (
+from replog.protocol.digest import DigestType, ledger_key, ledger_key_check
+from replog.protocol.model import Fragment, LedgerMetadata, LedgerState, LogMetadata
+from replog.protocol.quorum import Quorum
+from replog.records.metadata import (
     NEXT_LEDGER_ID_KEY,
     encode_ledger,
     encode_log,
@@ -17,9 +20,6 @@ from replog.metadata import (
     log_key_path,
     log_page_key_path,
 )
-from replog.protocol.digest import DigestType, ledger_key, ledger_key_check
-from replog.protocol.model import Fragment, LedgerMetadata, LedgerState, LogMetadata
-from replog.protocol.quorum import Quorum
 
 _AT_ONCE = 200
 _TOKEN = "0123456789abcdef"

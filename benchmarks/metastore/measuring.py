@@ -22,8 +22,8 @@ from replog.backends import memory
 from replog.bookie.garbage import collect_garbage
 from replog.bookie.server import BookieServer
 from replog.config import BookieOptions
-from replog.metadata import log_key_path
 from replog.protocol.quorum import Quorum
+from replog.records.metadata import log_key_path
 from replog.registry import Registry
 from replog.testing import FaultyMetastore
 

@@ -12,12 +12,12 @@ import sys
 import trio
 
 from replog.errors import ReplogError
-from replog.nursery import open_service_nursery
 from replog.protocol import wire
 from replog.protocol.batch import build
 from replog.protocol.digest import Digest, DigestType, ledger_key
 from replog.protocol.messages import AddRequest, ReadRequest
 from replog.protocol.wire import FrameSplitter
+from replog.runtime.nursery import open_service_nursery
 from replog.transports.tcp.addresses import parse_address
 from replog.transports.tcp.greeting import ClientGreeter
 from replog.transports.tcp.refusals import RefusedPeerError, SilentPeerError

@@ -16,11 +16,6 @@ import attrs
 import trio
 
 from replog.errors import KeyExistsError, KeyNotFoundError, MetastoreCorruptError, MetastoreError, ReplogError
-from replog.keys import Versioned as Versioned
-from replog.keys import check_key as check_key
-from replog.keys import check_value as check_value
-from replog.leases import Leases
-from replog.nursery import open_service_nursery as open_service_nursery
 from replog.protocol.batch import Batch
 from replog.protocol.messages import Request, Response, Status
 from replog.protocol.model import LedgerMetadata
@@ -31,6 +26,11 @@ from replog.protocol.mutations import PutBatch as PutBatch
 from replog.protocol.mutations import SetMarks as SetMarks
 from replog.protocol.proofs import better_proof as better_proof
 from replog.protocol.quorum import Quorum
+from replog.runtime.keys import Versioned as Versioned
+from replog.runtime.keys import check_key as check_key
+from replog.runtime.keys import check_value as check_value
+from replog.runtime.leases import Leases
+from replog.runtime.nursery import open_service_nursery as open_service_nursery
 
 # -- storage ------------------------------------------------------------------------------------------------------
 

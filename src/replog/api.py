@@ -29,12 +29,12 @@ from replog.log.reader import LogReader
 from replog.log.records import LogRecords
 from replog.log.takeover import lead, taking_over
 from replog.log.writer import LogWriter
-from replog.metadata import log_key_path
-from replog.nursery import open_service_nursery
 from replog.protocol.digest import DigestType
 from replog.protocol.model import LedgerMetadata, LogMetadata, Position, Segment
 from replog.protocol.quorum import Quorum
+from replog.records.metadata import log_key_path
 from replog.registry import Registry
+from replog.runtime.nursery import open_service_nursery
 
 _METADATA_DIRECTORY = "metadata"
 

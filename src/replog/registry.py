@@ -33,7 +33,7 @@ ENTRY_POINT_GROUP = "replog"
 
 # Name of the plugin, its module, and the extra of replog that it needs, if any.
 _BUILTINS = (
-    ("random-placement", "replog.placement", ""),
+    ("random-placement", "replog.placements.uniform", ""),
     ("memory-storage", "replog.backends.memory", ""),
     ("files-storage", "replog.backends.files", ""),
     ("lmdb-storage", "replog.backends.lmdb", ""),

@@ -16,7 +16,8 @@ import trio.testing
 from replog.abc import Metastore, Versioned
 from replog.config import BookieOptions
 from replog.errors import MetastoreCorruptError, MetastoreError, StorageInUseError
-from replog.membership import (
+from replog.metastores.memory import MemoryMetastore
+from replog.records.membership import (
     BOOKIES_KEY,
     COOKIES_KEY,
     READ_ONLY_BOOKIES_KEY,
@@ -26,7 +27,6 @@ from replog.membership import (
     decode_address,
     encode_address,
 )
-from replog.metastores.memory import MemoryMetastore
 from replog.registry import Registry
 from replog.testing import FaultyMetastore
 from tests.kit import Bookie, Cluster, FaultyStorage, cluster, until

@@ -19,8 +19,8 @@ from replog.abc import Metastore, Storage
 from replog.backends.memory import MemoryStorage
 from replog.config import BookieOptions, ClientOptions
 from replog.hookspecs import Backend, DamageFound, EnsembleChanged, Event, NoOptions, StorageFailed, hookimpl
-from replog.membership import COOKIES_KEY
 from replog.metastores.memory import MemoryMetastore
+from replog.records.membership import COOKIES_KEY
 from replog.registry import Registry
 from replog.testing import Fault, FaultyMetastore
 from tests.bookie.disks import SmallStorage

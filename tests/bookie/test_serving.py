@@ -25,15 +25,15 @@ from replog.errors import (
     StorageUncertainError,
 )
 from replog.hookspecs import StorageFailed
-from replog.membership import (
+from replog.metastores.memory import MemoryMetastore
+from replog.protocol.mutations import DELETED_TERM
+from replog.records.membership import (
     BOOKIES_KEY,
     COOKIES_KEY,
     READ_ONLY_BOOKIES_KEY,
     decode_address,
 )
-from replog.metadata import ledger_key_path
-from replog.metastores.memory import MemoryMetastore
-from replog.protocol.mutations import DELETED_TERM
+from replog.records.metadata import ledger_key_path
 from replog.registry import Registry
 from replog.testing import Fault
 from replog.transports.memory import MemoryTransport

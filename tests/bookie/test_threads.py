@@ -4,7 +4,7 @@ import threading
 
 import trio
 
-from replog.bookie.threads import Threads, current_threads, use_threads
+from replog.runtime.threads import Threads, current_threads, use_threads
 
 
 async def test_they_are_real() -> None:

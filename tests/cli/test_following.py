@@ -21,8 +21,8 @@ from replog.cli.log.appending import AppendFailedError, Asked
 from replog.cli.log.appending import _append as append
 from replog.cli.log.reading import _tail as tail
 from replog.errors import LogNotFoundError
-from replog.nursery import open_service_nursery
 from replog.protocol.digest import DigestType
+from replog.runtime.nursery import open_service_nursery
 from tests.cli.test_pipes import Piped
 
 _names = itertools.count(1)

@@ -12,14 +12,14 @@ import trio.testing
 
 import replog
 import replog.abc
-import replog.membership
+import replog.records.membership
 from replog.bookie import administration
 from replog.client.administration import RemoteBookie
 from replog.config import BookieOptions
 from replog.errors import AdministrationError, BookieTooBusyError, BookieUnreachableError, StorageFailedError
-from replog.latencies import LatencyHistogram
 from replog.metastores.memory import MemoryMetastore
 from replog.protocol.messages import AdminCommand, AdminRequest, Request, Status
+from replog.runtime.latencies import LatencyHistogram
 from tests.kit import ONE, cluster
 
 COMMANDS = ("statistics", "collect_garbage", "compact", "scrub")
@@ -249,15 +249,15 @@ async def only_over_tcp(metastore: MemoryMetastore) -> AsyncIterator[replog.Clie
         membership = client._ledgers.surroundings.membership
         announced = membership.announced
 
-        async def by_tcp() -> dict[str, replog.membership.BookieAddress]:
+        async def by_tcp() -> dict[str, replog.records.membership.BookieAddress]:
             return {
-                bookie_id: replog.membership.BookieAddress(
+                bookie_id: replog.records.membership.BookieAddress(
                     tuple(each for each in address.endpoints if each.scheme == "tcp"), address.read_only
                 )
                 for bookie_id, address in (await announced()).items()
             }
 
-        async def address(bookie_id: str) -> replog.membership.BookieAddress:
+        async def address(bookie_id: str) -> replog.records.membership.BookieAddress:
             return (await by_tcp())[bookie_id]
 
         membership.announced = by_tcp  # type: ignore[method-assign]

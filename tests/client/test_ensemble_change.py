@@ -19,10 +19,10 @@ from replog.errors import (
     StorageFullError,
 )
 from replog.hookspecs import EnsembleChanged
-from replog.metadata import ledger_key_path
 from replog.protocol.messages import Status
 from replog.protocol.model import LedgerState
 from replog.protocol.quorum import Quorum
+from replog.records.metadata import ledger_key_path
 from replog.testing import Fault
 from tests.kit import ONE, Bookie, Cluster, cluster, read_ledger
 

@@ -16,7 +16,8 @@ from replog.abc import Authenticator, Connection, ResponseReceiver, Transport
 from replog.client.membership import Membership, connect_all
 from replog.config import ClientOptions
 from replog.errors import BookieRefusedError, BookieUnreachableError, MetastoreCorruptError, PluginNotFoundError
-from replog.membership import (
+from replog.metastores.memory import MemoryMetastore
+from replog.records.membership import (
     BOOKIES_KEY,
     READ_ONLY_BOOKIES_KEY,
     BookieAddress,
@@ -25,8 +26,7 @@ from replog.membership import (
     decode_address,
     encode_address,
 )
-from replog.metastores.memory import MemoryMetastore
-from replog.nursery import open_service_nursery
+from replog.runtime.nursery import open_service_nursery
 from replog.transports.memory import MemoryTransport
 from replog.transports.tcp import TcpOptions, TcpTransport
 from tests.transports.tcp.kit import Handler

@@ -9,8 +9,8 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replog.chance import Chance, use_chance
 from replog.client.quarantine import Quarantine
+from replog.runtime.chance import Chance, use_chance
 
 
 def in_trio(test: Callable[[], None]) -> None:

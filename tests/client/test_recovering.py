@@ -17,10 +17,10 @@ from replog.errors import (
     UnauthorizedError,
 )
 from replog.hookspecs import LedgerRecovered
-from replog.metadata import ledger_key_path
 from replog.protocol.messages import AddRequest, Request, Status
 from replog.protocol.model import LedgerState
 from replog.protocol.quorum import Quorum
+from replog.records.metadata import ledger_key_path
 from replog.testing import Fault
 from tests.kit import Cluster, cluster, read_ledger, settle
 

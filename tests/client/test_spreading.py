@@ -10,8 +10,8 @@ import trio
 import trio.testing
 
 import replog
-from replog.chance import Chance, use_chance
 from replog.protocol.messages import ReadRequest
+from replog.runtime.chance import Chance, use_chance
 from tests.kit import Cluster, cluster
 
 READERS = 60

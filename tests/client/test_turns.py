@@ -5,7 +5,7 @@ from __future__ import annotations
 import trio
 import trio.testing
 
-from replog.client.turns import Turns
+from replog.runtime.turns import Turns
 
 
 async def test_a_call_is_made_when_the_caller_has_given_way_and_once(autojump_clock: trio.testing.MockClock) -> None:

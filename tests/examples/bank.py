@@ -17,8 +17,8 @@ import attrs
 import trio
 
 import replog
-from replog.nursery import open_service_nursery
 from replog.protocol.model import Position
+from replog.runtime.nursery import open_service_nursery
 from replog.testing import TcpProxy, judge, serve_proxy
 from replog.testing.history import Event
 from tests.failures.options import STORAGE

@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 import attrs
 import trio
 
-from replog.children import end_with_parent
+from replog.runtime.children import end_with_parent
 
 STARTING_S = 60.0  # on a busy machine
 _OPEN_FILES_MAX = 4096

@@ -15,7 +15,7 @@ from typing import Any
 import attrs
 import trio
 
-from replog.nursery import open_service_nursery
+from replog.runtime.nursery import open_service_nursery
 from tests.failures.actors import Config
 
 ROOT = Path(__file__).parent.parent.parent
@@ -127,7 +127,7 @@ class Starter:
 
     async def run(self, name: str, module: Sequence[str], prefix: Sequence[str] = ()) -> Process:
         """`python -m MODULE ARGUMENT...`, which ends with this process, however that ends."""
-        command = [*prefix, sys.executable, "-m", "replog.children", *module]
+        command = [*prefix, sys.executable, "-m", "replog.runtime.children", *module]
         process = await trio.lowlevel.open_process(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=ROOT
         )

@@ -13,7 +13,7 @@ from tests.failures.processes import ROOT
 
 def run_command(*arguments: str, directory: Path) -> list[dict[str, Any]]:
     """The results of `python -m tests.failures.storage_faults` with these arguments. Nothing outlives it."""
-    command = [sys.executable, "-m", "replog.children", "tests.failures.storage_faults", "--json"]
+    command = [sys.executable, "-m", "replog.runtime.children", "tests.failures.storage_faults", "--json"]
     printed = directory / "printed"
     with printed.open("wb") as output:
         process = subprocess.Popen(

@@ -11,7 +11,6 @@ import attrs
 import trio
 
 import replog
-from replog.chance import Chance, use_chance
 from replog.config import ClientOptions
 from replog.errors import (
     BookieError,
@@ -23,6 +22,7 @@ from replog.errors import (
     StorageError,
 )
 from replog.log.writer import LogWriter
+from replog.runtime.chance import Chance, use_chance
 from tests.failures.damages import WITHOUT_TRACE
 from tests.failures.forks import Parent, Role
 from tests.failures.storage_trials import AFTER, AFTER_BEGINS, Plan

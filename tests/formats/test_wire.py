@@ -13,15 +13,6 @@ import attrs
 import pytest
 
 from replog.errors import MetastoreCorruptError
-from replog.membership import (
-    BookieAddress,
-    Cookie,
-    Endpoint,
-    decode_address,
-    decode_cookie,
-    encode_address,
-    encode_cookie,
-)
 from replog.protocol import wire
 from replog.protocol.batch import Batch, decode
 from replog.protocol.messages import (
@@ -37,6 +28,15 @@ from replog.protocol.messages import (
     WriteLastAddConfirmedRequest,
 )
 from replog.protocol.wire import FrameSplitter
+from replog.records.membership import (
+    BookieAddress,
+    Cookie,
+    Endpoint,
+    decode_address,
+    decode_cookie,
+    encode_address,
+    encode_cookie,
+)
 from tests.formats.test_batch import crc32c_bit_by_bit
 
 HERE = Path(__file__).parent

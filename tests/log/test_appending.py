@@ -26,8 +26,8 @@ from replog.errors import (
     UnauthorizedError,
 )
 from replog.log import checking
-from replog.metadata import log_key_path
 from replog.protocol.model import Position
+from replog.records.metadata import log_key_path
 from replog.testing import Fault
 from tests.kit import cluster, read_log
 

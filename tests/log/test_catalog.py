@@ -19,8 +19,8 @@ from replog.errors import (
     ReplogError,
 )
 from replog.hookspecs import LogTrimmed
-from replog.metadata import log_key_path
 from replog.protocol.model import Position
+from replog.records.metadata import log_key_path
 from replog.testing import Fault
 from tests.kit import cluster, read_log, until
 

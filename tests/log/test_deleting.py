@@ -20,8 +20,8 @@ from replog.errors import (
     TrimmedError,
 )
 from replog.log.reader import LogReader
-from replog.metadata import log_key_path
 from replog.protocol.model import Position
+from replog.records.metadata import log_key_path
 from replog.testing import Fault
 from tests.kit import cluster, read_log, settle, until
 

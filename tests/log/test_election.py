@@ -17,8 +17,8 @@ from replog.config import ClientOptions
 from replog.errors import FencedError, MetastoreError
 from replog.metastores.lmdb import LMDBMetastore, LMDBOptions
 from replog.metastores.memory import MemoryMetastore
-from replog.nursery import open_service_nursery
 from replog.registry import Registry
+from replog.runtime.nursery import open_service_nursery
 from replog.testing import Fault, FaultyMetastore
 from tests.kit import Cluster, cluster, read_log
 from tests.plain_metastore import FaultyPlainMetastore, PlainMap, PlainMetastore

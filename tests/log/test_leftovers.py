@@ -17,8 +17,8 @@ import replog
 from replog.config import ClientOptions
 from replog.errors import LogNotFoundError, ReplogError
 from replog.log import records as log_records
-from replog.metadata import decode_log, log_key_path
 from replog.metastores.memory import MemoryMetastore
+from replog.records.metadata import decode_log, log_key_path
 from replog.testing import FaultyMetastore
 from tests.kit import Cluster, cluster, read_log
 

@@ -23,8 +23,8 @@ from replog.errors import (
     MetastoreError,
 )
 from replog.log import sweeping
-from replog.metadata import ledger_key_path
 from replog.protocol.model import Position
+from replog.records.metadata import ledger_key_path
 from replog.testing import Fault
 from tests.kit import Cluster, cluster, read_log
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 import replog
-from replog.metadata import decode_log, encode_log, log_key_path
 from replog.metastores.memory import MemoryMetastore
+from replog.records.metadata import decode_log, encode_log, log_key_path
 
 
 async def test_entries_that_bookies_dropped_were_trimmed(tmp_path: Path) -> None:

@@ -16,9 +16,9 @@ import lmdb
 import pytest
 
 from replog.errors import KeyNotFoundError, MetastoreCorruptError, MetastoreError
-from replog.lmdb_file import DataFileDamagedError, check_data_file
 from replog.metastores import lmdb as module
 from replog.metastores import lmdb_directory
+from replog.runtime.lmdb_file import DataFileDamagedError, check_data_file
 from tests.metastores.test_lmdb import opened
 
 PREFIXES = [0, 1, 8, 10, 15, 16, 17, 20, 23, 24, 100, 151, 152, 511, 512, 513, 4095, 4096, 4097, 4112, 4248, 8191]

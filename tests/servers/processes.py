@@ -48,7 +48,7 @@ def free_port() -> int:
 
 def die_with_us(child: subprocess.Popen[bytes], its_input: int) -> None:
     """The kernel kills the child (SIGKILL) once its input has no writer any more: when this process has ended, however.
-    The same as `replog.children`, for programs that cannot ask for it themselves."""
+    The same as `replog.runtime.children`, for programs that cannot ask for it themselves."""
     fcntl.fcntl(its_input, fcntl.F_SETOWN, child.pid)
     fcntl.fcntl(its_input, _F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(its_input, fcntl.F_SETFL, fcntl.fcntl(its_input, fcntl.F_GETFL) | os.O_ASYNC)

@@ -22,7 +22,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 import trio
 
 from replog.errors import ForkedError
-from replog.nursery import open_service_nursery
+from replog.runtime.nursery import open_service_nursery
 
 Value = TypeVar("Value")
 Arguments = ParamSpec("Arguments")

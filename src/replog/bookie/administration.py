@@ -12,8 +12,8 @@ import trio
 
 from replog.bookie.upkeep import Upkeep
 from replog.errors import MetastoreError, StorageError
-from replog.latencies import LatencyHistogram
 from replog.protocol.messages import AdminCommand, Status
+from replog.runtime.latencies import LatencyHistogram
 
 # In one answer, which takes half a MiB:
 _DROPPED_TOLD_MAX = 20_000  # ledgers

@@ -25,8 +25,8 @@ from replog.errors import (
     StorageInUseError,
     VersionConflictError,
 )
-from replog.membership import BookieAddress, Endpoint, announcement_key, decode_address, encode_address
-from replog.nursery import open_service_nursery
+from replog.records.membership import BookieAddress, Endpoint, announcement_key, decode_address, encode_address
+from replog.runtime.nursery import open_service_nursery
 
 _log = logging.getLogger("replog.bookie")
 

@@ -14,8 +14,8 @@ from typing import TypeVar, cast
 import trio
 
 from replog.abc import Storage
-from replog.bookie.threads import current_threads
 from replog.errors import StorageError, StorageFailedError
+from replog.runtime.threads import current_threads
 
 T = TypeVar("T")
 

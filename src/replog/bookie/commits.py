@@ -25,11 +25,11 @@ import trio
 from replog.abc import Mutation, PutBatch, Reply, SetMarks
 from replog.bookie.calls import StorageCalls, broken_contract
 from replog.errors import StorageError, StorageFullError, StorageUncertainError
-from replog.latencies import LatencyHistogram
 from replog.protocol.batch import Batch
 from replog.protocol.bookie import Accepted, LedgerOnBookie, settle_add
 from replog.protocol.messages import AddRequest, FenceRequest, RecoveryReadRequest, Response, Status
 from replog.protocol.proofs import better_proof, head_of, proof_of_head
+from replog.runtime.latencies import LatencyHistogram
 
 _FAST_COMMIT_S = 0.001  # a disk that takes longer is not worth stopping the event loop for
 

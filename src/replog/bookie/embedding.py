@@ -21,8 +21,8 @@ from replog.bookie.serving import close_storage, open_storage, storage_url
 from replog.config import BackendURL, BookieOptions
 from replog.errors import ConfigError, StorageError, StorageIdentityError, StorageInUseError
 from replog.hookspecs import BookieLeftOut, BookieStartsEmpty
-from replog.membership import BOOKIES_KEY, COOKIES_KEY, READ_ONLY_BOOKIES_KEY
 from replog.protocol.quorum import Quorum
+from replog.records.membership import BOOKIES_KEY, COOKIES_KEY, READ_ONLY_BOOKIES_KEY
 from replog.registry import Registry
 
 _log = logging.getLogger("replog.bookie")

@@ -21,8 +21,6 @@ from replog.bookie.traffic import Traffic
 from replog.config import BookieOptions
 from replog.errors import StorageError, StorageFailedError, StorageFullError
 from replog.hookspecs import Event, StorageFailed
-from replog.latencies import LatencyHistogram
-from replog.nursery import open_service_nursery
 from replog.protocol.batch import Batch
 from replog.protocol.bookie import LedgerOnBookie, OrderedRequest, read_answer
 from replog.protocol.messages import (
@@ -39,6 +37,8 @@ from replog.protocol.messages import (
     WriteLastAddConfirmedRequest,
     size_of,
 )
+from replog.runtime.latencies import LatencyHistogram
+from replog.runtime.nursery import open_service_nursery
 
 T = TypeVar("T")
 

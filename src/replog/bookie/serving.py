@@ -18,10 +18,10 @@ from replog.bookie.server import BookieServer
 from replog.bookie.upkeep import Upkeep
 from replog.config import BackendURL, BookieOptions
 from replog.hookspecs import Event, StorageFailed
-from replog.latencies import LatencyHistogram
-from replog.membership import Endpoint
-from replog.nursery import open_service_nursery
+from replog.records.membership import Endpoint
 from replog.registry import Registry
+from replog.runtime.latencies import LatencyHistogram
+from replog.runtime.nursery import open_service_nursery
 
 
 def storage_url(storage: str, directory: str | os.PathLike[str]) -> BackendURL:

@@ -37,8 +37,8 @@ from replog.cli.inspect.common import LMDB_FORMAT_NAME, format_name
 from replog.config import BackendURL, ClientOptions, ledger_password, load
 from replog.demo.running import InterruptedBySignal
 from replog.errors import ConfigError
-from replog.nursery import open_service_nursery
 from replog.protocol.quorum import Quorum
+from replog.runtime.nursery import open_service_nursery
 
 Own = ParamSpec("Own")
 Item = TypeVar("Item")

@@ -17,9 +17,9 @@ from replog.abc import Damage
 from replog.client.channel import Answer
 from replog.client.membership import Membership
 from replog.errors import AdministrationError, BookieError, BookieTooBusyError, BookieUnreachableError
-from replog.latencies import LatencyHistogram
-from replog.membership import BookieAddress, Endpoint
 from replog.protocol.messages import AdminCommand, AdminRequest, Response, Status
+from replog.records.membership import BookieAddress, Endpoint
+from replog.runtime.latencies import LatencyHistogram
 
 STATISTICS_TIMEOUT_S = 5.0
 GARBAGE_TIMEOUT_S = 600.0

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from replog.chance import current_chance
 from replog.client.membership import Membership, connect_all
 from replog.client.records import Records
-from replog.client.turns import Turns
 from replog.errors import MetastoreError
 from replog.protocol.effects import ChooseReplacements, Effect, ReadMetadata, WriteMetadata
+from replog.runtime.chance import current_chance
+from replog.runtime.turns import Turns
 
 if TYPE_CHECKING:
     from replog.abc import PlacementPolicy

@@ -10,12 +10,10 @@ from replog.client.driving import Surroundings
 from replog.client.ensembles import EnsembleChooser
 from replog.client.reader import LedgerReader, LedgerScan
 from replog.client.recovering import RecoveringShell
-from replog.client.supervising import Supervisor
 from replog.client.writer import LedgerWriter
 from replog.config import ClientOptions
 from replog.errors import ConfigError, UnauthorizedError
 from replog.hookspecs import Event, LedgerRecovered
-from replog.metadata import list_ledger_ids
 from replog.protocol.batch import ENTRY_ID_MAX
 from replog.protocol.digest import Digest, DigestType, ledger_key, ledger_key_check
 from replog.protocol.gaps import Gap
@@ -23,6 +21,8 @@ from replog.protocol.model import Fragment, LedgerMetadata, LedgerState
 from replog.protocol.quorum import Quorum
 from replog.protocol.recovery import LedgerRecovery
 from replog.protocol.writing import LedgerWriting
+from replog.records.metadata import list_ledger_ids
+from replog.runtime.ticker import Ticker
 
 
 class Ledgers:
@@ -44,8 +44,8 @@ class Ledgers:
         self._nursery = nursery
         self._writers: dict[int, LedgerWriter] = {}
         self._ensembles = EnsembleChooser(surroundings.membership, surroundings.placement, self.chance.random)
-        self._supervisor = Supervisor(options.explicit_last_add_confirmed_after_s)
-        nursery.start_soon(self._supervisor.run)
+        self._ticker = Ticker(options.explicit_last_add_confirmed_after_s)
+        nursery.start_soon(self._ticker.run)
         nursery.start_soon(surroundings.turns.run)
 
     # -- creating and writing ---------------------------------------------------------------------------------------
@@ -81,7 +81,7 @@ class Ledgers:
         version, is_only_request = await self.records.create(metadata)
         digest = Digest(digest_type, ledger_id, password)
         machine = LedgerWriting(metadata, version, digest, self.chance.token(), missing=missing)
-        writer = LedgerWriter(machine, key, self.surroundings, self.options, self.observe, self._supervisor)
+        writer = LedgerWriter(machine, key, self.surroundings, self.options, self.observe, self._ticker)
         writer.is_created_for_certain = is_only_request
         self._writers[ledger_id] = writer
         self._nursery.start_soon(self._run_writer, writer)

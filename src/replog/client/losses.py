@@ -14,9 +14,9 @@ from replog.abc import Metastore
 from replog.client.membership import Membership
 from replog.client.records import Records
 from replog.errors import AdministrationError, LedgerNotFoundError, LossNotAcceptedError, VersionConflictError
-from replog.membership import Cookie, cookie_key, decode_cookie, encode_cookie
-from replog.metadata import ledger_id_pages
 from replog.protocol.model import LedgerMetadata
+from replog.records.membership import Cookie, cookie_key, decode_cookie, encode_cookie
+from replog.records.metadata import ledger_id_pages
 
 _SHOWN_MAX = 20  # ranges that an error lists
 

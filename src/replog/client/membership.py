@@ -24,7 +24,7 @@ from replog.errors import (
     StorageFailedError,
     StorageFullError,
 )
-from replog.membership import (
+from replog.records.membership import (
     BOOKIES_KEY,
     COOKIES_KEY,
     READ_ONLY_BOOKIES_KEY,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from replog.chance import current_chance
+from replog.runtime.chance import current_chance
 
 _FORGIVEN_AFTER = 4  # times its last quarantine without a failure, and a bookie begins anew
 _JITTER = 0.2

@@ -26,9 +26,9 @@ from replog.protocol.messages import Response, Status
 if TYPE_CHECKING:
     from replog.client.channel import Answer
     from replog.client.membership import Membership
-    from replog.membership import BookieAddress
     from replog.protocol.quorum import Quorum
     from replog.protocol.writing import LedgerWriting
+    from replog.records.membership import BookieAddress
 
 
 _SPACE_PATIENCE_S = 2.0  # a bookie whose disk is full collects garbage, compacts, and looks how much is free

@@ -15,7 +15,6 @@ from replog.client.channel import Answer, BookieChannel
 from replog.client.confirmations import Confirmations
 from replog.client.driving import Surroundings, WaitingEffects
 from replog.client.refusals import Refusals
-from replog.client.supervising import Supervisor
 from replog.config import ClientOptions
 from replog.errors import (
     AddTimeoutError,
@@ -36,6 +35,7 @@ from replog.protocol.effects import (
 from replog.protocol.messages import AddRequest, Response, Status, WriteLastAddConfirmedRequest
 from replog.protocol.model import LedgerMetadata
 from replog.protocol.writing import LedgerWriting
+from replog.runtime.ticker import Ticker
 
 _DEPTH_MIN = 2  # batches in flight on a fast disk; more would only cut them smaller
 _FAR_ROUND_S = 0.01  # no disk makes rounds as long as this: the bookies are far away
@@ -62,7 +62,7 @@ class BatchSender:
         surroundings: Surroundings,
         options: ClientOptions,
         observe: Callable[[Event], None],
-        supervisor: Supervisor,
+        ticker: Ticker,
     ) -> None:
         self.ledger_id = machine.metadata.ledger_id
         self.last_add_pushed = -1
@@ -102,7 +102,7 @@ class BatchSender:
         self._is_error_told = False
         self._closed_by_another: LedgerMetadata | None = None  # where this writer would have closed it
         self._fragments = machine.metadata.fragments
-        self._supervisor = supervisor
+        self._ticker = ticker
         self._published = -1
         self._is_awaited = False  # somebody waits for what is to be confirmed, as was told since the last batch
         self._entries_at_look = -1  # sent when it was looked after last
@@ -182,7 +182,7 @@ class BatchSender:
     def _keep_up(self) -> bool:
         """Whether no bookie has fallen behind: the slowest one must not do so without bound."""
         if self._lagging():
-            self._supervisor.watch(self)  # it may be silent, and nothing else may be in flight
+            self._ticker.watch(self)  # it may be silent, and nothing else may be in flight
             return False
         self._unchecked_bytes = 0
         return True
@@ -219,7 +219,7 @@ class BatchSender:
         self.entries_sent += len(payloads)
         self._are_many = len(payloads) > 1
         self._expected_bytes = 0
-        self._supervisor.watch(self)
+        self._ticker.watch(self)
 
     def _take_batch(self) -> tuple[list[bytes], int]:
         """As many of the gathered entries as fit into one batch for each rotation; at least one for each."""
@@ -291,7 +291,7 @@ class BatchSender:
         pairs = enumerate(zip(before.ensemble, after.ensemble, strict=True))
         replaced = {index: (old, new) for index, (old, new) in pairs if old != new}
         self._published = -1  # a bookie that is new does not know it
-        self._supervisor.watch(self)
+        self._ticker.watch(self)
         if replaced:  # else only the close dropped a fragment without entries
             self._observe(EnsembleChanged(self.ledger_id, after.first_entry_id, replaced))
 
@@ -425,7 +425,7 @@ class BatchSender:
             async with trio.open_nursery() as self._nursery:
                 self._nursery.start_soon(self._waiting_effects.run)
                 if self._machine.missing:  # from the start
-                    self._supervisor.watch(self)
+                    self._ticker.watch(self)
                 await self._closed.wait()
                 self._nursery.cancel_scope.cancel()
         finally:  # nobody drives it any more, be it closed or cancelled with its client: nobody may wait for it
@@ -436,7 +436,7 @@ class BatchSender:
             self._closed.set()
 
     def look(self) -> bool:
-        """Looks after deadlines and silent bookies, and publishes when idle: the supervisor calls it a few times a second
+        """Looks after deadlines and silent bookies, and publishes when idle: the ticker calls it a few times a second
         while it returns True. False says that nothing is under way."""
         if self._closed.is_set():
             return False

@@ -13,7 +13,7 @@ import trio
 from replog.demo.errors import DemoFailedError
 from replog.demo.options import metastore_url
 from replog.demo.processes import SILENCE_S, Process, running
-from replog.nursery import open_service_nursery
+from replog.runtime.nursery import open_service_nursery
 
 
 class Bookie:

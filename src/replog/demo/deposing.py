@@ -11,7 +11,7 @@ from replog.demo.leading import LeaderProcess, takeover_faults
 from replog.demo.reports import Confirmed, Fenced
 from replog.demo.results import ActResult
 from replog.demo.stage import Stage
-from replog.nursery import open_service_nursery
+from replog.runtime.nursery import open_service_nursery
 
 TITLE = "Act three: leader 2 stopped"
 _LEARNS_WITHIN_S = 30.0

@@ -11,7 +11,7 @@ import trio
 from replog.demo.errors import DemoFailedError
 from replog.demo.processes import SILENCE_S, Process, running
 from replog.demo.reports import Connected, Followed
-from replog.nursery import open_service_nursery
+from replog.runtime.nursery import open_service_nursery
 
 
 class Follower:

@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 
 import trio
 
-from replog.children import running_child
 from replog.demo.errors import DemoFailedError
 from replog.demo.reports import Report, decode
+from replog.runtime.children import running_child
 
 SILENCE_S = 30.0  # a process that tells nothing for so long has failed
 _EXIT_S = 15.0

@@ -29,8 +29,8 @@ from replog.demo.summary import summary
 from replog.demo.verifying import verify
 from replog.demo.view import View
 from replog.errors import ConfigError
-from replog.nursery import open_service_nursery
-from replog.temporary import temporary_directory
+from replog.runtime.nursery import open_service_nursery
+from replog.runtime.temporary import temporary_directory
 
 _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

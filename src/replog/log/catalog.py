@@ -9,9 +9,9 @@ from replog.client.ledgers import Ledgers
 from replog.errors import LogNotFoundError, PositionError
 from replog.hookspecs import LogTrimmed
 from replog.log.records import LogRecords, no_ledger
-from replog.metadata import list_log_names, log_key_path
 from replog.protocol.dropping import LogDeleting, LogTrimming
 from replog.protocol.model import Position
+from replog.records.metadata import list_log_names, log_key_path
 
 _ELECTIONS_KEY = "elections"
 

@@ -21,11 +21,11 @@ from replog.errors import (
     TooManyLedgersError,
     VersionConflictError,
 )
-from replog.keys import VALUE_BYTES_MAX
-from replog.metadata import encode_log
-from replog.nursery import for_each
 from replog.protocol.appending import CheckLedgers
 from replog.protocol.model import LedgerMetadata, LedgerState, LogMetadata
+from replog.records.metadata import encode_log
+from replog.runtime.keys import VALUE_BYTES_MAX
+from replog.runtime.nursery import for_each
 
 LOG_KEY = "log"
 JOB_KEY = "job"

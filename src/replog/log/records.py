@@ -22,19 +22,6 @@ from replog.errors import (
     VersionConflictError,
 )
 from replog.log.checking import AT_ONCE, JOB_KEY, check_ledgers, condemn
-from replog.metadata import (
-    decode_log,
-    decode_log_page,
-    decode_pending,
-    encode_log,
-    encode_log_page,
-    encode_pending,
-    list_log_pages,
-    log_key_path,
-    log_page_key_path,
-    log_pending_key_path,
-)
-from replog.nursery import for_each
 from replog.protocol.appending import CheckLedgers, FindSegment, LogAppending
 from replog.protocol.chaining import (
     CreateLedger,
@@ -53,6 +40,19 @@ from replog.protocol.chaining import (
 from replog.protocol.dropping import DeletePending, DropSegments, ListPending, LogDeleting, LogTrimming
 from replog.protocol.model import PAGE_SEGMENTS, LogMetadata, LogPage, PendingLedger, Segment
 from replog.protocol.sweeping import CondemnLedgers, DeleteUnnamed, LogSweeping
+from replog.records.metadata import (
+    decode_log,
+    decode_log_page,
+    decode_pending,
+    encode_log,
+    encode_log_page,
+    encode_pending,
+    list_log_pages,
+    log_key_path,
+    log_page_key_path,
+    log_pending_key_path,
+)
+from replog.runtime.nursery import for_each
 
 PENDING_KEPT_S = 600.0  # a request to create a ledger that was sent before that never arrives any more
 _FINISHING_S = 1.0  # that leaving a writer may wait, each time, for what others have left unfinished

@@ -36,9 +36,9 @@ from replog.errors import (
 from replog.log.catalog import finish
 from replog.log.checking import AT_ONCE, CONDEMNED_KEY, JOB_KEY, LOG_KEY
 from replog.log.records import LogRecords, no_ledger
-from replog.metadata import ledger_id_pages, log_key_path
-from replog.nursery import for_each
 from replog.protocol.sweeping import LogSweeping
+from replog.records.metadata import ledger_id_pages, log_key_path
+from replog.runtime.nursery import for_each
 
 _SWEEPS_KEY = "sweeps"
 _FORMAT = 1

@@ -16,10 +16,10 @@ from replog.log.catalog import elected
 from replog.log.checking import check_leader_custom
 from replog.log.records import LogRecords
 from replog.log.writer import LogWriter
-from replog.metadata import log_key_path
 from replog.protocol.chaining import RECOVERED_AT_TAKEOVER, LogTakeover
 from replog.protocol.digest import DigestType
 from replog.protocol.quorum import Quorum
+from replog.records.metadata import log_key_path
 
 # Since the takeover began: how long bookies that restart are waited for, also where nothing has to be recovered (R12).
 _RESTART_S = 5.0

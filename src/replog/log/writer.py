@@ -19,10 +19,10 @@ from replog.errors import FencedError, LedgerNotFoundError, ReplogError
 from replog.hookspecs import LogRolled
 from replog.log.positions import Positions
 from replog.log.records import LogRecords
-from replog.nursery import open_service_nursery
 from replog.protocol.batch import Payloads, check_payload
 from replog.protocol.chaining import LogChanged, LogRolling
 from replog.protocol.model import Position
+from replog.runtime.nursery import open_service_nursery
 
 _RETRY_ROLL_AFTER_S = 5.0
 

@@ -16,7 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from replog.errors import MetastoreCorruptError
-from replog.lmdb_file import (
+from replog.metastores.lmdb_records import FORMAT, FORMAT_KEY
+from replog.runtime.lmdb_file import (
     DATA_FILE,
     DataFileDamagedError,
     alone_in_directory,
@@ -25,7 +26,6 @@ from replog.lmdb_file import (
     make_data_file,
     sync_directory,
 )
-from replog.metastores.lmdb_records import FORMAT, FORMAT_KEY
 
 MARK_FILE = "metastore.json"
 FORMAT_NAME = "replog lmdb metastore"

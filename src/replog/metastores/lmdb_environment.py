@@ -5,7 +5,7 @@ Rules:
 - Writes wait for the writer lock of other processes and for the disk, so one thread does them, all that have gathered
   in one transaction: one sync for many changes. They are answered after the commit, whatever the answer is.
 - Reads are done where they are asked: the map is in memory. They see every committed change of every process.
-- The map grows between transactions only, and forks happen between write transactions: `replog.lmdb_map`.
+- The map grows between transactions only, and forks happen between write transactions: `replog.runtime.lmdb_map`.
 - After a commit that failed LMDB does nothing more with an environment: the writer thread closes it and opens it again, and
   tries that before each later transaction until it works. Seats are kept meanwhile: what was announced stays announced.
 - Versions come from one counter in the environment, so that they never repeat, not even over a deletion.
@@ -25,10 +25,10 @@ import attrs
 import lmdb
 
 from replog.errors import MetastoreError, MetastoreKeyError, MetastoreUncertainError
-from replog.lmdb_file import DataFileDamagedError
-from replog.lmdb_map import READERS_MAX, LMDBMap
 from replog.metastores.lmdb_records import Reading, Writing
 from replog.metastores.presence import Presence
+from replog.runtime.lmdb_file import DataFileDamagedError
+from replog.runtime.lmdb_map import READERS_MAX, LMDBMap
 
 Answer = TypeVar("Answer")
 

@@ -15,7 +15,7 @@ from prometheus_client.metrics_core import Metric
 
 from replog.bookie.serving import ServedBookie
 from replog.errors import StorageError
-from replog.latencies import LatencyHistogram
+from replog.runtime.latencies import LatencyHistogram
 
 PREFIX = "replog_bookie_"
 

@@ -26,8 +26,8 @@ from replog.config import (
     structure,
 )
 from replog.errors import ConfigError
-from replog.metadata import log_key_path
 from replog.protocol.quorum import Quorum
+from replog.records.metadata import log_key_path
 from replog.spark import clients
 
 Value = TypeVar("Value")

@@ -25,7 +25,7 @@ from pyspark.sql.types import StructType
 
 import replog
 from replog.errors import AddTimeoutError, ConfigError, MetastoreError, NotEnoughBookiesError, ReplogError
-from replog.nursery import open_service_nursery
+from replog.runtime.nursery import open_service_nursery
 from replog.spark.committing import Job, abort_job, check_log, commit_job, streamed_transaction
 from replog.spark.options import SparkOptions
 from replog.spark.values import ValueEncoder, ValueFormat, ValueSchema

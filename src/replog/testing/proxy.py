@@ -25,7 +25,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import attrs
 import trio
 
-from replog.nursery import open_service_nursery
+from replog.runtime.nursery import open_service_nursery
 
 _CHUNK_BYTES = 16 << 10
 _HELD_BYTES_MAX = 1 << 20  # in one direction of one connection: behind it the sender is held up

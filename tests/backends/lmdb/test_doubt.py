@@ -12,13 +12,13 @@ from pathlib import Path
 import lmdb
 import pytest
 
-from replog import lmdb_file
 from replog.abc import UNBOUNDED, Doubt, DropLedger, PutBatch, SetMarks
 from replog.backends.lmdb import LMDBStorage, LMDBStorageOptions, open_storage, records, vouching
 from replog.backends.lmdb.pages import Pages, _Counts
 from replog.errors import StorageError, StorageFullError, StorageIdentityError, StorageUncertainError
-from replog.lmdb_file import META_PAGES, check_data_file, read_meta
 from replog.protocol.mutations import DELETED_TERM, Marks
+from replog.runtime import lmdb_file
+from replog.runtime.lmdb_file import META_PAGES, check_data_file, read_meta
 from replog.testing.storage_exam import make_batch
 
 OPTIONS = LMDBStorageOptions(map_bytes=1 << 20)

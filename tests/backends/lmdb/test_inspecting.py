@@ -13,7 +13,7 @@ from replog.abc import DropLedger, PutBatch, SetMarks
 from replog.backends.lmdb import open_storage
 from replog.backends.lmdb.inspecting import inspect_ledger, inspect_storage
 from replog.errors import EntryNotFoundError, StorageDamagedError, StorageIdentityError, StorageUncertainError
-from replog.lmdb_file import check_data_file
+from replog.runtime.lmdb_file import check_data_file
 from replog.testing.storage_exam import make_batch
 
 SECRET = b"a secret that nobody may see"

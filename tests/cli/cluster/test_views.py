@@ -14,7 +14,7 @@ from replog.cli.cluster.members import Member, Plan, State
 from replog.cli.cluster.views import JSONView, LineView, LiveView, Load, examples
 from replog.client.administration import BookieStatistics
 from replog.config import BackendURL
-from replog.latencies import LatencyHistogram
+from replog.runtime.latencies import LatencyHistogram
 
 PLAN = Plan(Path("/somewhere/with a space?"), 2)
 MEMBER = Member("bookie-0", Path("/x"), State.SERVING, "bookie-abc", "tcp:127.0.0.1:1", 17, 2)

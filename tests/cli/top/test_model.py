@@ -7,7 +7,7 @@ import pytest
 from replog.cli.top import model
 from replog.cli.top.model import Cluster, Row, State
 from replog.client.administration import BookieStatistics
-from replog.latencies import LatencyHistogram
+from replog.runtime.latencies import LatencyHistogram
 
 A, B = "bookie-a", "bookie-b"
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from replog.metadata import ledger_key_path
 from replog.metastores.zookeeper.paths import Paths, decode_value, encode_value, escape, unescape
+from replog.records.metadata import ledger_key_path
 
 SURROGATES_END = 0xF8FF
 

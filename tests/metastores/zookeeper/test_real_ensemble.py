@@ -11,7 +11,7 @@ import trio.testing
 
 from replog.abc import Metastore
 from replog.errors import MetastoreError
-from replog.nursery import open_service_nursery
+from replog.runtime.nursery import open_service_nursery
 from tests.failures.processes import until
 from tests.metastores.zookeeper.changes import Changer, judge
 from tests.metastores.zookeeper.opening import all_opened, opened

@@ -18,9 +18,9 @@ from cryptography.hazmat.primitives.serialization import (
 
 from replog.abc import Authenticator, Reply
 from replog.errors import BookieError, ReplogError
-from replog.nursery import open_service_nursery
 from replog.protocol.messages import ReadRequest, Request, Response, Status
 from replog.registry import Registry
+from replog.runtime.nursery import open_service_nursery
 from replog.transports.tcp import TcpOptions, TcpTransport
 from replog.transports.tcp.listener import Listener
 

@@ -11,12 +11,12 @@ import trio
 
 from replog.abc import Reply
 from replog.errors import ReplogError
-from replog.nursery import open_service_nursery
 from replog.protocol import wire
 from replog.protocol.batch import Batch, build
 from replog.protocol.digest import Digest, DigestType
 from replog.protocol.messages import AddRequest, ReadRequest, Request, Response, Status
 from replog.protocol.wire import Frame, FrameSplitter
+from replog.runtime.nursery import open_service_nursery
 from replog.transports.tcp.addresses import parse_address
 from replog.transports.tcp.greeting import ClientGreeter
 from replog.transports.tcp.listener import Listener

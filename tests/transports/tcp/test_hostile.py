@@ -21,7 +21,6 @@ from replog.backends import memory
 from replog.bookie.server import BookieServer
 from replog.config import BookieOptions
 from replog.errors import BookieRefusedError
-from replog.nursery import open_service_nursery
 from replog.protocol import wire
 from replog.protocol.batch import build
 from replog.protocol.digest import Digest, DigestType
@@ -36,6 +35,7 @@ from replog.protocol.messages import (
     WriteLastAddConfirmedRequest,
 )
 from replog.protocol.wire import Frame, FrameSplitter, Hello, Prove, Refuse
+from replog.runtime.nursery import open_service_nursery
 from replog.transports.tcp import TcpOptions
 from replog.transports.tcp.addresses import parse_address
 from replog.transports.tcp.listener import Listener

@@ -12,10 +12,10 @@ import trio
 import trio.testing
 
 from replog.errors import BookieRefusedError, BookieUnreachableError, ConfigError
-from replog.nursery import open_service_nursery
 from replog.protocol import wire
 from replog.protocol.messages import ReadLastAddConfirmedRequest, Request, Response, Status
 from replog.protocol.wire import FrameSplitter
+from replog.runtime.nursery import open_service_nursery
 from replog.transports.tcp import TcpOptions, TcpTransport
 from replog.transports.tcp.listener import Listener
 from replog.transports.tcp.stream import Stream

@@ -14,8 +14,8 @@ from replog.api import BookieConfig
 from replog.config import BookieOptions, ClientOptions
 from replog.errors import ConfigError, NotEnoughBookiesError, UnauthorizedError
 from replog.metastores.memory import MemoryMetastore
-from replog.nursery import open_service_nursery
 from replog.registry import Registry
+from replog.runtime.nursery import open_service_nursery
 from tests.authentication.files import CLIENT_SECRET, OTHER_SECRET, secrets_file
 from tests.transports.tcp.credentials import Authority
 

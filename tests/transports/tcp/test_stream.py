@@ -13,9 +13,9 @@ import pytest
 import trio
 import trio.testing
 
-from replog.nursery import open_service_nursery
 from replog.protocol import wire
 from replog.protocol.wire import FrameSplitter
+from replog.runtime.nursery import open_service_nursery
 from replog.transports.tcp.stream import Stream
 
 

@@ -34,7 +34,7 @@ from replog.errors import (
     StorageIdentityError,
     StorageInUseError,
 )
-from replog.lmdb_file import DATA_FILE, NEW_FILE, sync_directory
+from replog.runtime.lmdb_file import DATA_FILE, NEW_FILE, sync_directory
 
 FORMAT_NAME = "replog lmdb storage"
 FORMAT_FILE = "storage.json"

@@ -51,9 +51,9 @@ from replog.errors import (
     StorageIdentityError,
     StorageUncertainError,
 )
-from replog.lmdb_file import DATA_FILE, DataFileDamagedError, check_data_file
 from replog.protocol.batch import Batch, decode
 from replog.protocol.mutations import DELETED_TERM
+from replog.runtime.lmdb_file import DATA_FILE, DataFileDamagedError, check_data_file
 
 _HOLES_MAX = 1000
 _KEYS_AT_ONCE = 10_000  # in one transaction

@@ -44,8 +44,8 @@ from replog.errors import (
     StorageFullError,
     StorageIdentityError,
 )
-from replog.lmdb_file import DATA_FILE, DataFileDamagedError, check_data_file, is_half_made, make_data_file
-from replog.lmdb_map import ForkedInUseError, LMDBMap
+from replog.runtime.lmdb_file import DATA_FILE, DataFileDamagedError, check_data_file, is_half_made, make_data_file
+from replog.runtime.lmdb_map import ForkedInUseError, LMDBMap
 
 RESERVE_BYTES = 4 << 20  # of the map, for fences and deletions when it is full
 _RECOVER = "Recover this bookie's copies from the others, into a new directory"

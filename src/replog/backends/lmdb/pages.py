@@ -20,7 +20,7 @@ from collections.abc import Iterator
 import attrs
 
 from replog.backends.lmdb.records import DELETED, LEDGER, DamagedError, unseal
-from replog.lmdb_file import BRANCH, LEAF, NO_PAGE, OVERFLOW, PAGE_HEAD, Meta, Tree
+from replog.runtime.lmdb_file import BRANCH, LEAF, NO_PAGE, OVERFLOW, PAGE_HEAD, Meta, Tree
 
 _NODE = struct.Struct("=HHHH")
 _PAGE_NUMBER = struct.Struct("=Q")

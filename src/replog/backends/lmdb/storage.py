@@ -37,10 +37,10 @@ from replog.errors import (
     StorageFullError,
     StorageUncertainError,
 )
-from replog.lmdb_file import DATA_FILE
-from replog.lmdb_map import has_addresses
 from replog.protocol.batch import Batch
 from replog.protocol.mutations import DELETED_TERM, Marks, Mutation, PutBatch
+from replog.runtime.lmdb_file import DATA_FILE
+from replog.runtime.lmdb_map import has_addresses
 
 Answer = TypeVar("Answer")
 

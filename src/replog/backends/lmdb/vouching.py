@@ -20,7 +20,7 @@ from replog.backends.lmdb.pages import Pages
 from replog.backends.lmdb.records import FORMAT_KEY, format_text
 from replog.backends.lmdb.salvaging import salvaged
 from replog.errors import StorageIdentityError
-from replog.lmdb_file import (
+from replog.runtime.lmdb_file import (
     META_PAGES,
     UNWRITTEN_BYTES_MAX,
     DataFileDamagedError,

@@ -22,9 +22,9 @@ from replog.cli.connecting import Connection, Stop, client_from, run_gently, tak
 from replog.cli.figures import as_count, as_duration
 from replog.cli.output import AsJSON, add_row, as_size, console, new_table, print_json, print_table
 from replog.errors import ConfigError
-from replog.nursery import open_service_nursery
 from replog.protocol.batch import ENTRY_BYTES_MAX
 from replog.protocol.quorum import Quorum
+from replog.runtime.nursery import open_service_nursery
 
 _SECONDS = 5.0
 _DISK_SECONDS = 1.0

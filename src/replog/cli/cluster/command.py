@@ -20,9 +20,9 @@ from replog.client.administration import BookieStatistics, RemoteBookie
 from replog.config import BackendURL, ClientOptions
 from replog.demo.running import InterruptedBySignal
 from replog.errors import ConfigError, ReplogError
-from replog.latencies import LatencyHistogram
-from replog.nursery import open_service_nursery
-from replog.temporary import temporary_directory
+from replog.runtime.latencies import LatencyHistogram
+from replog.runtime.nursery import open_service_nursery
+from replog.runtime.temporary import temporary_directory
 
 _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _LOOK_S = 1.0

@@ -1,7 +1,7 @@
 """The bookies of a local cluster: processes that are started, watched, started again when they die, and never left behind.
 
 Each is `replog bookie`, as anybody would run it, in a session of its own: a Ctrl-C comes to the cluster alone, which asks them to
-leave in order. If the cluster itself is killed, the kernel kills them (`replog.children`).
+leave in order. If the cluster itself is killed, the kernel kills them (`replog.runtime.children`).
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Any, BinaryIO
 import attrs
 import trio
 
-from replog.children import running_child
 from replog.config import BackendURL
 from replog.errors import ConfigError, ReplogError
+from replog.runtime.children import running_child
 
 _LEAVE_S = 30.0  # then it is killed
 _WAIT_MIN_S, _WAIT_MAX_S = 1.0, 30.0  # before one that died is started again

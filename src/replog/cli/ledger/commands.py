@@ -22,8 +22,8 @@ from replog.cli.output import (
     print_table,
 )
 from replog.errors import ConfigError, LedgerNotFoundError, LogNotFoundError
-from replog.metadata import LEDGER_ID_MAX
 from replog.protocol.model import LedgerMetadata, LedgerState
+from replog.records.metadata import LEDGER_ID_MAX
 
 LedgerId = Annotated[int, typer.Argument(metavar="LEDGER_ID", min=0, max=LEDGER_ID_MAX)]
 

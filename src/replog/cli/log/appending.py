@@ -28,10 +28,10 @@ from replog.cli.output import AsJSON, OutputClosed, as_size, emit, print_json, p
 from replog.cli.streams import input_bytes, read_input, write_output
 from replog.errors import ConfigError, ReplogError
 from replog.log.writer import LogWriter
-from replog.nursery import open_service_nursery
 from replog.protocol.digest import DigestType
 from replog.protocol.model import Position
 from replog.protocol.quorum import Quorum
+from replog.runtime.nursery import open_service_nursery
 
 _PACED_BYTES = 1 << 20  # of less the pace says nothing
 _UNSETTLED_MAX = 100_000  # entries pushed and not confirmed, or not printed: the client bounds their bytes

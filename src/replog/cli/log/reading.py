@@ -17,8 +17,8 @@ from replog.cli.output import AsJSON, standard_output, watched
 from replog.cli.streams import wait_output_closed, write_output
 from replog.errors import LedgerNotFoundError, LogNotFoundError, ReplogError
 from replog.log.reader import LogReader, RecordBatch
-from replog.nursery import open_service_nursery
 from replog.protocol.model import Position, Segment
+from replog.runtime.nursery import open_service_nursery
 
 _GATHERED_BYTES = 256 << 10  # batches that are here already are written at once, up to so much
 

@@ -23,8 +23,8 @@ from replog.cli.serving.settings import Settings
 from replog.config import BackendURL
 from replog.metrics import Health, health_of, serve_metrics
 from replog.metrics.health import State
-from replog.nursery import open_service_nursery
 from replog.registry import Registry
+from replog.runtime.nursery import open_service_nursery
 
 _STOPPING = (signal.SIGINT, signal.SIGTERM)
 

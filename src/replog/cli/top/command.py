@@ -20,7 +20,7 @@ from replog.cli.top.polling import Poller
 from replog.cli.top.rendering import ORDERS, View, picture
 from replog.cli.top.terminal import Screen, watch_keys, watch_terminal
 from replog.config import BackendURL
-from replog.nursery import open_service_nursery
+from replog.runtime.nursery import open_service_nursery
 
 _PLAIN_WIDTH = 200  # where there is no terminal
 _PLAIN_HEIGHT = 10_000

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import attrs
 
 from replog.client.administration import BookieStatistics
-from replog.latencies import LatencyHistogram
+from replog.runtime.latencies import LatencyHistogram
 
 HISTORY_S = 60.0  # the sparkline
 HISTORY_STEP_S = 2.0

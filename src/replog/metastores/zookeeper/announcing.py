@@ -20,7 +20,7 @@ from replog.metastores.zookeeper.calls import Call
 from replog.metastores.zookeeper.nodes import create_node, failed, good, remove_placeholders
 from replog.metastores.zookeeper.paths import Paths, encode_value
 from replog.metastores.zookeeper.session import Session
-from replog.nursery import open_service_nursery
+from replog.runtime.nursery import open_service_nursery
 
 _log = logging.getLogger("replog.metastores.zookeeper")
 

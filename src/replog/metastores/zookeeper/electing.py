@@ -23,7 +23,7 @@ from replog.metastores.zookeeper.nodes import failed, good, make_placeholders, r
 from replog.metastores.zookeeper.paths import Paths, encode_value
 from replog.metastores.zookeeper.session import Session
 from replog.metastores.zookeeper.watches import Watches
-from replog.nursery import open_service_nursery
+from replog.runtime.nursery import open_service_nursery
 
 _log = logging.getLogger("replog.metastores.zookeeper")
 

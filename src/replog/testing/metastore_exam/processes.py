@@ -12,9 +12,9 @@ import attrs
 import trio
 
 from replog.abc import Metastore
-from replog.children import running_child
 from replog.errors import KeyExistsError
 from replog.registry import Registry
+from replog.runtime.children import running_child
 from replog.testing.metastore_exam.bench import ELECTED, LOOK_AGAIN_S, no_other_error
 from replog.testing.promises import plain_assertions, promise
 

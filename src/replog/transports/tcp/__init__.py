@@ -18,8 +18,8 @@ import trio
 from replog.abc import Authenticator, Connection, RequestHandler, ResponseReceiver, Transport
 from replog.errors import BookieRefusedError, BookieUnreachableError, ConfigError, RemoteProtocolError
 from replog.hookspecs import Backend, hookimpl
-from replog.nursery import open_service_nursery
 from replog.protocol.wire import FRAME_BYTES_MAX, GREETING_BYTES_MAX, FrameSplitter
+from replog.runtime.nursery import open_service_nursery
 from replog.transports.tcp.addresses import parse_address
 from replog.transports.tcp.certificates import certificate_digest, client_certificates
 from replog.transports.tcp.client import TcpConnection

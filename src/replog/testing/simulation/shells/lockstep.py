@@ -22,8 +22,8 @@ from typing import TypeVar, cast
 import outcome
 import trio
 
-from replog.bookie.threads import Condition, Thread, Threads, Wakes
 from replog.errors import LocalProtocolError
+from replog.runtime.threads import Condition, Thread, Threads, Wakes
 
 T = TypeVar("T")
 

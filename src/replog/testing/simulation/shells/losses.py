@@ -13,8 +13,8 @@ import trio
 
 from replog.client.writer import LedgerWriter
 from replog.errors import AdministrationError, KeyNotFoundError, MetastoreError
-from replog.metadata import NEXT_LEDGER_ID_KEY, decode_next_ledger_id
 from replog.protocol.quorum import Quorum
+from replog.records.metadata import NEXT_LEDGER_ID_KEY, decode_next_ledger_id
 from replog.testing.simulation.shells.history import History
 from replog.testing.simulation.shells.metastore import MetastoreServer
 from replog.testing.simulation.shells.network import Network

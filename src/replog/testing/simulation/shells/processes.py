@@ -11,12 +11,12 @@ import trio
 from replog.abc import Transport
 from replog.api import Client, connect
 from replog.bookie.serving import ServedBookie, Way, serving
-from replog.chance import use_chance
 from replog.config import BackendURL, BookieOptions, ClientOptions
 from replog.errors import ReplogError, StorageIdentityError
 from replog.hookspecs import Event
 from replog.protocol.quorum import Quorum
 from replog.registry import Registry
+from replog.runtime.chance import use_chance
 from replog.testing.simulation.shells.disks import SimulatedDisk, SimulatedStorage
 from replog.testing.simulation.shells.metastore import MetastoreServer, SimulatedMetastore
 from replog.testing.simulation.shells.network import SCHEME, Network, SimulatedTransport

@@ -12,13 +12,13 @@ import outcome
 import trio
 
 from replog.api import Client
-from replog.bookie.threads import use_threads
 from replog.config import BookieOptions, ClientOptions
 from replog.errors import LogNotFoundError
 from replog.log.checking import JOB_KEY, LOG_KEY
-from replog.metadata import decode_ledger, ledger_key_path
 from replog.protocol.messages import Request, Response
 from replog.protocol.quorum import Quorum
+from replog.records.metadata import decode_ledger, ledger_key_path
+from replog.runtime.threads import use_threads
 from replog.testing.simulation.shells.jobs import JOBS_EVERY, Jobs
 from replog.testing.simulation.shells.lockstep import Lockstep, lockstep
 from replog.testing.simulation.shells.losses import Losses

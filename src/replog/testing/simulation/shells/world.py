@@ -16,7 +16,7 @@ from contextlib import contextmanager
 
 import trio
 
-from replog.chance import Chance
+from replog.runtime.chance import Chance
 from replog.testing.simulation.shells.lockstep import Lockstep
 
 _TICK_S = 0.001

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 import attrs
 
-from replog.metadata import decode_ledger
 from replog.protocol.messages import AddRequest, FenceRequest, Request
 from replog.protocol.model import LedgerMetadata, LedgerState
+from replog.records.metadata import decode_ledger
 from replog.testing.simulation.shells.processes import SimulatedBookie
 from replog.testing.simulation.shells.world import World
 

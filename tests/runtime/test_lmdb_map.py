@@ -12,8 +12,8 @@ from pathlib import Path
 import lmdb
 import pytest
 
-from replog import lmdb_map as module
-from replog.lmdb_map import ForkedInUseError, Gate, LMDBMap
+from replog.runtime import lmdb_map as module
+from replog.runtime.lmdb_map import ForkedInUseError, Gate, LMDBMap
 
 
 @contextmanager

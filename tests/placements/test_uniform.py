@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replog.errors import NotEnoughBookiesError
-from replog.placement import RandomPlacement
+from replog.placements.uniform import RandomPlacement
 from replog.protocol.digest import DigestType
 from replog.protocol.model import Fragment, LedgerMetadata
 from replog.protocol.quorum import Quorum

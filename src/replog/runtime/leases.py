@@ -31,8 +31,8 @@ from replog.errors import (
     MetastoreUncertainError,
     VersionConflictError,
 )
-from replog.keys import Versioned
-from replog.nursery import open_service_nursery
+from replog.runtime.keys import Versioned
+from replog.runtime.nursery import open_service_nursery
 
 _BEATS_PER_LEASE = 4
 _FAREWELL_S = 2.0

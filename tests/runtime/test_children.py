@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 import trio
 
-from replog.children import running_child
+from replog.runtime.children import running_child
 
 DEADLINE_S = 30.0
 
 # A parent that tells its child's process id, as the child does, and then waits to be killed.
 PARENT = """
 import subprocess, sys, trio
-from replog.children import running_child
+from replog.runtime.children import running_child
 async def main():
     async with running_child(["endless"], stdout=subprocess.PIPE) as child:
         await child.stdout.receive_some()
@@ -74,7 +74,7 @@ def test_a_child_is_killed_when_its_parent_is(is_stopped: bool) -> None:
 def test_whose_parent_is_gone_at_its_start_ends_at_once() -> None:
     ours, theirs = os.pipe()
     os.close(theirs)
-    command = [sys.executable, "-m", "replog.children", "this"]
+    command = [sys.executable, "-m", "replog.runtime.children", "this"]
     with open(ours, "rb") as stdin:
         done = subprocess.run(command, stdin=stdin, capture_output=True, timeout=DEADLINE_S)
     assert (done.returncode, done.stdout) == (-signal.SIGKILL, b"")

@@ -14,8 +14,21 @@ from hypothesis import strategies as st
 
 from replog.abc import Metastore
 from replog.errors import ConfigError, MetastoreCorruptError, MetastoreError
-from replog.keys import check_key
-from replog.metadata import (
+from replog.metastores.memory import MemoryMetastore
+from replog.protocol.digest import DigestType
+from replog.protocol.gaps import Gap
+from replog.protocol.model import (
+    Fragment,
+    LedgerMetadata,
+    LedgerState,
+    LogMetadata,
+    LogPage,
+    PendingLedger,
+    Segment,
+    Transaction,
+)
+from replog.protocol.quorum import Quorum
+from replog.records.metadata import (
     LEDGER_ID_MAX,
     decode_ledger,
     decode_log,
@@ -39,23 +52,10 @@ from replog.metadata import (
     parse_log_key,
     parse_log_page_key,
 )
-from replog.metastores.memory import MemoryMetastore
-from replog.protocol.digest import DigestType
-from replog.protocol.gaps import Gap
-from replog.protocol.model import (
-    Fragment,
-    LedgerMetadata,
-    LedgerState,
-    LogMetadata,
-    LogPage,
-    PendingLedger,
-    Segment,
-    Transaction,
-)
-from replog.protocol.quorum import Quorum
+from replog.runtime.keys import check_key
 from replog.testing import Fault, FaultyMetastore
 
-FORMATS = Path(__file__).parent / "formats"
+FORMATS = Path(__file__).parent.parent / "formats"
 
 LEDGER = LedgerMetadata(
     ledger_id=12_345,

@@ -11,7 +11,6 @@ import pytest
 import trio
 import trio.testing
 
-from replog import leases
 from replog.abc import Metastore
 from replog.errors import (
     KeyExistsError,
@@ -21,7 +20,8 @@ from replog.errors import (
     MetastoreError,
     MetastoreUncertainError,
 )
-from replog.keys import Versioned
+from replog.runtime import leases
+from replog.runtime.keys import Versioned
 from replog.testing import Fault
 from tests.plain_metastore import FaultyPlainMetastore, PlainMap, PlainMetastore
 

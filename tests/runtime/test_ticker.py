@@ -7,10 +7,10 @@ import trio
 import trio.testing
 
 import replog
-from replog.client import supervising
-from replog.client.supervising import Supervisor
 from replog.client.writer import LedgerWriter
 from replog.config import ClientOptions
+from replog.runtime import ticker as module
+from replog.runtime.ticker import Ticker
 
 
 class Patient:
@@ -26,19 +26,19 @@ class Patient:
 
 
 async def test_it_looks_until_that_is_enough(nursery: trio.Nursery, autojump_clock: trio.testing.MockClock) -> None:
-    supervisor = Supervisor(0.1)
-    nursery.start_soon(supervisor.run)
+    ticker = Ticker(0.1)
+    nursery.start_soon(ticker.run)
     one, three = Patient(1), Patient(3)
     await trio.sleep(1)
     started = trio.current_time()
-    supervisor.watch(one)
-    supervisor.watch(three)
-    supervisor.watch(three)
+    ticker.watch(one)
+    ticker.watch(three)
+    ticker.watch(three)
     await trio.sleep(1)
     assert [round(each - started, 3) for each in three.looked_at] == [0.1, 0.2, 0.3]
     assert len(one.looked_at) == 1
-    assert len(supervisor) == 0
-    supervisor.watch(one)
+    assert len(ticker) == 0
+    ticker.watch(one)
     await trio.sleep(1)
     assert len(one.looked_at) == 2, "it is looked after again when it comes again"
 
@@ -46,12 +46,12 @@ async def test_it_looks_until_that_is_enough(nursery: trio.Nursery, autojump_clo
 async def test_others_get_their_turn_among_many(
     nursery: trio.Nursery, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervising, "_LOOKS_PER_TURN", 10)
-    supervisor, seen = Supervisor(0.1), []
+    monkeypatch.setattr(module, "_LOOKS_PER_TURN", 10)
+    ticker, seen = Ticker(0.1), []
     patients = [Patient(1) for _ in range(100)]
     for patient in patients:
-        supervisor.watch(patient)
-    nursery.start_soon(supervisor.run)
+        ticker.watch(patient)
+    nursery.start_soon(ticker.run)
     await trio.sleep(0.1)
     for _ in range(30):
         seen.append(sum(len(patient.looked_at) for patient in patients))

@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from replog.errors import ConfigError, ReplogError
-from replog.temporary import temporary_directory
+from replog.runtime.temporary import temporary_directory
 
 
 class OurError(ReplogError):

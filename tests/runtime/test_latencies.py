@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from replog.latencies import BOUNDS_S, LatencyHistogram
+from replog.runtime.latencies import BOUNDS_S, LatencyHistogram
 
 
 def observed(*latencies_s: float) -> LatencyHistogram:

@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from replog.nursery import open_service_nursery
+from replog.runtime.nursery import open_service_nursery
 
 
 async def fail() -> None:

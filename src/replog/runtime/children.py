@@ -2,7 +2,7 @@
 
 The parent holds the other end of the child's standard input, and never writes to it. The child has asked the kernel to kill
 it once that end is gone: this works also while the child is stopped, and needs no thread and no polling. A command is run
-so as `python -m replog.children MODULE ARGUMENT...`, which is what `running_child` does.
+so as `python -m replog.runtime.children MODULE ARGUMENT...`, which is what `running_child` does.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ async def running_child(
 
     It is in a session of its own, so that a Ctrl-C comes to its parent alone. Raises OSError if it cannot be started."""
     process = await trio.lowlevel.open_process(
-        [sys.executable, "-P", "-m", "replog.children", *arguments],
+        [sys.executable, "-P", "-m", "replog.runtime.children", *arguments],
         stdin=subprocess.PIPE,
         stdout=stdout,
         stderr=stderr,
@@ -66,7 +66,7 @@ async def running_child(
 
 
 def main() -> None:
-    """The process: `python -m replog.children MODULE ARGUMENT...`."""
+    """The process: `python -m replog.runtime.children MODULE ARGUMENT...`."""
     end_with_parent()
     module, *sys.argv[1:] = sys.argv[1:]
     runpy.run_module(module, run_name="__main__", alter_sys=True)

@@ -20,7 +20,7 @@ from collections.abc import Callable
 
 import lmdb
 
-from replog.lmdb_file import DATA_FILE, check_data_file
+from replog.runtime.lmdb_file import DATA_FILE, check_data_file
 
 READERS_MAX = 1024
 _FORK_TIMEOUT_S = 1.0

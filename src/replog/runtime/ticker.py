@@ -19,7 +19,7 @@ class Watched(Protocol):
         """Does what is due; returns whether it has to be called again. Never waits."""
 
 
-class Supervisor:
+class Ticker:
     """Calls `look` of those that are watched about every so many seconds, until it returns False. Without any it sleeps."""
 
     def __init__(self, every_s: float) -> None:

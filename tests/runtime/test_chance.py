@@ -5,7 +5,7 @@ import time
 
 import trio
 
-from replog.chance import Chance, current_chance, use_chance
+from replog.runtime.chance import Chance, current_chance, use_chance
 
 
 async def test_it_is_the_systems() -> None:

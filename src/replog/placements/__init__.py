@@ -1,0 +1,1 @@
+"""Which bookies store what: the policies that come with replog."""
