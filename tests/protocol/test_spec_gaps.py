@@ -290,8 +290,8 @@ def write_back(cluster: Cluster) -> Recovery:
     return recovery
 
 
-def test_w7_recovery_records_what_a_replaced_bookie_lacks_in_an_earlier_fragment() -> None:
-    """W7, R6: the third bookie is replaced at entry 2; only then its add of entry 1 fails, which two others have confirmed."""
+def write_back_with_a_replacement() -> Recovery:
+    """The third bookie is replaced at entry 2, before it has answered for entry 1, which two others have confirmed."""
     cluster = Cluster()
     writer = cluster.writer()
     for payload in (b"a", b"b", b"c"):
@@ -304,6 +304,12 @@ def test_w7_recovery_records_what_a_replaced_bookie_lacks_in_an_earlier_fragment
     recovery.deliver(SendAdd, "b3", 0)
     recovery.fail(SendAdd, "b3", 2)
     recovery.choose({2: "b4"})
+    return recovery
+
+
+def test_w7_recovery_records_what_a_replaced_bookie_lacks_in_an_earlier_fragment() -> None:
+    """W7, R6: only after it was replaced its add of an earlier entry fails."""
+    recovery = write_back_with_a_replacement()
     recovery.fail(SendAdd, "b3", 1)
     recovery.run()
     assert recovery.finished is not None
@@ -313,18 +319,7 @@ def test_w7_recovery_records_what_a_replaced_bookie_lacks_in_an_earlier_fragment
 
 def test_w7_recovery_takes_what_a_replaced_bookie_never_answered_for_lacking() -> None:
     """W7: as above, but the recovery closes the ledger before it learns that the add failed."""
-    cluster = Cluster()
-    writer = cluster.writer()
-    for payload in (b"a", b"b", b"c"):
-        writer.add(payload)
-    writer.run()
-    recovery = write_back(cluster)
-    for entry_id in (0, 1):
-        recovery.deliver(SendAdd, "b1", entry_id)
-        recovery.deliver(SendAdd, "b2", entry_id)
-    recovery.deliver(SendAdd, "b3", 0)
-    recovery.fail(SendAdd, "b3", 2)
-    recovery.choose({2: "b4"})
+    recovery = write_back_with_a_replacement()
     recovery.lose(SendAdd, "b3", 1)
     recovery.run()
     assert recovery.finished is not None
