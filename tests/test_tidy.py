@@ -1,12 +1,14 @@
-"""The house rules that no linter knows, checked on the sources themselves."""
+"""The house rules that no linter knows, checked on the sources themselves.
+
+One test for each rule: it looks at every file, and lists all that break the rule.
+"""
 
 import ast
 import importlib
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).parent.parent
 SOURCES = {path.relative_to(ROOT / "src").as_posix(): path for path in sorted((ROOT / "src").rglob("*.py"))}
@@ -46,11 +48,22 @@ PUBLIC_MODULES = (
 )
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
-each_source = pytest.mark.parametrize("name", SOURCES)
 
 
+@cache
 def parsed(name: str) -> ast.Module:
-    return ast.parse(SOURCES[name].read_text(encoding="utf-8"), filename=name)
+    return ast.parse(text_of(name), filename=name)
+
+
+@cache
+def text_of(name: str) -> str:
+    return SOURCES[name].read_text(encoding="utf-8")
+
+
+def assert_none(offenders: Iterable[str]) -> None:
+    """Fail with all of them, one a line: pytest would shorten a list."""
+    found = sorted(offenders)
+    assert not found, "\n".join(["these break the rule:", *found])
 
 
 def test_there_are_sources() -> None:
@@ -59,28 +72,35 @@ def test_there_are_sources() -> None:
     assert PLUGIN_SOURCES
 
 
-@each_source
-def test_a_file_fits_in_the_head(name: str) -> None:
-    assert len(SOURCES[name].read_text(encoding="utf-8").splitlines()) <= FILE_LINES_MAX
+def test_files_are_short() -> None:
+    lengths = {name: len(text_of(name).splitlines()) for name in SOURCES}
+    assert_none(f"{name} has {lines} lines" for name, lines in lengths.items() if lines > FILE_LINES_MAX)
 
 
-@each_source
-def test_a_function_fits_on_a_screen(name: str) -> None:
-    functions = [node for node in ast.walk(parsed(name)) if isinstance(node, Function)]
-    lengths = [(each.name, (each.end_lineno or each.lineno) - each.lineno + 1) for each in functions]
-    assert [(function, lines) for function, lines in lengths if lines > FUNCTION_LINES_MAX] == []
+def test_functions_fit_on_a_screen() -> None:
+    too_long = []
+    for name in SOURCES:
+        for each in ast.walk(parsed(name)):
+            if isinstance(each, Function):
+                lines = (each.end_lineno or each.lineno) - each.lineno + 1
+                if lines > FUNCTION_LINES_MAX:
+                    too_long.append(f"{name}:{each.lineno}: {each.name} has {lines} lines")
+    assert_none(too_long)
 
 
-@each_source
-def test_a_library_does_not_print(name: str) -> None:
-    if name.removesuffix(".py").startswith(MAY_PRINT):
-        return
-    calls = [node for node in ast.walk(parsed(name)) if isinstance(node, ast.Call)]
-    assert [call.lineno for call in calls if isinstance(call.func, ast.Name) and call.func.id == "print"] == []
+def test_the_library_does_not_print() -> None:
+    prints = [
+        f"{name}:{call.lineno}"
+        for name in SOURCES
+        if not name.removesuffix(".py").startswith(MAY_PRINT)
+        for call in ast.walk(parsed(name))
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "print"
+    ]
+    assert_none(prints)
 
 
 def catches_everything(handler: ast.ExceptHandler) -> bool:
-    """Whether the handler takes any error and may go on; cleaning up and raising again is no such thing."""
+    """True if the handler takes any error and may go on. Cleaning up and raising again is not that."""
     caught = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
     broad = any(
         each is None or (isinstance(each, ast.Name) and each.id in {"Exception", "BaseException"}) for each in caught
@@ -88,14 +108,15 @@ def catches_everything(handler: ast.ExceptHandler) -> bool:
     return broad and not isinstance(handler.body[-1], ast.Raise)
 
 
-@each_source
-def test_errors_are_caught_by_name(name: str) -> None:
-    handlers = [node for node in ast.walk(parsed(name)) if isinstance(node, ast.ExceptHandler)]
-    found = [handler.lineno for handler in handlers if catches_everything(handler)]
-    if name in MAY_CATCH_EVERYTHING:
-        assert found, f"{name} no longer catches everything: take it off MAY_CATCH_EVERYTHING"
-    else:
-        assert found == []
+def test_errors_are_caught_by_name() -> None:
+    found: dict[str, list[int]] = {}
+    for name in SOURCES:
+        for each in ast.walk(parsed(name)):
+            if isinstance(each, ast.ExceptHandler) and catches_everything(each):
+                found.setdefault(name, []).append(each.lineno)
+    assert_none(f"{name}: lines {lines}" for name, lines in found.items() if name not in MAY_CATCH_EVERYTHING)
+    no_longer = MAY_CATCH_EVERYTHING.keys() - found.keys()
+    assert no_longer == set(), "these no longer catch everything: take them off MAY_CATCH_EVERYTHING"
 
 
 def named_in(tree: ast.Module) -> Iterator[str]:
@@ -114,15 +135,18 @@ def named_in(tree: ast.Module) -> Iterator[str]:
             yield from (t.id for t in targets if isinstance(t, ast.Name) and isinstance(t.ctx, ast.Store))
 
 
-@each_source
-def test_public_names_are_spelled_out(name: str) -> None:
-    public = {each for each in named_in(parsed(name)) if not each.startswith("_")}
-    assert sorted(each for each in public if ABBREVIATIONS & set(each.lower().split("_"))) == []
+def test_public_names_are_spelled_out() -> None:
+    abbreviated = [
+        f"{name}: {each}"
+        for name in SOURCES
+        for each in sorted(set(named_in(parsed(name))))
+        if not each.startswith("_") and ABBREVIATIONS & set(each.lower().split("_"))
+    ]
+    assert_none(abbreviated)
 
 
-@each_source
-def test_a_module_says_what_it_is(name: str) -> None:
-    assert ast.get_docstring(parsed(name))
+def test_modules_have_docstrings() -> None:
+    assert_none(name for name in SOURCES if not ast.get_docstring(parsed(name)))
 
 
 def public_members(owner: object) -> Iterator[tuple[str, Callable[..., object]]]:
@@ -132,19 +156,21 @@ def public_members(owner: object) -> Iterator[tuple[str, Callable[..., object]]]
             yield name, target
 
 
-@pytest.mark.parametrize("module_name", PUBLIC_MODULES)
-def test_the_public_api_has_docstrings(module_name: str) -> None:
-    module = importlib.import_module(module_name)
-    silent = []
-    for name, member in public_members(module):
+def without_docstrings(module_name: str) -> Iterator[str]:
+    """The public names of the module, and the public methods of its classes, that have no docstring."""
+    for name, member in public_members(importlib.import_module(module_name)):
         if not member.__module__.startswith("replog"):
             continue
         if not member.__doc__:
-            silent.append(name)
+            yield f"{module_name}.{name}"
         if inspect.isclass(member):
-            methods = [method for method, _ in public_members(member)]
-            silent += [f"{name}.{each}" for each in methods if not inspect.getdoc(getattr(member, each))]
-    assert silent == []
+            for method, _ in public_members(member):
+                if not inspect.getdoc(getattr(member, method)):
+                    yield f"{module_name}.{name}.{method}"
+
+
+def test_the_public_api_has_docstrings() -> None:
+    assert_none(each for module in PUBLIC_MODULES for each in without_docstrings(module))
 
 
 def replog_imports(tree: ast.Module) -> Iterator[str]:
@@ -158,8 +184,10 @@ def replog_imports(tree: ast.Module) -> Iterator[str]:
                 yield module
 
 
-@pytest.mark.parametrize("path", PLUGIN_SOURCES, ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_a_plugin_knows_only_the_seams(path: Path) -> None:
-    imported = replog_imports(ast.parse(path.read_text(encoding="utf-8")))
-    of_replog = {".".join(each.split(".")[:2]) for each in imported if each.split(".")[0] == "replog"}
-    assert of_replog - SEAMS == set()
+def test_plugins_know_only_the_seams() -> None:
+    beyond = []
+    for path in PLUGIN_SOURCES:
+        imported = replog_imports(ast.parse(path.read_text(encoding="utf-8")))
+        of_replog = {".".join(each.split(".")[:2]) for each in imported if each.split(".")[0] == "replog"}
+        beyond += [f"{path.relative_to(ROOT)}: {each}" for each in sorted(of_replog - SEAMS)]
+    assert_none(beyond)
