@@ -12,7 +12,7 @@ _FIRST = {
     ),
     "change.py": ("tests/protocol/test_change.py", "tests/protocol/test_spec_metadata.py"),
     "digest.py": ("tests/protocol/test_digest.py", "tests/protocol/test_batch.py"),
-    "gaps.py": ("tests/protocol/test_spec_gaps.py",),
+    "lacking.py": ("tests/protocol/test_spec_gaps.py",),
     "model.py": ("tests/protocol/test_model.py", "tests/protocol/test_chaining.py"),
     "quorum.py": ("tests/protocol/test_quorum.py",),
     "reading.py": ("tests/protocol/test_reading.py", "tests/protocol/test_spec_reading.py"),
@@ -58,7 +58,7 @@ MUTANTS = (
     _mutant(
         "failed-write-back-is-stored",
         "W7",
-        "gaps.py",
+        "lacking.py",
         "self._unanswered.get((index, bookie_id), {}).pop(first_entry_id, None)\n\n    def all",
         "pass\n\n    def all",
         "a recovery records no gap where its add failed",
@@ -66,7 +66,7 @@ MUTANTS = (
     _mutant(
         "replaced-bookie-is-trusted",
         "W7",
-        "gaps.py",
+        "lacking.py",
         "under_way = self._unanswered.get(member, {}) if is_last else {}",
         "under_way = self._unanswered.get(member, {})",
         "a recovery records no gap where a bookie was replaced that never answered",

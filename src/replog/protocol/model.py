@@ -15,11 +15,12 @@ import attrs
 from replog.errors import PositionError
 from replog.protocol.batch import ENTRY_ID_MAX
 from replog.protocol.digest import DigestType
+from replog.protocol.fragments import WRITER_TERM as WRITER_TERM
+from replog.protocol.fragments import Fragment as Fragment
 from replog.protocol.gaps import Gap, merged
 from replog.protocol.quorum import Quorum
 
 NO_ENTRY = -1  # the last entry of an empty ledger, and the last add confirmed before the first (R8)
-WRITER_TERM = 1  # of the client that created a bounded ledger (T2)
 PAGE_SEGMENTS = 100  # of a new log; one that exists keeps what its record says
 PAGE_SEGMENTS_MIN = 2  # so that the head names the last two ledgers whatever leaves it: a takeover recovers those (L1)
 TRANSACTIONS_MAX = (
@@ -34,17 +35,6 @@ class LedgerState(enum.Enum):
     OPEN = "open"
     IN_RECOVERY = "in recovery"
     CLOSED = "closed"
-
-
-@attrs.frozen
-class Fragment:
-    """The entries from `first_entry_id` to the next fragment are stored on this ensemble, by index.
-
-    `term` is the stamp of the entries in it: that of the writer that first wrote them (T3)."""
-
-    first_entry_id: int
-    ensemble: tuple[str, ...]
-    term: int = WRITER_TERM
 
 
 @attrs.frozen

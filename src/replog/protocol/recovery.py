@@ -33,7 +33,7 @@ from replog.protocol.effects import (
     SendFence,
     SendRecoveryRead,
 )
-from replog.protocol.gaps import RecoveryGaps
+from replog.protocol.lacking import RecoveryGaps
 from replog.protocol.machine import LedgerMachine
 from replog.protocol.messages import Denial
 from replog.protocol.model import RECOVERY_TERM, Fragment, LedgerMetadata, LedgerState

@@ -1,7 +1,14 @@
 """The machine of a ledger's writer: adding, confirming, changing the ensemble, closing (rules W, C, R1).
 
-Two rules for this file. Confirmation happens in one place, `_complete`, and never while the ensemble changes or the
-ledger closes. A batch counts acknowledgements by index, and only from the bookie that metadata names there.
+Invariants:
+
+- `last_add_confirmed` <= `last_add_pushed`, and neither ever sinks (W2).
+- Entries are confirmed in one place, `_complete`, and only while STEADY: not during a change (C1), nor while closing (R1).
+- An acknowledgement counts for its index, and only if it comes from the bookie that stands there now (C6).
+- A batch keeps its bytes, whoever it is sent to (W3).
+- A new fragment starts behind the last add confirmed (C2), and nothing is sent to it before it is durable (C3).
+- One compare-and-set at a time is under way, in the stages CHANGING, CHANGING_LAST and CLOSING (C1, M1).
+- From DONE on, every call changes nothing.
 
 The actions are those of the published TLA+ model: add = WriterSendsAddEntryRequests, add_confirmed =
 WriterReceivesAddConfirmedResponse, add_fenced = WriterReceivesAddFencedResponse, bookie_failed and what follows =
@@ -18,38 +25,55 @@ from replog.errors import FencedError, LedgerClosedError, ReplogError
 from replog.protocol import batch as batches
 from replog.protocol.batch import Batch
 from replog.protocol.digest import Digest
-from replog.protocol.effects import (
-    ChooseReplacements,
-    Confirmed,
-    Failed,
-    Finished,
-    SendAdd,
-    SendLastAddConfirmed,
-)
+from replog.protocol.effects import Confirmed, Failed, Finished, SendAdd, SendLastAddConfirmed
+from replog.protocol.fragments import Fragment
 from replog.protocol.gaps import Gap
+from replog.protocol.lacking import WriterGaps
 from replog.protocol.machine import LedgerMachine
-from replog.protocol.model import NO_ENTRY, Fragment, LedgerMetadata, LedgerState
+from replog.protocol.members import Members
+from replog.protocol.model import NO_ENTRY, LedgerMetadata, LedgerState
 from replog.protocol.pending import PendingBatch
 from replog.protocol.proofs import prove
-
-
-class _Gathering:
-    """The batches that were built together, and confirm together: so the last add confirmed, and with it every
-    fragment's first entry, stands at a batch boundary."""
-
-    __slots__ = ("last_entry_id", "pending")
-
-    def __init__(self, last_entry_id: int, pending: list[PendingBatch]) -> None:
-        self.last_entry_id = last_entry_id
-        self.pending = pending
+from replog.protocol.stages import Transitions, after, from_each
 
 
 class _Stage(enum.Enum):
     STEADY = enum.auto()
     CHOOSING = enum.auto()  # replacements are being chosen
     CHANGING = enum.auto()  # a new ensemble is being written to the metadata
-    CLOSING = enum.auto()
+    CHANGING_LAST = enum.auto()  # the same, and the ledger is closed as soon as that has ended
+    CLOSING = enum.auto()  # the last entry is being written to the metadata
     DONE = enum.auto()
+
+
+_OPEN = (_Stage.STEADY, _Stage.CHOOSING, _Stage.CHANGING)  # entries may be added
+_CHANGING = (_Stage.CHANGING, _Stage.CHANGING_LAST)
+_CLOSING = (_Stage.CHANGING_LAST, _Stage.CLOSING)
+_ENDING = (_Stage.CLOSING, _Stage.DONE)
+
+TRANSITIONS: Transitions[_Stage] = {
+    (_Stage.STEADY, "a bookie failed"): _Stage.CHOOSING,
+    (_Stage.CHOOSING, "replacements chosen"): _Stage.CHANGING,
+    (_Stage.CHOOSING, "nothing differs"): _Stage.STEADY,
+    (_Stage.CHANGING, "change written"): _Stage.STEADY,
+    (_Stage.CHANGING_LAST, "change written"): _Stage.CLOSING,
+    (_Stage.CHANGING_LAST, "change lost"): _Stage.CLOSING,
+    **from_each((_Stage.STEADY, _Stage.CHOOSING), "close", _Stage.CLOSING),
+    (_Stage.CHANGING, "close"): _Stage.CHANGING_LAST,
+    **from_each(_CLOSING, "closed", _Stage.DONE),
+    **from_each((each for each in _Stage if each is not _Stage.DONE), "failed", _Stage.DONE),
+}
+
+
+class _Gathering:
+    """The batches that were built together, and confirm together: so the last add confirmed, and with it every
+    fragment's first entry, is at a batch boundary."""
+
+    __slots__ = ("last_entry_id", "pending")
+
+    def __init__(self, last_entry_id: int, pending: list[PendingBatch]) -> None:
+        self.last_entry_id = last_entry_id
+        self.pending = pending
 
 
 class LedgerWriting(LedgerMachine):
@@ -65,26 +89,16 @@ class LedgerWriting(LedgerMachine):
         self.last_add_pushed = NO_ENTRY
         self.last_add_confirmed = NO_ENTRY
         self.length = 0
-        self.missing = missing  # indices that failed and could not be replaced, as a bit mask
         self._digest = digest
-        self._ensemble = list(metadata.last_fragment.ensemble)
-        self._ledger_id = metadata.ledger_id
         self._stamp = metadata.last_fragment.term  # each of this writer's fragments has it
-        self._stride = self.quorum.stride
+        self._members = Members(metadata.last_fragment.ensemble, missing)
         self._write_masks = [self.quorum.write_mask(rotation) for rotation in range(self.quorum.ensemble)]
         self._write_sets = [self.quorum.write_set(rotation) for rotation in range(self.quorum.ensemble)]
         self._gatherings: deque[_Gathering] = deque()
         self._pending: dict[int, PendingBatch] = {}
         self._stage = _Stage.STEADY
-        self._failed = 0  # indices whose failure waits for the change under way to end
-        self._choosing = 0  # indices that the change under way is about
-        self._replaced: dict[int, str] = {}
-        self._close_wanted = False
-        # what bookies lack (W7): since when, of those that failed; what is known of before, in the proposal and not yet in one
-        self._lacking = {index: 0 for index in range(self.quorum.ensemble) if missing >> index & 1}
-        self._proposed_lacking: dict[int, int] = {}
-        self._proposed_gaps: list[Gap] = []
-        self._new_gaps: list[Gap] = []
+        self._replaced: dict[int, str] = {}  # the bookies that the change under way brings in, by index
+        self._gaps = WriterGaps(index for index in range(self.quorum.ensemble) if missing >> index & 1)
 
     # -- what the shell asks ------------------------------------------------------------------------------------
 
@@ -96,33 +110,37 @@ class LedgerWriting(LedgerMachine):
     @property
     def is_changing(self) -> bool:
         """Whether completions are frozen by an ensemble change."""
-        return self._stage in (_Stage.CHOOSING, _Stage.CHANGING)
+        return self._stage in (_Stage.CHOOSING, _Stage.CHANGING, _Stage.CHANGING_LAST)
 
     @property
     def is_done(self) -> bool:
         """Whether the machine finished or failed."""
         return self._stage is _Stage.DONE
 
+    @property
+    def missing(self) -> int:
+        """The indices that failed and could not be replaced, as a bit mask."""
+        return self._members.missing
+
     def ensemble(self) -> tuple[str, ...]:
         """The bookies that are written to, by index."""
-        return tuple(self._ensemble)
+        return tuple(self._members.bookies)
 
     # -- adding ---------------------------------------------------------------------------------------------------
 
     def add(self, payloads: Sequence[bytes], timestamp_ns: int) -> None:
         """Adds entries, as one gathering: one batch for each write set (W1, W3)."""
         assert payloads, "a gathering has entries"
-        assert self._stage not in (_Stage.CLOSING, _Stage.DONE), "closed writers add nothing"
-        assert not self._close_wanted, "closing writers add nothing"
+        assert self._stage in _OPEN, "a writer that closes adds nothing"
         first = self.last_add_pushed + 1
         self.length += sum(map(len, payloads))
         self.last_add_pushed += len(payloads)
-        stride = self._stride
+        stride = self.quorum.stride
         pending = []
         for rotation in range(min(stride, len(payloads))):
             batch = batches.build(
                 self._digest,
-                ledger_id=self._ledger_id,
+                ledger_id=self.metadata.ledger_id,
                 first_entry_id=first + rotation,
                 stride=stride,
                 payloads=payloads if stride == 1 else payloads[rotation::stride],
@@ -134,18 +152,19 @@ class LedgerWriting(LedgerMachine):
             sent = PendingBatch(batch, self._write_masks[batch.first_entry_id % self.quorum.ensemble])
             self._pending[batch.first_entry_id] = sent
             pending.append(sent)
-            self._send(sent, ~(self.missing | self._failed | self._choosing))
+            self._send(sent, self._members.in_use)
         self._gatherings.append(_Gathering(self.last_add_pushed, pending))
 
     def _send(self, pending: PendingBatch, indices: int) -> None:
-        for index in self._write_sets[pending.batch.first_entry_id % len(self._ensemble)]:
+        bookies = self._members.bookies
+        for index in self._write_sets[pending.batch.first_entry_id % len(bookies)]:
             if indices >> index & 1:
-                self._effects.append(SendAdd(index, self._ensemble[index], pending.batch))
+                self._effects.append(SendAdd(index, bookies[index], pending.batch))
 
     def add_confirmed(self, index: int, bookie_id: str, first_entry_id: int) -> None:
         """This bookie has made the batch that starts there durable. Late and foreign ones count for nothing (C6)."""
         pending = self._pending.get(first_entry_id)
-        if pending is None or self._ensemble[index] != bookie_id or self._stage is _Stage.DONE:
+        if pending is None or self._members.bookies[index] != bookie_id or self._stage is _Stage.DONE:
             return
         pending.acknowledged |= 1 << index & pending.write_mask
         if self._stage is _Stage.STEADY:
@@ -175,16 +194,16 @@ class LedgerWriting(LedgerMachine):
         """Tells the bookies the last add confirmed, though no entry follows that would carry it (W5)."""
         confirmed = self.last_add_confirmed
         if self._stage is _Stage.STEADY and confirmed != NO_ENTRY:
-            proof = prove(self._digest, self._ledger_id, self._stamp, confirmed)
-            for index in range(self.quorum.ensemble):
+            proof = prove(self._digest, self.metadata.ledger_id, self._stamp, confirmed)
+            for index, bookie_id in enumerate(self._members.bookies):
                 if not self.missing >> index & 1:
-                    self._effects.append(SendLastAddConfirmed(index, self._ensemble[index], confirmed, proof))
+                    self._effects.append(SendLastAddConfirmed(index, bookie_id, confirmed, proof))
 
     def add_fenced(self, term: int) -> None:
         """A bookie refused: a client of this term recovers the ledger. Nothing is confirmed from here on (W4).
 
         While the ledger closes nothing is pending, and the metadata decides who closed it (R1)."""
-        if self._stage not in (_Stage.DONE, _Stage.CLOSING) and not self._close_wanted:
+        if self._stage in _OPEN:
             self._fail(self._fenced(f"fenced by term {term}"))
 
     # -- ensemble change ------------------------------------------------------------------------------------------
@@ -192,126 +211,82 @@ class LedgerWriting(LedgerMachine):
     def bookie_failed(self, index: int, bookie_id: str, batch: Batch | None = None) -> None:
         """This bookie refused, lost or did not answer something: the add of this batch, or another request. Never means "not
         written" (W4); but it may lack the batch, and does lack what it is not sent from now on (W7)."""
-        if self._stage in (_Stage.DONE, _Stage.CLOSING):
+        if self._stage in _ENDING:
             return
-        if self._ensemble[index] != bookie_id:
+        if self._members.bookies[index] != bookie_id:
             self._note_gap_of_former(index, bookie_id, batch)
             return
-        first = self.last_add_confirmed + 1 if batch is None else batch.first_entry_id
-        self._lacking[index] = min(first, self._lacking.get(index, first))
-        bit = 1 << index
-        if (self.missing | self._choosing) & bit:
-            return
-        self._failed |= bit
+        self._gaps.failed(index, self.last_add_confirmed + 1 if batch is None else batch.first_entry_id)
+        self._members.fail(index)
         self._choose()
+
+    def _note_gap_of_former(self, index: int, bookie_id: str, batch: Batch | None) -> None:
+        """An add to a bookie that was replaced has failed: it may lack the batch, if its fragment holds it (W7)."""
+        if batch is not None and self.metadata.fragment_of(batch.first_entry_id).ensemble[index] == bookie_id:
+            self._gaps.failed_before(Gap(index, batch.first_entry_id, batch.last_entry_id))
 
     def bookies_changed(self) -> None:
         """Other bookies can be had than before: try again to replace what is missing."""
-        if self._stage not in (_Stage.DONE, _Stage.CLOSING) and self.missing:
-            self._failed |= self.missing
-            self.missing = 0
+        if self._stage not in _ENDING and self.missing:
+            self._members.retry_missing()
             self._choose()
 
     def _choose(self) -> None:
-        if self._stage is not _Stage.STEADY or not self._failed:
-            return
-        self._stage = _Stage.CHOOSING  # completions freeze from here (C1)
-        self._choosing, self._failed = self._failed, 0
-        failed = tuple(index for index in range(self.quorum.ensemble) if self._choosing >> index & 1)
-        in_use = frozenset(bookie for index, bookie in enumerate(self._ensemble) if index not in failed)
-        self._effects.append(ChooseReplacements(self.metadata, failed, in_use))
+        if self._stage is _Stage.STEADY and self._members.failed:
+            self._move("a bookie failed")  # from here on nothing is confirmed (C1)
+            self._effects.append(self._members.choose(self.metadata))
 
     def replacements_chosen(self, chosen: Mapping[int, str]) -> None:
         """The placement's answer: a bookie for some of the failed indices. The same bookie again means: it is back."""
         if self._stage is not _Stage.CHOOSING:
             return
-        assert all(self._choosing >> index & 1 for index in chosen), "a replacement for what did not fail"
         self._replaced = dict(chosen)
-        if all(self._ensemble[index] == bookie_id for index, bookie_id in chosen.items()):
-            self._ensemble_durable()  # nothing differs, so nothing to write; what failed is sent again all the same (C5)
-            return
-        self._stage = _Stage.CHANGING
-        self._propose_ensemble()
+        if self._members.with_replacements(chosen) == self.ensemble():
+            # There is nothing to write. But what failed is sent again all the same (C5).
+            self._move("nothing differs")
+            self._ensemble_durable(is_written=False)
+        else:
+            self._move("replacements chosen")
+            self._propose_ensemble()
 
     def _propose_ensemble(self) -> None:
-        ensemble = list(self._ensemble)
-        for index, bookie_id in self._replaced.items():
-            ensemble[index] = bookie_id
-        assert len(set(ensemble)) == len(ensemble), "a bookie stands at one index only (C2)"
         last = self.last_add_confirmed
-        gone_on = [
-            Gap(index, max(first, last + 1)) for index, first in self._lacking.items() if index not in self._replaced
-        ]
-        gaps = [*self._gaps_until(last), *gone_on]
-        fragment = Fragment(last + 1, tuple(ensemble), self._stamp)
+        fragment = Fragment(last + 1, self._members.with_replacements(self._replaced), self._stamp)
+        gaps = [*self._gaps_until(last), *self._gaps.that_go_on(last, self._replaced)]
         self._propose(self.metadata.with_fragment(fragment).with_gaps(gaps))
 
-    def _ensemble_durable(self) -> None:
-        """All pending entries belong to the new fragment, also those that had their quorum in the old one (C5)."""
-        self._end_gaps(is_written=self._stage is _Stage.CHANGING)
-        self._stage = _Stage.STEADY
-        resend = 0
-        for index, bookie_id in self._replaced.items():
-            self._ensemble[index] = bookie_id
-            resend |= 1 << index
-        self.missing |= self._choosing & ~resend
-        self._choosing, self._replaced = 0, {}
+    def _gaps_until(self, last_entry_id: int) -> list[Gap]:
+        return self._gaps.propose(self.metadata.ended_gaps, last_entry_id)
+
+    def _ensemble_durable(self, *, is_written: bool) -> None:
+        """All pending entries belong to the new fragment, even those that had their quorum in the old one (C5)."""
+        self._gaps.end(self.last_add_confirmed, self._replaced, is_written=is_written)
+        resend = self._members.adopt(self._replaced)
+        self._replaced = {}
         for pending in self._pending.values():
             pending.acknowledged &= ~resend
-            self._send(pending, resend & ~self._failed)
-        if self._close_wanted:
+            self._send(pending, resend & self._members.in_use)
+        if self._stage is _Stage.CLOSING:
             self._propose_close()
             return
         self._choose()  # what failed meanwhile
         if self._stage is _Stage.STEADY:
             self._complete()
 
-    # -- what bookies lack (W7) -------------------------------------------------------------------------------------
-
-    def _note_gap_of_former(self, index: int, bookie_id: str, batch: Batch | None) -> None:
-        """An add to a bookie that was replaced has failed: it may lack the batch in the fragment in which it stands."""
-        if batch is not None and self.metadata.fragment_of(batch.first_entry_id).ensemble[index] == bookie_id:
-            self._new_gaps.append(Gap(index, batch.first_entry_id, batch.last_entry_id))
-
-    def _gaps_until(self, last_entry_id: int) -> list[Gap]:
-        """All gaps that are known, up to this entry, to be proposed."""
-        self._proposed_gaps += self._new_gaps
-        self._new_gaps = []
-        self._proposed_lacking = dict(self._lacking)
-        since = [Gap(index, first, last_entry_id) for index, first in self._lacking.items() if first <= last_entry_id]
-        return [*self.metadata.ended_gaps, *self._proposed_gaps, *since]
-
-    def _end_gaps(self, *, is_written: bool) -> None:
-        """The gaps of indices that are replaced or back end at the last add confirmed: what is pending is sent to them. If a
-        new fragment was written, the others begin again there."""
-        last = self.last_add_confirmed
-        if is_written:
-            self._proposed_gaps = []
-        for index, first in list(self._lacking.items()):
-            if index not in self._replaced and not is_written:
-                continue
-            if first <= last and not (is_written and first >= self._proposed_lacking.get(index, last + 1)):
-                self._new_gaps.append(Gap(index, first, last))
-            if index in self._replaced:
-                del self._lacking[index]
-            else:
-                self._lacking[index] = max(first, last + 1)
-
     # -- closing --------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Closes the ledger at the last add confirmed (R1). Unconfirmed entries fail: their outcome is unknown, but
         nobody will read them. Flush first, to keep them."""
-        if self._stage in (_Stage.CLOSING, _Stage.DONE) or self._close_wanted:
+        if self._stage not in _OPEN:
             return
-        self._close_wanted = True
         self._gatherings.clear()
         self._pending.clear()
-        if self._stage is not _Stage.CHANGING:  # else the change under way is settled first: one CAS at a time
+        self._move("close")
+        if self._stage is _Stage.CLOSING:  # else the change under way is settled first: one CAS at a time
             self._propose_close()
 
     def _propose_close(self) -> None:
-        self._stage = _Stage.CLOSING
         last = self.last_add_confirmed
         self._propose(self.metadata.with_gaps(self._gaps_until(last)).closed_at(last))
 
@@ -322,29 +297,32 @@ class LedgerWriting(LedgerMachine):
             self._finish_if_closing(metadata)
         elif metadata.state is not LedgerState.OPEN:
             self._fail(self._deposed(metadata))
-        elif metadata.last_fragment == proposed.last_fragment and self._stage is _Stage.CHANGING:
+        elif metadata.last_fragment == proposed.last_fragment and self._stage in _CHANGING:
             self._settle()  # ours, and then somebody changed something that is not the writer's
         else:
             self._propose_again(metadata)
 
     def _settle(self) -> None:
-        if self._stage is _Stage.CHANGING:
-            self._ensemble_durable()
+        if self._stage in _CHANGING:
+            self._move("change written")
+            self._ensemble_durable(is_written=True)
         else:
             self._finish_if_closing(self.metadata)
 
     def _propose_again(self, metadata: LedgerMetadata) -> None:
-        if metadata.last_fragment.ensemble != tuple(self._ensemble):
+        if metadata.last_fragment.ensemble != self.ensemble():
             problem = "somebody else changed the ensemble of an open ledger: this writer can't go on"
             self._fail(LedgerClosedError(self.metadata.ledger_id, problem, self.unconfirmed))
-        elif self._stage is _Stage.CHANGING and not self._close_wanted:
+        elif self._stage is _Stage.CHANGING:
             self._propose_ensemble()  # state OPEN: try again (C4)
         else:
+            if self._stage is _Stage.CHANGING_LAST:
+                self._move("change lost")
             self._propose_close()
 
     def _finish_if_closing(self, metadata: LedgerMetadata) -> None:
-        if self._stage is _Stage.CLOSING or self._close_wanted:
-            self._stage = _Stage.DONE
+        if self._stage in _CLOSING:
+            self._move("closed")
             self._effects.append(Finished(metadata, self.version))
         else:
             self._fail(self._deposed(metadata))
@@ -364,7 +342,10 @@ class LedgerWriting(LedgerMachine):
         return kind(self.metadata.ledger_id, f"{how} (W4): this writer is deposed; {fate}", unconfirmed)
 
     def _fail(self, error: ReplogError) -> None:
-        self._stage = _Stage.DONE
+        self._move("failed")
         self._gatherings.clear()
         self._pending.clear()
         self._effects.append(Failed(error))
+
+    def _move(self, event: str) -> None:
+        self._stage = after(TRANSITIONS, self._stage, event)

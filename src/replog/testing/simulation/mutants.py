@@ -78,7 +78,7 @@ MUTANTS = (
                 "_propose_ensemble",
                 "self._propose(self.metadata.with_fragment(fragment).with_gaps(gaps))",
                 "self._propose(self.metadata.with_fragment(fragment).with_gaps(gaps))\n"
-                "    self._change.written(self.version + 1)\n    self._ensemble_durable()",
+                "    self._change.written(self.version + 1)\n    self._settle()",
             ),
             Patch(
                 LedgerMachine,
@@ -106,7 +106,7 @@ MUTANTS = (
         "late-acks-counted",
         "C6",
         "a late acknowledgement counts for the index, whoever stands there now",
-        (Patch(LedgerWriting, "add_confirmed", "self._ensemble[index] != bookie_id or ", ""),),
+        (Patch(LedgerWriting, "add_confirmed", "self._members.bookies[index] != bookie_id or ", ""),),
         250,
         scenario="ledger",
         strategy="late",
@@ -179,13 +179,13 @@ MUTANTS = (
             Patch(
                 LedgerWriting,
                 "_ensemble_durable",
-                "        self._send(pending, resend & ~self._failed)",
+                "        self._send(pending, resend & self._members.in_use)",
                 "        old = pending.batch\n"
                 "        pending.batch = batches.build(self._digest, ledger_id=old.ledger_id, stride=old.stride,\n"
                 "            first_entry_id=old.first_entry_id, payloads=old.payloads(), stamp=old.stamp,\n"
                 "            last_add_confirmed=self.last_add_confirmed, timestamp_ns=old.timestamp_ns,\n"
                 "            cumulative_length=old.cumulative_length)\n"
-                "        self._send(pending, resend & ~self._failed)",
+                "        self._send(pending, resend & self._members.in_use)",
             ),
         ),
         120,
@@ -194,7 +194,7 @@ MUTANTS = (
         "writer-ignores-fenced",
         "W4",
         "a fenced writer goes on as if nothing had been said",
-        (Patch(LedgerWriting, "add_fenced", "if self._stage not in", "if False and self._stage not in"),),
+        (Patch(LedgerWriting, "add_fenced", "if self._stage in", "if False and self._stage in"),),
         20,
     ),
     Mutant(

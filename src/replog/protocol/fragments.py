@@ -1,0 +1,18 @@
+"""A fragment: the span of a ledger's entries that one ensemble stores."""
+
+from __future__ import annotations
+
+import attrs
+
+WRITER_TERM = 1  # of the client that created a bounded ledger (T2)
+
+
+@attrs.frozen
+class Fragment:
+    """The entries from `first_entry_id` to the next fragment are stored on this ensemble, by index.
+
+    `term` is the stamp of the entries in it: that of the writer that first wrote them (T3)."""
+
+    first_entry_id: int
+    ensemble: tuple[str, ...]
+    term: int = WRITER_TERM
