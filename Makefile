@@ -56,8 +56,8 @@ fmt: $(VENV)/installed-dev ## format the code and mend what can be mended by its
 	$(BIN)/ruff format $(CODE)
 
 sim: $(VENV)/installed-dev ## simulate the protocol (SEEDS=1000), then client, log and bookie (SHELL_SEEDS=20)
-	$(BIN)/python -m replog.testing.simulation --seeds $(SEEDS)
-	$(BIN)/python -m replog.testing.simulation --shells --seeds $(SHELL_SEEDS)
+	$(BIN)/python -m tests.simulator --seeds $(SEEDS)
+	$(BIN)/python -m tests.simulator --shells --seeds $(SHELL_SEEDS)
 
 crash: $(VENV)/installed-dev servers ## kill real processes and check what they left behind
 	$(PYTEST) -m crash $(ARGS)

@@ -42,7 +42,7 @@ from replog.protocol.quorum import Quorum
 from replog.registry import Registry
 from replog.runtime.nursery import open_service_nursery
 from replog.testing import FaultyMetastore
-from replog.testing.simulation.bookies import damaged
+from replog.testing.simulating.disks import damaged
 from replog.transports.memory import MemoryTransport
 
 _names = itertools.count(1)

@@ -6,9 +6,9 @@ import re
 from functools import cache
 from pathlib import Path
 
-from replog.testing.simulation.log_mutants import LOG_MUTANTS
-from replog.testing.simulation.mutants import MUTANTS
-from replog.testing.simulation.shells.mutants import SHELL_MUTANTS
+from tests.simulator.log_mutants import LOG_MUTANTS
+from tests.simulator.mutants import MUTANTS
+from tests.simulator.shells.mutants import SHELL_MUTANTS
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "protocol-rules.md"

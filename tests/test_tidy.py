@@ -20,7 +20,7 @@ FILE_LINES_MAX = 500
 ABBREVIATIONS = {"lac", "lap", "qw", "qa", "aq", "wq"}
 
 # What speaks to people on standard output.
-MAY_PRINT = ("replog/cli", "replog/demo", "replog/testing/simulation")
+MAY_PRINT = ("replog/cli", "replog/demo")
 
 # Where any error at all is caught without being raised again, and why that is right there.
 MAY_CATCH_EVERYTHING: dict[str, str] = {

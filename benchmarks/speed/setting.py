@@ -16,7 +16,7 @@ from benchmarks.speed.counting import counting, holding
 from replog.backends.memory import forget
 from replog.config import BookieOptions
 from replog.runtime.threads import Threads, use_threads
-from replog.testing.simulation.shells.scheduling import seeded
+from replog.testing.simulating.scheduling import seeded
 
 _WARM_UP = 3  # times that the work is done before it is counted: what is made once is made by then
 

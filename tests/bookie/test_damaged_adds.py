@@ -9,7 +9,7 @@ from replog.config import BookieOptions
 from replog.protocol import batch as batches
 from replog.protocol.digest import Digest, DigestType
 from replog.protocol.messages import AddRequest, FenceRequest, Response, Status
-from replog.testing.simulation.bookies import damaged
+from replog.testing.simulating.disks import damaged
 
 LEDGER = 7
 KEY = b"k" * 32

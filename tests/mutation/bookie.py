@@ -14,7 +14,7 @@ _FIRST = {
     "server.py": ("tests/bookie/test_doubt.py", "tests/bookie/test_server.py", "tests/bookie/test_full_disk.py"),
     "space.py": ("tests/bookie/test_space.py", "tests/bookie/test_full_disk.py"),
 }
-_THEN = ("tests/bookie", "tests/simulation/shells")
+_THEN = ("tests/bookie", "tests/simulator/shells")
 
 
 def _mutant(name: str, rule: str, file: str, old: str, new: str, why: str) -> SourceMutant:

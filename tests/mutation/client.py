@@ -13,7 +13,7 @@ _FIRST = {
     "sending.py": ("tests/client/test_writer.py", "tests/client/test_ensemble_change.py"),
     "writer.py": ("tests/client/test_writer.py",),
 }
-_THEN = ("tests/client", "tests/simulation/shells")
+_THEN = ("tests/client", "tests/simulator/shells")
 
 
 def _mutant(name: str, rule: str, file: str, old: str, new: str, why: str) -> SourceMutant:

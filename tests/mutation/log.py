@@ -29,7 +29,7 @@ _FIRST = {
         "tests/protocol/test_log_pages.py",
     ),
 }
-_THEN = ("tests/log", "tests/simulation")
+_THEN = ("tests/log", "tests/simulator")
 
 
 def _mutant(name: str, rule: str, file: str, old: str, new: str, why: str) -> SourceMutant:

@@ -6,12 +6,12 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from replog.testing.simulation.mutants import EQUIVALENT, MUTANTS
-from replog.testing.simulation.mutation import Mutant
-from replog.testing.simulation.shells.mutants import SHELL_MUTANTS
 from tests.backends.files import mutants as journal
 from tests.mutation.table import ROOT
 from tests.mutation.tables import SOURCE_MUTANTS
+from tests.simulator.mutants import EQUIVALENT, MUTANTS
+from tests.simulator.mutation import Mutant
+from tests.simulator.shells.mutants import SHELL_MUTANTS
 
 PAGE = ROOT / "docs" / "mutation-score.md"
 _RECORD = Path(__file__).parent / "caught.json"

@@ -23,7 +23,7 @@ _FIRST = {
         "tests/protocol/test_conversations.py",
     ),
 }
-_THEN = ("tests/protocol", "tests/simulation/test_simulation.py")
+_THEN = ("tests/protocol", "tests/simulator/test_simulation.py")
 
 
 def _mutant(name: str, rule: str, file: str, old: str, new: str, why: str, equivalent: str = "") -> SourceMutant:

@@ -1,6 +1,6 @@
 """Every committed conversation still runs exactly as it is written.
 
-After a change that is meant: `python -m replog.testing.simulation --rewrite tests/protocol/conversations/*.txt`, and
+After a change that is meant: `python -m tests.simulator --rewrite tests/protocol/conversations/*.txt`, and
 read the difference before it is committed.
 """
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import attrs
 import pytest
 
-from replog.testing.simulation import conversation
+from tests.simulator import conversation
 
 FILES = sorted((Path(__file__).parent / "conversations").glob("*.txt"))
 

@@ -20,10 +20,10 @@ from replog.protocol.chaining import ReadLog, RecoverLedger, WriteLog
 from replog.protocol.dropping import LogDeleting, LogTrimming
 from replog.protocol.model import LedgerState, Position
 from replog.protocol.sweeping import LogSweeping
-from replog.testing.simulation.mutation import Mutant, Patch
 from tests.protocol.driving import Cluster
 from tests.protocol.driving_jobs import DroppingActor, JobActor, adding, sweeping, write_ledger
 from tests.protocol.driving_logs import NAME, LogActor, rolling, segments, takeover, trimming
+from tests.simulator.mutation import Mutant, Patch
 
 EXPECTED = (
     FencedError,

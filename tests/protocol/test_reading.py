@@ -14,7 +14,7 @@ from replog.protocol.effects import Delivered, Failed, ReadMetadata, SendRead, S
 from replog.protocol.model import Fragment, LedgerMetadata
 from replog.protocol.quorum import Quorum
 from replog.protocol.reading import LedgerReading
-from replog.testing.simulation.bookies import damaged
+from replog.testing.simulating.disks import damaged
 from tests.protocol.driving import Cluster
 
 QUORUMS = [Quorum(1, 1, 1), Quorum(3, 3, 2), Quorum(4, 3, 2), Quorum(5, 2, 2), Quorum(6, 3, 2)]

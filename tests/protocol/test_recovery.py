@@ -1,6 +1,6 @@
 """A writer and several recoveries at once, in random schedules. Single rules: test_spec_recovery.py.
 
-Small worlds, many seeds; the simulator (`replog.testing.simulation`) does the same with crashes and time."""
+Small worlds, many seeds; the simulator (`tests.simulator`) does the same with crashes and time."""
 
 from __future__ import annotations
 

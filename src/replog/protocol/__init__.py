@@ -1,5 +1,5 @@
 """Floor 1: the protocol as machines without I/O, clock, chance or logging.
 
 A machine has one method for each thing that can happen, and leaves effects for its shell to do, in order. The simulator
-(`replog.testing.simulation`) and the real shells (`replog.client`, `replog.log`, `replog.bookie`) drive the same ones.
+(`tests.simulator`) and the real shells (`replog.client`, `replog.log`, `replog.bookie`) drive the same ones.
 """

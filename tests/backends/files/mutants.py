@@ -14,7 +14,7 @@ from replog.backends.files.entry_log import EntryLogWriter
 from replog.backends.files.journal import Journal
 from replog.backends.files.maintenance import Maintenance
 from replog.backends.files.pool import FilePool
-from replog.testing.simulation.mutation import Mutant, Patch
+from tests.simulator.mutation import Mutant, Patch
 
 
 def _of(module: ModuleType, function: str, old: str, new: str) -> Patch:

@@ -24,10 +24,10 @@ from replog.backends.files.replay import Replay
 from replog.backends.files.storage import FilesStorage
 from replog.errors import StorageDamagedError, StorageFailedError
 from replog.testing.disk import MemoryDisk, PowerLoss
-from replog.testing.simulation.mutation import Mutant, Patch
 from replog.testing.storage_exam import make_batch
 from tests.backends.files.small_storage import small_files as small_files
 from tests.backends.files.workload import CHANGES, FIRST_FILE, open_small, position_of, stop_at
+from tests.simulator.mutation import Mutant, Patch
 
 MARK = "/st/durable-mark"
 GROUPS = 6

@@ -3,10 +3,10 @@
 import pytest
 
 from replog.errors import StorageError
-from replog.testing.simulation.mutation import Mutant
 from tests.backends.files.exploring import Explorer, WrongAfterCrash
 from tests.backends.files.mutants import EQUIVALENT, MUTANTS
 from tests.backends.files.workload import PROFILES
+from tests.simulator.mutation import Mutant
 
 
 def finding(mutant: Mutant, *, share: float = 1.0) -> str:

@@ -1,0 +1,239 @@
+"""The simulated bookies' disks: commits take virtual time; crashes, want of space, failed syncs and damage are drawn.
+
+What a commit has made durable survives everything but `forget`. A crash in the middle of one leaves any beginning of its
+mutations, a failed sync too: neither was acknowledged. Reads may need the disk, fail, or give bytes that are not what was
+stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import attrs
+import trio
+
+from replog.abc import UNBOUNDED, Doubt, DropLedger, Marks, Mutation, PutBatch, Storage
+from replog.backends.memory import MemoryStorage, _Content
+from replog.errors import StorageFailedError, StorageFullError, StorageUncertainError
+from replog.protocol import batch as batches
+from replog.protocol.batch import Batch
+from replog.protocol.model import WRITER_TERM
+from replog.testing.simulating.history import History
+from replog.testing.simulating.world import World
+
+_PLENTY_BYTES = 1 << 40
+_INSTANT_S = 0.0004
+
+
+class SimulatedDisk:
+    """What stays of a bookie when its process ends, and how the disk behaves now."""
+
+    def __init__(self, world: World, name: str, bookie_id: str) -> None:
+        self.world = world
+        self.name = name
+        self.content = _Content(bookie_id=bookie_id)
+        self.random = world.stream(f"disk of {name}")
+        self.commit_s = 0.003
+        self.is_full = False  # for entries
+        self.marks_full_rate = 0.0  # of commits without entries that find no space either, when it is full
+        self.fails_next_sync = False
+        self.uncertain_rate = 0.0  # of reads
+        self.lies_rate = 0.0
+        self.stalled_until_s = 0.0
+        self.on_drop: Callable[[int], None] = lambda _ledger_id: None  # told before a ledger is dropped
+        self.history: History | None = None  # kept where the disk may forget
+        self.doubt = Doubt()  # what the storage says, durably
+        self.doubted_below = 0  # what it must say at least, once it was bounded: the oracle's knowledge
+        self.forgotten: set[tuple[int, int]] = set()  # ledger and entry ids that were durable here
+
+    def heal(self) -> None:
+        """Nothing is wrong with it any more."""
+        self.is_full = self.fails_next_sync = False
+        self.marks_full_rate = self.uncertain_rate = self.lies_rate = 0.0
+        self.stalled_until_s = 0.0
+
+    def forget(self, commits: int, trace: str, next_ledger_id: int) -> None:
+        """Loses the last commits, while no process has it open. `trace` is what the next process finds: "loss" if it knows
+        that something was lost, "doubt" if it cannot vouch for the disk (B8), "nothing" if it notices nothing."""
+        assert self.history is not None
+        lost = self.history.forget(self.content, commits)
+        self.forgotten.update(lost.entries)
+        self.world.tell(self.name, f"forgets {commits} commits, {len(lost.entries)} entries, leaves {trace}")
+        if lost.entries:
+            self.world.count("bookie forgot entries")
+        if lost.fences:
+            self.world.count("bookie forgot a fence")
+        self.world.count(f"forgetting left {trace}")
+        if trace != "nothing":
+            self.doubted_below = next_ledger_id
+            lost_below = UNBOUNDED if trace == "loss" else self.doubt.lost_below
+            self.doubt = Doubt(UNBOUNDED, lost_below, ("simulated",))
+
+    def commit(self, mutations: Sequence[Mutation]) -> None:
+        """Makes all of these durable."""
+        if self.history is not None:
+            self.history.remember(self.content, mutations)
+        MemoryStorage(self.content).commit(mutations)
+
+    def duration_s(self, mean_s: float) -> float:
+        """How long something takes now: now and then ten times as long."""
+        duration_s = self.random.random() * 2 * mean_s * (10 if self.random.random() < 0.05 else 1)
+        return self.world.due_s(max(duration_s, self.stalled_until_s - self.world.now_s)) - self.world.now_s
+
+    def holds(self, batch: Batch) -> bool:
+        """Whether these very bytes are durable."""
+        if self.has_dropped(batch.ledger_id):
+            return True  # they were, and are gone for good
+        return all(
+            any(found.data == batch.data or found.holds(entry_id) for found in self._read(batch, entry_id))
+            for entry_id in batch.entry_ids
+        )
+
+    def _read(self, batch: Batch, entry_id: int) -> list[Batch]:
+        return MemoryStorage(self.content).read(batch.ledger_id, entry_id, batch.stamp, 1)[:1]
+
+    def has_dropped(self, ledger_id: int) -> bool:
+        """Whether this ledger was deleted here."""
+        return ledger_id in self.content.deleted
+
+    def has_entry(self, ledger_id: int, entry_id: int) -> bool:
+        """Whether an entry of a ledger is durable, or was until the disk forgot it."""
+        return (ledger_id, entry_id) in self.forgotten or self.stores(ledger_id, entry_id)
+
+    def stores(self, ledger_id: int, entry_id: int) -> bool:
+        """Whether an entry of a ledger is durable."""
+        return bool(MemoryStorage(self.content).read(ledger_id, entry_id, WRITER_TERM, 1))
+
+    def marks(self, ledger_id: int) -> Marks | None:
+        """The durable marks of a ledger."""
+        return MemoryStorage(self.content).marks(ledger_id)
+
+    def ledger_ids(self) -> list[int]:
+        """The ledgers that are there."""
+        return MemoryStorage(self.content).ledger_ids()
+
+
+class SimulatedStorage(Storage):
+    """A disk, opened by one process."""
+
+    def __init__(self, disk: SimulatedDisk) -> None:
+        self.disk = disk
+        self._world = disk.world
+        self._inner = MemoryStorage(disk.content)
+        self._stopped: StorageFailedError | None = None
+        self._committing: Sequence[Mutation] = ()
+
+    @property
+    def bookie_id(self) -> str:
+        """As `Storage.bookie_id`."""
+        return self._inner.bookie_id
+
+    def crash(self) -> None:
+        """The process ends now: of a commit under way any beginning is durable, and nothing comes after it."""
+        self._apply_some(self._committing)
+        self._stopped = StorageFailedError(f"bookie {self.bookie_id}: its process is dead", "It was killed")
+
+    def _apply_some(self, mutations: Sequence[Mutation]) -> None:
+        kept = self.disk.random.randint(0, len(mutations))
+        if kept:
+            self.disk.commit(mutations[:kept])
+
+    def _check(self) -> None:
+        if self._stopped is not None:
+            raise self._stopped
+
+    def commit(self, mutations: Sequence[Mutation]) -> None:
+        """As `Storage.commit`."""
+        self._check()
+        disk = self.disk
+        has_entries = any(isinstance(mutation, PutBatch) for mutation in mutations)
+        self._committing = mutations
+        self._world.threads.sleep(disk.duration_s(disk.commit_s))
+        self._committing = ()
+        self._check()
+        if disk.is_full and (has_entries or disk.random.random() < disk.marks_full_rate):
+            self._world.count("commit without space")
+            raise StorageFullError(f"bookie {self.bookie_id}: no space", "Make some")
+        if disk.fails_next_sync:
+            disk.fails_next_sync = False
+            self._apply_some(mutations)
+            self._world.tell(disk.name, "a sync fails")
+            self._world.count("sync failed")
+            self._stopped = StorageFailedError(f"bookie {self.bookie_id}: a sync failed", "Restart it")
+            raise self._stopped
+        for mutation in mutations:
+            if isinstance(mutation, DropLedger):
+                disk.on_drop(mutation.ledger_id)
+        disk.commit(mutations)
+        self._world.tell(disk.name, f"commits {len(mutations)}")
+
+    def read(self, ledger_id: int, entry_id: int, stamp: int, bytes_max: int) -> list[Batch]:
+        """As `Storage.read`."""
+        self._check()
+        if self._world.threads.is_in_thread:
+            self._world.threads.sleep(self.disk.duration_s(_INSTANT_S))
+            self._check()
+        return self._read(ledger_id, entry_id, stamp, bytes_max)
+
+    def _read(self, ledger_id: int, entry_id: int, stamp: int, bytes_max: int) -> list[Batch]:
+        disk = self.disk
+        if disk.uncertain_rate and disk.random.random() < disk.uncertain_rate:
+            self._world.count("read uncertain")
+            raise StorageUncertainError(f"ledger {ledger_id}, entry {entry_id}: can't be read", "Ask another bookie")
+        found = self._inner.read(ledger_id, entry_id, stamp, bytes_max)
+        if found and disk.lies_rate and disk.random.random() < disk.lies_rate:
+            self._world.count("read damaged")
+            found[0] = damaged(found[0])
+        return found
+
+    def read_nowait(self, ledger_id: int, entry_id: int, stamp: int, bytes_max: int) -> list[Batch]:
+        """As `Storage.read_nowait`: half of it is in memory."""
+        self._check()
+        if self.disk.random.random() < 0.5:
+            raise trio.WouldBlock
+        return self._read(ledger_id, entry_id, stamp, bytes_max)
+
+    def marks(self, ledger_id: int) -> Marks | None:
+        """As `Storage.marks`."""
+        self._check()
+        return self._inner.marks(ledger_id)
+
+    def ledger_ids(self) -> list[int]:
+        """As `Storage.ledger_ids`."""
+        self._check()
+        return self._inner.ledger_ids()
+
+    def doubt(self) -> Doubt:
+        """As `Storage.doubt`."""
+        return self.disk.doubt
+
+    def bound_doubt(self, below_ledger_id: int) -> None:
+        """As `Storage.bound_doubt`."""
+        self._check()
+        self._world.threads.sleep(self.disk.duration_s(self.disk.commit_s))
+        self._check()
+        doubt = self.disk.doubt
+        self.disk.doubt = attrs.evolve(
+            doubt,
+            doubted_below=below_ledger_id if doubt.is_unbounded else doubt.doubted_below,
+            lost_below=below_ledger_id if doubt.lost_below == UNBOUNDED else doubt.lost_below,
+        )
+        self._world.tell(self.disk.name, f"is in doubt below {self.disk.doubt.doubted_below}")
+
+    def free_bytes(self) -> int | None:
+        """As `Storage.free_bytes`."""
+        self._check()
+        return 0 if self.disk.is_full else _PLENTY_BYTES
+
+    def close(self) -> None:
+        """As `Storage.close`."""
+        self._world.threads.sleep(self.disk.duration_s(_INSTANT_S))
+        if self._stopped is None:
+            self._inner.close()
+
+
+def damaged(batch: Batch) -> Batch:
+    """Return a copy of the batch with one bit of its payload flipped, as a disk or a wire may do."""
+    data = bytearray(batch.data)
+    data[-6] ^= 4
+    return batches.decode(bytes(data))

@@ -1,0 +1,257 @@
+"""The metastore of the simulated processes: one map, which each of them reaches over the network and with its own faults.
+
+What is asked for arrives later, and its answer later still; each may be lost, and a change whose caller has given up may
+happen all the same. What a process announces is held by a session, which vanishes some time after the process died, and now
+and then though it lives: then it comes back, unless somebody else took its place.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from typing import TypeVar
+
+import trio
+
+from replog.abc import Metastore, Versioned
+from replog.errors import MetastoreError, MetastoreUncertainError
+from replog.metastores.memory import MemoryMetastore
+from replog.testing.simulating.network import METASTORE, Network
+
+Answer = TypeVar("Answer")
+
+_DEADLINE_S = 0.8  # of each call
+_LEASE_S = 1.0
+_LATE_MAX_S = 3.0
+
+
+class Fate(enum.Enum):
+    """What happens to a call, beside nothing."""
+
+    REQUEST_LOST = "request lost"
+    ANSWER_LOST = "answer lost"
+    LATE = "arrives late"
+    UNAVAILABLE = "unavailable"
+    CONFLICT = "somebody else was quicker"
+
+
+class MetastoreServer:
+    """The map, and what all processes' sessions announce. `rate` is that of the faults."""
+
+    def __init__(self, network: Network) -> None:
+        self.inner = MemoryMetastore()
+        self.network = network
+        self.world = network.world
+        self.rate = 0.0
+        self.session_rate = 0.0  # of waits that end early or fail
+        self.random = self.world.stream("metastore")
+        self.deadly_rate = 0.0  # of changes right after which who asked for them dies
+        self.on_deadly: Callable[[str], None] = lambda _process: None
+        self.on_put: Callable[[str, str, bytes], None] = lambda _process, _key, _value: None
+        self.sessions: dict[str, dict[str, bytes]] = {}  # what a process announces
+        self._owners: dict[str, str] = {}  # whose session holds a key
+
+    def fate(self, *, is_put: bool) -> Fate | None:
+        """What is to happen to a call."""
+        if not self.rate or self.random.random() >= self.rate:
+            return None
+        fates = [fate for fate in Fate if is_put or fate is not Fate.CONFLICT]
+        return self.random.choice(fates)
+
+    def changed(self, process: str) -> None:
+        """A change that this process asked for was made: now and then it dies right then."""
+        if self.deadly_rate and process not in self.world.dead and self.random.random() < self.deadly_rate:
+            self.on_deadly(process)
+
+    async def lose_session(self, process: str, for_s: float) -> None:
+        """What the process announces vanishes though it lives, and comes back later."""
+        self.world.tell(process, "loses its session")
+        self.world.count("session lost")
+        await self._withdraw(process)
+        await trio.sleep(for_s)
+        if process in self.world.dead:
+            return
+        for key, value in list(self.sessions.get(process, {}).items()):
+            with suppress(MetastoreError):  # somebody else has it now
+                await self.create(process, key, value)
+            if process in self.world.dead or key not in self.sessions[process]:
+                await self.remove(process, key)  # it ended meanwhile
+
+    async def expire(self, process: str) -> None:
+        """The session of a process that died ends after its lease."""
+        await trio.sleep(_LEASE_S * (0.2 + self.random.random()))
+        await self._withdraw(process)
+
+    async def _withdraw(self, process: str) -> None:
+        for key in list(self.sessions.get(process, {})):
+            await self.remove(process, key)
+
+    async def create(self, process: str, key: str, value: bytes) -> None:
+        """Creates a key that this process's session holds."""
+        await self.inner.create(key, value)
+        self._owners[key] = process
+
+    async def announced(self, key: str) -> dict[str, bytes]:
+        """What sessions hold right below this key, by its last word."""
+        found = await self.inner.values(key)
+        return {word: each.value for word, each in found.items() if f"{key}/{word}" in self._owners}
+
+    async def remove(self, process: str, key: str) -> None:
+        """Removes a key, if this process's session holds it."""
+        if self._owners.get(key) == process:
+            del self._owners[key]
+            await self.inner.delete(key)
+
+
+class SimulatedMetastore(Metastore):
+    """The view of one process."""
+
+    def __init__(self, server: MetastoreServer, process: str) -> None:
+        self._server = server
+        self._world = server.world
+        self._process = process
+
+    async def create(self, key: str, value: bytes) -> int:
+        """As `Metastore.create`."""
+        return await self._call(f"create {key}", key, lambda: self._server.inner.create(key, value), changes=True)
+
+    async def get(self, key: str) -> Versioned:
+        """As `Metastore.get`."""
+        return await self._call(f"get {key}", key, lambda: self._server.inner.get(key))
+
+    async def put(self, key: str, value: bytes, expected: int) -> int:
+        """As `Metastore.put`."""
+        self._server.on_put(self._process, key, value)
+        what = f"put {key} expecting {expected}"
+        return await self._call(what, key, lambda: self._server.inner.put(key, value, expected), changes=True)
+
+    async def delete(self, key: str, expected: int | None = None) -> None:
+        """As `Metastore.delete`."""
+        return await self._call(f"delete {key}", key, lambda: self._server.inner.delete(key, expected), changes=True)
+
+    async def children(self, key: str) -> list[str]:
+        """As `Metastore.children`."""
+        return await self._call(f"children {key}", key, lambda: self._server.inner.children(key))
+
+    async def announced(self, key: str) -> dict[str, bytes]:
+        """As `Metastore.announced`: one call, as of stores that can read several keys at once."""
+        return await self._call(f"announced {key}", key, lambda: self._server.announced(key))
+
+    # -- calls ----------------------------------------
+
+    async def _call(
+        self, what: str, key: str, call: Callable[[], Awaitable[Answer]], *, changes: bool = False
+    ) -> Answer:
+        """Sends a call, and waits for its answer until the deadline. The call goes on though the caller doesn't."""
+        await trio.lowlevel.checkpoint()
+        if self._process in self._world.dead:
+            await trio.sleep(0.1)  # what runs on here has no effect
+            raise MetastoreError(f"{what}: this process is dead")
+        fate = self._server.fate(is_put=what.startswith("put"))
+        if fate is not None:
+            self._world.tell(self._process, f"{what}: {fate.value}")
+            self._world.count(f"metastore: {fate.value}")
+        if fate is Fate.UNAVAILABLE:
+            await trio.sleep(self._server.network.delay_s())
+            raise MetastoreError(f"{what}: the metastore is away; nothing was changed, try again")
+        answered = trio.Event()
+        answers: list[Answer] = []
+        errors: list[MetastoreError] = []
+
+        async def serve() -> None:
+            try:
+                await self._serve(what, key, fate, call, answers)
+                if changes:
+                    self._server.changed(self._process)
+            except MetastoreError as error:
+                errors.append(error)
+            if fate is not Fate.ANSWER_LOST:
+                await self._server.network.passage(METASTORE, self._process)
+                answered.set()
+
+        if fate is not Fate.REQUEST_LOST:
+            self._world.nursery.start_soon(serve)
+        with trio.move_on_after(_DEADLINE_S):
+            await answered.wait()
+        if answered.is_set():
+            for error in errors:
+                raise error
+            return answers[0]
+        lost = MetastoreUncertainError if changes else MetastoreError
+        raise lost(f"{what}: no answer in {_DEADLINE_S} s")
+
+    async def _serve(
+        self, what: str, key: str, fate: Fate | None, call: Callable[[], Awaitable[Answer]], answers: list[Answer]
+    ) -> None:
+        await self._server.network.passage(self._process, METASTORE)
+        if fate is Fate.LATE:
+            await trio.sleep(self._server.random.random() * _LATE_MAX_S)
+        if fate is Fate.CONFLICT:
+            found = await self._server.inner.get(key)
+            await self._server.inner.put(key, found.value, found.version)
+        try:
+            answers.append(await call())
+        except MetastoreError as error:
+            self._world.tell(METASTORE, f"{self._process} {what}: {type(error).__name__}")
+            raise
+        if "/pages/" in key:
+            self._world.count(f"page of a log: {what.partition(' ')[0]}")
+        answer = answers[0]
+        said = (
+            answer.version
+            if isinstance(answer, Versioned)
+            else ",".join(answer)
+            if isinstance(answer, dict)
+            else answer
+        )
+        self._world.tell(METASTORE, f"{self._process} {what}: {said}")
+
+    # -- waiting and announcing ----------------------------------------
+
+    async def wait_changed(self, key: str, version: int | None) -> None:
+        """As `Metastore.wait_changed`; now and then it returns early, or fails."""
+        await self._wait(lambda: self._server.inner.wait_changed(key, version))
+
+    async def _wait(self, wait: Callable[[], Awaitable[None]]) -> None:
+        server = self._server
+        await server.network.passage(self._process, METASTORE)
+        if self._process in self._world.dead:
+            await trio.sleep_forever()
+        if server.session_rate and server.random.random() < server.session_rate:
+            await trio.sleep(server.random.random())
+            if server.random.random() < 0.5:
+                raise MetastoreError("the session was lost while it waited; try again")
+            return
+        await wait()
+        await server.network.passage(METASTORE, self._process)
+
+    @asynccontextmanager
+    async def announce(self, key: str, value: bytes) -> AsyncIterator[None]:
+        """As `Metastore.announce`."""
+        session = self._server.sessions.setdefault(self._process, {})
+        try:
+            create = partial(self._server.create, self._process, key, value)
+            await self._call(f"announce {key}", key, create, changes=True)
+        except (MetastoreUncertainError, trio.Cancelled):  # it may be announced: then until the lease ends
+            self._world.nursery.start_soon(self._forget, key)
+            raise
+        session[key] = value
+        try:
+            yield
+        finally:
+            del session[key]
+            with trio.CancelScope(shield=True):  # each call has its deadline
+                try:
+                    remove = partial(self._server.remove, self._process, key)
+                    await self._call(f"withdraw {key}", key, remove, changes=True)
+                except MetastoreError:
+                    self._world.nursery.start_soon(self._forget, key)
+
+    async def _forget(self, key: str) -> None:
+        """What a session left behind goes when its lease ends: also what a late request makes of it."""
+        for wait_s in (_LEASE_S, _LATE_MAX_S):
+            await trio.sleep(wait_s)
+            if key not in self._server.sessions.get(self._process, {}):
+                await self._server.remove(self._process, key)

@@ -1,0 +1,74 @@
+"""Trio runs that follow from a seed: the only place that touches what trio keeps to itself.
+
+Trio shuffles the tasks that are ready, so that nobody relies on their order. For Hypothesis it has a switch that makes this
+follow from a random generator of its own: `_ALLOW_DETERMINISTIC_SCHEDULING` and `_r` in `trio._core._run`. With both set,
+and trio's virtual clock, a run depends on nothing but the seed, and each seed has another order of tasks. Should trio change
+this, `seeded` raises, and the tests of this module say what to mend.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+import trio
+import trio.testing
+from trio._core import _run
+
+from replog.errors import LocalProtocolError
+
+Result = TypeVar("Result")
+
+_SWITCH = "_ALLOW_DETERMINISTIC_SCHEDULING"
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Trio runs within the context schedule their tasks as the seed says."""
+    generator = getattr(_run, "_r", None)
+    before = getattr(_run, _SWITCH, None)
+    if not isinstance(generator, random.Random) or not isinstance(before, bool):
+        raise LocalProtocolError(
+            f"trio {trio.__version__} no longer has {_SWITCH} and _r in trio._core._run: find out how its order of tasks "
+            "follows from a seed now, and mend replog.testing.simulating.scheduling"
+        )
+    state = generator.getstate()
+    setattr(_run, _SWITCH, True)
+    generator.seed(seed)
+    try:
+        yield
+    finally:
+        setattr(_run, _SWITCH, before)
+        generator.setstate(state)
+
+
+def run(seed: int, function: Callable[[], Awaitable[Result]]) -> Result:
+    """Runs this on virtual time, which jumps to the next deadline whenever all tasks wait, in the order of the seed."""
+    with seeded(seed):
+        return trio.run(function, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+class Livelock(trio.abc.Instrument):
+    """Ends a run in which tasks go on for ever while no time passes."""
+
+    def __init__(self, scope: trio.CancelScope, steps_max: int) -> None:
+        self.is_found = False
+        self.steps = 0
+        self._scope = scope
+        self._steps_max = steps_max
+        self._steps_now = 0
+        self._now_s = -1.0
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        """Counts."""
+        self.steps += 1
+        self._steps_now += 1
+        if self._steps_now % 1000 == 0:
+            now_s = trio.current_time()
+            if now_s != self._now_s:
+                self._now_s, self._steps_now = now_s, 0
+            elif self._steps_now > self._steps_max:
+                self.is_found = True
+                self._scope.cancel()

@@ -1,0 +1,17 @@
+"""A seeded simulator of the protocol floor: the real machines, a world that does its worst, and an oracle.
+
+`draw_plan(seed)` makes a `Plan`, `simulate(plan)` runs it; the same plan always has the same trace.
+"""
+
+from tests.simulator.cluster import LedgerCluster, Result
+from tests.simulator.log_cluster import LogCluster
+from tests.simulator.plan import Plan
+from tests.simulator.scenarios import draw_plan
+
+__all__ = ["Plan", "Result", "draw_plan", "simulate"]
+
+
+def simulate(plan: Plan, transcript: list[str] | None = None) -> Result:
+    """Runs a plan; with `transcript`, writes down all that happens."""
+    cluster = LogCluster if plan.scenario == "log" else LedgerCluster
+    return cluster(plan, transcript).run()

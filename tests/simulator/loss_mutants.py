@@ -1,0 +1,76 @@
+"""Known bugs around bookies that lose what they stored, put back one by one: see `mutants`."""
+
+from __future__ import annotations
+
+from replog.protocol.absence import Hearing
+from replog.protocol.bookie import LedgerOnBookie
+from replog.protocol.writing import LedgerWriting
+from tests.simulator.bookies import SimulatedBookie
+from tests.simulator.mutation import Mutant, Patch
+
+LOSS_MUTANTS = (
+    Mutant(
+        "weak-is-strong",
+        "R10",
+        "the denial of a bookie that may have forgotten counts as one of a bookie that vouches",
+        (Patch(Hearing, "denies", "if denial is Denial.PROVEN:", "if denial in type(denial):"),),
+        300,
+        strategy="shortened",
+    ),
+    Mutant(
+        "decided-before-heard",
+        "R10",
+        "absence is decided before everybody who can be reached was heard",
+        (Patch(Hearing, "decide", "not self.silent(absences) & ~absences.given_up", "True"),),
+        300,
+        strategy="traceless",
+    ),
+    Mutant(
+        "adds-in-doubt",
+        "B8",
+        "a bookie that may have lost a fence takes plain adds",
+        (Patch(LedgerOnBookie, "_refusal", "if self.is_in_doubt and not request.recovery:", "if False:"),),
+        600,
+        strategy="refenced",
+        overlook=frozenset({"O10"}),
+    ),
+    Mutant(
+        "doubt-forgotten",
+        "B8",
+        "a bookie that restarts once more has forgotten that its disk lost something",
+        (
+            Patch(
+                SimulatedBookie,
+                "crash",
+                "    self.alive = False",
+                "    self.alive, self.doubt = False, type(self.doubt)()",
+            ),
+        ),
+        600,
+        strategy="shortened",
+    ),
+    Mutant(
+        "gaps-not-recorded",
+        "W7",
+        "a writer does not record what a bookie lacks that was away",
+        (Patch(LedgerWriting, "_propose_close", ".with_gaps(self._gaps_until(last))", ""),),
+        20,
+        scenario="ledger",
+        strategy="crashing",
+    ),
+    Mutant(
+        "lost-is-denial",
+        "B8a",
+        "a bookie that was declared lost counts as one that denies",
+        (
+            Patch(
+                Hearing,
+                "decide",
+                "if expected == self.members and self._quorum.is_absent(self.entry_id, self.proven):",
+                "if self._quorum.is_absent(self.entry_id, self.proven | absences.lost):",
+            ),
+        ),
+        300,
+        strategy="gone",
+    ),
+)

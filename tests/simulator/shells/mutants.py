@@ -1,0 +1,362 @@
+"""Known bugs of shells, put back one by one: what proves that the simulation of the shells would find them.
+
+Most were made, and mended, while replog was written, or are the classic ones of such systems. `seeds` is how many seeds,
+from 0 on, at most are needed to find each.
+"""
+
+from __future__ import annotations
+
+from replog.bookie import serving, upkeep
+from replog.bookie.commits import GroupCommit
+from replog.bookie.server import BookieServer
+from replog.client.ledgers import Ledgers
+from replog.client.reader import LedgerScan
+from replog.client.recovering import RecoveringShell
+from replog.client.sending import BatchSender
+from replog.client.writer import LedgerWriter
+from replog.errors import LocalProtocolError
+from replog.log import catalog
+from replog.log.reader import LogReader
+from replog.log.records import LogRecords
+from replog.protocol.model import LogMetadata
+from replog.protocol.writing import LedgerWriting
+from tests.simulator.mutation import Mutant, Patch
+
+SHELL_MUTANTS = (
+    Mutant(
+        "acknowledged-before-durable",
+        "B1",
+        "the group commit answers a group when the one before it is durable",
+        (
+            Patch(
+                GroupCommit,
+                "_commit_mutations",
+                "        self.storage.commit(mutations)",
+                "        late, self.late = getattr(self, 'late', []), list(mutations)\n"
+                "        self.storage.commit(late)",
+            ),
+        ),
+        3,
+    ),
+    Mutant(
+        "fence-answered-early",
+        "R3",
+        "a fence is answered when it is accepted, not when it is durable",
+        (
+            Patch(
+                BookieServer,
+                "_accept",
+                "    known = ledger.last_add_confirmed",
+                "    if type(request).__name__ == 'FenceRequest':\n"
+                "        accepted = ledger.accept(request)\n"
+                "        reply([ledger.answer(accepted, [])])\n"
+                "        self._commits.put(Work(ledger, accepted, lambda responses: None, size_bytes))\n"
+                "        return\n"
+                "    known = ledger.last_add_confirmed",
+            ),
+        ),
+        3,
+    ),
+    Mutant(
+        "any-answer-counts",
+        "W2",
+        "a bookie that refuses an add is counted as one that stored it",
+        (
+            Patch(
+                BatchSender,
+                "_add_answered",
+                "answer.status is Status.OK",
+                "answer.status is not Status.FENCED",
+            ),
+        ),
+        12,
+        strategy="disks",
+    ),
+    Mutant(
+        "published-too-early",
+        "W5",
+        "the last add pushed is published as the last add confirmed",
+        (
+            Patch(
+                BatchSender,
+                "look",
+                "is_idle = not self._confirmations.in_flight and self._entries_at_look == self.entries_sent",
+                "is_idle = True",
+            ),
+            Patch(
+                BatchSender,
+                "_send_last_add_confirmed",
+                "self._term, effect.proof",
+                "self._term, __import__('replog.protocol.proofs').protocol.proofs.prove(\n"
+                "    self._machine._digest, self.ledger_id, 1, self.last_add_pushed)",
+            ),
+        ),
+        12,
+        strategy="network",
+    ),
+    Mutant(
+        "bare-number-counts",
+        "R11",
+        "recovery starts where one bookie's bare number says, and a reader's bound trusts it as well",
+        (
+            Patch(
+                RecoveringShell,
+                "_problem_with",
+                "self._machine.proven(answer.proof)",
+                "answer.last_add_confirmed",
+            ),
+            Patch(LedgerScan, "_heard", "self._machine.proven(answer.proof)", "answer.last_add_confirmed"),
+        ),
+        5,
+    ),
+    Mutant(
+        "failure-taken-for-confirmed",
+        "W4",
+        "an append that was woken by its writer's failure returns as if it was confirmed",
+        (
+            Patch(
+                LedgerWriter,
+                "append",
+                "    if self._confirmations.confirmed < entry_id:\n        self.check_usable()\n",
+                "",
+            ),
+        ),
+        5,
+    ),
+    Mutant(
+        "conflict-taken-for-written",
+        "L1",
+        "a leader serves though its change of the log's record met a conflict",
+        (
+            Patch(
+                LogRecords,
+                "_write",
+                "machine.log_conflict()",
+                "machine.log_written((expected or 0) + 1)",
+            ),
+        ),
+        4,
+    ),
+    Mutant(
+        "deleted-before-cas",
+        "L3",
+        "trimming deletes the ledgers, and changes the log's record a while later",
+        (
+            Patch(
+                catalog,
+                "trim",
+                "    machine.start()",
+                "    machine.start()\n"
+                "    import trio\n"
+                "    for segment in metadata.segments:\n"
+                "        if segment.number < before.segment:\n"
+                "            await ledgers.delete(segment.ledger_id)\n"
+                "    await trio.sleep(1)",
+            ),
+        ),
+        5,
+        strategy="crashes",
+    ),
+    Mutant(
+        "garbage-listed-first",
+        "B6",
+        "garbage collection lists the metadata, which takes a while, then what is here, and does not look again",
+        (
+            Patch(
+                upkeep,
+                "collect_garbage",
+                "    here = await bookie.call(bookie.storage.ledger_ids)\n",
+                "    from replog.records.metadata import list_ledger_ids\n"
+                "    import trio\n"
+                "    listed = await list_ledger_ids(metastore)\n"
+                "    await trio.sleep(0.1)\n"
+                "    here = await bookie.call(bookie.storage.ledger_ids)\n",
+            ),
+            Patch(
+                upkeep,
+                "collect_garbage",
+                "if await _is_absent(ledger_id, metastore):",
+                "if ledger_id not in listed:",
+            ),
+            Patch(upkeep, "collect_garbage", "await _candidates(here, metastore)", "here"),
+        ),
+        5,
+    ),
+    Mutant(
+        "cancelled-read-loses",
+        "L6",
+        "a read that is cancelled just when it has taken entries out loses them",
+        (
+            Patch(
+                LedgerScan,
+                "take",
+                "await trio.lowlevel.cancel_shielded_checkpoint()",
+                "await trio.lowlevel.checkpoint()",
+            ),
+        ),
+        15,
+    ),
+    Mutant(
+        "reader-skips-segments",
+        "L6",
+        "a reader that is several ledgers behind goes on with the last one",
+        (Patch(LogReader, "_open_next", "else done + 1", "else metadata.next_segment_number - 1"),),
+        3,
+    ),
+    Mutant(
+        "page-not-written",
+        "L3",
+        "the log's record leaves segments out, and nobody writes their page",
+        (
+            Patch(
+                LogRecords,
+                "_write_page",
+                'await self._records.persist(f"creating {key}", lambda: self._records.metastore.create(key, value))',
+                "pass",
+            ),
+        ),
+        5,
+    ),
+    Mutant(
+        "deleting-forgets-numbers",
+        "L4",
+        "what a deleted log leaves behind begins with segment 1 again",
+        (
+            Patch(
+                LogMetadata,
+                "deleted",
+                "first_segment_number=self.next_segment_number,",
+                "first_segment_number=1,\n        next_segment_number=1,",
+            ),
+        ),
+        5,
+    ),
+    Mutant(
+        "reader-leaves-early",
+        "L6",
+        "a reader goes on to the next ledger as soon as somebody recovers this one",
+        (
+            Patch(
+                LogReader,
+                "_at_end_of_known",
+                "if scan.is_at_end:",
+                "if scan.is_at_end or scan.metadata.state is not LedgerState.OPEN:",
+            ),
+        ),
+        3,
+    ),
+    Mutant(
+        "transaction-forgotten",
+        "M1",
+        "a transaction is committed again by who repeats it",
+        (Patch(LogMetadata, "has_committed", "each.number >= transaction.number", "each.number > transaction.number"),),
+        3,
+    ),
+    Mutant(
+        "unknown-is-absence",
+        "R4",
+        "a bookie that can't read an entry is counted as one that does not have it",
+        (
+            Patch(
+                RecoveringShell,
+                "_problem_with",
+                "answer.status in DENIALS:",
+                "answer.status in DENIALS or answer.status is Status.UNKNOWN:",
+            ),
+            Patch(
+                RecoveringShell,
+                "_problem_with",
+                "DENIALS[answer.status]",
+                "DENIALS.get(answer.status, DENIALS[Status.NO_ENTRY])",
+            ),
+        ),
+        5,
+        strategy="orphans",
+    ),
+    Mutant(
+        "confirmed-not-frozen",
+        "R5",
+        "what a recovery writes back says that as much is confirmed as the batch says",
+        (
+            Patch(
+                RecoveringShell,
+                "_send_add",
+                "effect.proof",
+                "__import__('replog.protocol.proofs').protocol.proofs.prove(\n"
+                "    self._machine._digest, self._ledger_id, 1, effect.batch.last_add_confirmed)",
+            ),
+        ),
+        5,
+        strategy="orphans",
+    ),
+    Mutant(
+        "confirmed-runs-ahead",
+        "R5",
+        "what a recovery writes back says that it is confirmed itself",
+        (
+            Patch(
+                RecoveringShell,
+                "_send_add",
+                "effect.proof",
+                "__import__('replog.protocol.proofs').protocol.proofs.prove(\n"
+                "    self._machine._digest, self._ledger_id, 1, effect.batch.last_entry_id)",
+            ),
+        ),
+        5,
+        strategy="orphans",
+    ),
+    Mutant(
+        "any-password-opens",
+        "B7",
+        "a client does not check a ledger's password before it opens it",
+        (
+            Patch(
+                Ledgers,
+                "authorize",
+                "if ledger_key_check(ledger_key(metadata.ledger_id, password)) != metadata.key_check:",
+                "if False:",
+            ),
+        ),
+        6,
+    ),
+    Mutant(
+        "doubt-not-bounded",
+        "B8",
+        "a bookie serves before it has found out which ledgers existed when its storage lost something",
+        (Patch(serving, "settle_doubt", "if server.storage.doubt().is_unbounded:", "if False:"),),
+        2,
+        strategy="forgetful",
+    ),
+    Mutant(
+        "gaps-not-recorded",
+        "W7",
+        "a writer does not record at its end what a bookie lacks that was away",
+        (Patch(LedgerWriting, "_propose_close", ".with_gaps(self._gaps_until(last))", ""),),
+        4,
+        strategy="burning",
+    ),
+    Mutant(
+        "adds-in-doubt",
+        "B8",
+        "a bookie that may have lost a ledger's fence takes plain adds to that ledger",
+        (Patch(BookieServer, "_ledger", "ledger_id < self._doubted_below", "False"),),
+        4,
+        strategy="forgetful",
+    ),
+    Mutant(
+        "weak-denial-as-strong",
+        "B8",
+        "a bookie whose storage may have forgotten an entry answers a recovery read as if it could vouch",
+        (Patch(GroupCommit, "_look_up", ", denial=self.storage.doubt().denial(ledger_id)", ""),),
+        2,
+        strategy="forgetful",
+    ),
+)
+
+
+def shell_mutant_named(name: str) -> Mutant:
+    """The mutant of this name."""
+    for mutant in SHELL_MUTANTS:
+        if mutant.name == name:
+            return mutant
+    raise LocalProtocolError(f"no mutant {name!r}; known: {', '.join(mutant.name for mutant in SHELL_MUTANTS)}")

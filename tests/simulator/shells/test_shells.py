@@ -1,0 +1,90 @@
+"""The shells under simulation: no seed breaks a rule, a seed has one trace, and the storms were worth the name."""
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from functools import cache
+
+import pytest
+
+from tests.simulator.__main__ import main
+from tests.simulator.shells import ShellResult, simulate_shells
+from tests.simulator.shells.command import missing
+from tests.simulator.shells.weather import STRATEGIES
+
+SEEDS = int(os.environ.get("SHELL_SEEDS", "12"))  # more of them, to look for more
+SHORT = 11  # a seed that is soon over
+
+
+@cache
+def run(seed: int) -> ShellResult:
+    return simulate_shells(seed)
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_no_seed_breaks_a_rule(seed: int) -> None:
+    assert run(seed).violation is None, f"python -m tests.simulator --shells --first {seed} --seeds 1 --trace"
+
+
+def test_what_must_happen_happened() -> None:
+    """No violation means nothing where nothing happened."""
+    assert missing(sum((run(seed).coverage for seed in range(SEEDS)), Counter())) == []
+
+
+def test_a_seed_has_one_trace_in_every_process() -> None:
+    program = f"from tests.simulator.shells import simulate_shells; print(simulate_shells({SHORT}).digest)"
+    digests = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.strip()
+        for hash_seed in ("1", "2")
+    }
+    assert digests == {run(SHORT).digest}
+
+
+def test_a_seed_has_one_trace_whatever_ran_before_it() -> None:
+    transcripts: tuple[list[str], list[str]] = ([], [])
+    digests = {simulate_shells(SHORT, transcript).digest for transcript in transcripts}
+    assert transcripts[0] == transcripts[1]
+    assert len(transcripts[0]) > 1000
+    assert digests == {run(SHORT).digest}
+
+
+def test_seeds_differ() -> None:
+    assert len({run(seed).digest for seed in range(SEEDS)}) == SEEDS
+    assert len({run(seed).strategy for seed in range(SEEDS)}) >= len(STRATEGIES) - 2
+
+
+def test_the_command_runs_seeds(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--shells", "--first", str(SHORT), "--seeds", "1"]) == 0
+    said = capsys.readouterr().out
+    assert "record confirmed" in said
+    assert said.rstrip().endswith("no violation")
+
+
+def test_the_command_finds_a_known_bug_and_says_how_to_see_it_again(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--shells", "--mutant", "acknowledged-before-durable", "--seeds", "3"]) == 0
+    said = capsys.readouterr().out
+    assert "VIOLATION B1" in said
+    again = said.rstrip().rpartition("tests.simulator ")[2].split()
+    assert main(again) == 0
+    assert "VIOLATION B1" in capsys.readouterr().out
+
+
+def test_a_known_bug_that_is_not_found_is_a_failure() -> None:
+    assert main(["--shells", "--mutant", "any-answer-counts", "--strategy", "calm", "--seeds", "1"]) == 1
+
+
+def test_the_command_lists_the_known_bugs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--mutants"]) == 0
+    assert "cancelled-read-loses" in capsys.readouterr().out
+
+
+def test_a_strategy_of_the_machines_is_none_of_the_shells() -> None:
+    with pytest.raises(SystemExit):
+        main(["--shells", "--strategy", "swarm"])

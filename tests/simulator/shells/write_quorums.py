@@ -1,0 +1,98 @@
+"""Where the entries of closed ledgers must be after the calm: on their whole write sets, but for recorded gaps (W7).
+
+As the floor's oracle (`tests.simulator.quorums`) this one tolerates what was on its way when the ledger was closed,
+and does not look at what a recovery did not write back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+
+from replog.protocol.messages import AddRequest, FenceRequest, Request
+from replog.protocol.model import LedgerMetadata, LedgerState
+from replog.records.metadata import decode_ledger
+from replog.testing.simulating.processes import SimulatedBookie
+from tests.simulator.shells.world import JudgedWorld
+
+_SLACK_S = 0.1
+
+
+@attrs.define
+class _Sender:
+    """What one process sent of one ledger. `adds` are the times of the last ones, by bookie and entry id."""
+
+    adds: dict[tuple[str, int], float] = attrs.field(factory=dict)
+    written_back: int | None = None  # the first entry
+    is_recovery: bool = False
+
+
+class WriteQuorums:
+    """What was sent to whom, and who closed which ledger when. `add_timeout_s` is after how long a client knows that an add
+    that was not answered failed."""
+
+    def __init__(self, world: JudgedWorld, bookies: Sequence[SimulatedBookie], add_timeout_s: float) -> None:
+        self._world = world
+        self._bookies = {bookie.disk.content.bookie_id: bookie for bookie in bookies}
+        self._add_timeout_s = add_timeout_s
+        self._senders: dict[tuple[str, int], _Sender] = {}
+        self._closers: dict[str, tuple[str, float]] = {}  # by nonce: the process, and when it first tried to
+
+    def sent(self, client: str, process: str, request: Request) -> None:
+        """A client sends this to a bookie."""
+        if not isinstance(request, AddRequest | FenceRequest):
+            return
+        sender = self._senders.setdefault((client, request.ledger_id), _Sender())
+        if isinstance(request, FenceRequest):
+            sender.is_recovery = True
+            return
+        name = process.partition(".")[0]
+        sender.adds.update(((name, entry_id), self._world.now_s) for entry_id in request.batch.entry_ids)
+        if request.recovery:
+            first = request.batch.first_entry_id
+            sender.written_back = first if sender.written_back is None else min(first, sender.written_back)
+
+    def changing(self, process: str, key: str, value: bytes) -> None:
+        """A process wants to change a value in the metastore."""
+        if key.startswith("ledgers/"):
+            metadata = decode_ledger(key, value)
+            if metadata.state is LedgerState.CLOSED:
+                self._closers.setdefault(_nonce(metadata), (process, self._world.now_s))
+
+    def judge(self, metadata: LedgerMetadata) -> None:
+        """Looks for the entries of one ledger."""
+        closer = self._closers.get(_nonce(metadata))
+        if metadata.state is not LedgerState.CLOSED or closer is None or metadata.last_entry_id is None:
+            return
+        process, closed_s = closer
+        sender = self._senders.get((process, metadata.ledger_id), _Sender())
+        first = sender.written_back if sender.is_recovery else 0
+        for entry_id in range(metadata.last_entry_id + 1 if first is None else first, metadata.last_entry_id + 1):
+            fragment, lacking = metadata.fragment_of(entry_id), metadata.lacking(entry_id)
+            for index in metadata.quorum.write_set(entry_id):
+                bookie = self._bookies[fragment.ensemble[index]]
+                if bookie.is_gone or bookie.disk.has_entry(metadata.ledger_id, entry_id):
+                    self._world.count("entry on its write set")
+                elif index in lacking:
+                    self._world.count("a gap says that a bookie lacks an entry")
+                else:
+                    self._judge_lacking(metadata, entry_id, bookie, sender, closed_s)
+
+    def _judge_lacking(
+        self, metadata: LedgerMetadata, entry_id: int, bookie: SimulatedBookie, sender: _Sender, closed_s: float
+    ) -> None:
+        sent_s = sender.adds.get((bookie.name, entry_id))
+        if sent_s is not None and sent_s > closed_s - self._add_timeout_s - _SLACK_S:
+            self._world.count("an add was on its way when its ledger was closed")
+            return
+        when = "was never sent it" if sent_s is None else f"was sent it {closed_s - sent_s:.3f} s before the end"
+        self._world.violated(
+            "W7",
+            f"{bookie.name} lacks entry {entry_id} of ledger {metadata.ledger_id}, {when}, and no gap says so: "
+            f"{metadata.gaps}",
+        )
+
+
+def _nonce(metadata: LedgerMetadata) -> str:
+    return metadata.token.rpartition(".")[0]

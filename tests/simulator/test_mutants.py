@@ -1,0 +1,68 @@
+"""Each known bug, put back, is found within its stated number of seeds: so the simulator would find its like."""
+
+from pathlib import Path
+
+import attrs
+import pytest
+
+from replog.errors import LocalProtocolError
+from replog.protocol.absence import Hearing
+from replog.protocol.quorum import Quorum
+from tests.simulator import conversation, draw_plan, simulate
+from tests.simulator.mutants import EQUIVALENT, MUTANTS, mutant_named
+from tests.simulator.mutation import Mutant, Patch
+
+CONVERSATIONS = Path(__file__).parent.parent / "protocol" / "conversations"
+
+
+def first_hit(mutant: Mutant) -> tuple[int, str] | None:
+    """The seed that finds it, and the rule that it broke. A mere crash of the mutated code doesn't count."""
+    for seed in range(mutant.seeds):
+        plan = draw_plan(seed, mutant.scenario, mutant.strategy)
+        result = simulate(attrs.evolve(plan, overlook=mutant.overlook))
+        if result.violation is not None and result.rule != "bug":
+            return seed, result.rule
+    return None
+
+
+def test_there_are_enough() -> None:
+    assert len(MUTANTS) >= 20
+    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_known_bug_is_found(mutant: Mutant) -> None:
+    with mutant.applied():
+        assert first_hit(mutant) is not None, f"not within {mutant.seeds} seeds: {mutant.story}"
+
+
+@pytest.mark.parametrize("mutant", [each for each in MUTANTS if each.conversation], ids=lambda mutant: mutant.name)
+def test_a_rare_one_has_a_conversation(mutant: Mutant) -> None:
+    """Where seeds find it only by luck, a scripted schedule finds it for sure."""
+    written = conversation.read(CONVERSATIONS / f"{mutant.conversation}.txt")
+    assert written.mutant == mutant.name
+    assert written.expect
+
+
+@pytest.mark.parametrize("mutant", EQUIVALENT, ids=lambda mutant: mutant.name)
+def test_what_is_called_equivalent_breaks_nothing(mutant: Mutant) -> None:
+    with mutant.applied():
+        assert [each.violation for each in map(simulate, map(draw_plan, range(150))) if each.violation] == []
+
+
+def test_a_mutant_leaves_nothing_behind() -> None:
+    before = vars(Hearing)["decide"]
+    with mutant_named("too-few-negatives").applied():
+        assert vars(Hearing)["decide"] is not before
+    assert vars(Hearing)["decide"] is before
+
+
+def test_a_mutant_that_the_code_outgrew_is_an_error() -> None:
+    outgrown = Mutant("outgrown", "-", "-", (Patch(Quorum, "write_set", "no such text", ""),), 1)
+    with pytest.raises(LocalProtocolError, match="mend this mutant"), outgrown.applied():
+        pass
+
+
+def test_an_unknown_mutant_is_an_error() -> None:
+    with pytest.raises(LocalProtocolError, match="known: too-few-negatives"):
+        mutant_named("no-such-bug")
