@@ -13,9 +13,9 @@ from replog.backends.files import record
 from replog.backends.files.catalog import Catalog, CatalogFile, pack_catalog, unpack_catalog
 from replog.backends.files.directory import journal_name, write_format, write_journal_cookie
 from replog.backends.files.entry_log import EntryLogWriter
-from replog.backends.files.index import Index, Location, Section
+from replog.backends.files.index import Index
 from replog.backends.files.indexing import read_directory, read_page, write_index
-from replog.backends.files.log_file import EntryLogFile, JournalFile, LogFile
+from replog.backends.files.log_file import EntryLogFile, JournalFile, Location, LogFile, Section
 from replog.backends.files.scanning import FoundBatch, scan_entry_log
 from replog.backends.memory import MemoryStorage
 from replog.protocol.batch import Batch
@@ -135,7 +135,7 @@ def expect_places(disk: MemoryDisk, sections: list[Section], offsets: dict[Batch
         assert page is not None
         for at in range(len(page)):
             key = (section.ledger_id, section.stamp, *page.identity(at))
-            found[key] = page.location(at, section.file)[1:]
+            found[key] = section.location(page, at)[1:]
     assert found == {
         (each.ledger_id, each.stamp, each.first_entry_id, each.last_entry_id, each.stride): (
             offset,

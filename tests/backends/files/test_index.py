@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replog.backends.files.index import PAGE_BATCHES, Index, IndexPage, Location, PageMissing, Section
+from replog.backends.files.index import Index, PageMissing
+from replog.backends.files.index_page import PAGE_BATCHES, IndexPage
 from replog.backends.files.ledger_cache import LedgerCache
-from replog.backends.files.log_file import JournalFile, LogFile
+from replog.backends.files.log_file import JournalFile, Location, LogFile, Section
 from replog.protocol.mutations import Marks
 from tests.protocol.bookies import proof_of
 

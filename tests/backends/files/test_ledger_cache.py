@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replog.abc import PutBatch
-from replog.backends.files.index import IndexPage, Section
+from replog.backends.files.index_page import IndexPage
 from replog.backends.files.ledger_cache import LedgerCache
-from replog.backends.files.log_file import EntryLogFile
+from replog.backends.files.log_file import EntryLogFile, Section
 from replog.testing.disk import MemoryDisk
 from replog.testing.storage_exam import make_batch
 from tests.backends.files.workload import open_small

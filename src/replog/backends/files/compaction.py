@@ -15,8 +15,8 @@ from itertools import groupby
 from replog.backends.files.contents import Contents, SectionGone
 from replog.backends.files.directory import LOGS
 from replog.backends.files.entry_log import EntryLogWriter
-from replog.backends.files.index import IndexPage, Location, Section
-from replog.backends.files.log_file import EntryLogFile, LogFile
+from replog.backends.files.index_page import IndexPage
+from replog.backends.files.log_file import EntryLogFile, Location, LogFile, Section
 from replog.backends.files.pacing import Closing, Pace
 from replog.backends.files.reading import DamagedBatch, read_checked
 from replog.backends.files.repair import replace_sections
@@ -164,7 +164,7 @@ class Rewriter:
         for first, last, stride, _, at, section in heapq.merge(*rows, key=_order) if len(rows) > 1 else rows[0]:
             if (first, last, stride) != previous:
                 previous = first, last, stride
-                yield first, last, stride, pages[section].location(at, section.file)
+                yield first, last, stride, section.location(pages[section], at)
 
 
 def _rows(section: Section, page: IndexPage) -> Iterator[Row]:

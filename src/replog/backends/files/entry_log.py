@@ -15,9 +15,9 @@ from contextlib import suppress
 
 from replog.backends.disk import Disk, write_all
 from replog.backends.files.directory import entry_log_name
-from replog.backends.files.index import PAGE_BATCHES, IndexPage, Section
+from replog.backends.files.index_page import PAGE_BATCHES, IndexPage
 from replog.backends.files.indexing import write_index
-from replog.backends.files.log_file import EntryLogFile
+from replog.backends.files.log_file import EntryLogFile, Section
 from replog.backends.files.record import (
     ENTRY_LOG_MAGIC,
     PAGE_BYTES,

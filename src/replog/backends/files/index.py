@@ -16,160 +16,13 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping
 from itertools import accumulate
-from typing import NamedTuple
 
 from replog.backends.files.catalog import pack_ledger
-from replog.backends.files.index_file import BATCH_BYTES
-from replog.backends.files.log_file import LogFile, Place
+from replog.backends.files.index_page import PAGE_BATCHES, IndexPage
+from replog.backends.files.log_file import Location, Place, Section
 from replog.backends.ranges import LedgerRanges
 from replog.protocol.mutations import Marks
 from replog.protocol.proofs import better_proof
-
-PAGE_BATCHES = 4096
-_COLUMNS = "qqQIII"  # first and last ids, offsets, strides, sizes, checksums
-
-
-class Location(NamedTuple):
-    """A `Place` with names: for who reads."""
-
-    file: LogFile
-    offset: int
-    size: int
-    checksum: int
-
-
-class IndexPage:
-    """The batches of one section, in the order of their first ids."""
-
-    __slots__ = ("checksums", "firsts", "lasts", "offsets", "reaches", "sizes", "strides")
-
-    def __init__(self) -> None:
-        self.firsts = array("q")
-        self.lasts = array("q")
-        self.offsets = array("Q")
-        self.strides = array("I")
-        self.sizes = array("I")
-        self.checksums = array("I")
-        self.reaches = array("q")  # the highest last id up to here
-
-    def __len__(self) -> int:
-        return len(self.firsts)
-
-    @property
-    def columns(self) -> tuple[array[int], ...]:
-        """What an index file has of it."""
-        return self.firsts, self.lasts, self.offsets, self.strides, self.sizes, self.checksums
-
-    @classmethod
-    def from_bytes(cls, data: bytes, count: int) -> IndexPage:
-        """The page of an index file; its checksum was compared, its length is right."""
-        page = cls()
-        start = 0
-        for column, code in zip(page.columns, _COLUMNS, strict=True):
-            stop = start + count * (8 if code in "qQ" else 4)
-            column.frombytes(data[start:stop])
-            start = stop
-        page.reaches = array("q", accumulate(page.lasts, max))
-        return page
-
-    def put(self, first: int, last: int, stride: int, offset: int, size: int, checksum: int) -> bool:
-        """Adds a batch; if the same one is here, the new place counts: then False."""
-        firsts = self.firsts
-        if not firsts or first > firsts[-1]:
-            reach = self.reaches[-1] if firsts else last
-            self.reaches.append(last if last > reach else reach)
-            firsts.append(first)
-            self.lasts.append(last)
-            self.strides.append(stride)
-            self.offsets.append(offset)
-            self.sizes.append(size)
-            self.checksums.append(checksum)
-            return True
-        at = self._place_of(first, last, stride)
-        if at >= 0:
-            self.offsets[at], self.sizes[at], self.checksums[at] = offset, size, checksum
-            return False
-        at = bisect_right(firsts, first)
-        for column, value in zip(self.columns, (first, last, offset, stride, size, checksum), strict=True):
-            column.insert(at, value)
-        self.reaches = array("q", accumulate(self.lasts, max))
-        return True
-
-    def _place_of(self, first: int, last: int, stride: int) -> int:
-        at = bisect_left(self.firsts, first)
-        while at < len(self.firsts) and self.firsts[at] == first:
-            if self.lasts[at] == last and self.strides[at] == stride:
-                return at
-            at += 1
-        return -1
-
-    def find(self, entry_id: int) -> int:
-        """The position of the batch that holds the entry, or -1."""
-        reaches, firsts, lasts = self.reaches, self.firsts, self.lasts
-        at = bisect_right(firsts, entry_id) - 1
-        while at >= 0 and reaches[at] >= entry_id:
-            if entry_id <= lasts[at] and (entry_id - firsts[at]) % self.strides[at] == 0:
-                return at
-            at -= 1
-        return -1
-
-    def size(self, at: int) -> int:
-        """The bytes of the batch at this position."""
-        return self.sizes[at]
-
-    def identity(self, at: int) -> tuple[int, int, int]:
-        """First id, last id and stride of the batch at this position."""
-        return self.firsts[at], self.lasts[at], self.strides[at]
-
-    def offset(self, at: int) -> int:
-        """Where the batch at this position begins in the file."""
-        return self.offsets[at]
-
-    def location(self, at: int, file: LogFile) -> Location:
-        """Where the batch at this position stands."""
-        return Location(file, self.offsets[at], self.sizes[at], self.checksums[at])
-
-    def at_offset(self, offset: int) -> int:
-        """The position of the batch that stands at this place in the file, or -1."""
-        return self.offsets.index(offset) if offset in self.offsets else -1
-
-    @property
-    def memory_bytes(self) -> int:
-        """What it takes in memory, about."""
-        return 800 + len(self) * (BATCH_BYTES + 8)
-
-
-class Section:
-    """The batches of one ledger and stamp in one file. `page` is None while it is only on disk."""
-
-    __slots__ = (
-        "count",
-        "data_bytes",
-        "file",
-        "first",
-        "is_touched",
-        "last",
-        "last_first",
-        "ledger_id",
-        "page",
-        "page_checksum",
-        "page_offset",
-        "stamp",
-    )
-
-    def __init__(self, file: LogFile, ledger_id: int, stamp: int, first: int, last: int, last_first: int) -> None:
-        self.file = file
-        self.ledger_id = ledger_id
-        self.stamp = stamp
-        self.first = first
-        self.last = last
-        self.last_first = last_first
-        self.count = 0
-        self.data_bytes = 0
-        self.page: IndexPage | None = None
-        self.page_offset = 0  # in the index file; 0 while there is none
-        self.page_checksum = 0
-        self.is_touched = False  # read since the cache last looked
 
 
 class PageMissing(Exception):
@@ -243,13 +96,13 @@ class StampSections:
             if holder is None:
                 return []
             section, page, at = holder
-        location = page.location(at, section.file)
+        location = section.location(page, at)
         left = bytes_max - location.size
         if left <= 0:
             return [location]
         found = [location]
         for later, later_page, place in self._after(page.firsts[at], loaded):
-            location = later_page.location(place, later.file)
+            location = later.location(later_page, place)
             left -= location.size
             if left < 0:
                 break

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from crc32c import crc32c
 
 from replog.backends.disk import Disk, read_all, write_file_atomically
-from replog.backends.files.index import IndexPage, Section
 from replog.backends.files.index_file import (
     BATCH_BYTES,
     FORMAT,
@@ -18,7 +17,8 @@ from replog.backends.files.index_file import (
     unpack_directory,
     unpack_index_header,
 )
-from replog.backends.files.log_file import LogFile
+from replog.backends.files.index_page import IndexPage
+from replog.backends.files.log_file import LogFile, Section
 
 
 def write_index(disk: Disk, file: LogFile, identity: bytes, sections: Iterable[Section]) -> None:

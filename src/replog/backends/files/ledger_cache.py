@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable
 
-from replog.backends.files.index import IndexPage, Section
+from replog.backends.files.index_page import IndexPage
+from replog.backends.files.log_file import Section
 
 
 class LedgerCache:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
+from replog.backends.files.index_page import IndexPage
 from replog.backends.files.record import PAGE_BYTES, checksum_seed
-
-if TYPE_CHECKING:
-    from replog.backends.files.index import Section
 
 
 class LogFile:
@@ -110,3 +108,49 @@ Place = tuple[LogFile, int, int, int]
 def index_path(path: str) -> str:
     """The path of the index of the log file at this path."""
     return path.rpartition(".")[0] + ".index"
+
+
+class Location(NamedTuple):
+    """A `Place` with names: for who reads."""
+
+    file: LogFile
+    offset: int
+    size: int
+    checksum: int
+
+
+class Section:
+    """The batches of one ledger and stamp in one file. `page` is None while it is only on disk."""
+
+    __slots__ = (
+        "count",
+        "data_bytes",
+        "file",
+        "first",
+        "is_touched",
+        "last",
+        "last_first",
+        "ledger_id",
+        "page",
+        "page_checksum",
+        "page_offset",
+        "stamp",
+    )
+
+    def __init__(self, file: LogFile, ledger_id: int, stamp: int, first: int, last: int, last_first: int) -> None:
+        self.file = file
+        self.ledger_id = ledger_id
+        self.stamp = stamp
+        self.first = first
+        self.last = last
+        self.last_first = last_first
+        self.count = 0
+        self.data_bytes = 0
+        self.page: IndexPage | None = None
+        self.page_offset = 0  # in the index file; 0 while there is none
+        self.page_checksum = 0
+        self.is_touched = False  # read since the cache last looked
+
+    def location(self, page: IndexPage, at: int) -> Location:
+        """Where the batch at this position of the section's page is."""
+        return Location(self.file, page.offsets[at], page.sizes[at], page.checksums[at])

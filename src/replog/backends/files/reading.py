@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import trio
 
 from replog.backends.disk import Disk, read_all
-from replog.backends.files.index import Location
+from replog.backends.files.log_file import Location
 from replog.backends.files.record import RECORD_HEADER_BYTES, payload_checksum
 from replog.errors import RemoteProtocolError, StorageUncertainError
 from replog.protocol.batch import Batch, decode

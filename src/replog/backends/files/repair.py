@@ -6,9 +6,9 @@ from collections import defaultdict
 
 from replog.backends.disk import Disk
 from replog.backends.files.contents import Contents
-from replog.backends.files.index import Index, Section
+from replog.backends.files.index import Index
 from replog.backends.files.indexing import read_directory, write_index
-from replog.backends.files.log_file import EntryLogFile, JournalFile, LogFile
+from replog.backends.files.log_file import EntryLogFile, JournalFile, LogFile, Section
 from replog.backends.files.scanning import damaged, scan_entry_log, scan_journal
 
 

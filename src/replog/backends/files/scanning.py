@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from replog.backends.disk import UNREADABLE, Disk, named_error, read_all
-from replog.backends.files.index import Location
-from replog.backends.files.log_file import JournalFile, LogFile
+from replog.backends.files.log_file import JournalFile, Location, LogFile
 from replog.backends.files.record import (
     ENTRY_LOG_MAGIC,
     LAST_OF_GROUP,

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from replog.backends.files.contents import Contents, SectionGone
-from replog.backends.files.index import Section
-from replog.backends.files.log_file import LogFile
+from replog.backends.files.log_file import LogFile, Section
 from replog.backends.files.pacing import Closing, Pace
 from replog.backends.files.reading import DamagedBatch, read_checked
 from replog.errors import StorageUncertainError
@@ -63,7 +62,7 @@ class Scrubber:
             return  # noted: it is made anew
         with contents.changed:
             page = pages[section]
-            batches = [(page.identity(at), page.location(at, section.file)) for at in range(len(page))]
+            batches = [(page.identity(at), section.location(page, at)) for at in range(len(page))]
         for (first, last, _), location in batches:
             try:
                 read_checked(contents.disk, location)

@@ -26,9 +26,10 @@ from replog.backends.disk import Disk, named_error, named_errors
 from replog.backends.files.checkpoint import Checkpointer
 from replog.backends.files.contents import Contents, SectionGone
 from replog.backends.files.directory import DirectoryLock, check_is_ours
-from replog.backends.files.index import IndexPage, Location, PageMissing, Section
+from replog.backends.files.index import PageMissing
+from replog.backends.files.index_page import IndexPage
 from replog.backends.files.journal import Journal
-from replog.backends.files.log_file import LogFile, Place
+from replog.backends.files.log_file import Location, LogFile, Place, Section
 from replog.backends.files.maintenance import Maintenance
 from replog.backends.files.opening import Opened, close_files, current_file, open_directory
 from replog.backends.files.options import FilesOptions
