@@ -15,6 +15,7 @@ from typing import Any
 
 import attrs
 
+from replog.backends import lifecycle
 from replog.protocol import writing
 from replog.protocol.stages import Transitions
 
@@ -41,7 +42,10 @@ class Machine:
         return list(kind)
 
 
-MACHINES = (Machine("LedgerWriting", writing, writing.TRANSITIONS),)
+MACHINES = (
+    Machine("LedgerWriting", writing, writing.TRANSITIONS),
+    Machine("Lifecycle", lifecycle, lifecycle.TRANSITIONS),
+)
 
 
 def diagram(machine: Machine) -> str:

@@ -88,8 +88,8 @@ def _fail_commits(storage: LMDBStorage, code: int) -> None:
         raise failed
 
     if code == errno.ENOSPC:
-        storage._disk_free_bytes = lambda: 12_345  # type: ignore[method-assign]
-    storage._try_to_transact = fail  # type: ignore[method-assign]
+        storage._transactions.disk_free_bytes = lambda: 12_345  # type: ignore[method-assign]
+    storage._transactions._try_to_transact = fail  # type: ignore[method-assign]
 
 
 @asynccontextmanager

@@ -27,7 +27,7 @@ MUTANTS = (
     _lmdb(
         "damage-is-absence",
         "R4",
-        "lmdb/reading.py",
+        "lmdb/snapshot.py",
         '            raise self._lost(entry_id, "it was stored, and is not there")\n',
         "            return False\n",
         "an entry that was stored and is lost is denied",
@@ -99,9 +99,9 @@ MUTANTS = (
     _lmdb(
         "failure-goes-on",
         "B1",
-        "lmdb/storage.py",
+        "lmdb/transactions.py",
         (
-            "            self._fail(error)\n"
+            "            self._lifecycle.failed(error)\n"
             "            raise StorageFailedError(\n"
             '                f"could not write to {self._path}: {_described(error)}",'
         ),
@@ -138,7 +138,7 @@ MUTANTS = (
     _files(
         "checksum-unseen",
         "R4",
-        "reading.py",
+        "fetching.py",
         "if len(data) == location.size and payload_checksum(data) == location.checksum:\n        try:",
         "if len(data) == location.size:\n        try:",
         "damaged batches are given out",
@@ -146,7 +146,7 @@ MUTANTS = (
     _files(
         "copies-damage",
         "B6",
-        "reading.py",
+        "fetching.py",
         "if len(data) != location.size or payload_checksum(data) != location.checksum:",
         "if len(data) != location.size:",
         "compaction copies damage, under a checksum that matches it",
@@ -154,7 +154,7 @@ MUTANTS = (
     _files(
         "io-error-is-would-block",
         "R4",
-        "reading.py",
+        "fetching.py",
         'raise DamagedBatch(location, f"it cannot be read: {error}") from error',
         'return b""',
         "an I/O error is reported as a mismatch",

@@ -25,7 +25,7 @@ def open_on(disk: MemoryDisk, options: FilesOptions = OPTIONS) -> contextlib.clo
 
 def file_of(storage: FilesStorage, ledger_id: int) -> LogFile:
     """Where the only batches of a ledger are."""
-    (section,) = storage._index.ledgers[ledger_id].stamps[1].sections
+    (section,) = storage._contents.index.ledgers[ledger_id].stamps[1].sections
     return section.file
 
 
@@ -114,7 +114,7 @@ def test_ledgers_that_alternate_are_put_in_order() -> None:
         statistics = storage.statistics()
         assert (statistics["entry_logs"], statistics["journal_files"]) == (1, 1)
         for ledger_id in range(1, 6):
-            places = storage._index.locate(ledger_id, 0, 1, 1 << 30, {})
+            places = storage._contents.index.locate(ledger_id, 0, 1, 1 << 30, {})
             in_log = [place for place in places if not place.file.is_journal]
             assert len(in_log) > 30
             gaps = [after.offset - before.offset - before.size for before, after in itertools.pairwise(in_log)]

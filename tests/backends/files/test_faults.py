@@ -188,7 +188,7 @@ def test_ten_thousand_dropped_batches_need_few_files() -> None:
             most = max(most, disk.size_bytes())
         assert most <= 6 * options.capacity_bytes
         assert storage.statistics()["journal_recycled_files"] > 100
-        assert len(storage._index.deleted) <= 2
+        assert len(storage._contents.index.deleted) <= 2
     with contextlib.closing(open_storage("/st", options, disk=disk, background=False)) as storage:
         assert storage.ledger_ids() == [0, 1998, 1999]
         marks = storage.marks(0)

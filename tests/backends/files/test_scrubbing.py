@@ -29,7 +29,7 @@ def batch_of(ledger_id: int) -> PutBatch:
 
 def damage(disk: MemoryDisk, storage: FilesStorage, ledger_id: int) -> str:
     """Flips a byte in the only batch of a ledger; returns what the error says of the place."""
-    (place,) = storage._index.locate(ledger_id, 0, 1, 0, {})
+    (place,) = storage._contents.index.locate(ledger_id, 0, 1, 0, {})
     disk.content(place.file.path)[place.offset + place.size // 2] ^= 1
     return f"{place.file.path} is damaged at {place.offset}"
 
@@ -166,7 +166,7 @@ def test_compaction_takes_the_newer_of_two_copies() -> None:
             dropped.append(1000 + len(dropped))
             storage.commit([batch_of(dropped[-1])])
         storage.commit([DropLedger(ledger_id) for ledger_id in dropped])
-        assert len(storage._index.ledgers[bad].stamps[1].sections) == 2
+        assert len(storage._contents.index.ledgers[bad].stamps[1].sections) == 2
         storage.compact()
         assert not file_of(storage, bad).is_journal, "one copy is left, in an entry log"
         assert not [file.path for file in storage._contents.files() if file.is_damaged]
@@ -179,7 +179,7 @@ def test_compaction_takes_the_newer_of_two_copies() -> None:
 
 def flip_page(disk: MemoryDisk, storage: FilesStorage, ledger_id: int) -> str:
     """Flips a byte of a ledger's page in its index, and takes the page out of memory; returns the index's path."""
-    (section,) = storage._index.ledgers[ledger_id].stamps[1].sections
+    (section,) = storage._contents.index.ledgers[ledger_id].stamps[1].sections
     disk.content(section.file.index_path)[section.page_offset + 3] ^= 1
     section.page = None
     return section.file.index_path
@@ -234,7 +234,7 @@ def test_what_can_be_read_is_read_though_what_follows_can_not() -> None:
     with open_on(disk) as storage:
         for batch in batches:
             storage.commit([PutBatch(batch)])
-        _, two, *_ = sorted(storage._index.ledgers[1].stamps[1].sections, key=lambda section: section.first)
+        _, two, *_ = sorted(storage._contents.index.ledgers[1].stamps[1].sections, key=lambda section: section.first)
         disk.content(two.file.index_path)[two.page_offset] ^= 1
         two.page = None
         with pytest.raises(StorageUncertainError, match="is unreadable"):
@@ -263,7 +263,7 @@ def test_it_runs_by_itself(tmp_path: Path) -> None:
     options = attrs.evolve(OPTIONS, scrub_interval_s=0.02)
     with contextlib.closing(open_storage(str(tmp_path), options)) as storage:
         (ledgers,) = ledgers_by_file(storage, 1)
-        (place,) = storage._index.locate(ledgers[0], 0, 1, 0, {})
+        (place,) = storage._contents.index.locate(ledgers[0], 0, 1, 0, {})
         path = Path(place.file.path)
         with path.open("r+b") as file:
             file.seek(place.offset + 100)

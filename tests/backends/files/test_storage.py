@@ -276,7 +276,7 @@ def test_a_forked_child_does_not_keep_the_directory_locked(tmp_path: Path) -> No
         os.read(stop[0], 1)  # lives on after its parent is done with the storage
         os._exit(0)
     os.read(child_runs[0], 1)
-    storage._fail(RuntimeError("killed"))
+    storage._lifecycle.failed(RuntimeError("killed"))
     for lock in storage._locks:
         lock.forget()  # as the kernel does for a parent that is killed
     again = open_storage(str(tmp_path))

@@ -86,7 +86,7 @@ def test_damage_to_what_is_left_of_a_deleted_ledger_is_none(tmp_path: Path) -> N
     fill(tmp_path)
     key = records.batch_key(BATCHES[1])
     with contextlib.closing(open_storage(str(tmp_path), OPTIONS)) as storage:
-        storage._upkeep.stop()
+        storage._maintenance.stop()
         storage.commit([DropLedger(1)])
     rewrite(tmp_path, key, b"torn")
     with contextlib.closing(open_storage(str(tmp_path), OPTIONS)) as storage:
@@ -102,12 +102,12 @@ EXAM = """
 import sys
 from pathlib import Path
 import lmdb
-from replog.backends.lmdb import LMDBStorageOptions, open_storage, upkeep
+from replog.backends.lmdb import LMDBStorageOptions, maintenance, open_storage
 from replog.errors import StorageFailedError
 from replog.testing import check_storage_damage
 
 options = LMDBStorageOptions(map_bytes=1 << 20)
-upkeep.Upkeep.start = lambda self: None
+maintenance.Maintenance.start = lambda self: None
 try:
     check_storage_damage(lambda path: open_storage(str(path), options), Path(sys.argv[1]), sample=8, seed=int(sys.argv[2]))
 except (StorageFailedError, AssertionError) as error:

@@ -337,7 +337,7 @@ def test_torn_page_that_is_found_later_is_a_loss_from_then_on(path: Path, monkey
         assert storage.doubt() == Doubt()
         for _ in range(2):
             with pytest.raises(StorageUncertainError, match=r"data\.mdb is damaged.*wrong type"):
-                storage._ask(meet)
+                storage._transactions.ask(meet)
         assert storage.doubt().lost_below == UNBOUNDED
         storage.bound_doubt(300)
     with opened(path) as storage:

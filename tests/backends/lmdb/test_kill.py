@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from replog.abc import Doubt
-from replog.backends.lmdb import LMDBStorageOptions, open_storage, upkeep
+from replog.backends.lmdb import LMDBStorageOptions, maintenance, open_storage
 from replog.protocol.mutations import DELETED_TERM
 from replog.testing.storage_exam import make_batch
 
@@ -100,10 +100,10 @@ def test_what_was_acknowledged_survives_kills(tmp_path: Path, request: pytest.Fi
 DROPPER = """
 import sys
 from replog.abc import DropLedger, PutBatch, SetMarks
-from replog.backends.lmdb import open_storage, upkeep
+from replog.backends.lmdb import maintenance, open_storage
 from replog.testing.storage_exam import make_batch
 
-upkeep._REST_FACTOR = 1e6
+maintenance._REST_FACTOR = 1e6
 storage = open_storage(sys.argv[1])
 for first in range(0, 10_000, 1000):
     storage.commit([PutBatch(make_batch(1, at, 1)) for at in range(first, first + 1000)])
@@ -120,7 +120,7 @@ sys.stdin.read()
 def test_a_ledger_that_is_half_removed_is_gone_and_removed_after_the_kill(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(upkeep, "_REST_FACTOR", 1e6)  # here too: one piece, and then a rest that outlasts the test
+    monkeypatch.setattr(maintenance, "_REST_FACTOR", 1e6)  # here too: one piece, and then a rest that outlasts the test
     command = [sys.executable, "-c", DROPPER, str(tmp_path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as writer:
         assert writer.stdout is not None

@@ -20,7 +20,7 @@ import trio
 import replog
 from replog.abc import DropLedger, Marks, PutBatch, SetMarks
 from replog.backends import files
-from replog.backends.lmdb import LMDBStorage, LMDBStorageOptions, open_storage, upkeep
+from replog.backends.lmdb import LMDBStorage, LMDBStorageOptions, maintenance, open_storage
 from replog.backends.lmdb.opening import RESERVE_BYTES
 from replog.errors import (
     ConfigError,
@@ -232,7 +232,7 @@ def test_a_full_map_keeps_nothing_and_goes_on_after_a_deletion(tmp_path: Path) -
 
 def test_free_bytes_is_what_map_and_disk_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with opened(tmp_path, LMDBStorageOptions(map_bytes=1 << 20, map_bytes_max=1 << 30)) as storage:
-        monkeypatch.setattr(storage, "_disk_free_bytes", lambda: 1 << 40)
+        monkeypatch.setattr(storage._transactions, "disk_free_bytes", lambda: 1 << 40)
         before = storage.free_bytes()
         assert before is not None
         assert (1 << 30) - (1 << 16) < before < 1 << 30
@@ -241,7 +241,7 @@ def test_free_bytes_is_what_map_and_disk_have(tmp_path: Path, monkeypatch: pytes
         after = storage.free_bytes()
         assert after is not None
         assert 20 * 50_000 < before - after < 30 * 50_000
-        monkeypatch.setattr(storage, "_disk_free_bytes", lambda: 0)
+        monkeypatch.setattr(storage._transactions, "disk_free_bytes", lambda: 0)
         assert storage.free_bytes() < 1 << 20  # type: ignore[operator]
 
 
@@ -255,7 +255,7 @@ from replog.testing.storage_exam import make_batch
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 storage = open_storage(sys.argv[1])
-storage._disk_free_bytes = lambda: 0
+storage._transactions.disk_free_bytes = lambda: 0
 storage.commit([PutBatch(make_batch(1, 0, 4, size_bytes=50_000))])
 resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, resource.RLIM_INFINITY))
 full = 0
@@ -431,7 +431,7 @@ def test_a_large_ledger_is_removed_in_pieces_that_stall_nobody(tmp_path: Path) -
             commits += 1
         statistics = storage.statistics()
         assert statistics["deleted_ledgers_to_remove"] == 0
-        assert statistics["removed_pieces"] >= 6000 // upkeep._PIECE_RECORDS_MAX
+        assert statistics["removed_pieces"] >= 6000 // maintenance._PIECE_RECORDS_MAX
         assert commits >= statistics["removed_pieces"] / 2
         with storage._map.environment.begin() as transaction:
             kinds = {key[:1] for key in transaction.cursor().iternext(values=False) if key[1:9] == bytes(7) + b"\1"}
@@ -445,7 +445,7 @@ def test_deleted_ledgers_are_kept_as_ranges(tmp_path: Path) -> None:
             storage.commit([DropLedger(ledger_id)])
         storage.commit([DropLedger(ledger_id) for ledger_id in range(30, 50)])
     with opened(tmp_path) as storage:
-        assert list(storage._deleted) == [(0, 9), (20, 20), (30, 49)]
+        assert list(storage._contents.deleted) == [(0, 9), (20, 20), (30, 49)]
         for ledger_id in (0, 9, 20, 35):
             assert storage.marks(ledger_id) == Marks(fence_term=DELETED_TERM)
         assert storage.marks(10) is None
@@ -470,7 +470,7 @@ def test_what_was_committed_last_is_read_at_once_and_the_rest_is_not(tmp_path: P
             storage.read_nowait(1, batches[-1].last_entry_id + 1, 1, 1)
         storage.commit([DropLedger(1)])
         assert storage.read_nowait(1, batches[-1].first_entry_id, 1, 1) == []
-        assert storage._recent._bytes <= 8 << 20
+        assert storage._contents.recent._bytes <= 8 << 20
 
 
 # -- forks and threads --------------------------------------------------------------------------------------------
@@ -562,5 +562,5 @@ def test_close_waits_for_reads_joins_the_thread_and_closes_every_file(tmp_path: 
     for reader in readers:
         reader.join(30)
     assert outcomes == ["closed"] * 3
-    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("replog upkeep")] == []
+    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("replog maintenance")] == []
     assert set(os.listdir("/proc/self/fd")) == before

@@ -15,10 +15,10 @@ from itertools import groupby
 from replog.backends.files.contents import Contents, SectionGone
 from replog.backends.files.directory import LOGS
 from replog.backends.files.entry_log import EntryLogWriter
+from replog.backends.files.fetching import DamagedBatch, read_checked
 from replog.backends.files.index_page import IndexPage
 from replog.backends.files.log_file import EntryLogFile, Location, LogFile, Section
 from replog.backends.files.pacing import Closing, Pace
-from replog.backends.files.reading import DamagedBatch, read_checked
 from replog.backends.files.repair import replace_sections
 
 _SCATTERED_BYTES = 1 << 20  # a journal file whose ledgers alternate more often than this is worth putting in order

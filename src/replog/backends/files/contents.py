@@ -9,6 +9,7 @@ from replog.abc import Damage
 from replog.backends.disk import Disk
 from replog.backends.files.catalog import CatalogFile
 from replog.backends.files.descriptors import Descriptors
+from replog.backends.files.fetching import DamagedBatch
 from replog.backends.files.index import Index, PageMissing
 from replog.backends.files.index_page import IndexPage
 from replog.backends.files.indexing import read_page
@@ -16,7 +17,6 @@ from replog.backends.files.ledger_cache import LedgerCache
 from replog.backends.files.log_file import EntryLogFile, JournalFile, LogFile, Section
 from replog.backends.files.options import FilesOptions
 from replog.backends.files.page_cache import PageCache
-from replog.backends.files.reading import DamagedBatch
 from replog.errors import StorageDamagedError, StorageUncertainError
 
 

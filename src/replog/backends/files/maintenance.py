@@ -11,11 +11,11 @@ from replog.backends.disk import is_full, named_error
 from replog.backends.files.checkpoint import Checkpointer
 from replog.backends.files.compaction import Rewriter, worth_compacting
 from replog.backends.files.contents import Contents
+from replog.backends.files.fetching import DamagedBatch
 from replog.backends.files.journal import Journal
 from replog.backends.files.log_file import LogFile
 from replog.backends.files.pacing import Closing
 from replog.backends.files.pool import FilePool
-from replog.backends.files.reading import DamagedBatch
 from replog.backends.files.repair import repair_index
 from replog.backends.files.scrubbing import Scrubber
 from replog.errors import StorageDamagedError, StorageError, StorageFailedError, StorageFullError, StorageUncertainError

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from attrs import evolve
 
 from replog.abc import Damage
-from replog.backends.lmdb.reading import SERIES_TORN
+from replog.backends.lmdb.snapshot import SERIES_TORN
 from replog.protocol.batch import Batch
 
 _KNOWN_MAX = 10_000  # more are not remembered: who repairs asks again after them

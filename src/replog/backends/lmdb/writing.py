@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from replog.backends.lmdb.reading import Snapshot
 from replog.backends.lmdb.records import (
     DELETED,
     GARBAGE,
@@ -24,6 +23,7 @@ from replog.backends.lmdb.records import (
     unpack_number,
     unseal,
 )
+from replog.backends.lmdb.snapshot import Snapshot
 from replog.backends.ranges import LedgerRanges
 from replog.errors import StorageUncertainError
 from replog.protocol.batch import Batch

@@ -1,34 +1,27 @@
-"""What goes on beside commits and reads: removing the batches of deleted ledgers, and looking for damage.
+"""Scrubbing: every batch is compared with its checksum, and what a ledger should have with what it has.
 
-Removing goes in pieces, each a transaction of its own, so that a large ledger's end stalls nobody: commits wait for one
-piece at most. The ledger itself was deleted durably before, and a crash between two pieces costs nothing: the rest is
-removed after the next opening.
+A scrub goes in pieces, each a snapshot of its own: a long one would keep LMDB from using old pages again.
 """
 
 from __future__ import annotations
 
-import math
-import threading
-import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from replog.abc import Damage
-from replog.backends.lmdb.reading import SERIES_TORN, Snapshot
 from replog.backends.lmdb.records import (
     BATCH,
     BATCH_KEY_BYTES,
-    GARBAGE,
     LEDGER,
     SERIES_KEY_BYTES,
     DamagedError,
     Series,
-    id_key,
     unpack_batch_key,
     unpack_series_key,
     unseal_batch,
 )
+from replog.backends.lmdb.snapshot import SERIES_TORN, Snapshot
 from replog.errors import StorageUncertainError
 
 if TYPE_CHECKING:
@@ -36,86 +29,8 @@ if TYPE_CHECKING:
 
 Check = Callable[["lmdb.Transaction", bytes, "bytes | memoryview"], None]
 
-_PIECE_RECORDS_MAX = 256
-_PIECE_S = 0.002
-_REST_FACTOR = 4  # so long, times what a piece took, others have the disk to themselves
 _SCRUB_BYTES = 4 << 20  # in one transaction: a long one would keep old pages from being used again
 _SCRUB_RECORDS_MAX = 1024
-
-
-def touch_piece(transaction: lmdb.Transaction, ledger_id: int) -> None:
-    """Brings what the next piece needs into memory, so that no commit has to wait for a disk's reads meanwhile."""
-    deadline = time.monotonic() + 10 * _PIECE_S
-    with transaction.cursor() as cursor:
-        more = cursor.set_range(id_key(BATCH, ledger_id))
-        for _ in range(_PIECE_RECORDS_MAX):
-            if not more or bytes(cursor.key()[:9]) != id_key(BATCH, ledger_id) or time.monotonic() > deadline:
-                return
-            more = cursor.next()
-
-
-def remove_piece(transaction: lmdb.Transaction, ledger_id: int) -> bool:
-    """Removes some of what a deleted ledger left. True if that was all: then its garbage mark is removed too."""
-    deadline = time.monotonic() + _PIECE_S
-    left = _PIECE_RECORDS_MAX
-    with transaction.cursor() as cursor:
-        for prefix in (id_key(BATCH, ledger_id), id_key(LEDGER, ledger_id)):
-            more = cursor.set_range(prefix)
-            while more and bytes(cursor.key()[: len(prefix)]) == prefix:
-                if not left or time.monotonic() > deadline:
-                    return False
-                more = cursor.delete() and bool(cursor.key())
-                left -= 1
-    transaction.delete(id_key(GARBAGE, ledger_id))
-    return True
-
-
-class Upkeep:
-    """The thread that removes garbage and scrubs. `remove_some` removes a piece, and says whether there is more; `scrub_some`
-    looks at the next few megabytes, and says how long to rest then, or None when all were looked at. Neither raises."""
-
-    def __init__(
-        self,
-        name: str,
-        remove_some: Callable[[], bool],
-        scrub_some: Callable[[], float | None],
-        scrub_interval_s: float,
-    ) -> None:
-        self._remove_some = remove_some
-        self._scrub_some = scrub_some
-        self._scrub_interval_s = scrub_interval_s
-        self._wake = threading.Event()
-        self._is_stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-
-    def start(self) -> None:
-        """Starts the thread."""
-        self._thread.start()
-
-    def wake(self) -> None:
-        """There is something to remove."""
-        self._wake.set()
-
-    def stop(self) -> None:
-        """Ends the thread after the piece that it is at, and joins it."""
-        self._is_stopping.set()
-        self._wake.set()
-        if self._thread.ident is not None:
-            self._thread.join()
-
-    def _run(self) -> None:
-        scrub_at = time.monotonic() + self._scrub_interval_s if self._scrub_interval_s else math.inf
-        while not self._is_stopping.is_set():
-            self._wake.wait(min(threading.TIMEOUT_MAX, max(0.0, scrub_at - time.monotonic())))
-            self._wake.clear()
-            more = True
-            while more and not self._is_stopping.is_set():
-                started = time.monotonic()
-                more = self._remove_some()
-                self._is_stopping.wait(_REST_FACTOR * (time.monotonic() - started))
-            if time.monotonic() >= scrub_at and not self._is_stopping.is_set():
-                rest_s = self._scrub_some()
-                scrub_at = time.monotonic() + (self._scrub_interval_s if rest_s is None else rest_s)
 
 
 class Scrub:

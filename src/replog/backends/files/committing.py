@@ -1,0 +1,117 @@
+"""Commits: which records a commit writes, and what they change in the index once they are durable (B1-B3).
+
+The order is: plan the records, make room for them, write and sync them as one group of the journal, then change the index.
+A reader sees only what the index says, so nobody reads what is not durable yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from replog.backends.files.contents import Contents
+from replog.backends.files.journal import Journal
+from replog.backends.files.log_file import Place
+from replog.backends.files.maintenance import Maintenance
+from replog.backends.files.planning import Change, Plan
+from replog.backends.files.record import MarksOfLedger, RecordType, pack_drop, pack_marks
+from replog.protocol.batch import Batch
+from replog.protocol.mutations import Mutation, PutBatch, SetMarks
+from replog.protocol.proofs import better_proof
+
+
+class Committer:
+    """Makes mutations durable, one commit at a time: the caller holds the storage's commit lock."""
+
+    def __init__(self, contents: Contents, journal: Journal, maintenance: Maintenance) -> None:
+        self._contents = contents
+        self._index = contents.index
+        self._journal = journal
+        self._maintenance = maintenance
+        self._is_journal_elsewhere = bool(contents.options.journal_dir)
+        self._has_dropped = False
+        self.batches = 0
+        self.bytes = 0
+
+    def plan(self, mutations: Sequence[Mutation]) -> Plan:
+        """The records that these mutations need, and what they change. Changes nothing."""
+        plan = Plan()
+        ledgers, deleted = self._index.ledgers, self._index.deleted
+        dropped: set[int] = set()
+        marks: dict[int, MarksOfLedger] = {}
+        for mutation in mutations:
+            if isinstance(mutation, PutBatch):
+                batch = mutation.batch
+                ledger_id = batch.ledger_id
+                if (ledger_id in ledgers or ledger_id not in deleted) and ledger_id not in dropped:
+                    plan.add_batch(batch)
+            elif mutation.ledger_id in deleted or mutation.ledger_id in dropped:
+                continue
+            elif isinstance(mutation, SetMarks):
+                raised = self._raise_marks(mutation, marks.get(mutation.ledger_id))
+                if raised is not None:
+                    marks[mutation.ledger_id] = raised
+                    plan.add(RecordType.MARKS, pack_marks(*raised), raised)
+            else:
+                dropped.add(mutation.ledger_id)
+                plan.add(RecordType.DROP, pack_drop(mutation.ledger_id), mutation.ledger_id)
+        return plan
+
+    def _raise_marks(self, wanted: SetMarks, before: MarksOfLedger | None) -> MarksOfLedger | None:
+        """All marks of the ledger after the change, or None if nothing changes."""
+        ledger = self._index.ledgers.get(wanted.ledger_id)
+        if before is None and ledger is not None:
+            before = (wanted.ledger_id, ledger.key, ledger.fence_term, ledger.last_add_confirmed, ledger.proof)
+        _, key, fence_term, confirmed, proof = before or (wanted.ledger_id, None, 0, -1, b"")
+        raised = (
+            wanted.ledger_id,
+            wanted.key if key is None else key,
+            max(fence_term, wanted.fence_term or 0),
+            confirmed if wanted.last_add_confirmed is None else max(confirmed, wanted.last_add_confirmed),
+            better_proof(proof, wanted.proof),
+        )
+        return None if raised == before else raised
+
+    def write(self, plan: Plan) -> None:
+        """Writes the records durably, then changes the index.
+
+        Raises `StorageFullError`: then nothing was written; other errors: then the outcome is unknown (B1)."""
+        journal = self._journal
+        if self._is_journal_elsewhere and plan.has_batches:
+            # Fences and deletions needn't wait: they are what frees space.
+            self._maintenance.wait_for_flush()
+        journal.make_room(plan.size, keep_reserve=plan.has_batches)
+        places = journal.write(plan.records)
+        with self._contents.lock:
+            for place, change in zip(places, plan.changes, strict=True):
+                self._apply(change, place)
+            for file in journal.rolled:
+                if not file.is_retired:  # a commit that found no space may have rolled it long ago
+                    self._contents.journal_file_is_full(file)
+        self.bytes += plan.size
+        if self._has_dropped or journal.rolled:
+            self._has_dropped = False
+            journal.rolled.clear()
+            self._maintenance.commit_done()
+
+    def _apply(self, change: Change, place: Place) -> None:
+        if isinstance(change, Batch):
+            self._index.put_batch(
+                change.ledger_id,
+                change.stamp,
+                change.first_entry_id,
+                change.last_entry_id,
+                change.stride,
+                change.last_add_confirmed,
+                place,
+            )
+            self.batches += 1
+            if self._contents.damage:  # stored again by a repair: reads find this copy
+                identity = change.ledger_id, change.stamp, change.first_entry_id, change.last_entry_id
+                self._contents.damage.pop(identity, None)
+        elif isinstance(change, tuple):
+            self._index.put_marks(*change)
+        else:
+            self._contents.cache.forget(self._index.drop(change))
+            self._has_dropped = True
+            for identity in [each for each in self._contents.damage if each[0] == change]:
+                del self._contents.damage[identity]

@@ -1,0 +1,205 @@
+"""Transactions of an open environment: commits that grow the map, snapshots, and what an error of LMDB means (B1).
+
+A commit that finds the map full is tried again as a whole in a larger map. A commit that fails for any other reason than
+space stops the storage. A damaged page of LMDB's own raises the doubt (B8) and leaves the storage serving: other bookies
+have what is behind that page, and the next opening looks at every page.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+import attrs
+import lmdb
+
+from replog.backends.durable_mark import DurableMark
+from replog.backends.lifecycle import Lifecycle
+from replog.backends.lmdb.directory import DirectoryLock, Former, is_full
+from replog.backends.lmdb.opening import RESERVE_BYTES
+from replog.backends.lmdb.records import FORMAT_KEY, format_text
+from replog.errors import StorageError, StorageFailedError, StorageFullError, StorageUncertainError
+from replog.runtime.lmdb_file import DATA_FILE
+from replog.runtime.lmdb_map import LMDBMap, has_addresses
+
+Answer = TypeVar("Answer")
+
+_META_PAGES = 2
+_MAKE_ROOM = "Delete ledgers, or raise map_bytes_max, or make room on the disk"
+
+
+@attrs.frozen
+class Space:
+    """How the map is used: what it has, what the file had to grow to, and what of that holds something."""
+
+    map_bytes: int
+    used_bytes: int
+    live_bytes: int
+
+
+class Transactions:
+    """Writes are for the holder of `commit_lock`; any thread may ask a snapshot."""
+
+    def __init__(
+        self,
+        lifecycle: Lifecycle,
+        commit_lock: threading.Lock,
+        bookie_id: str,
+        lmdb_map: LMDBMap,
+        mark: DurableMark,
+        lock: DirectoryLock,
+    ) -> None:
+        self._path = lifecycle.path
+        self._lifecycle = lifecycle
+        self._commit_lock = commit_lock
+        self._bookie_id = bookie_id
+        self._map = lmdb_map
+        self._mark = mark
+        self._lock = lock
+        self.page_bytes = int(lmdb_map.environment.stat()["psize"])
+        self.has_torn_page = False
+        self.growths = 0
+
+    def check_usable(self) -> None:
+        """Raises why the storage does not serve, if it does not."""
+        if not self._lifecycle.is_serving:
+            raise self._lifecycle.refusal()
+
+    def transact(self, work: Callable[[lmdb.Transaction], Answer], *, uses_reserve: bool) -> Answer:
+        """Does this in a write transaction, as often as the map must grow for it, and commits it.
+
+        Raises `StorageFullError`: then nothing of it was kept; `StorageFailedError`: then the storage has stopped."""
+        try:
+            waited = False
+            while True:
+                try:
+                    return self._try_to_transact(work)
+                except lmdb.MapFullError as error:
+                    if self._grow(uses_reserve=uses_reserve):
+                        continue
+                    if waited:
+                        full = f"the map of {self._path} is full at {self._map.map_bytes} bytes, of map_bytes_max="
+                        full += f"{self._map.map_bytes_max}"
+                        raise StorageFullError(full, _MAKE_ROOM) from error
+                    waited = True
+                    self._age_free_pages()
+        except StorageFullError:
+            raise
+        except (lmdb.Error, OSError, StorageUncertainError) as error:
+            if self._is_lack_of_space(error):
+                free = f"{self.disk_free_bytes()} bytes are free"
+                raise StorageFullError(
+                    f"disk full: no space left to write to {self._path} ({free}): {error}", _MAKE_ROOM
+                ) from error
+            if isinstance(error, lmdb.CorruptedError | lmdb.PageNotFoundError):
+                self._say_torn(error)
+            self._lifecycle.failed(error)
+            raise StorageFailedError(
+                f"could not write to {self._path}: {_described(error)}",
+                "The storage has stopped: look at the disk, then restart the bookie",
+            ) from error
+        except BaseException as error:  # an interrupt: what is in the map may not be what is known here
+            self._lifecycle.failed(error)
+            raise
+
+    def _try_to_transact(self, work: Callable[[lmdb.Transaction], Answer]) -> Answer:
+        with self._map.writing:
+            transaction = self._map.environment.begin(write=True, buffers=True)
+            try:
+                answer = work(transaction)
+            except BaseException:
+                self._map.abort(transaction)
+                raise
+            transaction.commit()  # where nothing was changed, this writes nothing
+        number = int(self._map.environment.info()["last_txnid"])
+        if number != self._mark.position:
+            self._mark.advance(number)
+        if self._map.map_bytes > self._map.map_bytes_max:  # it took from the reserve: batches must not
+            self._map.resize(self._map.map_bytes_max)
+        return answer
+
+    def _grow(self, *, uses_reserve: bool) -> bool:
+        """Makes the map larger, if it may be."""
+        self.growths += 1
+        if self._map.grow():
+            return True
+        with_reserve = self._map.map_bytes_max + RESERVE_BYTES
+        if uses_reserve and self._map.map_bytes < with_reserve and has_addresses(with_reserve):
+            self._map.resize(with_reserve)
+            return True
+        return False
+
+    def _age_free_pages(self) -> None:
+        """Commits next to nothing, twice: LMDB uses a page again only in the second transaction after it was freed."""
+        with_reserve = self._map.map_bytes_max + RESERVE_BYTES
+        for _ in range(2):
+            if not has_addresses(with_reserve):
+                return
+            self._map.resize(with_reserve)
+            self._try_to_transact(lambda transaction: transaction.put(FORMAT_KEY, format_text(self._bookie_id)))
+
+    def _is_lack_of_space(self, error: Exception) -> bool:
+        """Whether nothing is wrong but that there is no space. LMDB says EIO also of a write that the disk took half of."""
+        if isinstance(error, lmdb.DiskError | lmdb.TxnFullError):
+            return True
+        code = getattr(error, "code", None) if isinstance(error, lmdb.Error) else getattr(error, "errno", None)
+        return is_full(code) or (code == errno.EIO and self.disk_free_bytes() < self.page_bytes * 16)
+
+    def ask(self, question: Callable[[lmdb.Transaction], Answer]) -> Answer:
+        """Asks one snapshot."""
+        try:
+            with self._map.gate, self._map.environment.begin(buffers=True) as transaction:
+                return question(transaction)
+        except (lmdb.CorruptedError, lmdb.PageNotFoundError) as error:
+            self._found_torn_page(error)
+            raise StorageUncertainError(
+                f"{self._path}/{DATA_FILE} is damaged: {error}", "Read it from another bookie, and restart this one"
+            ) from error
+        except lmdb.ReadersFullError as error:
+            self._map.clear_stale_readers()
+            raise StorageUncertainError(f"too many readers of {self._path} at once", "Try again") from error
+        except (lmdb.Error, OSError) as error:
+            self.check_usable()
+            raise StorageUncertainError(
+                f"could not read {self._path}/{DATA_FILE}: {error}", "Read it from another bookie"
+            ) from error
+
+    def _found_torn_page(self, error: lmdb.Error) -> None:
+        """LMDB's own pages are damaged, which nothing else shows: what else is, nobody knows. At the next opening they are
+        all looked at, and a new file is made of what can be read."""
+        with self._commit_lock:
+            self._say_torn(error)
+
+    def _say_torn(self, error: lmdb.Error) -> None:
+        if not self._lifecycle.is_serving or self.has_torn_page:
+            return
+        self.has_torn_page = True
+        why = f"{self._path}/{DATA_FILE}: a page of LMDB's is damaged: {error}"
+        try:
+            self._lock.say(Former.TORN)
+            self._mark.raise_doubt([why], is_lost=True, position=self._mark.position)
+        except (OSError, StorageError) as failure:  # what it can't say it must not hide
+            self._lifecycle.failed(failure)
+
+    def space(self) -> Space:
+        """As the environment says now."""
+        with self._map.gate:
+            information, tree = self._map.environment.info(), self._map.environment.stat()
+        pages = tree["branch_pages"] + tree["leaf_pages"] + tree["overflow_pages"] + _META_PAGES
+        used_bytes = (information["last_pgno"] + 1) * self.page_bytes
+        return Space(information["map_size"], used_bytes, min(used_bytes, pages * self.page_bytes))
+
+    def disk_free_bytes(self) -> int:
+        """What the file system still takes, for a user who is not root."""
+        found = os.statvfs(self._path)
+        return found.f_bavail * found.f_frsize
+
+
+def _described(error: Exception) -> str:
+    """As it prints itself, and the name of its errno, which people search for."""
+    code = getattr(error, "code", None) if isinstance(error, lmdb.Error) else getattr(error, "errno", None)
+    name = errno.errorcode.get(code or 0)
+    return f"{error} ({name})" if name else str(error)
