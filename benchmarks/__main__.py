@@ -27,6 +27,7 @@ from benchmarks.remote.place import RemotePlaces
 from benchmarks.setting import QUICK, Comparison, NotMeasured, Round, Scale, Setting
 from benchmarks.spark import place as spark
 from benchmarks.storage import stores as storages
+from replog import keep_freed_memory
 
 _ATTEMPTS_PER_ROUND = 3  # at a case whose rounds are discarded when the machine is not quiet
 
@@ -175,6 +176,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 def main(arguments: Sequence[str] | None = None, *, spare_files: int = 12, scale: Scale | None = None) -> None:
     """Measures and prints."""
     options = parse(arguments)
+    keep_freed_memory()  # as a program would that embeds bookies, and cares for speed
     progress = Console(stderr=True)
     scale = scale or (QUICK if options.quick else Scale())
     with ExitStack() as stack:

@@ -1,15 +1,24 @@
-"""Documented or red: hooks, errors and options are on a page, and the code marked as runnable runs."""
+"""Documented or red: hooks, errors and options are on a page, signatures are as they are in the code, and the code marked as
+runnable runs."""
 
+import ast
 import inspect
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import attrs
 import pytest
 
+import replog
+import replog.blocking
+import replog.metrics
 from replog import config, errors, hookspecs
+from replog.bookie.serving import ServedBookie
+from replog.client.administration import RemoteBookie
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -112,3 +121,126 @@ def test_the_tutorial_shows_the_plugin_as_it_is_and_all_of_it(name: str) -> None
     path = f"replog-sqlite/{name}"
     shown = part_of((ROOT / "docs" / "plugins.md").read_text(encoding="utf-8"))[path]
     assert without_empty_lines(shown) == without_empty_lines((ROOT / "plugins" / path).read_text(encoding="utf-8"))
+
+
+# -- signatures on docs/api.md ------------------------------------------------------------------------------------
+
+# Classes that have no public name of their own, by the heading under which the page shows their methods.
+UNNAMED_CLASSES = {"Bookies, wherever they run": RemoteBookie, "Embedded bookies": ServedBookie}
+
+# Trio's own way to tell that a task has started: `nursery.start` passes it, callers never do.
+PASSED_BY_TRIO = {"task_status"}
+
+HEADING = re.compile(r"^#+ (?:`(?P<shown>[^`]+)`|(?P<words>.*))$")
+FIRST_CELL = re.compile(r"^\|(?P<cell>(?: *`[^`|]+`,?)+) *\|")
+SHOWN_CALL = re.compile(r"(?P<awaits>await )?(?P<path>[\w.]+)(?P<arguments>\(.*\))?")
+
+
+@attrs.frozen
+class Shown:
+    """A call as the page shows it, and what it names."""
+
+    text: str
+    awaits: bool
+    arguments: str
+    target: object
+
+
+def named(path: str) -> object:
+    found: object = replog
+    for word in path.split(".")[1:]:
+        found = getattr(found, word)
+    return found
+
+
+def shown_calls() -> Iterator[Shown]:
+    owner: object = None
+    for line in (ROOT / "docs" / "api.md").read_text(encoding="utf-8").splitlines():
+        if heading := HEADING.match(line):
+            spans = [heading["shown"]] if heading["shown"] else []
+            owner = UNNAMED_CLASSES.get(heading["words"], owner)
+        else:
+            row = FIRST_CELL.match(line)
+            spans = re.findall(r"`([^`]+)`", row["cell"]) if row else []
+        for span in spans:
+            call = SHOWN_CALL.fullmatch(span)
+            assert call, span
+            target = named(call["path"]) if call["path"].startswith("replog.") else None
+            if heading and inspect.isclass(target):
+                owner = target
+            if call["arguments"] and call["arguments"] != "(...)":
+                found = target or inspect.getattr_static(owner, call["path"])
+                yield Shown(span, bool(call["awaits"]), call["arguments"], found)
+
+
+SHOWN_CALLS = list(shown_calls())
+
+
+def documented_parameters(arguments: str) -> list[tuple[str, str, object]]:
+    """Name, kind and default of each parameter; `...` stands for any default, EMPTY for none."""
+    parsed = ast.parse(f"def shown{arguments}: pass").body[0]
+    assert isinstance(parsed, ast.FunctionDef)
+    spelled = parsed.args
+
+    def value(default: ast.expr | None) -> object:
+        names = {"__builtins__": {}, **{name: getattr(replog, name) for name in replog.__all__}}
+        return inspect.Parameter.empty if default is None else eval(ast.unparse(default), names)
+
+    positional = [*spelled.posonlyargs, *spelled.args]
+    defaults = [None] * (len(positional) - len(spelled.defaults)) + list(spelled.defaults)
+    found = [(each.arg, "positional", value(default)) for each, default in zip(positional, defaults, strict=True)]
+    keywords = zip(spelled.kwonlyargs, spelled.kw_defaults, strict=True)
+    return found + [(each.arg, "keyword", value(default)) for each, default in keywords]
+
+
+def real_parameters(target: object) -> list[tuple[str, str, object]]:
+    assert callable(target)
+    fields: dict[str, Any] = attrs.fields_dict(target) if inspect.isclass(target) and attrs.has(target) else {}
+    made = {name: field.default.factory() for name, field in fields.items() if hasattr(field.default, "factory")}
+    kinds: dict[object, str] = {
+        inspect.Parameter.KEYWORD_ONLY: "keyword",
+        inspect.Parameter.POSITIONAL_OR_KEYWORD: "positional",
+    }
+    return [
+        (each.name, kinds[each.kind], made.get(each.name, each.default))
+        for each in inspect.signature(target).parameters.values()
+        if each.name != "self" and each.name not in PASSED_BY_TRIO
+    ]
+
+
+def test_the_page_shows_calls() -> None:
+    targets = {shown.target for shown in SHOWN_CALLS}
+    assert {replog.embed, replog.connect, replog.Quorum, vars(replog.Client)["write_log"]} <= targets
+
+
+def test_signatures_on_the_page_are_those_of_the_code() -> None:
+    """Names, order, kinds and defaults."""
+    wrong = []
+    for shown in SHOWN_CALLS:
+        documented, real = documented_parameters(shown.arguments), real_parameters(shown.target)
+        agreed = len(documented) == len(real) and all(
+            there[:2] == here[:2] and (there[2] is ... or there[2] == here[2])
+            for there, here in zip(documented, real, strict=True)
+        )
+        if not agreed:
+            wrong.append(f"{shown.text}: the code has {real}")
+    assert wrong == []
+
+
+def test_calls_on_the_page_are_awaited_if_the_code_is_async() -> None:
+    wrong = [shown.text for shown in SHOWN_CALLS if inspect.iscoroutinefunction(shown.target) is not shown.awaits]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("name", ["Client", "LogWriter", "LedgerWriter", "LogReader", "LedgerReader"])
+def test_blocking_methods_have_the_arguments_of_the_async_ones(name: str) -> None:
+    """But for `timeout_s`, where a caller without trio has no other way to stop waiting."""
+    wrong = []
+    blocking, asynchronous = getattr(replog.blocking, name), getattr(replog, name)
+    for method, function in inspect.getmembers(blocking, inspect.isfunction):
+        if method.startswith("_") or not hasattr(asynchronous, method):
+            continue
+        here = [each for each in real_parameters(function) if each[0] != "timeout_s"]
+        if here != real_parameters(getattr(asynchronous, method)):
+            wrong.append(f"{name}.{method}{inspect.signature(function)}")
+    assert wrong == []

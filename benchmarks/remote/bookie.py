@@ -63,4 +63,5 @@ async def _serve(arguments: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
+    replog.keep_freed_memory()  # as `replog bookie serve` does
     trio.run(_serve, sys.argv[1:])

@@ -47,6 +47,7 @@ from replog.protocol.digest import DigestType
 from replog.protocol.model import LedgerMetadata, LogMetadata, Position
 from replog.protocol.quorum import Quorum
 from replog.registry import Registry
+from replog.runtime.memory import keep_freed_memory
 
 __all__ = [
     "AddTimeoutError",
@@ -96,6 +97,7 @@ __all__ = [
     "UnauthorizedError",
     "connect",
     "embed",
+    "keep_freed_memory",
     "serve_bookie",
     "served_bookie",
 ]

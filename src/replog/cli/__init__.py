@@ -19,6 +19,7 @@ from replog.cli.bench import command as bench_command
 from replog.cli.cluster.command import cluster
 from replog.cli.ending import status_of
 from replog.cli.top import command as top_command
+from replog.runtime.memory import keep_freed_memory
 
 __all__ = ["app", "main"]
 
@@ -42,4 +43,5 @@ app.add_typer(ledger.app, name="ledger")
 
 def main() -> NoReturn:
     """The console script."""
+    keep_freed_memory()  # this process is our own, a bookie's above all: nobody else's memory is concerned
     sys.exit(status_of(app))

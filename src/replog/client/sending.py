@@ -46,11 +46,6 @@ _LAG_CHECK_BYTES = 1 << 20  # how much is sent between two looks at that
 _ENTRY_OVERHEAD_BYTES = 4  # of an entry in a batch, beside its payload
 _BATCH_ENTRIES_MAX = 1 << 16
 
-# Until a large piece of memory was freed once, glibc gives that of each batch back to the kernel and faults it in anew
-# for the next: several times the cost of building the batch.
-_ = bytes(16 << 20)
-del _
-
 
 class BatchSender:
     """Sends what gathers in `_gathered` as batches, and keeps their fate in `_confirmations`. The base of `LedgerWriter`."""
