@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import os
+import math
 import re
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -18,6 +17,7 @@ import trio
 
 import replog
 from replog.protocol.model import Position
+from replog.runtime.children import Child, running_child
 from replog.runtime.nursery import open_service_nursery
 from replog.testing import TcpProxy, judge, serve_proxy
 from replog.testing.history import Event
@@ -65,44 +65,51 @@ class Term:
 class Competitor:
     """A process that competes. While it believes that it leads, it is asked for commands."""
 
-    def __init__(
-        self, name: str, process: trio.Process, errors: Path, numbers: itertools.count[int], proxy: TcpProxy | None
-    ) -> None:
+    def __init__(self, name: str, numbers: itertools.count[int], proxy: TcpProxy | None) -> None:
         self.name = name
         self.proxy = proxy  # before its metastore
         self.terms: list[Term] = []
         self.commands: dict[str, Command] = {}  # by id
         self.is_asked = True  # whether it is asked for commands while it believes that it leads
-        self._process = process
-        self._errors = errors
+        self._child: Child | None = None
         self._numbers = numbers
         self._asking = trio.Lock()
         self._echoes = 0
 
     @property
+    def child(self) -> Child:
+        """Its process."""
+        assert self._child is not None, f"{self.name} was not started"
+        return self._child
+
+    @property
+    def input(self) -> trio.abc.SendStream:
+        """The standard input of its process."""
+        assert self.child.input is not None
+        return self.child.input
+
+    @property
     def believes(self) -> bool:
         """Whether it has said that it leads, and not yet that it does not."""
-        return bool(self.terms) and self.terms[-1].deposed_s == float("inf") and self._process.poll() is None
+        return bool(self.terms) and self.terms[-1].deposed_s == float("inf") and self.child.is_running
 
     def confirmed(self, since_s: float = 0.0) -> int:
         """How many commands are done that were asked of it since then."""
         return sum(each.position is not None and each.asked_s >= since_s for each in self.commands.values())
 
-    async def run(self) -> None:
-        """Listens and asks, until it ends."""
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._ask)
-            rest = b""
-            assert self._process.stdout is not None
-            async for data in self._process.stdout:
-                *lines, rest = (rest + data).split(b"\n")
-                for line in lines:
-                    self._hear(line.decode().split())
-            nursery.cancel_scope.cancel()
+    async def run(self, metastore: str, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Start it, and ask it for commands until it ends."""
+        command = [sys.executable, str(EXAMPLE), metastore, "serve", self.name]
+        async with running_child(self.name, command, self._hear, may_end=True, takes_input=True) as self._child:
+            task_status.started()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._ask)
+                await self.child.ended(math.inf)
+                nursery.cancel_scope.cancel()
 
-    def _hear(self, words: list[str]) -> None:
+    def _hear(self, line: bytes) -> None:
         now_s = time.monotonic()
-        match words:
+        match line.decode().split():
             case [self.name, "leads", "from", position]:
                 segment = Position.parse(position).segment
                 self.terms.append(Term(f"{self.name} from {segment}", segment, now_s))
@@ -116,8 +123,7 @@ class Competitor:
                 command.answered_s, command.position = now_s, Position.parse(position)
             case ["what", "is", *_]:
                 self._echoes += 1
-            case _:
-                raise AssertionError(f"{self.name} said {words}: {self.errors()}")
+            # Other lines are on standard error, where it says why it tries again, and where libraries warn.
 
     async def _ask(self) -> None:
         while True:
@@ -132,10 +138,9 @@ class Competitor:
             identity = str(next(self._numbers))
             text = f"{identity} deposit account-{int(identity) % 5} 1"
             command = self.commands[identity] = Command(text, self.terms[-1].actor, time.monotonic())
-            assert self._process.stdin is not None
             with trio.CancelScope(shield=True):  # a command is asked for as a whole
                 try:
-                    await self._process.stdin.send_all(f"{text}\n".encode())
+                    await self.input.send_all(f"{text}\n".encode())
                 except trio.BrokenResourceError:  # it was killed a moment ago
                     command.answered_s, command.refusal = time.monotonic(), "nobody has read it"
             return command
@@ -144,9 +149,8 @@ class Competitor:
         """Waits until what was asked before is on its way to the bookies: two more questions were read and answered since."""
         for _ in range(2):
             echoes = self._echoes
-            assert self._process.stdin is not None
             async with self._asking:
-                await self._process.stdin.send_all(b"?\n")
+                await self.input.send_all(b"?\n")
             await until(lambda known=echoes: self._echoes > known, WITHIN_S, f"{self.name} answers")  # type: ignore[misc]
 
     async def has_answered(self) -> None:
@@ -163,35 +167,28 @@ class Competitor:
         await until(lambda: any(since_s < each.deposed_s < float("inf") for each in self.terms), WITHIN_S, what)
 
     def errors(self) -> str:
-        """What it wrote to standard error."""
-        return self._errors.read_text()[-3000:]
+        """The last of what it wrote."""
+        return self.child.tail
 
     async def kill(self) -> None:
-        """SIGKILL, and waits for its death."""
-        if self._process.poll() is None:
-            self._process.kill()
-        with trio.CancelScope(shield=True):
-            await self._process.wait()
+        """Kill it (SIGKILL), and wait until it is dead."""
+        await self.child.kill()
 
     def freeze(self) -> None:
-        """SIGSTOP. It is not asked for anything any more."""
+        """Stop it (SIGSTOP). It is not asked for anything any more."""
         self.is_asked = False
-        os.kill(self._process.pid, signal.SIGSTOP)
+        self.child.process.signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """SIGCONT."""
-        os.kill(self._process.pid, signal.SIGCONT)
+        """Let it go on (SIGCONT)."""
+        self.child.wake()
 
     async def leave(self) -> None:
-        """Ends its standard input, and waits until it has ended in peace."""
-        if self._process.poll() is None:
-            assert self._process.stdin is not None
+        """End its standard input, and wait until it has ended in order."""
+        if self.child.is_running:
             async with self._asking:
-                await self._process.stdin.aclose()
-            with trio.move_on_after(WITHIN_S):
-                assert await self._process.wait() == 0, self.errors()
-                return
-            raise AssertionError(f"{self.name} did not end: {self.errors()}")
+                await self.input.aclose()
+            assert await self.child.ended(WITHIN_S) == 0, self.errors()
 
 
 class Bank:
@@ -236,15 +233,10 @@ class Bank:
         if self._server is not None:
             proxy = await self._proxies.enter_async_context(serve_proxy(self._server))
             metastore = self._metastore.replace(self._server, proxy.address)
-        errors = self._directory / f"{name}.stderr"
-        command = [sys.executable, str(EXAMPLE), metastore, "serve", name]
-        with errors.open("wb") as file:
-            process = await trio.lowlevel.open_process(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=file
-            )
-        self.competitors.append(Competitor(name, process, errors, self._numbers, proxy))
-        self._nursery.start_soon(self.competitors[-1].run)
-        return self.competitors[-1]
+        competitor = Competitor(name, self._numbers, proxy)
+        await self._nursery.start(competitor.run, metastore)
+        self.competitors.append(competitor)
+        return competitor
 
     async def leader(self, since_s: float = 0.0) -> Competitor:
         """Who leads now, once somebody does who has taken over since then. Whoever was elected last, whatever others believe."""

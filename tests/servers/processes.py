@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import random
 import signal
@@ -12,11 +11,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from replog.runtime.children import ChildProcess
+
 HOST = "127.0.0.1"
 STARTING_S = 60.0  # on a busy machine
 ENDING_S = 15.0
 LOG_SHOWN_BYTES = 6000
-_F_SETSIG = 10  # Linux; the module `fcntl` does not name it
 # Below those that the kernel gives to clients: a server that was killed gets its own again. Each worker of pytest-xdist has
 # ports of its own.
 _WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
@@ -46,14 +46,6 @@ def free_port() -> int:
             return port
 
 
-def die_with_us(child: subprocess.Popen[bytes], its_input: int) -> None:
-    """The kernel kills the child (SIGKILL) once its input has no writer any more: when this process has ended, however.
-    The same as `replog.runtime.children`, for programs that cannot ask for it themselves."""
-    fcntl.fcntl(its_input, fcntl.F_SETOWN, child.pid)
-    fcntl.fcntl(its_input, _F_SETSIG, signal.SIGKILL)
-    fcntl.fcntl(its_input, fcntl.F_SETFL, fcntl.fcntl(its_input, fcntl.F_GETFL) | os.O_ASYNC)
-
-
 class Server:
     """One process at a time, with the same command, directory and ports however often it dies. Its methods block for a short
     while: in trio, call those that wait (`start`, `stop`) by `trio.to_thread`, as the classes built on this do."""
@@ -65,8 +57,7 @@ class Server:
         self._command = list(command)
         self._directory = directory
         self._environment = {**os.environ, **environment}
-        self._child: subprocess.Popen[bytes] | None = None
-        self._our_end = -1
+        self._child: ChildProcess | None = None
 
     @property
     def pid(self) -> int:
@@ -77,7 +68,7 @@ class Server:
     @property
     def is_running(self) -> bool:
         """Whether there is a process, frozen or not."""
-        return self._child is not None and self._child.poll() is None
+        return self._child is not None and self._child.status is None
 
     def log(self) -> str:
         """The last of what it said."""
@@ -92,31 +83,21 @@ class Server:
     def launch(self) -> None:
         """Starts the process; it does not serve yet."""
         assert self._child is None, f"{self.name} runs already"
-        its_input, self._our_end = os.pipe()
-        try:
-            with self.log_path.open("ab") as log:
-                self._child = subprocess.Popen(
-                    self._command,
-                    stdin=its_input,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    cwd=self._directory,
-                    env=self._environment,
-                    start_new_session=True,  # a Ctrl-C comes to the tests alone
-                )
-            die_with_us(self._child, its_input)
-        except BaseException:
-            self.kill()
-            raise
-        finally:
-            os.close(its_input)
+        with self.log_path.open("ab") as log:
+            self._child = ChildProcess(
+                self._command,
+                output=log,
+                errors=subprocess.STDOUT,
+                directory=self._directory,
+                environment=self._environment,
+            )
         running.append(self)
 
     def wait_until(self, is_so: Callable[[], bool], what: str, within_s: float = STARTING_S) -> None:
         """Looks again and again. Raises `ServerFailedError` if it isn't so in time, or if the process has ended."""
         deadline_s = time.monotonic() + within_s
         while not is_so():
-            if self._child is None or self._child.poll() is not None:
+            if not self.is_running:
                 raise self.failed(f"it has ended, instead of: {what}")
             if time.monotonic() > deadline_s:
                 raise self.failed(f"not within {within_s:.0f} s: {what}")
@@ -124,8 +105,8 @@ class Server:
 
     def signal(self, number: signal.Signals) -> None:
         """Sends this to the process, if there is one."""
-        if self._child is not None and self._child.poll() is None:
-            self._child.send_signal(number)
+        if self._child is not None:
+            self._child.signal(number)
 
     def freeze(self) -> None:
         """SIGSTOP: it keeps its connections, and does nothing."""
@@ -151,11 +132,8 @@ class Server:
 
     def kill(self) -> None:
         """SIGKILL, frozen or not, and waits for its death. Idempotent."""
-        self.signal(signal.SIGKILL)
         if self._child is not None:
-            self._child.wait(ENDING_S)
-        if self._our_end >= 0:
-            os.close(self._our_end)
-        self._child, self._our_end, self.is_frozen = None, -1, False
+            self._child.end(ENDING_S)
+        self._child, self.is_frozen = None, False
         if self in running:
             running.remove(self)

@@ -10,13 +10,13 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 import trio
 
 from replog.demo.errors import DemoFailedError
 from replog.demo.reports import Report, decode
-from replog.runtime.children import running_child
+from replog.runtime.children import python_module
 
 SILENCE_S = 30.0  # a process that tells nothing for so long has failed
 _EXIT_S = 15.0
@@ -140,3 +140,24 @@ async def running(
             except OSError as error:
                 raise DemoFailedError(f"{name}: cannot be started: {error.strerror}") from error
         yield Process(name, process, errors)
+
+
+@asynccontextmanager
+async def running_child(
+    arguments: Sequence[str], *, stdout: int | IO[bytes] | None = None, stderr: int | IO[bytes] | None = None
+) -> AsyncIterator[trio.Process]:
+    """`python -m ARGUMENTS...` as a child, as a context manager: it is dead when the context is left."""
+    process = await trio.lowlevel.open_process(
+        python_module(*arguments), stdin=subprocess.PIPE, stdout=stdout, stderr=stderr, start_new_session=True
+    )
+    try:
+        yield process
+    finally:
+        with trio.CancelScope(shield=True):
+            if process.returncode is None:
+                process.kill()
+            with trio.move_on_after(_EXIT_S):
+                await process.wait()
+            for pipe in (process.stdin, process.stdout, process.stderr):
+                if pipe is not None:
+                    await pipe.aclose()

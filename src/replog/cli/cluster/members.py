@@ -8,24 +8,23 @@ from __future__ import annotations
 
 import enum
 import json
+import math
 import signal
-import subprocess
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import attrs
 import trio
 
 from replog.config import BackendURL
 from replog.errors import ConfigError, ReplogError
-from replog.runtime.children import running_child
+from replog.runtime.children import Child, python_module, running_child
 
 _LEAVE_S = 30.0  # then it is killed
 _WAIT_MIN_S, _WAIT_MAX_S = 1.0, 30.0  # before one that died is started again
 _LONG_S = 60.0  # one that served for so long begins to wait anew
-_LINE_BYTES_MAX = 64 << 10
-_LOG_BYTES_MAX = 16 << 20
 _LOGS = "logs"
 
 
@@ -159,35 +158,30 @@ class Members:
 
     async def _run_once(self, member: Member) -> int:
         plan = self._plan
-        arguments = ["replog.cli", "bookie", "--metastore", plan.metastore, "--data", str(member.directory)]
-        arguments += ["--listen", "127.0.0.1:0", "--storage", plan.storage, "--log-format", "json"]
+        command = python_module("replog.cli", "bookie", "--metastore", plan.metastore, "--data", str(member.directory))
+        command += ["--listen", "127.0.0.1:0", "--storage", plan.storage, "--log-format", "json"]
         for each in plan.assignments:
-            arguments += ["--set", each]
-        async with running_child(arguments, stderr=subprocess.PIPE) as process, trio.open_nursery() as nursery:
-            member.pid = process.pid
-            nursery.start_soon(self._end_when_leaving, process, member)
-            with self._log(member) as file:
-                assert process.stderr is not None
-                lines = _Lines(lambda line: self._said(member, line))
-                while data := await process.stderr.receive_some():
-                    if file.tell() < _LOG_BYTES_MAX:
-                        file.write(data)
-                    lines.feed(bytes(data))
-            status = await process.wait()
+            command += ["--set", each]
+        log = plan.directory / _LOGS / f"{member.name}.log"
+        hear = partial(self._said, member)
+        async with (
+            running_child(member.name, command, hear, may_fail=True, log=log) as child,
+            trio.open_nursery() as nursery,
+        ):
+            member.pid = child.pid
+            nursery.start_soon(self._end_when_leaving, child, member)
+            status = await child.ended(math.inf)
             nursery.cancel_scope.cancel()
         member.pid = 0
         return status
 
-    def _log(self, member: Member) -> BinaryIO:
-        return open(self._plan.directory / _LOGS / f"{member.name}.log", "ab", buffering=0)
-
-    async def _end_when_leaving(self, process: trio.Process, member: Member) -> None:
+    async def _end_when_leaving(self, child: Child, member: Member) -> None:
         await self._leaving.wait()
         self._turn(member, State.LEAVING)
-        process.terminate()
+        child.terminate()
         await trio.sleep(_LEAVE_S)
         member.problem = f"it did not leave within {_LEAVE_S:g} s, and was killed"
-        process.kill()
+        await child.kill()
 
     def _said(self, member: Member, line: bytes) -> None:
         fields = _fields(line)
@@ -202,21 +196,6 @@ class Members:
             self._turn(member, member.state, str(fields.get("problem", event)))
         elif not fields and line.startswith(b"replog: "):
             member.problem = line[len(b"replog: ") :].decode(errors="replace")
-
-
-class _Lines:
-    """Cuts what comes into lines; one that is too long is none."""
-
-    def __init__(self, take: Callable[[bytes], None]) -> None:
-        self._take = take
-        self._rest = b""
-
-    def feed(self, data: bytes) -> None:
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        for line in lines:
-            self._take(line)
-        if len(self._rest) > _LINE_BYTES_MAX:
-            self._rest = b""
 
 
 def _fields(line: bytes) -> dict[str, Any]:

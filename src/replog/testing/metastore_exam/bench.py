@@ -16,7 +16,7 @@ OpenMetastore = Callable[[], AbstractAsyncContextManager[Metastore]]
 
 MOMENT_S = 0.0002
 LOOK_AGAIN_S = 0.002
-ELECTED = b"elected\n"  # what a process says that was
+ELECTED = b"elected"  # a line: what a process says that was
 MISSING = "reading, replacing or deleting a key that does not exist raises KeyNotFoundError, which has the key"
 
 

@@ -14,7 +14,7 @@ async def run(url: str, root: str) -> None:
     """Announces `ROOT/live/member`, is elected at `ROOT/leader`, says so and stays."""
     metastore = Registry().open_metastore(url)
     async with metastore.announce(f"{root}/live/member", b"member"), metastore.elect(f"{root}/leader", b"member"):
-        sys.stdout.buffer.write(ELECTED)
+        sys.stdout.buffer.write(ELECTED + b"\n")
         sys.stdout.buffer.flush()
         await trio.sleep_forever()
 

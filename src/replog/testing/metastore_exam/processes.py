@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import signal
-import subprocess
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 
@@ -14,7 +12,7 @@ import trio
 from replog.abc import Metastore
 from replog.errors import KeyExistsError
 from replog.registry import Registry
-from replog.runtime.children import running_child
+from replog.runtime.children import Child, ChildFailedError, python_module, running_child
 from replog.testing.metastore_exam.bench import ELECTED, LOOK_AGAIN_S, no_other_error
 from replog.testing.promises import plain_assertions, promise
 
@@ -64,16 +62,17 @@ class _Place:
         promise(not scope.cancelled_caught, f"{contract} (not within {patience_s:.0f} s)")
 
     @asynccontextmanager
-    async def member(self) -> AsyncIterator[trio.Process]:
+    async def member(self) -> AsyncIterator[Child]:
         """A process that is announced and elected."""
-        async with running_child([_MEMBER, self.url, self.root], stdout=subprocess.PIPE) as process:
-            assert process.stdout is not None
-            said = b""
-            with trio.move_on_after(_START_S):
-                while said != ELECTED and (piece := await process.stdout.receive_some()):
-                    said += piece
-            promise(said == ELECTED, f"a process that opens {self.url} can announce itself, and is elected")
-            yield process
+        said: list[bytes] = []
+        command = python_module(_MEMBER, self.url, self.root)
+        async with running_child("a member", command, said.append, may_end=True) as child:
+            contract = f"a process that opens {self.url} can announce itself, and is elected"
+            try:
+                await child.until(lambda: ELECTED in said, "it is elected", _START_S)
+            except ChildFailedError as error:
+                raise AssertionError(f"{contract}: {error}") from error
+            yield child
 
     async def until_announced(self, expected: dict[str, bytes]) -> None:
         while await self.metastore.announced(self.live) != expected:  # noqa: ASYNC110 - the store knows no such event
@@ -125,7 +124,7 @@ async def _check_the_killed(place: _Place) -> None:
         alive = "a process that lives stays announced, as long as it lives"
         await place.announced_for(1.5 * place.lease_s, {"member": b"member"}, alive)
         promise(not elected.is_set(), "nobody is elected as long as a process that lives is")
-        member.send_signal(signal.SIGKILL)
+        await member.kill()
         with place.noticed("another is elected soon after the elected process was killed"):
             await elected.wait()
         with place.noticed("what a process announced vanishes soon after it was killed"):
@@ -138,11 +137,11 @@ async def _check_the_stopped(place: _Place) -> None:
         promise(
             await place.metastore.announced(place.live) == {"member": b"member"}, "what is announced is seen by others"
         )
-        member.send_signal(signal.SIGSTOP)
+        await member.stop()
         with place.noticed("what a process announced vanishes soon after it was stopped"):
             await place.until_announced({})
         async with place.announced_instead(), place.elected_instead():
-            member.send_signal(signal.SIGCONT)
+            member.wake()
             contract = "a process that goes on takes nothing from its successor"
             await place.announced_for(place.lease_s, {"member": b"successor"}, contract)
     await place.clean_up()
