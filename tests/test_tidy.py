@@ -24,6 +24,7 @@ MAY_PRINT = ("replog/cli", "replog/demo")
 
 # Where any error at all is caught without being raised again, and why that is right there.
 MAY_CATCH_EVERYTHING: dict[str, str] = {
+    "replog/aio/host.py": "whatever a call raises is raised again in the task that called",
     "replog/backends/files/maintenance.py": "its thread must not die unheard: the storage stops, and says why",
     "replog/blocking/portal.py": "whatever a call raises is raised again in the thread that called",
     "replog/metastores/zookeeper/driver.py": "kazoo's thread must not die unheard: the session ends, says why, and is begun anew",
@@ -38,6 +39,7 @@ SEAMS = {"replog.errors", "replog.protocol", "replog.abc", "replog.hookspecs", "
 PUBLIC_MODULES = (
     "replog",
     "replog.abc",
+    "replog.aio",
     "replog.blocking",
     "replog.config",
     "replog.errors",

@@ -4,7 +4,7 @@
         position = await log.append(b"survives from here on")
 
 Ledgers (append-only, one writer, replicated on a quorum of bookies) and logs made of ledgers, by the BookKeeper protocol.
-`replog.blocking` has the same for programs without trio.
+`replog.aio` has the same for asyncio, and `replog.blocking` for programs without either.
 """
 
 from replog.api import BookieConfig, Client, connect, embed, serve_bookie, served_bookie
@@ -14,8 +14,10 @@ from replog.client.writer import LedgerWriter
 from replog.config import BookieOptions, ClientOptions
 from replog.errors import (
     AddTimeoutError,
+    ClosedError,
     ConfigError,
     CustomMismatchError,
+    EndOfLogError,
     EntryNotFoundError,
     EntryUnreadableError,
     FencedError,
@@ -39,6 +41,8 @@ from replog.errors import (
     TooManyLedgersError,
     TrimmedError,
     UnauthorizedError,
+    WouldBlockError,
+    WrongEventLoopError,
 )
 from replog.log.appending import AppendedLedgers
 from replog.log.reader import LogReader, Record, RecordBatch
@@ -50,6 +54,10 @@ from replog.registry import Registry
 from replog.runtime.memory import keep_freed_memory
 
 __all__ = [
+    "WrongEventLoopError",
+    "WouldBlockError",
+    "EndOfLogError",
+    "ClosedError",
     "AddTimeoutError",
     "AppendedLedgers",
     "BookieConfig",

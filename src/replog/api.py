@@ -34,6 +34,7 @@ from replog.protocol.model import LedgerMetadata, LogMetadata, Position, Segment
 from replog.protocol.quorum import Quorum
 from replog.records.metadata import log_key_path
 from replog.registry import Registry
+from replog.runtime.event_loop import check_event_loop
 from replog.runtime.nursery import open_service_nursery
 
 _METADATA_DIRECTORY = "metadata"
@@ -291,6 +292,7 @@ async def connect(
 
     A metastore that is given as an object stays open. Raises `ConfigError` for what can't be; unreachable servers show at
     the first call. Leaving the context cancels what is still open: leave writers first."""
+    check_event_loop("connect")
     check_types("connect", options=(options, ClientOptions), quorum=(quorum, Quorum), registry=(registry, Registry))
     plugins = registry or Registry()
     opened = metastore if isinstance(metastore, Metastore) else plugins.open_metastore(metastore)
@@ -323,6 +325,7 @@ async def embed(
     out if the others suffice for the quorum (C7): observers, the log and `statistics()` say so. Raises `StorageInUseError` if
     another process has the directory open, `StorageIdentityError`, `StorageDamagedError` or `StorageFailedError` for what it
     finds there, `ConfigError`."""
+    check_event_loop("embed")
     check_types("embed", options=(options, ClientOptions), bookie_options=(bookie_options, BookieOptions))
     check_types("embed", quorum=(quorum, Quorum), registry=(registry, Registry))
     plugins = registry or Registry()
@@ -426,6 +429,7 @@ async def served_bookie(config: BookieConfig, *, registry: Registry | None = Non
 
     Clients in the same trio run reach it without a network, others where its option `listen` says. Raises as `embed` does.
     Leaving it, also when cancelled, answers what was accepted, for a short while; what was acknowledged stays."""
+    check_event_loop("served_bookie")
     if not isinstance(config, BookieConfig):
         raise ConfigError(f"{config!r} must be a BookieConfig: it says where the bookie stores entries")
     plugins = registry or Registry()

@@ -38,6 +38,26 @@ class PositionError(ConfigError, ValueError):
     """A position does not parse, or is not one of this log's. Retry: no. Outcome: nothing was read or trimmed."""
 
 
+class WrongEventLoopError(ReplogError):
+    """A verb was called under another event loop than its own: one of trio's under asyncio, one of `replog.aio` under trio, or in
+    another loop than the one that its client was opened in. Retry: no, mend it. Outcome: not written, nothing was touched."""
+
+
+class ClosedError(ReplogError):
+    """A client, writer or reader of `replog.aio` was used after it was left. Retry: no, open another one. Outcome: not written,
+    or unknown for what was under way when it was left."""
+
+
+class WouldBlockError(ReplogError):
+    """A `..._nowait` of `replog.aio` would have to wait: the byte budget is used up, or no batch is there yet. Retry: yes, or
+    use the verb that waits. Outcome: not written, nothing was pushed."""
+
+
+class EndOfLogError(ReplogError):
+    """`receive` of a reader that does not follow, at the end of its log. Retry: no, open a reader after the last position.
+    Outcome: nothing was read."""
+
+
 class ForkedError(ReplogError):
     """A blocking client, or what it gave out, was used in a fork of its process: the thread that serves it stayed behind.
 

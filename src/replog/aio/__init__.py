@@ -1,0 +1,37 @@
+"""replog for asyncio: the same nouns and verbs, arguments, results and errors as in `replog`.
+
+    from replog import aio
+
+    async with aio.embed("./wal") as client, client.write_log("orders") as log:
+        position = await log.append(b"survives from here on")
+
+trio runs as a guest of the event loop, in its thread. What is cancelled has the outcome that its docstring tells. Type
+checkers see the classes of `replog`, whose verbs these are; nothing of trio is needed, or comes out.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from replog.api import Client, connect, embed, serve_bookie, served_bookie
+    from replog.client.reader import LedgerReader
+    from replog.client.writer import LedgerWriter
+    from replog.log.reader import LogReader
+    from replog.log.writer import LogWriter
+else:
+    from replog.aio.client import Client, connect, embed, serve_bookie, served_bookie
+    from replog.aio.readers import LedgerReader, LogReader
+    from replog.aio.writers import LedgerWriter, LogWriter
+
+__all__ = [
+    "Client",
+    "LedgerReader",
+    "LedgerWriter",
+    "LogReader",
+    "LogWriter",
+    "connect",
+    "embed",
+    "serve_bookie",
+    "served_bookie",
+]

@@ -1,0 +1,118 @@
+"""Readers for asyncio: a batch that is there is taken at once, and entries are cut from it here."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+from replog.aio.faces import Face, face_of
+from replog.aio.host import translated
+from replog.client.reader import LedgerReader as TrioLedgerReader
+from replog.client.stretch import LedgerStretch as TrioLedgerStretch
+from replog.errors import EndOfLogError, WouldBlockError
+from replog.log.reader import LogReader as TrioLogReader
+from replog.protocol.model import Position
+
+
+class _Receiving(Face):
+    """What gives batches. Cancelling a wait loses nothing: the next call goes on where it stood."""
+
+    __slots__ = ()
+
+    async def receive_batch(self) -> Any:
+        try:
+            with translated():
+                batch = self._inner.receive_batch_nowait()
+        except WouldBlockError:
+            return await self._host.call(self._inner.receive_batch)
+        await asyncio.sleep(0)  # others have their turn, however fast batches come
+        return batch
+
+
+class _Batches:
+    """Batches as they come, to the end."""
+
+    def __init__(self, receive: Callable[[], Any]) -> None:
+        self._receive = receive
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        return self
+
+    async def __anext__(self) -> Any:
+        batch = await self._receive()
+        if batch is None:
+            raise StopAsyncIteration
+        return batch
+
+
+@face_of(TrioLedgerStretch)
+class LedgerStretch(_Receiving, _Batches):
+    """The entries of a ledger from the first to the last, in batches."""
+
+    __slots__ = ("_receive",)
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._receive = self.receive_batch
+
+
+@face_of(TrioLedgerReader)
+class LedgerReader(_Receiving):
+    """Reads one ledger, and never fences it (D1). Made by `Client.open_ledger`; iterate it, or its `batches()`."""
+
+    __slots__ = ()
+
+    def batches(self) -> AsyncIterator[Any]:
+        return _Batches(self.receive_batch)
+
+    async def __aiter__(self) -> AsyncIterator[Any]:
+        async for batch in self.batches():
+            for entry in batch:
+                yield entry
+
+
+@face_of(TrioLogReader)
+class LogReader(_Receiving):
+    """Reads a log after a position. Made by `Client.read_log`; iterate it, or its `batches()`."""
+
+    __slots__ = ("_record", "_records")
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._records: Iterator[Any] = iter(())
+        self._record: Any = None  # the last one of its batch that was given out by iterating
+
+    @property
+    def position(self) -> Position | None:
+        record: Any = self._inner if self._record is None else self._record
+        return record.position  # type: ignore[no-any-return]
+
+    def batches(self) -> AsyncIterator[Any]:
+        return _Batches(self.receive_batch)
+
+    async def receive_batch(self) -> Any:
+        batch = await super().receive_batch()
+        self._records, self._record = iter(()), None
+        return batch
+
+    async def receive(self) -> Any:
+        try:
+            return await self.__anext__()
+        except StopAsyncIteration:
+            raise EndOfLogError(
+                f"log {self.name!r}: there is no further record, and this reader does not follow"
+            ) from None
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        return self
+
+    async def __anext__(self) -> Any:
+        while True:
+            for record in self._records:
+                self._record = record
+                return record
+            batch = await self.receive_batch()
+            if batch is None:
+                raise StopAsyncIteration
+            self._records = iter(batch)

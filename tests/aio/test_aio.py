@@ -1,0 +1,545 @@
+"""The asyncio face: each test of `replog.blocking` has its twin here, and cancellation has its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import os
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+import replog
+from replog import aio, api
+from replog.aio.host import Call, Host
+from replog.client.reader import LedgerReader
+from replog.client.writer import LedgerWriter
+from replog.errors import ClosedError, EndOfLogError, WouldBlockError, WrongEventLoopError
+from replog.log.reader import LogReader
+from replog.log.writer import LogWriter
+from tests.aio.kit import under_asyncio
+
+
+async def all_of(items: AsyncIterator[Any]) -> list[Any]:
+    return [each async for each in items]
+
+
+# -- the verbs ------------------------------------------------------------------------------------------------------
+
+
+@under_asyncio
+async def test_a_log_is_written_read_rolled_trimmed_and_deleted(tmp_path: Path) -> None:
+    async with aio.embed(tmp_path) as client:
+        async with client.write_log("log") as log:
+            first = await log.append(b"one")
+            assert list(await log.extend([b"two", b"three"]))[-1] == log.last_add_confirmed
+            assert await log.push(b"four") == log.last_add_pushed
+            pushed = log.push_nowait(b"five")
+            await log.flush()
+            assert log.last_add_confirmed == pushed
+            assert log.unconfirmed_bytes == 0
+            start = await log.roll()
+            assert (log.name, log.segment) == ("log", start.segment)
+            assert log.statistics()["rolls"] == 1
+            await log.append(b"six")
+            async with client.read_log("log", after=str(first)) as reader:
+                records = await all_of(reader)
+            assert [record.data for record in records] == [b"two", b"three", b"four", b"five", b"six"]
+            assert records[-1].position == start
+            async with client.read_log("log") as reader:
+                batch = await anext(aiter(reader.batches()))
+                assert batch.payloads()[0] == b"one"
+            assert await client.trim_log("log", before=start) == start
+            with pytest.raises(replog.TrimmedError):
+                async with client.read_log("log", after=first):
+                    pass
+            assert await client.ledgers() == [log.ledger_id]
+        assert await client.logs() == ["log"]
+        record = await client.log_metadata("log")
+        assert (record.name, record.segments[-1].ledger_id) == ("log", log.ledger_id)
+        assert await client.log_segments("log", first=1, end=None) == list(record.segments)
+        await client.delete_log("log")
+        assert await client.logs() == []
+        with pytest.raises(replog.LogNotFoundError):
+            await client.log_metadata("log")
+
+
+@under_asyncio
+async def test_jobs_hand_in_ledgers_and_are_swept(tmp_path: Path) -> None:
+    async with aio.embed(tmp_path) as client:
+
+        async def written(job: str) -> int:
+            async with client.create_ledger(custom={"log": "log", "job": job}) as writer:
+                await writer.append(job.encode())
+            return writer.ledger_id
+
+        winner, loser, other = await written("a"), await written("a"), await written("b")
+        added = await client.append_ledgers("log", [winner], transaction=("t", 1), job="a", custom={"values": "text"})
+        assert (added.is_new, added.first) == (True, replog.Position(1, 0))
+        assert not (await client.append_ledgers("log", [other], transaction=("t", 1))).is_new
+        assert await client.sweep_log("log") == [loser]
+        assert await client.sweep_log("log", job="b", grace_s=1.0) == [other]
+        async with client.read_log("log") as reader:
+            assert [record.data for record in await all_of(reader)] == [b"a"]
+
+
+@under_asyncio
+async def test_a_ledger_is_written_read_recovered_and_deleted(tmp_path: Path) -> None:
+    async with aio.embed(tmp_path) as client:
+        async with client.create_ledger(password=b"secret", custom={"made": "here"}) as writer:
+            assert await writer.append(b"zero") == 0
+            assert list(await writer.extend([b"one", b"two"])) == [1, 2]
+            assert (writer.last_add_pushed, writer.last_add_confirmed) == (2, 2)
+            assert writer.metadata.custom == {"made": "here"}
+            async with client.open_ledger(writer.ledger_id, password=b"secret") as reader:
+                assert not reader.is_closed
+                assert await reader.read(1, 2) == [b"one", b"two"]
+                assert [entry.data async for entry in reader] == [b"zero", b"one", b"two"]
+                await writer.append(b"three")
+                assert await reader.refresh() == 3
+                assert [batch.payloads() async for batch in reader.batches()] == [[b"three"]]
+        async with client.open_ledger(writer.ledger_id, password=b"secret") as reader:
+            assert reader.is_closed
+            assert reader.metadata.last_entry_id == 3
+        with pytest.raises(replog.UnauthorizedError):
+            async with client.open_ledger(writer.ledger_id):
+                pass
+        recovered = await client.recover_ledger(writer.ledger_id, password=b"secret")
+        assert recovered.last_entry_id == 3
+        await client.delete_ledger(writer.ledger_id)
+        assert await client.ledgers() == []
+        with pytest.raises(replog.LedgerNotFoundError):
+            await client.ledger_metadata(writer.ledger_id)
+        assert "client" in client.statistics()
+
+
+@under_asyncio
+async def test_a_stretch_of_a_ledger_is_read_in_batches(tmp_path: Path) -> None:
+    numbers = [b"%d" % number for number in range(200)]
+    async with aio.embed(tmp_path) as client:
+        async with client.create_ledger() as writer:
+            for first in range(0, 200, 10):
+                await writer.extend(numbers[first : first + 10])
+        async with client.open_ledger(writer.ledger_id) as reader:
+            for first, last in ((0, 0), (3, 5), (8, 185), (0, 199), (199, 199)):
+                batches = await all_of(reader.batches_between(first, last))
+                assert [payload for batch in batches for payload in batch.payloads()] == numbers[first : last + 1]
+            one, other = reader.batches_between(20, 39), aiter(reader)
+            assert (await anext(one)).first_entry_id == 20
+            assert (await anext(other)).entry_id == 0  # apart from each other
+            assert (await anext(one)).last_entry_id == 39
+            with pytest.raises(replog.EntryNotFoundError, match=r"ends at entry 199 \(R7\)"):
+                await all_of(reader.batches_between(195, 200))
+            with pytest.raises(replog.ConfigError, match="3 to 2 are no entries"):
+                reader.batches_between(3, 2)
+        with pytest.raises(ClosedError):
+            reader.batches_between(0, 1)
+
+
+@under_asyncio
+async def test_what_was_written_is_there_when_the_directory_is_opened_again(tmp_path: Path) -> None:
+    for number in range(3):
+        async with aio.embed(tmp_path) as client, client.lead_log("log") as log:
+            await log.append(b"%d" % number)
+            async with client.read_log("log") as reader:
+                assert [record.data async for record in reader] == [b"%d" % each for each in range(number + 1)]
+
+
+@under_asyncio
+async def test_connect_reaches_the_metastore(tmp_path: Path) -> None:
+    async with aio.embed(tmp_path) as client, client.write_log("log"):
+        pass
+    async with aio.connect(f"lmdb:{tmp_path / 'metadata'}") as connected:
+        assert await connected.logs() == ["log"]
+        with pytest.raises(replog.NotEnoughBookiesError):
+            async with connected.create_ledger():
+                pass
+
+
+@under_asyncio
+async def test_bookies_are_looked_at_and_looked_after(tmp_path: Path) -> None:
+    async with aio.embed(tmp_path) as client:
+        async with client.create_ledger() as writer:
+            await writer.append(b"one")
+        (bookie,) = await client.remote_bookies()
+        assert bookie.bookie_id in repr(bookie)
+        assert bookie.endpoints[0].scheme == "memory"
+        assert (await bookie.statistics()).numbers["added_entries"] == 1
+        await client.delete_ledger(writer.ledger_id)
+        await bookie.collect_garbage()
+        assert (await bookie.statistics()).numbers["ledgers_collected"] == 1
+        await bookie.compact(is_major=True)
+        assert await bookie.scrub() == []
+        (own,) = client.bookies
+        assert not await own.scrub()
+
+
+@under_asyncio
+async def test_a_bookie_is_served_until_it_is_left(tmp_path: Path) -> None:
+    config = api.BookieConfig(directory=str(tmp_path / "bookie"), metastore=f"lmdb:{tmp_path / 'metadata'}")
+    quorum = replog.Quorum(1, 1, 1)
+    async with aio.served_bookie(config), aio.connect(config.metastore, quorum=quorum) as client:
+        async with client.write_log("log") as log:
+            assert await log.append(b"here") == replog.Position(1, 0)
+
+
+# -- one source -----------------------------------------------------------------------------------------------------
+
+FACES = [
+    (api.Client, aio.client.Client),  # type: ignore[attr-defined]
+    (LedgerWriter, aio.writers.LedgerWriter),  # type: ignore[attr-defined]
+    (LogWriter, aio.writers.LogWriter),  # type: ignore[attr-defined]
+    (LedgerReader, aio.readers.LedgerReader),  # type: ignore[attr-defined]
+    (LogReader, aio.readers.LogReader),  # type: ignore[attr-defined]
+]
+
+
+@pytest.mark.parametrize(("source", "face"), FACES, ids=lambda each: each.__name__)
+def test_each_verb_has_its_face_with_the_same_signature_and_docstring(source: type, face: type) -> None:
+    verbs = [name for name in dir(source) if not name.startswith("_")]
+    assert len(verbs) > 5
+    for name in verbs:
+        theirs = inspect.getattr_static(source, name)
+        if not (inspect.isfunction(theirs) or isinstance(theirs, property)):
+            continue
+        own = inspect.getattr_static(face, name)
+        assert own.__doc__ == theirs.__doc__, name
+        if inspect.isfunction(theirs):
+            assert inspect.signature(own) == inspect.signature(theirs), name
+
+
+def test_each_verb_of_the_package_has_its_face() -> None:
+    verbs = {name for name in replog.__all__ if inspect.isfunction(getattr(replog, name))}
+    assert verbs == {"connect", "embed", "serve_bookie", "served_bookie"}
+    for name in verbs:
+        own, theirs = getattr(aio, name), getattr(replog, name)
+        assert (inspect.signature(own), own.__doc__) == (inspect.signature(theirs), theirs.__doc__)
+        assert own is not theirs
+
+
+# -- errors and leaving ---------------------------------------------------------------------------------------------
+
+
+@under_asyncio
+async def test_trio_verbs_under_asyncio_name_this_face(tmp_path: Path) -> None:
+    for opened in (replog.embed(tmp_path), replog.connect("memory:"), aio_of_config(tmp_path)):
+        with pytest.raises(WrongEventLoopError, match=r"replog\.aio"):
+            async with opened:
+                pass
+    assert os.listdir(tmp_path) == []
+
+
+def aio_of_config(directory: Path) -> contextlib.AbstractAsyncContextManager[object]:
+    return replog.served_bookie(replog.BookieConfig(directory=str(directory), metastore="memory:"))
+
+
+async def test_this_face_under_trio_names_the_other_one(tmp_path: Path) -> None:
+    with pytest.raises(WrongEventLoopError, match=r"replog\.embed"):
+        async with aio.embed(tmp_path):
+            pass
+
+
+@under_asyncio
+async def test_what_cannot_be_opened_says_why_and_ends_the_run(tmp_path: Path) -> None:
+    async with aio.embed(tmp_path):
+        with pytest.raises(replog.StorageInUseError):
+            async with aio.embed(tmp_path):
+                pass
+    with pytest.raises(replog.ConfigError):
+        async with aio.connect("nonsense:"):
+            pass
+    assert not trio.lowlevel.in_trio_run()
+
+
+@under_asyncio
+async def test_leaving_confirms_what_was_pushed_and_ends_everything(tmp_path: Path) -> None:
+    async with aio.embed(tmp_path) as client:
+        async with client.write_log("log") as log, client.read_log("log") as reader:
+            log.push_nowait(b"pushed")
+        with pytest.raises(ClosedError):
+            await log.append(b"late")
+        with pytest.raises(ClosedError):
+            await reader.receive()
+        async with client.read_log("log") as again:
+            assert (await again.receive()).data == b"pushed"
+            with pytest.raises(EndOfLogError):
+                await again.receive()
+    with pytest.raises(ClosedError):
+        await client.logs()
+    with pytest.raises(ClosedError):
+        client.statistics()
+    with pytest.raises(ClosedError):
+        await log.append(b"")
+    with pytest.raises(ClosedError):
+        async with client.write_log("log"):
+            pass
+    assert not trio.lowlevel.in_trio_run()
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError(), GeneratorExit(), StopAsyncIteration()])
+def test_leaving_on_an_error_lets_that_very_error_pass(tmp_path: Path, error: BaseException) -> None:
+    async def fail() -> None:
+        async with aio.embed(tmp_path) as client, client.write_log("log") as log:
+            await log.append(b"confirmed")
+            raise error
+
+    async def read() -> None:
+        async with aio.embed(tmp_path) as client, client.read_log("log") as reader:
+            assert [record.data async for record in reader] == [b"confirmed"]
+
+    async def catch() -> None:
+        failing = fail()  # not as a task: asyncio's are ended by some of these
+        with pytest.raises(type(error)) as caught:
+            await failing
+        assert caught.value is error
+
+    under_asyncio(catch)()
+    under_asyncio(read)()
+
+
+@under_asyncio
+async def test_a_deposed_writer_is_told_and_its_errors_name_the_positions(tmp_path: Path) -> None:
+    async with aio.embed(tmp_path) as client, client.write_log("log") as old, client.write_log("log") as new:
+        assert await new.append(b"new") > (old.segment, 0)
+        told = await asyncio.gather(old.append(b"one"), old.append(b"two"), return_exceptions=True)
+        for each in told:
+            assert isinstance(each, replog.FencedError)
+            assert list(each.positions) == [replog.Position(old.segment, 0), replog.Position(old.segment, 1)]
+        assert told[0] is not told[1]
+
+
+@under_asyncio
+async def test_a_wrong_argument_is_no_harm(tmp_path: Path) -> None:
+    async with aio.embed(tmp_path) as client, client.write_log("log") as log:
+        with pytest.raises(TypeError):
+            await log.append("text")  # type: ignore[arg-type]
+        with pytest.raises(replog.PayloadTooLargeError):
+            await log.extend([b"good", bytes(17 << 20)])
+        assert await log.append(b"first") == (log.segment, 0)
+
+
+@under_asyncio
+async def test_the_budget_is_told_to_who_will_not_wait(tmp_path: Path) -> None:
+    options = replog.ClientOptions(in_flight_bytes_max=1 << 20, batch_bytes_max=1 << 20)
+    async with aio.embed(tmp_path, options=options) as client, client.write_log("log") as log:
+        with pytest.raises(WouldBlockError):
+            for _ in range(10_000):
+                log.push_nowait(bytes(1 << 19))
+        await log.push(bytes(1 << 19))
+        await asyncio.gather(*(log.append(bytes(1 << 19)) for _ in range(20)))
+        assert log.last_add_confirmed == log.last_add_pushed
+
+
+# -- tasks ----------------------------------------------------------------------------------------------------------
+
+
+@under_asyncio
+async def test_many_tasks_append_at_once_and_share_batches(tmp_path: Path) -> None:
+    tasks, entries = 50, 40
+
+    async def append(number: int) -> list[replog.Position]:
+        return [await log.append(b"%d/%d" % (number, entry)) for entry in range(entries)]
+
+    async with aio.embed(tmp_path) as client:
+        async with client.write_log("log") as log:
+            positions = await asyncio.gather(*map(append, range(tasks)))
+            assert log.statistics()["batches_sent"] < tasks * entries / 4
+        async with client.read_log("log") as reader:
+            stored = {record.position: record.data async for record in reader}
+    assert len(stored) == tasks * entries
+    for number, of_task in enumerate(positions):
+        assert of_task == sorted(of_task)
+        assert [stored[position] for position in of_task] == [b"%d/%d" % (number, each) for each in range(entries)]
+
+
+@under_asyncio
+async def test_appends_of_one_turn_keep_their_order(tmp_path: Path) -> None:
+    async with aio.embed(tmp_path) as client, client.write_log("log") as log:
+        places = await asyncio.gather(*(log.append(b"%d" % number) for number in range(100)))
+        assert places == sorted(places)
+
+
+@under_asyncio
+async def test_a_cancelled_append_leaves_the_writer_usable(tmp_path: Path) -> None:
+    async with aio.embed(tmp_path) as client:
+        async with client.write_log("log") as log:
+            appending = asyncio.ensure_future(log.append(b"unknown"))
+            await asyncio.sleep(0)
+            appending.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await appending
+            assert await log.append(b"next") == log.last_add_confirmed
+        async with client.read_log("log") as reader:
+            assert [record.data async for record in reader][-1] == b"next"
+
+
+@under_asyncio
+async def test_waiting_to_lead_can_be_cancelled_and_the_client_goes_on(tmp_path: Path) -> None:
+    async with aio.embed(tmp_path) as client, client.lead_log("log") as log:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1), client.lead_log("log"):
+                raise AssertionError("two lead")
+        await log.append(b"goes on")
+
+
+@under_asyncio
+async def test_a_follower_can_be_cancelled_and_reads_on(tmp_path: Path) -> None:
+    async with aio.embed(tmp_path) as client, client.write_log("log") as log:
+        async with client.read_log("log", follow=True) as reader:
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.05):
+                    await reader.receive()
+            await log.append(b"one")
+            assert (await reader.receive()).data == b"one"
+
+
+@under_asyncio
+async def test_a_cancelled_call_has_ended_before_its_caller_goes_on() -> None:
+    host = await Host.join()
+    ended = False
+
+    async def stubborn() -> None:
+        nonlocal ended
+        try:
+            await trio.sleep_forever()
+        finally:
+            with trio.CancelScope(shield=True):
+                await trio.sleep(0.05)
+            ended = True
+
+    calling = asyncio.ensure_future(host.call(stubborn))
+    await asyncio.sleep(0.02)
+    calling.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await calling
+    assert ended
+    await host.part()
+
+
+@under_asyncio
+async def test_who_is_cancelled_in_a_block_leaves_it(tmp_path: Path) -> None:
+    async def write() -> None:
+        async with aio.embed(tmp_path) as client, client.write_log("log") as log:
+            await log.append(b"confirmed")
+            is_in_block.set_result(None)
+            await asyncio.get_running_loop().create_future()
+
+    is_in_block: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    writing = asyncio.ensure_future(write())
+    await is_in_block
+    writing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await writing
+    async with aio.embed(tmp_path) as client, client.read_log("log") as reader:
+        assert [record.data async for record in reader] == [b"confirmed"]
+
+
+@under_asyncio
+async def test_leaving_the_client_ends_the_calls_of_other_tasks(tmp_path: Path) -> None:
+    async def follow(client: aio.Client) -> None:
+        async with client.read_log("log", follow=True) as reader:
+            assert (await reader.receive()).data == b"one"
+            is_waiting.set_result(None)
+            await reader.receive()
+
+    is_waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    async with aio.embed(tmp_path) as client, client.write_log("log") as log:
+        await log.append(b"one")
+        following = asyncio.ensure_future(follow(client))
+        await is_waiting
+    with pytest.raises(ClosedError):
+        await following
+
+
+@under_asyncio
+async def test_a_run_that_fails_tells_all_who_wait_and_who_leaves(tmp_path: Path) -> None:
+    host = await Host.join()
+
+    async def fail() -> None:
+        raise KeyboardInterrupt
+
+    waiting = asyncio.ensure_future(host.call(trio.sleep_forever))
+    await asyncio.sleep(0)
+    with pytest.raises(ClosedError):
+        await host.call(fail)
+    with pytest.raises(ClosedError):
+        await waiting
+    with pytest.raises(BaseExceptionGroup) as caught:
+        await host.part()
+    assert caught.group_contains(KeyboardInterrupt)
+    async with aio.embed(tmp_path) as client:  # the next run is another one
+        assert await client.logs() == []
+
+
+def test_each_event_loop_has_its_own_run(tmp_path: Path) -> None:
+    @under_asyncio
+    async def write(name: str) -> None:
+        async with aio.embed(tmp_path / name) as client, client.write_log("log") as log:
+            for _ in range(20):
+                await log.append(b"one")
+
+    threads = [threading.Thread(target=write, args=(f"wal-{number}",)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    @under_asyncio
+    async def read() -> None:
+        for number in range(4):
+            async with aio.embed(tmp_path / f"wal-{number}") as client, client.read_log("log") as reader:
+                assert len(await all_of(reader)) == 20
+
+    read()
+
+
+@under_asyncio
+async def test_another_event_loop_is_refused(tmp_path: Path) -> None:
+    async with aio.embed(tmp_path) as client:
+
+        def elsewhere() -> None:
+            with pytest.raises(WrongEventLoopError):
+                asyncio.run(client.logs())
+
+        await asyncio.to_thread(elsewhere)
+
+
+# -- reading --------------------------------------------------------------------------------------------------------
+
+
+@under_asyncio
+async def test_breaking_off_an_iteration_loses_no_record(tmp_path: Path) -> None:
+    async with aio.embed(tmp_path) as client:
+        async with client.write_log("log") as log:
+            await log.extend([b"%d" % number for number in range(10)])
+        async with client.read_log("log") as reader:
+            async for record in reader:
+                assert reader.position == record.position
+                if record.data == b"3":
+                    break
+            assert (await reader.receive()).data == b"4"
+            assert [record.data async for record in reader] == [b"5", b"6", b"7", b"8", b"9"]
+
+
+@under_asyncio
+async def test_reading_waits_seldom_for_many_entries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    entries = [b"%0100d" % number for number in range(100_000)]
+    begun: list[Call] = []
+    begin = Host.begin
+
+    def counted(host: Host, call: Call, function: Any) -> None:
+        begun.append(call)
+        begin(host, call, function)
+
+    async with aio.embed(tmp_path) as client:
+        async with client.write_log("log") as log:
+            await log.extend(entries)
+        async with client.read_log("log") as reader:
+            monkeypatch.setattr(Host, "begin", counted)
+            assert [record.data async for record in reader] == entries
+    assert len(begun) < 100
