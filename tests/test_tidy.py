@@ -6,9 +6,12 @@ One test for each rule: it looks at every file, and lists all that break the rul
 import ast
 import importlib
 import inspect
+import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
+
+import attrs
 
 ROOT = Path(__file__).parent.parent
 SOURCES = {path.relative_to(ROOT / "src").as_posix(): path for path in sorted((ROOT / "src").rglob("*.py"))}
@@ -193,3 +196,180 @@ def test_plugins_know_only_the_seams() -> None:
         of_replog = {".".join(each.split(".")[:2]) for each in imported if each.split(".")[0] == "replog"}
         beyond += [f"{path.relative_to(ROOT)}: {each}" for each in sorted(of_replog - SEAMS)]
     assert_none(beyond)
+
+
+# -- classes ------------------------------------------------------------------------------------------------------
+
+METHODS_MAX = 20
+ATTRIBUTES_MAX = 15
+
+# Classes that are still too large, and where they get smaller. The test fails once an entry has become needless.
+TOO_LARGE: dict[str, str] = {
+    "replog.backends.files.contents.Contents": "to be split by what it keeps: entries, files, progress",
+    "replog.backends.files.entry_log.EntryLogWriter": "to be split by what it keeps: entries, files, progress",
+    "replog.backends.files.inspecting.reports.LedgerReport": "facts for people to read, one field each; no behaviour",
+    "replog.backends.files.inspecting.reports.StorageReport": "facts for people to read, one field each; no behaviour",
+    "replog.backends.files.inspecting.scanning.LogScan": "to be split by what it keeps: entries, files, progress",
+    "replog.backends.files.maintenance.Maintenance": "to be split by what it keeps: entries, files, progress",
+    "replog.backends.files.pool.FilePool": "to be split by what it keeps: entries, files, progress",
+    "replog.backends.files.replay.Replay": "to be split by what it keeps: entries, files, progress",
+    "replog.bookie.commits.GroupCommit": "to be split: requests, upkeep, what it counts",
+    "replog.bookie.server.BookieServer": "to be split: requests, upkeep, what it counts",
+    "replog.bookie.upkeep.Upkeep": "to be split: requests, upkeep, what it counts",
+    "replog.cli.top.model.Figures": "facts for people to read, one field each; no behaviour",
+    "replog.client.membership.Membership": "to be split by subject",
+    "replog.client.reader.LedgerScan": "to be split by subject",
+    "replog.client.recovering.RecoveringShell": "to be split by subject",
+    "replog.client.sending.BatchSender": "to be composed of batching, sending and watching",
+    "replog.demo.view.View": "to be replaced, with the rest of the demo",
+    "replog.log.records.LogRecords": "to be split by subject",
+    "replog.log.writer.LogWriter": "to be split by subject",
+    "replog.metastores.lmdb_environment.Environment": "to be split: connection, and what waits for it",
+    "replog.metastores.zookeeper.session.Session": "to be split: connection, and what waits for it",
+    "replog.protocol.recovery.LedgerRecovery": "a table of states is to take over what its flags say",
+    "replog.testing.disk.MemoryDisk": "a disk offers what `os` does, one method for each call",
+    "replog.testing.simulating.disks.SimulatedDisk": "what can go wrong in a simulation, one field each",
+    "replog.testing.simulating.world.World": "what can go wrong in a simulation, one field each",
+    "replog.transports.tcp.client.TcpConnection": "to be split: requests, reads, answers, bounds",
+    "replog.transports.tcp.listener.Listener": "to be split: requests, reads, answers, bounds",
+    "replog.transports.tcp.session.Session": "to be split: requests, reads, answers, bounds",
+}
+
+# Classes that inherit from the only other class that nobody else inherits from, and why.
+INHERITS_ALONE: dict[str, str] = {
+    "replog.client.writer.LedgerWriter": "to be composed of batching, sending and watching",
+}
+
+# Whose public names docs/api.md lists, and those that it shows under another heading.
+API_PAGE = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+LISTED = set(re.findall(r"replog\.(?:\w+\.)*([A-Z]\w+)", API_PAGE)) | {"RemoteBookie", "ServedBookie"}
+
+
+@attrs.frozen
+class Class:
+    """A class in the sources: its full name, the full names of its bases, what it defines and what it keeps."""
+
+    name: str
+    bases: tuple[str, ...]
+    methods: tuple[str, ...]
+    attributes: frozenset[str]
+    is_abstract: bool
+
+    @property
+    def room(self) -> str:
+        """The package of `replog` that it stands in."""
+        return ".".join(self.name.split(".")[:2])
+
+
+def module_name(path: str) -> str:
+    words = path.split("/src/")[-1].removesuffix(".py").removesuffix("/__init__")
+    return words.replace("/", ".")
+
+
+def kept_by(node: ast.ClassDef) -> Iterator[str]:
+    """Fields that are declared in the body, and what methods assign to `self`."""
+    for each in node.body:
+        if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name):
+            yield each.target.id
+    for inner in ast.walk(node):
+        match inner:
+            case ast.Attribute(value=ast.Name(id="self"), attr=name, ctx=ast.Store()):
+                yield name
+
+
+def classes_in(path: str) -> Iterator[Class]:
+    tree, module = parsed(path), module_name(path)
+    names = {node.name: f"{module}.{node.name}" for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names |= {each.asname or each.name: f"{node.module}.{each.name}" for each in node.names}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            spelled = [ast.unparse(base).split("[")[0] for base in node.bases]
+            functions = [each for each in node.body if isinstance(each, Function)]
+            decorators = {ast.unparse(mark) for function in functions for mark in function.decorator_list}
+            yield Class(
+                f"{module}.{node.name}",
+                tuple(names.get(base, base) for base in spelled),
+                tuple(each.name for each in functions if not each.name.startswith("__")),
+                frozenset(kept_by(node)),
+                "abstractmethod" in decorators or bool({"ABC", "Protocol"} & set(spelled)),
+            )
+
+
+@cache
+def all_classes() -> dict[str, Class]:
+    return {each.name: each for path in SOURCES for each in classes_in(path)}
+
+
+def ancestors(of: Class) -> Iterator[Class]:
+    for base in of.bases:
+        if base in all_classes():
+            yield all_classes()[base]
+            yield from ancestors(all_classes()[base])
+
+
+def is_exception(of: Class) -> bool:
+    return any(base.endswith(("Error", "Exception", "Interrupt")) for base in of.bases)
+
+
+@cache
+def called_or_passed() -> frozenset[str]:
+    """Names that are called somewhere, or passed to a call: classes among them are used as they are."""
+    calls = [node for path in SOURCES for node in ast.walk(parsed(path)) if isinstance(node, ast.Call)]
+    return frozenset(each.id for call in calls for each in (call.func, *call.args) if isinstance(each, ast.Name))
+
+
+@cache
+def seam_methods() -> frozenset[str]:
+    seams = [each for each in all_classes().values() if each.name.startswith("replog.abc")]
+    return frozenset(method for seam in seams for method in seam.methods if not method.startswith("_"))
+
+
+def counted(of: Class) -> tuple[list[str], list[str]]:
+    """The methods and attributes that count: not the public API, a seam's methods, nor the events of a machine."""
+    is_listed = of.name.rpartition(".")[2] in LISTED
+    is_machine = of.name.startswith("replog.protocol.")
+    is_of_seam = of.name.startswith("replog.abc") or any(each.name.startswith("replog.abc") for each in ancestors(of))
+
+    def counts(name: str) -> bool:
+        return name.startswith("_") or not (is_listed or is_machine or (is_of_seam and name in seam_methods()))
+
+    # The fields of options are public: docs/configuration.md lists them.
+    is_public_attribute = is_listed or of.name.startswith("replog.abc") or of.name.endswith("Options")
+    return (
+        sorted({name for name in of.methods if counts(name)}),
+        sorted(name for name in of.attributes if name.startswith("_") or not is_public_attribute),
+    )
+
+
+def test_classes_are_small() -> None:
+    sizes = {name: tuple(len(each) for each in counted(of)) for name, of in all_classes().items()}
+    large = {
+        name: f"{name}: {methods} methods, {attributes} attributes"
+        for name, (methods, attributes) in sizes.items()
+        if methods > METHODS_MAX or attributes > ATTRIBUTES_MAX
+    }
+    assert_none(text for name, text in large.items() if name not in TOO_LARGE)
+    assert_none(f"{name} is small now: take it off TOO_LARGE" for name in TOO_LARGE if name not in large)
+
+
+def test_classes_do_not_inherit_to_be_split() -> None:
+    """A base that only one class has, in the same room, and that nobody uses by itself, is a part of that class."""
+    heirs: dict[str, list[Class]] = {}
+    for each in all_classes().values():
+        for base in each.bases:
+            heirs.setdefault(base, []).append(each)
+    found = {
+        only[0].name: f"{only[0].name} is the only class that inherits from {name}"
+        for name, only in heirs.items()
+        if (inherited := all_classes().get(name)) is not None
+        and len(only) == 1
+        and inherited.room == only[0].room
+        and name.rpartition(".")[2] not in called_or_passed()
+        and not inherited.is_abstract
+        and not is_exception(inherited)
+        and not any(is_exception(each) for each in ancestors(inherited))
+    }
+    assert_none(text for name, text in found.items() if name not in INHERITS_ALONE)
+    assert_none(f"{name} does not any more: take it off INHERITS_ALONE" for name in INHERITS_ALONE if name not in found)
