@@ -16,7 +16,7 @@ from typing import Any
 import attrs
 
 from replog.backends import lifecycle
-from replog.protocol import writing
+from replog.protocol import recovery, writing
 from replog.protocol.stages import Transitions
 
 ROOT = Path(__file__).parent.parent
@@ -44,6 +44,7 @@ class Machine:
 
 MACHINES = (
     Machine("LedgerWriting", writing, writing.TRANSITIONS),
+    Machine("LedgerRecovery", recovery, recovery.TRANSITIONS),
     Machine("Lifecycle", lifecycle, lifecycle.TRANSITIONS),
 )
 

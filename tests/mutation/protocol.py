@@ -12,6 +12,7 @@ _FIRST = {
     ),
     "change.py": ("tests/protocol/test_change.py", "tests/protocol/test_spec_metadata.py"),
     "digest.py": ("tests/protocol/test_digest.py", "tests/protocol/test_batch.py"),
+    "fencing.py": ("tests/protocol/test_spec_fencing.py",),
     "lacking.py": ("tests/protocol/test_spec_gaps.py",),
     "model.py": ("tests/protocol/test_model.py", "tests/protocol/test_chaining.py"),
     "quorum.py": ("tests/protocol/test_quorum.py",),
@@ -170,9 +171,9 @@ MUTANTS = (
     _mutant(
         "unanswered-fence-counts",
         "R2",
-        "recovery.py",
-        "if self.quorum.is_covered(self._fenced) or (",
-        "if self.quorum.is_covered(self._fenced | self._absences.unreachable) or (",
+        "fencing.py",
+        "return self._quorum.is_covered(self.fenced) or",
+        "return self._quorum.is_covered(self.fenced | absences.unreachable) or",
         "a bookie that could not be fenced counts as fenced",
         "Equivalent: recovery reads fence as well (R4), and absence is decided by who was read from; fencing first only finds a "
         "better place to start.",

@@ -17,6 +17,7 @@ from replog.protocol.quorum import Quorum
 from replog.protocol.reading import LedgerReading
 from replog.protocol.recovery import LedgerRecovery
 from replog.protocol.writing import LedgerWriting
+from replog.protocol.writing_back import WritingBack
 from tests.simulator.bookies import SimulatedBookie
 from tests.simulator.log_mutants import LOG_MUTANTS
 from tests.simulator.loss_mutants import LOSS_MUTANTS
@@ -63,7 +64,14 @@ MUTANTS = (
         "advancing-confirmed",
         "R5",
         "commit 5d69fdd (X6): recovery adds carry an advancing last add confirmed",
-        (Patch(LedgerRecovery, "_send", "True, self._frozen_proof", "True, self._prove(self._written_through)"),),
+        (
+            Patch(
+                LedgerRecovery,
+                "_advance",
+                "    self._back.advance()",
+                "    self._back.advance()\n    self._back._proof = self._prove(self._back.written_through)",
+            ),
+        ),
         150,
         scenario="ledger",
         conversation="confirmed-stays-frozen-not",
@@ -261,21 +269,23 @@ MUTANTS = (
             Patch(
                 LedgerRecovery,
                 "replacements_chosen",
-                "        self._add_private_fragment()",
-                "        self._add_private_fragment()\n        if self._change.proposed is None:\n"
-                "            self._propose(self.metadata.with_fragment(self._fragments[-1]))",
+                "        self._effects += self._back.adopt(chosen)",
+                "        self._effects += self._back.adopt(chosen)\n"
+                "        if chosen and self._change.proposed is None:\n"
+                "            self._propose(self.metadata.with_fragment(self._back.fragments[-1]))",
             ),
             Patch(
                 LedgerRecovery,
                 "_settle",
                 "else:",
-                "elif self._stage is _Stage.READING:\n        self._close_when_written()\n    else:",
+                "elif self._stage is not _Stage.CLOSING:\n"
+                "        if self._stage is _Stage.WRITING:\n            self._close_when_written()\n    else:",
             ),
             Patch(
                 LedgerRecovery,
                 "_close_when_written",
-                "or self._choosing",
-                "or self._choosing or self._change.proposed is not None",
+                "if not self._back.members.choosing",
+                "if not self._back.members.choosing and self._change.proposed is None",
             ),
         ),
         120,
@@ -285,7 +295,7 @@ MUTANTS = (
         "reads-changed-ensemble",
         "R9",
         "X4: recovery reads ask recovery's own new ensemble",
-        (Patch(LedgerRecovery, "_ask", "frozen.ensemble[index]", "self._ensemble[index]"),),
+        (Patch(LedgerRecovery, "_ask", "frozen.ensemble[index]", "self._back.members.bookies[index]"),),
         450,
         scenario="ledger",
         strategy="doubtful",
@@ -299,8 +309,8 @@ MUTANTS = (
             Patch(
                 LedgerRecovery,
                 "_start_reading",
-                "max(self._highest_reported, self._frozen.first_entry_id - 1)",
-                "self._highest_reported",
+                "max(self._fencing.highest_proven, self._frozen.first_entry_id - 1)",
+                "self._fencing.highest_proven",
             ),
         ),
         1300,
@@ -310,7 +320,7 @@ MUTANTS = (
         "written-back-once",
         "R4",
         "a recovered entry counts as written back with one copy",
-        (Patch(LedgerRecovery, "_advance", "< self.quorum.ack", "< 1"),),
+        (Patch(WritingBack, "advance", "< self._quorum.ack", "< 1"),),
         250,
         scenario="ledger",
     ),
@@ -318,7 +328,7 @@ MUTANTS = (
         "recovery-resends-nothing",
         "R6",
         "recovery keeps the acknowledgements of bookies that it replaced",
-        (Patch(LedgerRecovery, "replacements_chosen", "pending.acknowledged &= ~resend", "pass"),),
+        (Patch(WritingBack, "adopt", "pending.acknowledged &= ~resend", "pass"),),
         400,
         scenario="ledger",
         strategy="lossy",
@@ -369,8 +379,8 @@ MUTANTS = (
             Patch(
                 LedgerRecovery,
                 "_read_next",
-                "self._hearing = Hearing(self.quorum, self._next_entry_id)",
-                "before, self._hearing = self._hearing, Hearing(self.quorum, self._next_entry_id)\n"
+                "self._hearing = Hearing(self.quorum, self._back.next_entry_id)",
+                "before, self._hearing = self._hearing, Hearing(self.quorum, self._back.next_entry_id)\n"
                 "    self._hearing.proven = before.proven & self._hearing.members",
             ),
         ),
