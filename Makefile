@@ -1,5 +1,5 @@
 # One verb per thing to do; `make help` lists them. Nothing here needs a terminal or standard input.
-#   ARGS='...'   passed on to the command of test, test-long, demo, crash, bench, check-speed and profile
+#   ARGS='...'   passed on to the command of test, test-fast, test-long, demo, crash, bench, check-speed and profile
 #   CASE=name    what make profile profiles
 #   SEEDS=n      how many seeds `make sim` runs of the protocol's machines
 #   SHELL_SEEDS=n  and of client, log and bookie
@@ -12,7 +12,7 @@ SHELL := /bin/sh
 .SILENT:
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: venv demo test test-long check check-speed profile fmt sim crash bench bench-peers peers docs changelog clean help servers
+.PHONY: venv demo test test-fast test-long check check-speed profile fmt sim crash bench bench-peers peers docs changelog clean help servers
 
 ARGS ?=
 CASE ?= push
@@ -33,6 +33,9 @@ venv: $(VENV)/installed-dev ## make .venv with everything needed to work on repl
 
 demo: $(VENV)/installed ## show what replog does, in this terminal (ARGS='...')
 	$(BIN)/replog demo $(ARGS)
+
+test-fast: $(VENV)/installed-dev ## run the tests that need no real time, socket or process: after each edit
+	$(PYTEST) -n $(WORKERS) --dist loadfile --no-loadscope-reorder --fast $(ARGS)
 
 test: $(VENV)/installed-dev servers ## run the tests (ARGS='-k name')
 	$(PYTEST) -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)

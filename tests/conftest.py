@@ -6,6 +6,7 @@ import pytest
 import trio.testing
 from hypothesis import settings
 
+from tests.lanes import clocks
 from tests.servers.fixtures import own_zookeeper as own_zookeeper
 from tests.servers.fixtures import pytest_runtest_makereport as pytest_runtest_makereport
 from tests.servers.fixtures import shared_ensemble as shared_ensemble
@@ -16,6 +17,8 @@ from tests.servers.fixtures import zookeeper_url as zookeeper_url
 from tests.servers.spark import spark as spark
 from tests.servers.spark import spark_bookies as spark_bookies
 from tests.servers.spark import spark_log as spark_log
+
+pytest_plugins = ["tests.lanes.costs", "tests.lanes.fast", "tests.lanes.order"]
 
 
 def pytest_configure() -> None:
@@ -38,6 +41,5 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture
 def patient_clock() -> trio.testing.MockClock:
-    """Virtual time that passes when nothing has happened for some milliseconds: what another socket or a thread does may
-    take a moment. Where neither takes part, `autojump_clock` is faster."""
-    return trio.testing.MockClock(autojump_threshold=0.01)
+    """Virtual time among sockets and threads: see `tests/lanes/clocks.py`. If neither takes part, `autojump_clock` is faster."""
+    return clocks.patient_clock(0.01)

@@ -66,6 +66,7 @@ def test_every_built_in_offers_something_and_says_what(builtin: tuple[str, str, 
             assert registry().backend(kind, scheme).summary
 
 
+@pytest.mark.real
 def test_importing_the_registry_loads_no_plugin_and_making_one_no_optional_package() -> None:
     script = """
     import sys

@@ -206,6 +206,7 @@ async def test_a_served_bookie_is_closed_too(tmp_path: Path) -> None:
     assert disks.storages[0].calls == ["close"]
 
 
+@pytest.mark.real
 async def test_a_disk_that_does_not_answer_keeps_nobody_from_leaving_a_client(tmp_path: Path) -> None:
     """W6; and its storage is not closed under the call, by nobody."""
     disks = Disks(is_instant=False)

@@ -93,6 +93,7 @@ async def test_closing_ends_what_takes_long_and_leaving_waits_for_its_end(name: 
     assert left.events == []
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("name", ["commit", "read", "free_bytes", "damage", "close"])
 async def test_a_disk_that_does_not_answer_keeps_nobody_from_leaving(name: str) -> None:
     """And nothing is closed under the call; observers learn that it was left behind."""
@@ -117,6 +118,7 @@ async def test_a_disk_that_does_not_answer_keeps_nobody_from_leaving(name: str) 
     await until(lambda: left.storage.calls == (["close"] if name == "close" else []))
 
 
+@pytest.mark.real
 async def test_an_exception_of_the_block_comes_out_though_the_disk_does_not_answer() -> None:
     mine = KeyError("mine")
     with pytest.raises(KeyError) as caught:
@@ -186,6 +188,7 @@ def _unavailable() -> None:
     raise MetastoreError("failed on purpose")
 
 
+@pytest.mark.real
 async def test_a_disk_that_hangs_when_a_bookie_begins_can_be_left() -> None:
     storage = SmallStorage(MemoryStorage(), is_instant=False)
     gate = storage.hang("free_bytes")

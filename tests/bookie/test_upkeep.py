@@ -280,6 +280,7 @@ async def test_a_run_goes_on_if_who_asked_is_cancelled_and_the_next_one_waits_fo
         await until(lambda: one.storage.calls == ["major compaction", "minor compaction"])
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("what", ["collect_garbage", "compact", "scrub"])
 async def test_who_waits_for_a_run_is_told_that_the_bookie_was_left(what: str) -> None:
     async with small(None, is_instant=False) as one, trio.open_nursery() as nursery:

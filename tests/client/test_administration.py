@@ -219,6 +219,7 @@ async def test_who_gives_up_leaves_nothing_behind(autojump_clock: trio.testing.M
         assert (await bookie.statistics()).numbers["forced_compactions"] == 1
 
 
+@pytest.mark.real
 async def test_over_tcp(tmp_path: Path) -> None:
     metastore = MemoryMetastore()
     options = BookieOptions(storage="memory", listen=("tcp:127.0.0.1:0",))

@@ -237,6 +237,7 @@ async def test_the_endpoint_in_this_process_stands_before_the_others(autojump_cl
             assert not here.tcp.tries
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     "first", [("memory", "elsewhere"), ("smoke", "signals"), ("tcp", "no port:x"), ("tcp", "::::")]
 )
@@ -273,6 +274,7 @@ async def test_an_endpoint_that_does_not_answer_leaves_time_for_the_next(
                 await here.membership.connect("b")
 
 
+@pytest.mark.real
 async def test_another_bookie_at_the_address_is_not_taken_for_the_one_that_is_meant(
     patient_clock: trio.testing.MockClock,
 ) -> None:
@@ -282,6 +284,7 @@ async def test_another_bookie_at_the_address_is_not_taken_for_the_one_that_is_me
                 await here.membership.connect("old")
 
 
+@pytest.mark.real
 async def test_a_bookie_that_moved_is_found_again(patient_clock: trio.testing.MockClock) -> None:
     async with place() as here:
         seen = set()

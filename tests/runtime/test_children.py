@@ -14,6 +14,8 @@ import trio
 
 from replog.runtime.children import Child, ChildFailedError, ChildProcess, python_module, running_child
 
+pytestmark = pytest.mark.real
+
 DEADLINE_S = 30.0
 SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
 

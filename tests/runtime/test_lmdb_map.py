@@ -93,6 +93,7 @@ def forked(action: object) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
+@pytest.mark.real
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 def test_a_child_that_opens_the_path_anew_does_its_parent_no_harm(tmp_path: Path) -> None:
     """LMDB's table of readers is shared: a child that closes what it inherited must not free its parent's places."""
@@ -130,6 +131,7 @@ def test_a_child_that_opens_the_path_anew_does_its_parent_no_harm(tmp_path: Path
         assert reads > 10
 
 
+@pytest.mark.real
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 def test_a_child_of_a_fork_in_use_cannot_open_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_FORK_TIMEOUT_S", 0.01)
@@ -180,6 +182,7 @@ def test_aborting_does_not_wait_for_busy_readers(tmp_path: Path) -> None:
                 reader.join(20)
 
 
+@pytest.mark.real
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 def test_threads_that_fork_at_once_leave_no_lock_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_FORK_TIMEOUT_S", 0.05)

@@ -1,0 +1,1 @@
+"""How long tests may take: plugins of pytest that `tests/conftest.py` loads."""
