@@ -11,15 +11,9 @@ from replog.errors import KeyNotFoundError
 from replog.protocol.digest import DigestType, ledger_key, ledger_key_check
 from replog.protocol.model import Fragment, LedgerMetadata, LedgerState, LogMetadata
 from replog.protocol.quorum import Quorum
-from replog.records.metadata import (
-    NEXT_LEDGER_ID_KEY,
-    encode_ledger,
-    encode_log,
-    encode_log_page,
-    ledger_key_path,
-    log_key_path,
-    log_page_key_path,
-)
+from replog.records.ledgers import encode_ledger
+from replog.records.logs import encode_log, encode_log_page
+from replog.records.paths import NEXT_LEDGER_ID_KEY, ledger_key_path, log_key_path, log_page_key_path
 
 _AT_ONCE = 200
 _TOKEN = "0123456789abcdef"

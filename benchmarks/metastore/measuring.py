@@ -23,7 +23,7 @@ from replog.bookie.garbage import collect_garbage
 from replog.bookie.server import BookieServer
 from replog.config import BookieOptions
 from replog.protocol.quorum import Quorum
-from replog.records.metadata import log_key_path
+from replog.records.paths import log_key_path
 from replog.registry import Registry
 from replog.testing import FaultyMetastore
 

@@ -32,7 +32,7 @@ from replog.log.writer import LogWriter
 from replog.protocol.digest import DigestType
 from replog.protocol.model import LedgerMetadata, LogMetadata, Position, Segment
 from replog.protocol.quorum import Quorum
-from replog.records.metadata import log_key_path
+from replog.records.paths import log_key_path
 from replog.registry import Registry
 from replog.runtime.event_loop import check_event_loop
 from replog.runtime.nursery import open_service_nursery

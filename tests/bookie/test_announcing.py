@@ -17,7 +17,7 @@ from replog.abc import Metastore, Versioned
 from replog.config import BookieOptions
 from replog.errors import MetastoreCorruptError, MetastoreError, StorageInUseError
 from replog.metastores.memory import MemoryMetastore
-from replog.records.membership import (
+from replog.records.bookies import (
     BOOKIES_KEY,
     COOKIES_KEY,
     READ_ONLY_BOOKIES_KEY,
@@ -390,7 +390,7 @@ def test_lock_name_is_of_one_directory_and_none_of_its_copies(scheme: str, tmp_p
     [
         (b'{"format": 2}', "format is 2, and this version of replog reads up to 1.*upgrade"),
         (b'{"format": 1, "required": ["cluster"]}', "'cluster'.*upgrade"),
-        (b"yes", "no JSON"),
+        (b"yes", "not JSON"),
         (b"{}", "format is None"),
         (b'{"format": 1, "lost": 1}', "lost is 1"),
     ],

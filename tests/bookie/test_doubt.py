@@ -17,7 +17,7 @@ from replog.errors import AdministrationError, LossNotAcceptedError, RecoveryUnd
 from replog.hookspecs import StorageInDoubt
 from replog.protocol.messages import RecoveryReadRequest, Status
 from replog.protocol.model import LedgerState
-from replog.records.membership import Cookie, cookie_key, decode_cookie
+from replog.records.bookies import Cookie, cookie_key, decode_cookie
 from replog.testing import Fault
 from tests.bookie.test_server import KEY, OPTIONS, a_batch, add, each_kind, fence, look_often, read, serving
 from tests.kit import ONE, Bookie, Cluster, cluster, read_ledger, until

@@ -20,7 +20,7 @@ from replog.backends.memory import MemoryStorage
 from replog.config import BookieOptions, ClientOptions
 from replog.hookspecs import Backend, DamageFound, EnsembleChanged, Event, NoOptions, StorageFailed, hookimpl
 from replog.metastores.memory import MemoryMetastore
-from replog.records.membership import COOKIES_KEY
+from replog.records.bookies import COOKIES_KEY
 from replog.registry import Registry
 from replog.testing import Fault, FaultyMetastore
 from tests.bookie.disks import SmallStorage

@@ -13,7 +13,7 @@ import replog
 from replog.bookie import garbage
 from replog.bookie.garbage import collect_garbage
 from replog.errors import KeyNotFoundError, MetastoreError, StorageError, StorageFullError
-from replog.records.metadata import ledger_key_path
+from replog.records.paths import ledger_key_path
 from replog.testing import Fault
 from tests.kit import ONE, Bookie, Cluster, cluster, read_ledger
 

@@ -11,7 +11,7 @@ import pytest
 import trio
 
 import replog
-from replog.records.membership import BOOKIES_KEY, decode_address
+from replog.records.bookies import BOOKIES_KEY, decode_address
 from replog.registry import Registry
 from tests.cli.serving.processes import bookie_process, failed
 from tests.servers.zookeeper import ZooKeeper

@@ -27,13 +27,13 @@ from replog.errors import (
 from replog.hookspecs import StorageFailed
 from replog.metastores.memory import MemoryMetastore
 from replog.protocol.mutations import DELETED_TERM
-from replog.records.membership import (
+from replog.records.bookies import (
     BOOKIES_KEY,
     COOKIES_KEY,
     READ_ONLY_BOOKIES_KEY,
     decode_address,
 )
-from replog.records.metadata import ledger_key_path
+from replog.records.paths import ledger_key_path
 from replog.registry import Registry
 from replog.testing import Fault
 from replog.transports.memory import MemoryTransport

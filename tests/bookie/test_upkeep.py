@@ -10,13 +10,13 @@ import trio
 import trio.testing
 
 import replog
-import replog.records.metadata
+import replog.records.paths
 from replog.abc import Damage
 from replog.bookie.serving import ServedBookie
 from replog.config import BookieOptions
 from replog.errors import MetastoreError, StorageFailedError, StorageFullError, StorageUncertainError
 from replog.hookspecs import DamageFound, StorageFailed
-from replog.records.membership import READ_ONLY_BOOKIES_KEY
+from replog.records.bookies import READ_ONLY_BOOKIES_KEY
 from replog.testing import Fault
 from tests.bookie.disks import SmallStorage
 from tests.kit import ONE, Bookie, Cluster, cluster, settle, until
@@ -197,7 +197,7 @@ async def test_garbage_is_collected_on_demand_and_counted(autojump_clock: trio.t
         assert "last_garbage_collection_s" not in one.served.statistics()
         ids = [await one.write(10) for _ in range(3)]
         for ledger_id in ids[:2]:
-            await one.world.metastore.delete(replog.records.metadata.ledger_key_path(ledger_id))
+            await one.world.metastore.delete(replog.records.paths.ledger_key_path(ledger_id))
         one.world.metastore.delay_s = 0.5
         assert await one.served.collect_garbage() == ids[:2]
         assert one.storage.ledger_ids() == ids[2:]
@@ -214,7 +214,7 @@ async def test_ledgers_that_a_failing_pass_dropped_are_counted(autojump_clock: t
     async with small(None) as one:
         ids = [await one.write(10) for _ in range(30)]
         for ledger_id in ids:
-            await one.world.metastore.delete(replog.records.metadata.ledger_key_path(ledger_id))
+            await one.world.metastore.delete(replog.records.paths.ledger_key_path(ledger_id))
         asked: list[str] = []
 
         def choose(operation: str, key: str) -> Fault | None:

@@ -12,7 +12,7 @@ from replog.config import ClientOptions
 from replog.errors import NotEnoughBookiesError, StorageFullError
 from replog.protocol.gaps import Gap
 from replog.protocol.quorum import Quorum
-from replog.records.membership import Cookie, cookie_key, encode_cookie
+from replog.records.bookies import Cookie, cookie_key, encode_cookie
 from tests.kit import Bookie, Cluster, cluster, read_ledger, read_log
 
 QUICK = ClientOptions(add_timeout_s=1.0, add_quorum_timeout_s=10.0)

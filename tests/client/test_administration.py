@@ -12,7 +12,7 @@ import trio.testing
 
 import replog
 import replog.abc
-import replog.records.membership
+import replog.records.bookies
 from replog.bookie import administration
 from replog.client.administration import RemoteBookie
 from replog.config import BookieOptions
@@ -250,15 +250,15 @@ async def only_over_tcp(metastore: MemoryMetastore) -> AsyncIterator[replog.Clie
         membership = client._ledgers.surroundings.membership
         announced = membership.announced
 
-        async def by_tcp() -> dict[str, replog.records.membership.BookieAddress]:
+        async def by_tcp() -> dict[str, replog.records.bookies.BookieAddress]:
             return {
-                bookie_id: replog.records.membership.BookieAddress(
+                bookie_id: replog.records.bookies.BookieAddress(
                     tuple(each for each in address.endpoints if each.scheme == "tcp"), address.read_only
                 )
                 for bookie_id, address in (await announced()).items()
             }
 
-        async def address(bookie_id: str) -> replog.records.membership.BookieAddress:
+        async def address(bookie_id: str) -> replog.records.bookies.BookieAddress:
             return (await by_tcp())[bookie_id]
 
         membership.announced = by_tcp  # type: ignore[method-assign]

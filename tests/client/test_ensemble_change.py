@@ -22,7 +22,7 @@ from replog.hookspecs import EnsembleChanged
 from replog.protocol.messages import Status
 from replog.protocol.model import LedgerState
 from replog.protocol.quorum import Quorum
-from replog.records.metadata import ledger_key_path
+from replog.records.paths import ledger_key_path
 from replog.testing import Fault
 from tests.kit import ONE, Bookie, Cluster, cluster, read_ledger
 

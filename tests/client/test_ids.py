@@ -10,7 +10,7 @@ from replog.client.ids import TAKEN_MAX
 from replog.client.records import Records
 from replog.errors import MetastoreCorruptError, MetastoreError
 from replog.metastores.memory import MemoryMetastore
-from replog.records.metadata import NEXT_LEDGER_ID_KEY
+from replog.records.paths import NEXT_LEDGER_ID_KEY
 from replog.testing import Fault, FaultyMetastore
 
 

@@ -17,7 +17,7 @@ from replog.client.membership import Membership, connect_all
 from replog.config import ClientOptions
 from replog.errors import BookieRefusedError, BookieUnreachableError, MetastoreCorruptError, PluginNotFoundError
 from replog.metastores.memory import MemoryMetastore
-from replog.records.membership import (
+from replog.records.bookies import (
     BOOKIES_KEY,
     READ_ONLY_BOOKIES_KEY,
     BookieAddress,
@@ -140,7 +140,7 @@ def test_garbage_is_named_as_such(value: bytes) -> None:
     ],
 )
 def test_what_a_newer_version_wrote_is_refused_as_such(value: bytes, fault: str) -> None:
-    with pytest.raises(MetastoreCorruptError, match=f"bookies/a.*{fault}.*a newer replog wrote it; upgrade"):
+    with pytest.raises(MetastoreCorruptError, match=f"bookies/a.*{fault}.*a newer replog wrote it.*upgrade"):
         decode_address("bookies/a", value)
 
 

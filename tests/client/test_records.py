@@ -12,7 +12,7 @@ from replog.metastores.memory import MemoryMetastore
 from replog.protocol.digest import DigestType
 from replog.protocol.model import Fragment, LedgerMetadata
 from replog.protocol.quorum import Quorum
-from replog.records.metadata import ledger_key_path
+from replog.records.paths import ledger_key_path
 from replog.testing import Fault, FaultyMetastore
 
 FAULTS = [Fault.ANSWER_LOST, Fault.REQUEST_LOST, Fault.ARRIVES_LATE, Fault.UNAVAILABLE, Fault.CONFLICT]

@@ -20,7 +20,7 @@ from replog.hookspecs import LedgerRecovered
 from replog.protocol.messages import AddRequest, Request, Status
 from replog.protocol.model import LedgerState
 from replog.protocol.quorum import Quorum
-from replog.records.metadata import ledger_key_path
+from replog.records.paths import ledger_key_path
 from replog.testing import Fault
 from tests.kit import Cluster, cluster, read_ledger, settle
 

@@ -28,7 +28,7 @@ from replog.protocol.messages import (
     WriteLastAddConfirmedRequest,
 )
 from replog.protocol.wire import FrameSplitter
-from replog.records.membership import (
+from replog.records.bookies import (
     BookieAddress,
     Cookie,
     Endpoint,

@@ -27,7 +27,7 @@ from replog.errors import (
 )
 from replog.log import checking
 from replog.protocol.model import Position
-from replog.records.metadata import log_key_path
+from replog.records.paths import log_key_path
 from replog.testing import Fault
 from tests.kit import cluster, read_log
 
@@ -308,8 +308,8 @@ async def test_metadata_that_contradicts_the_logs_is_refused(autojump_clock: tri
     [
         ({"name": ""}, "name of a log"),
         ({"ledger_ids": [1, 1]}, "twice"),
-        ({"ledger_ids": [-1]}, "no ledger id"),
-        ({"ledger_ids": ["1"]}, "no ledger id"),
+        ({"ledger_ids": [-1]}, "invalid ledger id"),
+        ({"ledger_ids": ["1"]}, "invalid ledger id"),
         ({"transaction": "t"}, "is no transaction"),
         ({"transaction": ("t",)}, "is no transaction"),
         ({"transaction": ("t", True)}, "is no transaction"),

@@ -20,7 +20,7 @@ from replog.errors import (
 )
 from replog.hookspecs import LogTrimmed
 from replog.protocol.model import Position
-from replog.records.metadata import log_key_path
+from replog.records.paths import log_key_path
 from replog.testing import Fault
 from tests.kit import cluster, read_log, until
 

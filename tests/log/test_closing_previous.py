@@ -8,7 +8,8 @@ import trio.testing
 
 from replog.config import ClientOptions
 from replog.protocol.model import RECOVERY_TERM, LedgerState
-from replog.records.metadata import decode_ledger, encode_ledger, ledger_key_path
+from replog.records.ledgers import decode_ledger, encode_ledger
+from replog.records.paths import ledger_key_path
 from replog.testing import FaultyMetastore
 from tests.kit import cluster, read_log
 

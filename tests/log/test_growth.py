@@ -16,7 +16,8 @@ import replog
 from replog.abc import Metastore, Versioned
 from replog.metastores.memory import MemoryMetastore
 from replog.protocol.model import LogMetadata
-from replog.records.metadata import decode_log, encode_log, encode_log_page, log_key_path, log_page_key_path
+from replog.records.logs import decode_log, encode_log, encode_log_page
+from replog.records.paths import log_key_path, log_page_key_path
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "formats.md"
 LENGTHS = (10, 100, 1_000, 10_000)

@@ -18,7 +18,8 @@ from replog.config import ClientOptions
 from replog.errors import LogNotFoundError, ReplogError
 from replog.log import records as log_records
 from replog.metastores.memory import MemoryMetastore
-from replog.records.metadata import decode_log, log_key_path
+from replog.records.logs import decode_log
+from replog.records.paths import log_key_path
 from replog.testing import FaultyMetastore
 from tests.kit import Cluster, cluster, read_log
 

@@ -23,7 +23,8 @@ from replog.errors import (
 )
 from replog.hookspecs import LogTrimmed
 from replog.protocol.model import Position, Segment
-from replog.records.metadata import decode_log_page, encode_log, encode_log_page, log_key_path, log_page_key_path
+from replog.records.logs import decode_log_page, encode_log, encode_log_page
+from replog.records.paths import log_key_path, log_page_key_path
 from replog.testing import Fault, FaultyMetastore
 from tests.kit import Cluster, cluster, read_log
 

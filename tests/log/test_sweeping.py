@@ -24,7 +24,7 @@ from replog.errors import (
 )
 from replog.log import sweeping
 from replog.protocol.model import Position
-from replog.records.metadata import ledger_key_path
+from replog.records.paths import ledger_key_path
 from replog.testing import Fault
 from tests.kit import Cluster, cluster, read_log
 

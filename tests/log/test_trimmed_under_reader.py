@@ -6,7 +6,8 @@ import pytest
 
 import replog
 from replog.metastores.memory import MemoryMetastore
-from replog.records.metadata import decode_log, encode_log, log_key_path
+from replog.records.logs import decode_log, encode_log
+from replog.records.paths import log_key_path
 
 
 async def test_entries_that_bookies_dropped_were_trimmed(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from replog.hookspecs import LogRolled, LogTakenOver, WriterFenced
 from replog.log.positions import Positions
 from replog.protocol.messages import AddRequest
 from replog.protocol.model import LedgerState, Position
-from replog.records.metadata import log_key_path
+from replog.records.paths import log_key_path
 from replog.testing import Fault
 from tests.kit import ONE, Cluster, cluster, read_log, settle, until
 

@@ -28,23 +28,22 @@ from replog.protocol.model import (
     Transaction,
 )
 from replog.protocol.quorum import Quorum
-from replog.records.metadata import (
-    LEDGER_ID_MAX,
-    decode_ledger,
+from replog.records.ledgers import decode_ledger, encode_ledger, ledger_id_pages, list_ledger_ids
+from replog.records.logs import (
     decode_log,
     decode_log_page,
     decode_pending,
-    encode_ledger,
     encode_log,
     encode_log_page,
     encode_pending,
-    ledger_id_pages,
+    list_log_names,
+    list_log_pages,
+)
+from replog.records.paths import (
+    LEDGER_ID_MAX,
     ledger_key_path,
     ledger_word,
     ledgers_by_leaf,
-    list_ledger_ids,
-    list_log_names,
-    list_log_pages,
     log_key_path,
     log_page_key_path,
     log_pending_key_path,
@@ -125,7 +124,7 @@ def test_two_ids_have_two_keys_in_the_order_of_the_ids(ids: list[int]) -> None:
 
 @pytest.mark.parametrize("ledger_id", [-1, LEDGER_ID_MAX + 1])
 def test_an_id_out_of_range_has_no_key(ledger_id: int) -> None:
-    with pytest.raises(ConfigError, match="no ledger id"):
+    with pytest.raises(ConfigError, match="invalid ledger id"):
         ledger_key_path(ledger_id)
 
 
@@ -143,7 +142,7 @@ def test_an_id_out_of_range_has_no_key(ledger_id: int) -> None:
     ],
 )
 def test_what_is_no_ledgers_key_is_refused(key: str) -> None:
-    with pytest.raises(MetastoreCorruptError, match="is no ledger's"):
+    with pytest.raises(MetastoreCorruptError, match="is not a ledger's"):
         parse_ledger_key(key)
 
 
@@ -198,7 +197,7 @@ def test_a_name_that_cannot_be_is_refused_with_the_reason(name: str, problem: st
     "key", ["logs/", "logs/a%2", "logs/%61", "logs/%2f", "logs/%FF", "ledgers/a", "logs/.", "logs/a/b"]
 )
 def test_what_is_no_logs_key_is_refused(key: str) -> None:
-    with pytest.raises(MetastoreCorruptError, match="is no log's"):
+    with pytest.raises(MetastoreCorruptError, match="is not a log's"):
         parse_log_key(key)
 
 
@@ -431,23 +430,23 @@ def test_a_newer_format_is_refused_by_key_and_version(decode: Any, key: str, kno
         ({"required": 5}, "required"),
         ({"ledger_id": 8}, "ledger_id is 8"),
         ({"ledger_id": 1 << 70}, "ledger_id is 1180591620717411303424"),
-        ({"ledger_id": "7"}, r"'7' is no int @ \$\.ledger_id"),
-        ({"term": True}, "True is no int"),
-        ({"term": 1.0}, "1.0 is no int"),
+        ({"ledger_id": "7"}, r"'7' is not of type int @ \$\.ledger_id"),
+        ({"term": True}, "True is not of type int"),
+        ({"term": 1.0}, "1.0 is not of type int"),
         ({"quorum": {"ensemble": 3, "write": 3, "ack": 4}}, r"ensemble >= write >= ack >= 1 must hold.* @ \$\.quorum"),
-        ({"digest_type": "md5"}, "'md5' is no digest type"),
-        ({"digest_type": 1}, "1 is no digest type"),
+        ({"digest_type": "md5"}, "'md5' is not a digest type"),
+        ({"digest_type": 1}, "1 is not a digest type"),
         ({"state": "closing"}, "'closing' is not a valid LedgerState"),
         ({"state": "closed"}, "last_entry_id: None in a ledger that is closed"),
         ({"last_entry_id": 5}, "last_entry_id: 5 in a ledger that is open"),
-        ({"state": "closed", "last_entry_id": -2}, "-2 is no entry"),
-        ({"gaps": [[3, 0, None]]}, "gaps:.*of this ensemble"),
-        ({"gaps": [[0, 5, 4]]}, "gaps:.*of this ensemble"),
-        ({"gaps": [[0, -1, 4]]}, "gaps:.*of this ensemble"),
+        ({"state": "closed", "last_entry_id": -2}, "-2 is not an entry id"),
+        ({"gaps": [[3, 0, None]]}, "gaps:.*of the ensemble"),
+        ({"gaps": [[0, 5, 4]]}, "gaps:.*of the ensemble"),
+        ({"gaps": [[0, -1, 4]]}, "gaps:.*of the ensemble"),
         ({"gaps": [[0, 4, None], [1, 3, None]]}, "gaps:.*not in order"),
         ({"gaps": [[0, 4, 5], [0, 5, 6]]}, "gaps:.*not in order"),
-        ({"gaps": [[0, 4]]}, r"no gap.*\$\.gaps\[0\]"),
-        ({"gaps": [[0, 4, "5"]]}, r"no gap.*\$\.gaps\[0\]"),
+        ({"gaps": [[0, 4]]}, r"not a gap.*\$\.gaps\[0\]"),
+        ({"gaps": [[0, 4, "5"]]}, r"not a gap.*\$\.gaps\[0\]"),
         ({"state": "closed", "last_entry_id": 4, "gaps": [[0, 4, None]]}, "gaps:.*beyond the last entry"),
         ({"state": "closed", "last_entry_id": 4, "gaps": [[0, 4, 5]]}, "gaps:.*beyond the last entry"),
         ({"fragments": []}, r"they begin at \[\]"),
@@ -455,7 +454,7 @@ def test_a_newer_format_is_refused_by_key_and_version(decode: Any, key: str, kno
         ({"fragments": [{"first_entry_id": 0, "ensemble": ["a", "b"]}]}, "not 3 distinct bookies"),
         ({"fragments": [{"first_entry_id": 0, "ensemble": ["a", "b", "a"]}]}, "not 3 distinct bookies"),
         ({"fragments": [{"first_entry_id": 0}]}, r"'ensemble' missing @ \$\.fragments\[0\]"),
-        ({"custom": {"a": 1}}, "1 is no str"),
+        ({"custom": {"a": 1}}, "1 is not of type str"),
     ],
 )
 def test_a_record_that_cannot_be_is_refused_with_key_and_fault(fields: dict[str, Any], fault: str) -> None:
@@ -478,14 +477,14 @@ def test_a_record_that_cannot_be_is_refused_with_key_and_fault(fields: dict[str,
         ({"segments": [[5, 2, 0]]}, "those before 5 can't stand in pages of 2"),
         ({"segments": []}, "there are none, of a log that has 3 to 5"),
         ({"transactions": [["a", 1], ["b", 1], ["a", 2]]}, "one of them stands there twice"),
-        ({"transactions": [["a", True]]}, r"\['a', True\] is no transaction"),
-        ({"transactions": [["a"]]}, "is no transaction"),
+        ({"transactions": [["a", True]]}, r"\['a', True\] is not a transaction"),
+        ({"transactions": [["a"]]}, "is not a transaction"),
         ({"page_segments": 1}, "page_segments is 1, and must be at least 2"),
         ({"deleted_at_ms": 1}, "deleted_at_ms is 1, of a log with 3 segments"),
         ({"segments": "abc"}, "segments"),
-        ({"segments": [[4, 1], [5, 2, 0]]}, r"\[4, 1\] is no segment"),
-        ({"segments": [[4, True, 0], [5, 2, 0]]}, "is no segment"),
-        ({"segments": [{"number": 4, "ledger_id": 1}]}, "is no segment"),
+        ({"segments": [[4, 1], [5, 2, 0]]}, r"\[4, 1\] is not a segment"),
+        ({"segments": [[4, True, 0], [5, 2, 0]]}, "is not a segment"),
+        ({"segments": [{"number": 4, "ledger_id": 1}]}, "is not a segment"),
     ],
 )
 def test_a_log_that_cannot_be_is_refused(fields: dict[str, Any], fault: str) -> None:
@@ -506,9 +505,9 @@ def test_what_a_log_cannot_be_without_is_never_guessed(name: str) -> None:
     [
         ({"log_name": "other"}, "it is page 1 of 'other'"),
         ({"number": 2}, "it is page 2 of"),
-        ({"segments": []}, r"the numbers \[\] don't rise by one"),
-        ({"segments": [[2, 1, 0], [4, 2, 0]]}, r"the numbers \[2, 4\] don't rise by one"),
-        ({"segments": [[2, 1]]}, "is no segment"),
+        ({"segments": []}, r"the numbers \[\] do not rise by one"),
+        ({"segments": [[2, 1, 0], [4, 2, 0]]}, r"the numbers \[2, 4\] do not rise by one"),
+        ({"segments": [[2, 1]]}, "is not a segment"),
     ],
 )
 def test_a_page_that_cannot_be_is_refused(fields: dict[str, Any], fault: str) -> None:

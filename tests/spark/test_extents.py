@@ -14,7 +14,8 @@ import replog
 from replog.config import ClientOptions
 from replog.errors import LedgerNotFoundError, PositionError, TrimmedError
 from replog.protocol.model import Position, Segment
-from replog.records.metadata import encode_log, log_key_path
+from replog.records.logs import encode_log
+from replog.records.paths import log_key_path
 from replog.spark.extents import CLOSING_S, Extent, Survey, each_at_once, partitioned
 from tests.kit import Cluster, cluster
 

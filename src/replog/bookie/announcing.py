@@ -25,7 +25,7 @@ from replog.errors import (
     StorageInUseError,
     VersionConflictError,
 )
-from replog.records.membership import BookieAddress, Endpoint, announcement_key, decode_address, encode_address
+from replog.records.bookies import BookieAddress, Endpoint, announcement_key, decode_address, encode_address
 from replog.runtime.nursery import open_service_nursery
 
 _log = logging.getLogger("replog.bookie")

@@ -22,7 +22,7 @@ from replog.config import BackendURL, BookieOptions
 from replog.errors import ConfigError, StorageError, StorageIdentityError, StorageInUseError
 from replog.hookspecs import BookieLeftOut, BookieStartsEmpty
 from replog.protocol.quorum import Quorum
-from replog.records.membership import BOOKIES_KEY, COOKIES_KEY, READ_ONLY_BOOKIES_KEY
+from replog.records.bookies import BOOKIES_KEY, COOKIES_KEY, READ_ONLY_BOOKIES_KEY
 from replog.registry import Registry
 
 _log = logging.getLogger("replog.bookie")

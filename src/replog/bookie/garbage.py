@@ -15,7 +15,7 @@ import trio
 from replog.abc import Metastore
 from replog.bookie.server import BookieServer
 from replog.errors import KeyNotFoundError
-from replog.records.metadata import ledger_key_path, ledger_word, ledgers_by_leaf
+from replog.records.paths import ledger_key_path, ledger_word, ledgers_by_leaf
 from replog.runtime.nursery import for_each
 
 UNLISTED_MAX = 8  # below one key: so many are looked up instead of listed

@@ -22,8 +22,8 @@ from replog.errors import (
     StorageIdentityError,
 )
 from replog.hookspecs import Event, StorageInDoubt
-from replog.records.membership import Cookie, cookie_key, decode_cookie, encode_cookie
-from replog.records.metadata import NEXT_LEDGER_ID_KEY, decode_next_ledger_id
+from replog.records.bookies import Cookie, cookie_key, decode_cookie, encode_cookie
+from replog.records.paths import NEXT_LEDGER_ID_KEY, decode_next_ledger_id
 
 _log = logging.getLogger("replog.bookie")
 

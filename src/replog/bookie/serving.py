@@ -18,7 +18,7 @@ from replog.bookie.server import BookieServer
 from replog.bookie.upkeep import Upkeep
 from replog.config import BackendURL, BookieOptions
 from replog.hookspecs import Event, StorageFailed
-from replog.records.membership import Endpoint
+from replog.records.bookies import Endpoint
 from replog.registry import Registry
 from replog.runtime.latencies import LatencyHistogram
 from replog.runtime.nursery import open_service_nursery

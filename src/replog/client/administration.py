@@ -18,7 +18,7 @@ from replog.client.channel import Answer
 from replog.client.membership import Membership
 from replog.errors import AdministrationError, BookieError, BookieTooBusyError, BookieUnreachableError
 from replog.protocol.messages import AdminCommand, AdminRequest, Response, Status
-from replog.records.membership import BookieAddress, Endpoint
+from replog.records.bookies import BookieAddress, Endpoint
 from replog.runtime.latencies import LatencyHistogram
 
 STATISTICS_TIMEOUT_S = 5.0

@@ -18,7 +18,7 @@ from replog.errors import (
     MetastoreUncertainError,
     VersionConflictError,
 )
-from replog.records.metadata import NEXT_LEDGER_ID_KEY, decode_next_ledger_id
+from replog.records.paths import NEXT_LEDGER_ID_KEY, decode_next_ledger_id
 
 if TYPE_CHECKING:
     from replog.client.records import Records

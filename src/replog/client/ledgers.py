@@ -21,7 +21,7 @@ from replog.protocol.model import Fragment, LedgerMetadata, LedgerState
 from replog.protocol.quorum import Quorum
 from replog.protocol.recovery import LedgerRecovery
 from replog.protocol.writing import LedgerWriting
-from replog.records.metadata import list_ledger_ids
+from replog.records.ledgers import list_ledger_ids
 from replog.runtime.ticker import Ticker
 
 

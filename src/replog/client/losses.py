@@ -15,8 +15,8 @@ from replog.client.membership import Membership
 from replog.client.records import Records
 from replog.errors import AdministrationError, LedgerNotFoundError, LossNotAcceptedError, VersionConflictError
 from replog.protocol.model import LedgerMetadata
-from replog.records.membership import Cookie, cookie_key, decode_cookie, encode_cookie
-from replog.records.metadata import ledger_id_pages
+from replog.records.bookies import Cookie, cookie_key, decode_cookie, encode_cookie
+from replog.records.ledgers import ledger_id_pages
 
 _SHOWN_MAX = 20  # ranges that an error lists
 

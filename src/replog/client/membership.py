@@ -24,7 +24,7 @@ from replog.errors import (
     StorageFailedError,
     StorageFullError,
 )
-from replog.records.membership import (
+from replog.records.bookies import (
     BOOKIES_KEY,
     COOKIES_KEY,
     READ_ONLY_BOOKIES_KEY,

@@ -27,7 +27,8 @@ from replog.protocol.effects import ReadMetadata, WriteMetadata
 from replog.protocol.model import LedgerMetadata
 from replog.protocol.recovery import LedgerRecovery
 from replog.protocol.writing import LedgerWriting
-from replog.records.metadata import decode_ledger, encode_ledger, ledger_key_path
+from replog.records.ledgers import decode_ledger, encode_ledger
+from replog.records.paths import ledger_key_path
 
 _FIRST_PAUSE_S = 0.01
 _LONGEST_PAUSE_S = 1.0

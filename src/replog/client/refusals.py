@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from replog.client.membership import Membership
     from replog.protocol.quorum import Quorum
     from replog.protocol.writing import LedgerWriting
-    from replog.records.membership import BookieAddress
+    from replog.records.bookies import BookieAddress
 
 
 _SPACE_PATIENCE_S = 2.0  # a bookie whose disk is full collects garbage, compacts, and looks how much is free

@@ -12,7 +12,7 @@ from replog.errors import ConfigError, MetastoreUncertainError, TakeoverFailedEr
 from replog.log.records import LogRecords, no_ledger
 from replog.protocol.appending import Addition, LogAppending
 from replog.protocol.model import Position, Segment, Transaction
-from replog.records.metadata import ledger_key_path, log_key_path
+from replog.records.paths import ledger_key_path, log_key_path
 
 TRANSACTION_ID_BYTES_MAX = 200  # so that a thousand of them leave room in the log's record
 _TRANSACTION_NUMBER_MAX = (1 << 63) - 1

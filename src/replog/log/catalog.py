@@ -11,7 +11,8 @@ from replog.hookspecs import LogTrimmed
 from replog.log.records import LogRecords, no_ledger
 from replog.protocol.dropping import LogDeleting, LogTrimming
 from replog.protocol.model import Position
-from replog.records.metadata import list_log_names, log_key_path
+from replog.records.logs import list_log_names
+from replog.records.paths import log_key_path
 
 _ELECTIONS_KEY = "elections"
 

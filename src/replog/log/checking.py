@@ -23,7 +23,7 @@ from replog.errors import (
 )
 from replog.protocol.appending import CheckLedgers
 from replog.protocol.model import LedgerMetadata, LedgerState, LogMetadata
-from replog.records.metadata import encode_log
+from replog.records.logs import encode_log
 from replog.runtime.keys import VALUE_BYTES_MAX
 from replog.runtime.nursery import for_each
 

@@ -16,7 +16,7 @@ from replog.client.reader import LedgerScan
 from replog.errors import EntryNotFoundError, LedgerNotFoundError, PositionError, TrimmedError
 from replog.log.records import LogRecords
 from replog.protocol.model import LedgerState, LogMetadata, LogPage, Position, Segment
-from replog.records.metadata import ledger_key_path, log_key_path
+from replog.records.paths import ledger_key_path, log_key_path
 from replog.runtime.nursery import open_service_nursery
 
 # A roll leaves the previous ledger open until the next one has been in use for a few milliseconds; for longer, if the writer

@@ -40,7 +40,7 @@ from replog.protocol.chaining import (
 from replog.protocol.dropping import DeletePending, DropSegments, ListPending, LogDeleting, LogTrimming
 from replog.protocol.model import PAGE_SEGMENTS, LogMetadata, LogPage, PendingLedger, Segment
 from replog.protocol.sweeping import CondemnLedgers, DeleteUnnamed, LogSweeping
-from replog.records.metadata import (
+from replog.records.logs import (
     decode_log,
     decode_log_page,
     decode_pending,
@@ -48,10 +48,8 @@ from replog.records.metadata import (
     encode_log_page,
     encode_pending,
     list_log_pages,
-    log_key_path,
-    log_page_key_path,
-    log_pending_key_path,
 )
+from replog.records.paths import log_key_path, log_page_key_path, log_pending_key_path
 from replog.runtime.nursery import for_each
 
 PENDING_KEPT_S = 600.0  # a request to create a ledger that was sent before that never arrives any more

@@ -37,7 +37,8 @@ from replog.log.catalog import finish
 from replog.log.checking import AT_ONCE, CONDEMNED_KEY, JOB_KEY, LOG_KEY
 from replog.log.records import LogRecords, no_ledger
 from replog.protocol.sweeping import LogSweeping
-from replog.records.metadata import ledger_id_pages, log_key_path
+from replog.records.ledgers import ledger_id_pages
+from replog.records.paths import log_key_path
 from replog.runtime.nursery import for_each
 
 _SWEEPS_KEY = "sweeps"

@@ -19,7 +19,7 @@ from replog.log.writer import LogWriter
 from replog.protocol.chaining import RECOVERED_AT_TAKEOVER, LogTakeover
 from replog.protocol.digest import DigestType
 from replog.protocol.quorum import Quorum
-from replog.records.metadata import log_key_path
+from replog.records.paths import log_key_path
 
 # Since the takeover began: how long bookies that restart are waited for, also where nothing has to be recovered (R12).
 _RESTART_S = 5.0

@@ -1,1 +1,1 @@
-"""What stands in the metastore: ledgers, logs and bookies, and how each is written there."""
+"""What the metastore holds: keys (`paths`), and the records of ledgers, logs and bookies as JSON."""

@@ -27,7 +27,7 @@ from replog.config import (
 )
 from replog.errors import ConfigError
 from replog.protocol.quorum import Quorum
-from replog.records.metadata import log_key_path
+from replog.records.paths import log_key_path
 from replog.spark import clients
 
 Value = TypeVar("Value")

@@ -21,7 +21,8 @@ from replog.errors import (
     MetastoreError,
     VersionConflictError,
 )
-from replog.records.metadata import ledger_key_path, list_ledger_ids
+from replog.records.ledgers import list_ledger_ids
+from replog.records.paths import ledger_key_path
 from replog.runtime.keys import KEY_BYTES_MAX, VALUE_BYTES_MAX
 from replog.testing import check_metastore
 from tests.metastores.zookeeper.opening import opened

@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from replog.metastores.zookeeper.paths import Paths, decode_value, encode_value, escape, unescape
-from replog.records.metadata import ledger_key_path
+from replog.records.paths import ledger_key_path
 
 SURROGATES_END = 0xF8FF
 

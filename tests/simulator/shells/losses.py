@@ -14,7 +14,7 @@ import trio
 from replog.client.writer import LedgerWriter
 from replog.errors import AdministrationError, KeyNotFoundError, MetastoreError
 from replog.protocol.quorum import Quorum
-from replog.records.metadata import NEXT_LEDGER_ID_KEY, decode_next_ledger_id
+from replog.records.paths import NEXT_LEDGER_ID_KEY, decode_next_ledger_id
 from replog.testing.simulating.history import History
 from replog.testing.simulating.metastore import MetastoreServer
 from replog.testing.simulating.network import Network

@@ -166,7 +166,7 @@ SHELL_MUTANTS = (
                 upkeep,
                 "collect_garbage",
                 "    here = await bookie.call(bookie.storage.ledger_ids)\n",
-                "    from replog.records.metadata import list_ledger_ids\n"
+                "    from replog.records.ledgers import list_ledger_ids\n"
                 "    import trio\n"
                 "    listed = await list_ledger_ids(metastore)\n"
                 "    await trio.sleep(0.1)\n"

@@ -17,7 +17,8 @@ from replog.errors import LogNotFoundError
 from replog.log.checking import JOB_KEY, LOG_KEY
 from replog.protocol.messages import Request, Response
 from replog.protocol.quorum import Quorum
-from replog.records.metadata import decode_ledger, ledger_key_path
+from replog.records.ledgers import decode_ledger
+from replog.records.paths import ledger_key_path
 from replog.runtime.threads import use_threads
 from replog.testing.simulating.lockstep import Lockstep, lockstep
 from replog.testing.simulating.metastore import MetastoreServer

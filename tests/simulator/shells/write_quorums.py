@@ -12,7 +12,7 @@ import attrs
 
 from replog.protocol.messages import AddRequest, FenceRequest, Request
 from replog.protocol.model import LedgerMetadata, LedgerState
-from replog.records.metadata import decode_ledger
+from replog.records.ledgers import decode_ledger
 from replog.testing.simulating.processes import SimulatedBookie
 from tests.simulator.shells.world import JudgedWorld
 

@@ -23,7 +23,7 @@ from replog.cli.output import (
 )
 from replog.errors import ConfigError, LedgerNotFoundError, LogNotFoundError
 from replog.protocol.model import LedgerMetadata, LedgerState
-from replog.records.metadata import LEDGER_ID_MAX
+from replog.records.paths import LEDGER_ID_MAX
 
 LedgerId = Annotated[int, typer.Argument(metavar="LEDGER_ID", min=0, max=LEDGER_ID_MAX)]
 

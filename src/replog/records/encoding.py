@@ -1,0 +1,159 @@
+"""Records in the metastore as JSON.
+
+A record begins with `"format"`, which is 1. A reader refuses a higher format, and any name in the list `"required"` that it does
+not know. It ignores other unknown fields, and *drops* them when it writes the record again: so a new field that must survive is
+listed as required, or raises the format. Records are read strictly: no number from a text, no missing field. What does not fit
+raises `MetastoreCorruptError`; nothing is guessed.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import attrs
+import cattrs
+
+from replog.errors import MetastoreCorruptError
+from replog.protocol.digest import DigestType
+from replog.protocol.gaps import Gap
+from replog.protocol.model import LedgerMetadata, LogMetadata, LogPage, PendingLedger, Segment, Transaction
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+FORMATS: dict[type, int] = {LedgerMetadata: 1, LogMetadata: 1, LogPage: 1, PendingLedger: 1}
+
+Record = TypeVar("Record", LedgerMetadata, LogMetadata, LogPage, PendingLedger)
+
+_LOG_FIELDS = (  # a log's record without one of these is damaged: a default would hide segments
+    "segments",
+    "first_segment_number",
+    "next_segment_number",
+    "page_segments",
+    "deleted_before_number",
+    "dropped",
+)
+_SHOWN_BYTES = 200  # of a damaged value, in an error
+
+
+def encode(record: LedgerMetadata | LogMetadata | LogPage | PendingLedger) -> bytes:
+    """The bytes of this record."""
+    fields = {"format": FORMATS[type(record)], **_converter.unstructure(record)}
+    if "segments" in fields:
+        fields["segments"] = fields.pop("segments")  # last: people see the rest first
+    return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode(errors="surrogatepass") + b"\n"
+
+
+def decode(key: str, value: bytes, record_type: type[Record]) -> Record:
+    """The record of this type in the value of this key. Raises `MetastoreCorruptError`, naming the key and every fault."""
+    fields = read_fields(key, value, FORMATS[record_type], {field.name for field in attrs.fields(record_type)})
+    if record_type is LogMetadata:
+        missing = [name for name in _LOG_FIELDS if name not in fields]
+        if missing:
+            raise corrupt(key, [f"required fields {missing} missing"])
+    try:
+        return _converter.structure(fields, record_type)
+    except cattrs.BaseValidationError as error:
+        raise corrupt(key, cattrs.transform_error(error, path="$", format_exception=_describe)) from error
+
+
+def read_fields(key: str, value: bytes, highest_format: int, known: Collection[str]) -> dict[str, Any]:
+    """The JSON object in this value, if its format is known, and each field that it requires is one of `known`.
+
+    Raises `MetastoreCorruptError`, naming the key.
+    """
+    try:
+        fields = json.loads(value)
+    except ValueError as error:  # includes UnicodeDecodeError
+        raise corrupt(key, [f"not JSON: {error}: {_shown(value)}"]) from error
+    except RecursionError as error:
+        raise corrupt(key, ["not a JSON object that replog writes: nested too deeply"]) from error
+    if not isinstance(fields, dict):
+        raise corrupt(key, [f"not a JSON object: {_shown(value)}"])
+    version = fields.get("format")
+    if type(version) is not int or version < 1:
+        raise corrupt(key, [f"not a record of replog: its format is {version!r}"])
+    required = fields.get("required", [])
+    unknown = sorted({str(each) for each in required} - set(known)) if isinstance(required, list) else ["required"]
+    if version > highest_format:
+        problem = f"its format is {version}, and this version of replog reads up to {highest_format}"
+    elif unknown:
+        problem = f"its fields {unknown} must be understood, and this version of replog does not know them"
+    else:
+        return fields
+    raise MetastoreCorruptError(
+        f"key {key!r}: {problem}: a newer replog wrote it. Nothing was changed; upgrade this one"
+    )
+
+
+def corrupt(key: str, faults: list[str]) -> MetastoreCorruptError:
+    """The error for a value that cannot be trusted."""
+    return MetastoreCorruptError(
+        f"key {key!r}: the record is damaged ({'; '.join(faults)}). Nothing was changed; "
+        "look at the value, and restore it from a backup of the metastore"
+    )
+
+
+def _shown(value: bytes) -> str:
+    return repr(value if len(value) <= _SHOWN_BYTES else value[:_SHOWN_BYTES] + b"...")
+
+
+def _describe(error: BaseException, _type: type | None) -> str:
+    return f"required field {error} missing" if isinstance(error, KeyError) else str(error)
+
+
+def _strictly(wanted: type) -> Callable[[Any, type], Any]:
+    def structure(value: Any, _type: type) -> Any:
+        if type(value) is not wanted:
+            raise TypeError(f"{value!r} is not of type {wanted.__name__}")
+        return value
+
+    return structure
+
+
+def _make_converter() -> cattrs.Converter:
+    converter = cattrs.Converter(unstruct_collection_overrides={tuple: list})
+    for simple in (int, str):
+        converter.register_structure_hook(simple, _strictly(simple))
+    converter.register_structure_hook(Gap, _structure_gap)
+    converter.register_unstructure_hook(Gap, attrs.astuple)
+    converter.register_structure_hook(Segment, _structure_segment)
+    converter.register_unstructure_hook(Segment, attrs.astuple)
+    converter.register_structure_hook(Transaction, _structure_transaction)
+    converter.register_unstructure_hook(Transaction, attrs.astuple)
+    converter.register_structure_hook(DigestType, lambda value, _type: _member(DigestType, value))
+    converter.register_unstructure_hook(DigestType, lambda digest_type: digest_type.name.lower())
+    return converter
+
+
+def _structure_gap(value: Any, _type: type) -> Gap:
+    if not isinstance(value, list) or [type(each) for each in value[:2]] != [int, int] or len(value) != 3:
+        raise TypeError(f"{value!r} is not a gap, which is an index, its first entry, and its last one or null")
+    if value[2] is not None and type(value[2]) is not int:
+        raise TypeError(f"{value!r} is not a gap: its last entry is a number or null")
+    return Gap(*value)
+
+
+def _structure_segment(value: Any, _type: type) -> Segment:
+    if not isinstance(value, list) or len(value) != 3 or any(type(each) is not int for each in value):
+        raise TypeError(
+            f"{value!r} is not a segment, which is three numbers: its own, its ledger's, and its time in ms"
+        )
+    return Segment(*value)
+
+
+def _structure_transaction(value: Any, _type: type) -> Transaction:
+    if not isinstance(value, list) or [type(each) for each in value] != [str, int]:
+        raise TypeError(f"{value!r} is not a transaction, which is a text and a number")
+    return Transaction(*value)
+
+
+def _member(digest_types: type[DigestType], name: object) -> DigestType:
+    for digest_type in digest_types:
+        if digest_type.name.lower() == name:
+            return digest_type
+    raise ValueError(f"{name!r} is not a digest type")
+
+
+_converter = _make_converter()

@@ -1,0 +1,127 @@
+"""The records of ledgers in the metastore, and listing the ledgers that exist."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+import attrs
+
+from replog.protocol.gaps import merged
+from replog.protocol.model import LedgerMetadata, LedgerState
+from replog.records.encoding import corrupt, decode, encode
+from replog.records.paths import (
+    LEAF_DIGITS,
+    LEAF_LEDGERS,
+    LEDGER_ID_MAX,
+    LEDGER_KEY_SHAPES,
+    LEDGERS_KEY,
+    LONG_LEDGER_ID_MIN,
+    ledger_key_path,
+    parse_ledger_key,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Sequence
+
+    from replog.abc import Metastore
+
+
+def encode_ledger(metadata: LedgerMetadata) -> bytes:
+    """The value of a ledger's record."""
+    return encode(metadata)
+
+
+def decode_ledger(key: str, value: bytes) -> LedgerMetadata:
+    """The record in the value of this ledger's key. Raises `MetastoreCorruptError`, naming the key and every fault."""
+    metadata = decode(key, value, LedgerMetadata)
+    faults = [f"ledger_id is {metadata.ledger_id}"] if metadata.ledger_id != parse_ledger_key(key) else []
+    faults += _ledger_faults(metadata)
+    if faults:
+        raise corrupt(key, faults)
+    return metadata
+
+
+def _ledger_faults(metadata: LedgerMetadata) -> list[str]:
+    """What is impossible in a record whose fields all have the right types."""
+    starts = [fragment.first_entry_id for fragment in metadata.fragments]
+    faults = []
+    if starts[:1] != [0] or not _ascends(starts):
+        faults.append(f"fragments: they begin at {starts}, and must rise from 0")
+    faults += [
+        f"fragments: {list(each.ensemble)} are not {metadata.quorum.ensemble} distinct bookies"
+        for each in metadata.fragments
+        if not metadata.quorum.ensemble == len(each.ensemble) == len(set(each.ensemble))
+    ]
+    if (metadata.state is LedgerState.CLOSED) != (metadata.last_entry_id is not None):
+        faults.append(f"last_entry_id: {metadata.last_entry_id} in a ledger that is {metadata.state.value}")
+    if metadata.last_entry_id is not None and metadata.last_entry_id < -1:
+        faults.append(f"last_entry_id: {metadata.last_entry_id} is not an entry id")
+    return faults or _gap_faults(metadata)
+
+
+def _gap_faults(metadata: LedgerMetadata) -> list[str]:
+    """What is impossible in the gaps of a record that is otherwise possible."""
+    end = metadata.last_entry_id
+    faults = []
+    for gap in metadata.gaps:
+        last = gap.first_entry_id if gap.last_entry_id is None else gap.last_entry_id
+        if not 0 <= gap.index < metadata.quorum.ensemble or not 0 <= gap.first_entry_id <= last:
+            faults.append(f"gaps: {list(attrs.astuple(gap))} is outside of the ensemble, or ends before it begins")
+        elif end is not None and (gap.last_entry_id is None or last > end):
+            faults.append(f"gaps: {list(attrs.astuple(gap))} goes beyond the last entry, {end}")
+    if not faults and merged(metadata.gaps, metadata.fragments) != metadata.gaps:
+        faults.append(
+            f"gaps: {[list(attrs.astuple(gap)) for gap in metadata.gaps]} are not in order, each within a fragment"
+        )
+    return faults
+
+
+def _ascends(numbers: list[int]) -> bool:
+    return all(lower < higher for lower, higher in itertools.pairwise(numbers))
+
+
+# -- listing ------------------------------------------------------------------------------------------------------
+
+
+async def ledger_id_pages(metastore: Metastore, after: int = -1) -> AsyncGenerator[list[int], None]:
+    """Existing ids above `after`, ascending, in lists of 1 to `LEAF_LEDGERS` ids. Asks for the children of each key once.
+
+    A ledger that is created or deleted meanwhile may be listed or not. Raises `MetastoreError`: then nothing is proven (B6). A
+    caller that may stop early closes the generator (`contextlib.aclosing`).
+    """
+    for prefix, shape in LEDGER_KEY_SHAPES.items():
+        lowest, highest = (0, LONG_LEDGER_ID_MIN - 1) if prefix == LEDGERS_KEY else (LONG_LEDGER_ID_MIN, LEDGER_ID_MAX)
+        first = max(after + 1, lowest)
+        if first > highest:
+            continue
+        floor = ledger_key_path(first)
+        keys = [prefix]  # still to be listed, the lowest ids last
+        while keys:
+            key = keys.pop()
+            words = await metastore.children(key)
+            if key.count("/") == len(shape) - 1:
+                if ids := [each for each in _ids_of_leaf(key, words) if each >= first]:
+                    yield ids
+            else:
+                below = [f"{key}/{word}" for word in reversed(words)]
+                keys += [each for each in below if each >= floor[: len(each)]]
+
+
+def _ids_of_leaf(leaf: str, words: Sequence[str]) -> list[int]:
+    """The ids of the keys `leaf/word`, ascending. Raises `MetastoreCorruptError`."""
+    found: list[int] = []
+    # Parsing a key takes long, and a leaf has up to 10 000: only the first key, and those of another shape, are parsed.
+    base = LEDGER_ID_MAX + 1  # the lowest id of this leaf, once it is known: until then above all ids
+    for word in words:
+        if len(word) == LEAF_DIGITS and word.isdecimal() and word.isascii() and base + int(word) <= LEDGER_ID_MAX:
+            found.append(base + int(word))
+        else:
+            found.append(parse_ledger_key(f"{leaf}/{word}"))
+            base = found[-1] - found[-1] % LEAF_LEDGERS
+    return sorted(found)
+
+
+async def list_ledger_ids(metastore: Metastore) -> list[int]:
+    """All existing ids, ascending, in one list: it may be large."""
+    return [ledger_id async for page in ledger_id_pages(metastore) for ledger_id in page]

@@ -1,0 +1,145 @@
+"""The metastore's keys: where ledgers, logs and the next ledger id are (M2).
+
+Ledgers with ids of up to 10 digits have the key `ledgers/NN/NNNN/NNNN`, those with longer ones
+`long-ledgers/NNN/NNNN/NNNN/NNNN/NNNN`. So no key has more than 10 000 children, and no two ids share a key. A log has the key
+`logs/NAME`, with its name percent-encoded, and below it `logs/NAME/pages/NUMBER` and `logs/NAME/pending/LEDGER-ID`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from typing import TYPE_CHECKING
+from urllib.parse import quote, unquote
+
+from replog.errors import ConfigError, MetastoreCorruptError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+LEDGER_ID_MAX = (1 << 63) - 1
+LEDGERS_KEY = "ledgers"
+LONG_LEDGERS_KEY = "long-ledgers"
+LOGS_KEY = "logs"
+NEXT_LEDGER_ID_KEY = "next-ledger-id"  # a decimal number above every ledger id that was given out; it only grows
+LOG_NAME_CHARACTERS_MAX = 200
+LOG_WORD_BYTES_MAX = 400  # of the encoded name, so that every metastore can take the key
+
+_PAGES_WORD = "pages"
+_PENDING_WORD = "pending"
+
+# -- ledgers ------------------------------------------------------------------------------------------------------
+
+# How many digits each word of a ledger's key has; the keys in ascending order of their ids.
+LEDGER_KEY_SHAPES = {LEDGERS_KEY: (2, 4, 4), LONG_LEDGERS_KEY: (3, 4, 4, 4, 4)}
+LEAF_DIGITS = 4  # of the last word, in all shapes
+LEAF_LEDGERS = 10**LEAF_DIGITS  # at most, right below one key
+LONG_LEDGER_ID_MIN = 10 ** sum(LEDGER_KEY_SHAPES[LEDGERS_KEY])
+
+
+def ledger_key_path(ledger_id: int) -> str:
+    """The key of a ledger. Raises `ConfigError` for an invalid id."""
+    if type(ledger_id) is not int or not 0 <= ledger_id <= LEDGER_ID_MAX:
+        raise ConfigError(f"invalid ledger id {ledger_id!r}: it must be a whole number from 0 to {LEDGER_ID_MAX}")
+    prefix = LEDGERS_KEY if ledger_id < LONG_LEDGER_ID_MIN else LONG_LEDGERS_KEY
+    shape = LEDGER_KEY_SHAPES[prefix]
+    digits = str(ledger_id).zfill(sum(shape))
+    starts = [sum(shape[:place]) for place in range(len(shape))]
+    return "/".join([prefix, *(digits[start : start + width] for start, width in zip(starts, shape, strict=True))])
+
+
+def ledgers_by_leaf(ledger_ids: Iterable[int]) -> Iterator[tuple[str, list[int]]]:
+    """Groups ids, given in ascending order, by the key right above theirs: pairs of that key and its ids."""
+    for _, together in itertools.groupby(ledger_ids, lambda ledger_id: ledger_id // LEAF_LEDGERS):
+        found = list(together)
+        yield ledger_key_path(found[0]).rpartition("/")[0], found
+
+
+def ledger_word(ledger_id: int) -> str:
+    """The last word of a ledger's key."""
+    return f"{ledger_id % LEAF_LEDGERS:0{LEAF_DIGITS}}"
+
+
+def parse_ledger_key(key: str) -> int:
+    """The id of the ledger with this key. Raises `MetastoreCorruptError` if it is not a ledger's key."""
+    digits = "".join(key.split("/")[1:])
+    ledger_id = int(digits) if re.fullmatch(r"\d{1,19}", digits, re.ASCII) else -1
+    if 0 <= ledger_id <= LEDGER_ID_MAX and ledger_key_path(ledger_id) == key:
+        return ledger_id
+    raise MetastoreCorruptError(f"key {key!r} is among the ledgers, but is not a ledger's: move it away")
+
+
+def decode_next_ledger_id(value: bytes) -> int:
+    """The value of `NEXT_LEDGER_ID_KEY`. Raises `MetastoreCorruptError`."""
+    if not value.isdigit():
+        raise MetastoreCorruptError(
+            f"key {NEXT_LEDGER_ID_KEY!r}: {value[:60]!r} is not a ledger id. Nothing was changed; write a number "
+            "above the id of every ledger there"
+        )
+    return int(value)
+
+
+# -- logs ---------------------------------------------------------------------------------------------------------
+
+
+def log_key_path(name: str) -> str:
+    """The key of a log. Raises `ConfigError` if a log cannot have this name."""
+    problem = _name_problem(name)
+    if problem is None:
+        return f"{LOGS_KEY}/{_encode_name(name)}"
+    shown = name[:60] if isinstance(name, str) else name
+    raise ConfigError(f"{shown!r} cannot be the name of a log: {problem}")
+
+
+def parse_log_key(key: str) -> str:
+    """The name of the log with this key. Raises `MetastoreCorruptError` if it is not a log's key."""
+    prefix, _, word = key.partition("/")
+    name = unquote(word)
+    if prefix == LOGS_KEY and _name_problem(name) is None and _encode_name(name) == word:
+        return name
+    raise MetastoreCorruptError(f"key {key!r} is among the logs, but is not a log's: move it away")
+
+
+def log_pages_key_path(name: str) -> str:
+    """The key above those of a log's pages. Raises `ConfigError`."""
+    return f"{log_key_path(name)}/{_PAGES_WORD}"
+
+
+def log_page_key_path(name: str, page_number: int) -> str:
+    """The key of a page of a log. Raises `ConfigError`."""
+    return f"{log_pages_key_path(name)}/{page_number}"
+
+
+def parse_log_page_key(key: str) -> tuple[str, int]:
+    """The log's name and the number of the page with this key. Raises `MetastoreCorruptError` if it is not a page's key."""
+    log_key, _, word = key.rpartition(f"/{_PAGES_WORD}/")
+    if re.fullmatch(r"0|[1-9]\d{0,18}", word, re.ASCII):
+        return parse_log_key(log_key), int(word)
+    raise MetastoreCorruptError(f"key {key!r} is among a log's pages, but is not a page's: move it away")
+
+
+def log_pending_key_path(name: str, ledger_id: int | None = None) -> str:
+    """The key of a ledger that is pending for a log; without an id, the key above all of them. Raises `ConfigError`."""
+    key = f"{log_key_path(name)}/{_PENDING_WORD}"
+    return key if ledger_id is None else f"{key}/{ledger_id}"
+
+
+def _name_problem(name: object) -> str | None:
+    if not isinstance(name, str):
+        return "it is not a text"
+    if not name:
+        return "it is empty"
+    if not name.isprintable():
+        return "it has characters that cannot be printed"
+    if len(name) > LOG_NAME_CHARACTERS_MAX:
+        return f"it has {len(name)} characters, and {LOG_NAME_CHARACTERS_MAX} are allowed"
+    size_bytes = len(_encode_name(name))
+    if size_bytes > LOG_WORD_BYTES_MAX:
+        return f"it has {size_bytes} bytes when percent-encoded, and {LOG_WORD_BYTES_MAX} are allowed"
+    return None
+
+
+def _encode_name(name: str) -> str:
+    """One word of ASCII, always the same for a name. A name of dots only is encoded, too: in paths, dots mean directories."""
+    word = quote(name, safe="")
+    return word if word.strip(".") else word.replace(".", "%2E")
