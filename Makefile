@@ -1,5 +1,5 @@
 # One verb per thing to do; `make help` lists them. Nothing here needs a terminal or standard input.
-#   ARGS='...'   passed on to the command of test, test-fast, test-long, demo, crash, bench, check-speed and profile
+#   ARGS='...'   passed on to the command of test, test-fast, test-long, test-peers, demo, crash, bench, check-speed and profile
 #   CASE=name    what make profile profiles
 #   SEEDS=n      how many seeds `make sim` runs of the protocol's machines
 #   SHELL_SEEDS=n  and of client, log and bookie
@@ -12,7 +12,7 @@ SHELL := /bin/sh
 .SILENT:
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: venv demo test test-fast test-long check check-speed profile fmt sim crash bench bench-peers peers docs changelog clean help servers
+.PHONY: venv demo test test-fast test-long test-peers check check-speed profile fmt sim crash bench bench-peers peers docs changelog clean help servers
 
 ARGS ?=
 CASE ?= push
@@ -39,6 +39,9 @@ test-fast: $(VENV)/installed-dev ## run the tests that need no real time, socket
 
 test: $(VENV)/installed-dev servers ## run the tests (ARGS='-k name')
 	$(PYTEST) -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
+
+test-peers: $(VENV)/installed-dev servers ## run the tests of what make bench-peers measures with
+	$(PYTEST) -n $(WORKERS) --dist loadfile benchmarks/peers/tests $(ARGS)
 
 test-long: $(VENV)/installed-dev servers ## run the tests that take minutes, which test leaves out
 	$(PYTEST) -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m long $(ARGS)
@@ -136,14 +139,15 @@ endef
 EXTRAS_installed :=
 EXTRAS_installed-dev := [test,bench,lint]
 EXTRAS_installed-docs := [docs]
-PLUGINS_installed-dev := $(patsubst %/pyproject.toml,-e ./%,$(wildcard plugins/*/pyproject.toml))
+PROJECTS := $(wildcard plugins/*/pyproject.toml benchmarks/peers/pyproject.toml)
+PROJECTS_installed-dev := $(patsubst %/pyproject.toml,-e ./%,$(PROJECTS))
 
 $(VENV)/installed $(VENV)/installed-dev $(VENV)/installed-docs: pyproject.toml constraints.txt $(BIN)/pip
-$(VENV)/installed-dev: $(wildcard plugins/*/pyproject.toml)
+$(VENV)/installed-dev: $(PROJECTS)
 $(VENV)/installed $(VENV)/installed-dev $(VENV)/installed-docs:
 	echo "make: installing replog$(EXTRAS_$(@F)) into $(VENV)"
 	PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 \
-		$(BIN)/python -m pip install --quiet --no-input -e '.$(EXTRAS_$(@F))' $(PLUGINS_$(@F)) </dev/null
+		$(BIN)/python -m pip install --quiet --no-input -e '.$(EXTRAS_$(@F))' $(PROJECTS_$(@F)) </dev/null
 	touch $@
 
 # An environment that was half made (no pip), or whose Python went away, is made anew.

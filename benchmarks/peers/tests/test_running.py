@@ -16,7 +16,7 @@ from benchmarks.peers.plan import APPENDS, CASES, EXTEND, KIB, LOCAL_APPENDS, Sc
 from benchmarks.peers.results import Results
 from benchmarks.peers.running import candidates, deadline
 from benchmarks.peers.system import NotMeasured
-from tests.benchmarks.peers.fakes import FakeSurroundings, FakeSystem, runner
+from benchmarks.peers.tests.fakes import FakeSurroundings, FakeSystem, runner
 
 LOADS = ["append, 1 KiB, 1 in flight", "append, 1 KiB, 100 in flight", "append, 1 KiB, 1000 in flight"]
 

@@ -13,7 +13,7 @@ import pytest
 from benchmarks.peers import __main__ as program
 from benchmarks.peers.plan import Scale
 from benchmarks.peers.results import from_json
-from tests.benchmarks.peers.fakes import TINY, FakeSurroundings, FakeSystem
+from benchmarks.peers.tests.fakes import TINY, FakeSurroundings, FakeSystem
 
 
 @pytest.fixture(autouse=True)
@@ -146,11 +146,11 @@ def test_systems_are_those_that_modules_bring_and_what_is_broken_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "zebra.py").write_text(
-        "from tests.benchmarks.peers.fakes import FakeSystem\nSYSTEM = FakeSystem('zebra')\n"
+        "from benchmarks.peers.tests.fakes import FakeSystem\nSYSTEM = FakeSystem('zebra')\n"
     )
     (tmp_path / "zebra_helper.py").write_text("")
     (tmp_path / "replog.py").write_text(
-        "from tests.benchmarks.peers.fakes import FakeSystem\nSYSTEM = FakeSystem('replog')\n"
+        "from benchmarks.peers.tests.fakes import FakeSystem\nSYSTEM = FakeSystem('replog')\n"
     )
     (tmp_path / "broken.py").write_text("import nothing_of_this_name\n")
     package = type(sys)("benchmarks_peers_fakes")

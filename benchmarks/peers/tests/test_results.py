@@ -10,7 +10,7 @@ import pytest
 from benchmarks.peers.plan import Task
 from benchmarks.peers.quiet import Noise
 from benchmarks.peers.results import GOALS, Goal, Measurement, Results, failed, from_json, judge, merged, to_json, write
-from tests.benchmarks.peers.fakes import MACHINE, QUIET, candidate, empty_results, good
+from benchmarks.peers.tests.fakes import MACHINE, QUIET, candidate, empty_results, good
 
 LOAD = Task("append", 1024, 1_000)
 LONE = Task("append", 1024, 1)

@@ -9,7 +9,7 @@ import pytest
 from benchmarks.peers.charts import draw
 from benchmarks.peers.plan import Task
 from benchmarks.peers.results import Results
-from tests.benchmarks.peers.fakes import append_figures, candidate, empty_results, good
+from benchmarks.peers.tests.fakes import append_figures, candidate, empty_results, good
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from benchmarks.peers.markdown import page
 from benchmarks.peers.plan import Task
 from benchmarks.peers.quiet import Limits
 from benchmarks.peers.results import Measurement, Results
-from tests.benchmarks.peers.fakes import append_figures, candidate, empty_results, good
+from benchmarks.peers.tests.fakes import append_figures, candidate, empty_results, good
 
 LOAD, LONE = Task("append", 1024, 1_000), Task("append", 1024, 1)
 SUSTAINED = Task("sustained", 1024, 1_000)

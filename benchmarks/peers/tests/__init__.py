@@ -1,0 +1,1 @@
+"""Tests of the comparison, outside the gate: `make test-peers`."""
