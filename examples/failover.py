@@ -90,12 +90,13 @@ class Bank:
 
 
 class Candidate:
-    """Leads when it is its turn, and always keeps a bank, so that it can begin at once."""
+    """Leads when it is its turn, and always keeps a bank, so that it can begin at once. `say` gets each line of its output."""
 
-    def __init__(self, client: replog.Client, name: str) -> None:
+    def __init__(self, client: replog.Client, name: str, say: Callable[[str], None]) -> None:
         self.name = name
         self.bank = Bank(client, self._answer)
         self._client = client
+        self._say = say
         self._log: replog.LogWriter | None = None  # while it leads, as far as it knows
         self._asked: dict[replog.Position, str] = {}  # commands that are in the log there, or nowhere
 
@@ -104,9 +105,9 @@ class Candidate:
             try:
                 async with self._client.lead_log(LOG) as log:  # waits for its turn, and fences whoever led before
                     await self._lead(log)
-                print(f"{self.name} was deposed, nothing in doubt", flush=True)
+                self._say(f"{self.name} was deposed, nothing in doubt")
             except replog.FencedError as error:
-                print(f"{self.name} was deposed, {len(error.positions)} in doubt", flush=True)
+                self._say(f"{self.name} was deposed, {len(error.positions)} in doubt")
             except PASSES as error:
                 print(f"{self.name} tries again, since {error}", file=sys.stderr)
                 await trio.sleep(AGAIN_S)
@@ -114,7 +115,7 @@ class Candidate:
     async def _lead(self, log: replog.LogWriter) -> None:
         here = await log.append(f"lead {self.name}".encode())
         await self.bank.until(lambda: self.bank.position >= here)  # all that was ever confirmed is applied
-        print(f"{self.name} leads from {here}", flush=True)
+        self._say(f"{self.name} leads from {here}")
         self._log = log
         try:
             while self.bank.led_from == here:  # else another one leads, and this one waits for its turn again
@@ -131,14 +132,14 @@ class Candidate:
         """Has a command done, and answers as soon as it is known whether it was."""
         words = command.split()
         if len(words) < 4 or not words[-1].isdecimal():
-            print(f"what is {command!r}? ID deposit ACCOUNT AMOUNT, or: ID transfer FROM TO AMOUNT", flush=True)
+            self._say(f"what is {command!r}? ID deposit ACCOUNT AMOUNT, or: ID transfer FROM TO AMOUNT")
         elif self._log is None:
-            print(f"{words[0]} not done, ask {self.bank.leader}", flush=True)
+            self._say(f"{words[0]} not done, ask {self.bank.leader}")
         else:
             try:
                 self._asked[await self._log.push(command.encode())] = command
             except (replog.ReplogError, trio.ClosedResourceError) as error:  # then nothing was pushed
-                print(f"{words[0]} not done, since {error}", flush=True)
+                self._say(f"{words[0]} not done, since {error}")
             self.bank.tell()
 
     def _answer(self, applied: replog.Position, _command: str, answer: str) -> None:
@@ -146,7 +147,7 @@ class Candidate:
         while self._asked and (position := next(iter(self._asked))) <= applied:
             identity = self._asked.pop(position).split()[0]
             known = f"{position} {answer}" if position == applied else "not done, its leader was deposed"
-            print(f"{identity} {known}", flush=True)
+            self._say(f"{identity} {known}")
 
     async def serve(self) -> None:
         """Competes until standard input ends, and all that was asked for is answered."""
@@ -162,13 +163,17 @@ class Candidate:
             nursery.cancel_scope.cancel()
 
 
+def say(line: str) -> None:
+    print(line, flush=True)
+
+
 def show(position: replog.Position, command: str, answer: str) -> None:
-    print(f"{position} {command}: {answer}", flush=True)
+    say(f"{position} {command}: {answer}")
 
 
 async def serve(metastore: str, name: str) -> None:
     async with replog.connect(metastore) as client:
-        await Candidate(client, name).serve()
+        await Candidate(client, name, say).serve()
 
 
 async def follow(metastore: str) -> None:

@@ -16,6 +16,7 @@ import pytest
 import replog
 import replog.blocking
 import replog.metrics
+import replog.testing
 from replog import config, errors, hookspecs
 from replog.bookie.serving import ServedBookie
 from replog.client.administration import RemoteBookie

@@ -11,10 +11,14 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from replog.testing.authenticator_exam import check_authenticator
+    from replog.testing.disk import MemoryDisk, PowerLoss
     from replog.testing.faults import Call, Fault, FaultyMetastore
     from replog.testing.history import Finding, History, judge, read_histories
     from replog.testing.metastore_exam import check_metastore, check_metastore_leases
     from replog.testing.proxy import TcpProxy, Weather, serve_proxy
+    from replog.testing.simulating.cluster import SimulatedBookie, SimulatedCluster
+    from replog.testing.simulating.faults import Faults
+    from replog.testing.simulating.running import SimulationTimeoutError, simulate
     from replog.testing.storage_exam import check_storage, check_storage_damage
     from replog.testing.transport_exam import check_transport
 
@@ -25,6 +29,8 @@ __all__ = [
     "check_metastore_leases",
     "check_transport",
     "check_authenticator",
+    "MemoryDisk",
+    "PowerLoss",
     "FaultyMetastore",
     "Fault",
     "Call",
@@ -35,6 +41,11 @@ __all__ = [
     "read_histories",
     "judge",
     "Finding",
+    "simulate",
+    "Faults",
+    "SimulatedCluster",
+    "SimulatedBookie",
+    "SimulationTimeoutError",
 ]
 
 _PLACES = {
@@ -44,6 +55,8 @@ _PLACES = {
     "check_metastore_leases": "metastore_exam",
     "check_transport": "transport_exam",
     "check_authenticator": "authenticator_exam",
+    "MemoryDisk": "disk",
+    "PowerLoss": "disk",
     "FaultyMetastore": "faults",
     "Fault": "faults",
     "Call": "faults",
@@ -54,6 +67,11 @@ _PLACES = {
     "read_histories": "history",
     "judge": "history",
     "Finding": "history",
+    "simulate": "simulating.running",
+    "Faults": "simulating.faults",
+    "SimulatedCluster": "simulating.cluster",
+    "SimulatedBookie": "simulating.cluster",
+    "SimulationTimeoutError": "simulating.running",
 }
 
 

@@ -18,7 +18,7 @@ from replog.records.paths import NEXT_LEDGER_ID_KEY, decode_next_ledger_id
 from replog.testing.simulating.history import History
 from replog.testing.simulating.metastore import MetastoreServer
 from replog.testing.simulating.network import Network
-from replog.testing.simulating.processes import Clients, SimulatedBookie
+from replog.testing.simulating.processes import BookieHost, Clients
 from tests.simulator.shells.oracle import NAMED, LedgerOracle, leaves
 from tests.simulator.shells.workload import PASSWORD, Workload
 
@@ -33,7 +33,7 @@ class Losses:
         self,
         network: Network,
         metastore: MetastoreServer,
-        bookies: list[SimulatedBookie],
+        bookies: list[BookieHost],
         clients: Clients,
         workload: Workload,
         in_trouble: dict[str, None],
@@ -105,8 +105,8 @@ class Losses:
         writer: LedgerWriter,
         oracle: LedgerOracle,
         process: str,
-        silent: SimulatedBookie,
-        unfenced: SimulatedBookie,
+        silent: BookieHost,
+        unfenced: BookieHost,
     ) -> None:
         await self._append(writer, oracle, 1, is_closed=False)
         await trio.sleep(0.1)
@@ -137,7 +137,7 @@ class Losses:
             return 0
 
     @contextmanager
-    def _taking(self, *bookies: SimulatedBookie) -> Iterator[bool]:
+    def _taking(self, *bookies: BookieHost) -> Iterator[bool]:
         """Whether all of these are well; until the end nothing else troubles them."""
         is_taken = all(each.served is not None and each.name not in self._in_trouble for each in bookies)
         if not is_taken:
@@ -166,7 +166,7 @@ class Losses:
                 self.world.count(f"{role}: {type(error).__name__}")
 
     @asynccontextmanager
-    async def _others(self, writer: LedgerWriter) -> AsyncIterator[tuple[SimulatedBookie, SimulatedBookie] | None]:
+    async def _others(self, writer: LedgerWriter) -> AsyncIterator[tuple[BookieHost, BookieHost] | None]:
         """The other two bookies of a ledger in an order that is drawn, or None if the victim has none of it, or they are not
         well."""
         ensemble = writer.metadata.last_fragment.ensemble
@@ -186,7 +186,7 @@ class Losses:
             self._workload.copies.check(writer.ledger_id, confirmed)
             oracle.confirm(confirmed, called_when_closed=is_closed)
 
-    async def _recover(self, oracle: LedgerOracle, *unreached: SimulatedBookie) -> bool:
+    async def _recover(self, oracle: LedgerOracle, *unreached: BookieHost) -> bool:
         """Whether somebody who can't reach these could close the ledger."""
         try:
             async with self._clients.client("heir") as (client, process):

@@ -23,7 +23,7 @@ from replog.runtime.threads import use_threads
 from replog.testing.simulating.lockstep import Lockstep, lockstep
 from replog.testing.simulating.metastore import MetastoreServer
 from replog.testing.simulating.network import Network
-from replog.testing.simulating.processes import Clients, SimulatedBookie
+from replog.testing.simulating.processes import BookieHost, Clients
 from replog.testing.simulating.scheduling import Livelock, run
 from tests.simulator.shells.jobs import JOBS_EVERY, Jobs
 from tests.simulator.shells.losses import Losses
@@ -118,7 +118,7 @@ class _Run:
         strategy = self._given_strategy or drawn_strategy(self.seed)
         loses = loses_disks(strategy)
         count = chance.choice([each for each in BOOKIES if each > 3 or strategy != "burning"])
-        bookies = [SimulatedBookie(number, network, metastore, options) for number in range(count)]
+        bookies = [BookieHost(number, network, metastore, options) for number in range(count)]
         lost = int(strategy == "burning")  # who burns is replaced: there is one more than an ensemble has
         quorum = chance.choice([each for each in QUORUMS if each.ensemble + lost <= count and _fits(each, loses=loses)])
         if quorum.ensemble == count:
@@ -155,7 +155,7 @@ def _watch(
     world: JudgedWorld,
     network: Network,
     metastore: MetastoreServer,
-    bookies: list[SimulatedBookie],
+    bookies: list[BookieHost],
     weather: Weather,
     write_quorums: WriteQuorums,
 ) -> None:
@@ -249,7 +249,7 @@ class _Calm:
         world: JudgedWorld,
         clients: Clients,
         workload: Workload,
-        bookies: list[SimulatedBookie],
+        bookies: list[BookieHost],
         jobs: Jobs | None,
         losses: Losses | None,
         write_quorums: WriteQuorums,

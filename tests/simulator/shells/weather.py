@@ -12,15 +12,28 @@ import trio
 
 from replog.protocol.messages import AddRequest, Request
 from replog.testing.simulating.metastore import MetastoreServer
-from replog.testing.simulating.network import METASTORE, Network
-from replog.testing.simulating.processes import Clients, SimulatedBookie
+from replog.testing.simulating.network import Network
+from replog.testing.simulating.processes import BookieHost, Clients
+from replog.testing.simulating.troubles import BookieTroubles, MetastoreTroubles, NetworkTroubles, drawn_s
 from tests.simulator.shells.losses import Losses
 
 BOOKIE_TROUBLES = ("crash", "leave", "stall", "hang", "slow", "fill", "fail_sync", "damage")
-NETWORK_TROUBLES = ("cut", "isolate", "lossy", "delays", "break_connections")
+NETWORK_TROUBLES = ("cut", "isolate", "cut_off", "lossy", "delays", "break_connections")
 CLIENT_TROUBLES = ("deadly", "orphan")
 LOSSES = ("forget", "shorten", "refence", "burn")
-METASTORE_TROUBLES = ("unreliable", "lose_session", "cut_off")
+METASTORE_TROUBLES = ("unreliable", "lose_session")
+
+_WILD = (
+    "cut",
+    "isolate",
+    "lossy",
+    "delays",
+    "break_connections",
+    "unreliable",
+    "lose_session",
+    "cut_off",
+    *CLIENT_TROUBLES,
+)
 
 # How likely each trouble is to be the next one; and the pause between two of them, at most.
 STRATEGIES: dict[str, tuple[dict[str, int], float]] = {
@@ -34,7 +47,7 @@ STRATEGIES: dict[str, tuple[dict[str, int], float]] = {
     "orphans": ({"orphan": 5, "slow": 1, "crash": 1}, 0.3),
     "forgetful": ({"forget": 2, "shorten": 4, "refence": 4, "slow": 1, "crash": 1, "cut": 1}, 0.4),
     "burning": ({"burn": 2, "crash": 3, "slow": 1, "cut": 1}, 0.5),
-    "wild": (dict.fromkeys((*BOOKIE_TROUBLES, *NETWORK_TROUBLES, *METASTORE_TROUBLES, *CLIENT_TROUBLES), 1), 0.5),
+    "wild": (dict.fromkeys((*BOOKIE_TROUBLES, *_WILD), 1), 0.5),
 }
 
 
@@ -62,7 +75,7 @@ class Weather:
         self,
         network: Network,
         metastore: MetastoreServer,
-        bookies: list[SimulatedBookie],
+        bookies: list[BookieHost],
         clients: Clients,
         strategy: str | None,
     ) -> None:
@@ -76,42 +89,37 @@ class Weather:
         self.losses: Losses | None = None
         self.recover: Callable[[int], Awaitable[None]] = _nobody
         self._written: dict[str, tuple[int, dict[str, None]]] = {}  # by writer: its last ledger, and the bookies of it
-        self.in_trouble: dict[str, None] = {}
-        self._in_trouble_max = self.random.choice((1, 1, 2, 3))
+        self._of_bookies = BookieTroubles(network, bookies, self.random, self.random.choice((1, 1, 2, 3)))
+        self._of_network = NetworkTroubles(network, bookies, lambda: clients.alive, self.random)
+        self._of_metastore = MetastoreTroubles(metastore, self.random)
 
     async def run(self, for_s: float) -> None:
         """Bad weather for so long; returns when all troubles have passed."""
         weights, pause_s = STRATEGIES[self.strategy]
-        self.world.tell("weather", f"{self.strategy}, at most {self._in_trouble_max} bookies in trouble")
+        self.world.tell("weather", f"{self.strategy}, at most {self._of_bookies.at_once_max} bookies in trouble")
         end_s = self.world.now_s + for_s
         async with trio.open_nursery() as nursery:
             while self.world.now_s < end_s:
                 await trio.sleep(self.random.random() * pause_s)
                 name = self.random.choices(list(weights), list(weights.values()))[0]
-                if name in LOSSES:
-                    assert self.losses is not None
-                    nursery.start_soon(getattr(self.losses, name))
-                elif name in BOOKIE_TROUBLES:
-                    nursery.start_soon(self._trouble_bookie, getattr(self, f"_{name}"))
+                if name in BOOKIE_TROUBLES:
+                    nursery.start_soon(self._of_bookies.strike, name)
                 else:
-                    nursery.start_soon(getattr(self, f"_{name}"))
+                    nursery.start_soon(getattr(self._owner_of(name), name))
 
-    async def _trouble_bookie(self, trouble: Callable[[SimulatedBookie], Awaitable[None]]) -> None:
-        well = [bookie for bookie in self._bookies if bookie.name not in self.in_trouble and bookie.served is not None]
-        if not well or len(self.in_trouble) >= self._in_trouble_max:
-            return
-        bookie = self.random.choice(well)
-        self.in_trouble[bookie.name] = None
-        self.world.tell(bookie.process, f"trouble: {trouble.__name__.strip('_')}")
-        try:
-            await trouble(bookie)
-            if bookie.has_failed:
-                await trio.sleep(self.random.random())
-                bookie.crash()
-            await bookie.start()
-        finally:
-            del self.in_trouble[bookie.name]
-        self.world.tell(bookie.process, "is well")
+    def _owner_of(self, name: str) -> object:
+        """The object whose method this trouble is."""
+        if name in LOSSES:
+            assert self.losses is not None
+            return self.losses
+        if name in METASTORE_TROUBLES:
+            return self._of_metastore
+        return self._of_network if name in NETWORK_TROUBLES else self
+
+    @property
+    def in_trouble(self) -> dict[str, None]:
+        """The names of bookies in trouble, to be added to by whoever troubles one."""
+        return self._of_bookies.in_trouble
 
     def sent(self, client: str, process: str, request: Request) -> None:
         """A client sends this to a bookie: so it is known who writes what where."""
@@ -122,112 +130,13 @@ class Weather:
             bookies[process] = None
             self._written[client] = request.ledger_id, bookies
 
-    def _while_s(self, longest_s: float = 1.5) -> float:
-        return 0.05 + self.random.random() * longest_s
-
-    # -- bookies ----------------------------------------
-
-    async def _crash(self, bookie: SimulatedBookie) -> None:
-        bookie.crash()
-        await trio.sleep(self._while_s())
-
-    async def _leave(self, bookie: SimulatedBookie) -> None:
-        await bookie.leave()
-        await trio.sleep(self._while_s())
-
-    async def _stall(self, bookie: SimulatedBookie) -> None:
-        process = bookie.process
-        self.world.pause(process)
-        await trio.sleep(self._while_s(3.0))
-        self._network.resume(process)
-
-    async def _hang(self, bookie: SimulatedBookie) -> None:
-        duration_s = self._while_s(2.0)
-        bookie.disk.stalled_until_s = self.world.now_s + duration_s
-        await trio.sleep(duration_s)
-
-    async def _slow(self, bookie: SimulatedBookie) -> None:
-        before_s, bookie.disk.commit_s = bookie.disk.commit_s, self.random.choice((0.02, 0.1, 0.4))
-        await trio.sleep(self._while_s())
-        bookie.disk.commit_s = before_s
-
-    async def _fill(self, bookie: SimulatedBookie) -> None:
-        bookie.disk.is_full = True
-        bookie.disk.marks_full_rate = self.random.choice((0.0, 0.5, 1.0))
-        await trio.sleep(self._while_s(3.0))
-        bookie.disk.heal()
-
-    async def _fail_sync(self, bookie: SimulatedBookie) -> None:
-        bookie.disk.fails_next_sync = True
-        await trio.sleep(self._while_s())
-        bookie.disk.heal()
-
-    async def _damage(self, bookie: SimulatedBookie) -> None:
-        if self.random.random() < 0.5:
-            bookie.disk.uncertain_rate = self.random.choice((0.2, 1.0))
-        else:
-            bookie.disk.lies_rate = self.random.choice((0.2, 1.0))
-        await trio.sleep(self._while_s(2.5))
-        bookie.disk.heal()
-
-    # -- network ----------------------------------------
-
-    async def _cut(self) -> None:
-        """Between one client and one bookie, in one direction or both."""
-        if not self._clients.alive:
-            return
-        client, bookie = self.random.choice(self._clients.alive), self.random.choice(self._bookies).process
-        ways = [[(client, bookie)], [(bookie, client)], [(client, bookie), (bookie, client)]]
-        await self._cut_ways(self.random.choice(ways))
-
-    async def _isolate(self) -> None:
-        """One client from everybody, in one direction or both."""
-        if not self._clients.alive:
-            return
-        client = self.random.choice(self._clients.alive)
-        others = [*(bookie.process for bookie in self._bookies), METASTORE]
-        there, back = [(client, each) for each in others], [(each, client) for each in others]
-        await self._cut_ways(self.random.choice((there, back, there + back)))
-
-    async def _cut_off(self) -> None:
-        """A process from the metastore: a client or a bookie."""
-        processes = [*self._clients.alive, *(bookie.process for bookie in self._bookies)]
-        process = self.random.choice(processes)
-        ways = [[(process, METASTORE)], [(METASTORE, process)], [(process, METASTORE), (METASTORE, process)]]
-        await self._cut_ways(self.random.choice(ways))
-
-    async def _cut_ways(self, ways: list[tuple[str, str]]) -> None:
-        self.world.count("partition" if len(ways) > 1 else "one-way partition")
-        for source, target in ways:
-            self._network.cut(source, target)
-        await trio.sleep(self._while_s(2.5))
-        for source, target in ways:
-            self._network.mend(source, target)
-
-    async def _lossy(self) -> None:
-        self._network.rates.lost = self.random.choice((0.02, 0.1, 0.4))
-        await trio.sleep(self._while_s())
-        self._network.rates.lost = 0.0
-
-    async def _delays(self) -> None:
-        self._network.rates.slow = self.random.choice((0.05, 0.3))
-        self._network.rates.slow_s = self.random.choice((0.05, 0.3, 1.0))
-        await trio.sleep(self._while_s(2.0))
-        self._network.rates.slow = 0.0
-
-    async def _break_connections(self) -> None:
-        await trio.lowlevel.checkpoint()
-        connections = self._network.connections()
-        for connection in self.random.sample(connections, min(len(connections), self.random.randint(1, 4))):
-            self._network.cut_connection(connection)
-
     # -- clients ----------------------------------------
 
-    async def _deadly(self) -> None:
+    async def deadly(self) -> None:
         """Clients die right after a change to the metadata."""
         self._metastore.on_deadly = self._die
         self._metastore.deadly_rate = self.random.choice((0.05, 0.2, 0.5))
-        await trio.sleep(self._while_s(2.0))
+        await trio.sleep(drawn_s(self.random, 2.0))
         self._metastore.deadly_rate = 0.0
 
     def _die(self, process: str) -> None:
@@ -235,7 +144,7 @@ class Weather:
             self.world.count("client died right after a change of the metadata")
             self._clients.kill(process)
 
-    async def _orphan(self) -> None:
+    async def orphan(self) -> None:
         """One bookie misses the last entries of a writer, which dies; another one that has them can't read, the rest is
         slow or down; and the ledger is recovered right then. What is unknown must not count as absent (R4)."""
         writers = [each for each in self._written if each in self._clients.scopes]
@@ -271,17 +180,3 @@ class Weather:
         if writer in self._clients.scopes:
             self.world.count("writer died while a bookie missed its last entries")
             self._clients.kill(writer)
-
-    # -- metastore ----------------------------------------
-
-    async def _unreliable(self) -> None:
-        self._metastore.rate = self.random.choice((0.1, 0.3, 0.8))
-        self._metastore.session_rate = 0.3
-        await trio.sleep(self._while_s())
-        self._metastore.rate = self._metastore.session_rate = 0.0
-
-    async def _lose_session(self) -> None:
-        processes = [process for process, session in self._metastore.sessions.items() if session]
-        living = [process for process in processes if process not in self.world.dead]
-        if living:
-            await self._metastore.lose_session(self.random.choice(living), self._while_s())

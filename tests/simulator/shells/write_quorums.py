@@ -13,7 +13,7 @@ import attrs
 from replog.protocol.messages import AddRequest, FenceRequest, Request
 from replog.protocol.model import LedgerMetadata, LedgerState
 from replog.records.ledgers import decode_ledger
-from replog.testing.simulating.processes import SimulatedBookie
+from replog.testing.simulating.processes import BookieHost
 from tests.simulator.shells.world import JudgedWorld
 
 _SLACK_S = 0.1
@@ -32,7 +32,7 @@ class WriteQuorums:
     """What was sent to whom, and who closed which ledger when. `add_timeout_s` is after how long a client knows that an add
     that was not answered failed."""
 
-    def __init__(self, world: JudgedWorld, bookies: Sequence[SimulatedBookie], add_timeout_s: float) -> None:
+    def __init__(self, world: JudgedWorld, bookies: Sequence[BookieHost], add_timeout_s: float) -> None:
         self._world = world
         self._bookies = {bookie.disk.content.bookie_id: bookie for bookie in bookies}
         self._add_timeout_s = add_timeout_s
@@ -80,7 +80,7 @@ class WriteQuorums:
                     self._judge_lacking(metadata, entry_id, bookie, sender, closed_s)
 
     def _judge_lacking(
-        self, metadata: LedgerMetadata, entry_id: int, bookie: SimulatedBookie, sender: _Sender, closed_s: float
+        self, metadata: LedgerMetadata, entry_id: int, bookie: BookieHost, sender: _Sender, closed_s: float
     ) -> None:
         sent_s = sender.adds.get((bookie.name, entry_id))
         if sent_s is not None and sent_s > closed_s - self._add_timeout_s - _SLACK_S:

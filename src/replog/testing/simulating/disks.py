@@ -23,6 +23,7 @@ from replog.testing.simulating.world import World
 
 _PLENTY_BYTES = 1 << 40
 _INSTANT_S = 0.0004
+COMMIT_S = 0.003  # of a healthy disk, on average
 
 
 class SimulatedDisk:
@@ -33,7 +34,7 @@ class SimulatedDisk:
         self.name = name
         self.content = _Content(bookie_id=bookie_id)
         self.random = world.stream(f"disk of {name}")
-        self.commit_s = 0.003
+        self.commit_s = COMMIT_S
         self.is_full = False  # for entries
         self.marks_full_rate = 0.0  # of commits without entries that find no space either, when it is full
         self.fails_next_sync = False

@@ -23,7 +23,7 @@ from replog.testing.simulating.network import METASTORE, Network
 Answer = TypeVar("Answer")
 
 _DEADLINE_S = 0.8  # of each call
-_LEASE_S = 1.0
+LEASE_S = 1.0  # after which the session of a process that is gone ends, at most
 _LATE_MAX_S = 3.0
 
 
@@ -69,8 +69,12 @@ class MetastoreServer:
         """What the process announces vanishes though it lives, and comes back later."""
         self.world.tell(process, "loses its session")
         self.world.count("session lost")
-        await self._withdraw(process)
+        await self.withdraw(process)
         await trio.sleep(for_s)
+        await self.restore(process)
+
+    async def restore(self, process: str) -> None:
+        """The process has a session again, and announces what is still to be announced."""
         if process in self.world.dead:
             return
         for key, value in list(self.sessions.get(process, {}).items()):
@@ -81,10 +85,11 @@ class MetastoreServer:
 
     async def expire(self, process: str) -> None:
         """The session of a process that died ends after its lease."""
-        await trio.sleep(_LEASE_S * (0.2 + self.random.random()))
-        await self._withdraw(process)
+        await trio.sleep(LEASE_S * (0.2 + self.random.random()))
+        await self.withdraw(process)
 
-    async def _withdraw(self, process: str) -> None:
+    async def withdraw(self, process: str) -> None:
+        """What the session of this process holds vanishes."""
         for key in list(self.sessions.get(process, {})):
             await self.remove(process, key)
 
@@ -172,7 +177,7 @@ class SimulatedMetastore(Metastore):
                 answered.set()
 
         if fate is not Fate.REQUEST_LOST:
-            self._world.nursery.start_soon(serve)
+            self._world.spawn(serve)
         with trio.move_on_after(_DEADLINE_S):
             await answered.wait()
         if answered.is_set():
@@ -235,7 +240,7 @@ class SimulatedMetastore(Metastore):
             create = partial(self._server.create, self._process, key, value)
             await self._call(f"announce {key}", key, create, changes=True)
         except (MetastoreUncertainError, trio.Cancelled):  # it may be announced: then until the lease ends
-            self._world.nursery.start_soon(self._forget, key)
+            self._world.spawn(self._forget, key)
             raise
         session[key] = value
         try:
@@ -247,11 +252,11 @@ class SimulatedMetastore(Metastore):
                     remove = partial(self._server.remove, self._process, key)
                     await self._call(f"withdraw {key}", key, remove, changes=True)
                 except MetastoreError:
-                    self._world.nursery.start_soon(self._forget, key)
+                    self._world.spawn(self._forget, key)
 
     async def _forget(self, key: str) -> None:
         """What a session left behind goes when its lease ends: also what a late request makes of it."""
-        for wait_s in (_LEASE_S, _LATE_MAX_S):
+        for wait_s in (LEASE_S, _LATE_MAX_S):
             await trio.sleep(wait_s)
             if key not in self._server.sessions.get(self._process, {}):
                 await self._server.remove(self._process, key)

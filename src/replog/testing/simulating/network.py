@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 
 import attrs
 import trio
@@ -48,6 +49,9 @@ class Network:
         self.on_send: OnSend = lambda _client, _process, _request: None
         self.on_request: OnRequest = lambda _request: None
         self.on_answer: OnAnswer = lambda _process, _client, _request, _response: None
+        self.callers: dict[
+            str, Callable[[Callable[[], None]], None]
+        ] = {}  # of processes that run in contexts of their own
         self.listeners: dict[str, Listener] = {}  # by address
         self._cuts: dict[tuple[str, str], int] = {}
         self._held: list[tuple[str, str, Callable[[], None]]] = []
@@ -103,6 +107,14 @@ class Network:
                 self._held.append((source, target, action))
 
         self.world.at(self.world.due_s(due_s - self.world.now_s), arrive)
+
+    def call(self, process: str, action: Callable[[], None]) -> None:
+        """Does what a message causes in a process, in the context of this process. A dead one does nothing."""
+        caller = self.callers.get(process)
+        if caller is None:
+            action()
+        elif process not in self.world.dead:
+            caller(action)
 
     async def passage(self, source: str, target: str) -> None:
         """Returns when a message has passed this way."""
@@ -222,7 +234,8 @@ class SimulatedConnection(Connection):
                     self._receiver.responses_received((response,))
 
             if self in self.listener.connections:
-                network.deliver(process, self.client, network.world.now_s + network.delay_s(), arrive)
+                due_s = network.world.now_s + network.delay_s()
+                network.deliver(process, self.client, due_s, partial(network.call, self.client, arrive))
 
     def break_off(self, after_s: float) -> None:
         """The bookie's end is gone now; the client learns it after so long, if the way is open then."""
@@ -236,7 +249,8 @@ class SimulatedConnection(Connection):
             if receiver is not None:
                 receiver.disconnected(error)
 
-        self._network.deliver(self.listener.process, self.client, world.now_s + after_s, tell)
+        due_s = world.now_s + after_s
+        self._network.deliver(self.listener.process, self.client, due_s, partial(self._network.call, self.client, tell))
 
     async def aclose(self) -> None:
         """As `Connection.aclose`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import attrs
@@ -49,7 +49,7 @@ def tell_event(world: World, process: str, event: Event) -> None:
     world.tell(process, f"{type(event).__name__} " + " ".join(f"{name}={fields[name]}" for name in fields))
 
 
-class SimulatedBookie:
+class BookieHost:
     """One bookie: its disk survives its processes."""
 
     def __init__(self, number: int, network: Network, metastore: MetastoreServer, options: BookieOptions) -> None:
@@ -102,7 +102,7 @@ class SimulatedBookie:
         self.served = None
         self._network.kill(self.process)
         self._storage.crash()
-        self._world.nursery.start_soon(self._metastore.expire, self.process)
+        self._world.spawn(self._metastore.expire, self.process)
         self._scope.cancel()
 
     def burn(self) -> None:
@@ -161,6 +161,16 @@ class Clients:
         """A client, and the name of its process."""
         self._made += 1
         process = f"{role}{self._made}"
+        async with self.connected(process) as client:
+            yield client, process
+
+    def enter(self, process: str, call: Callable[[Callable[[], None]], None]) -> None:
+        """A process of this name begins; `call` calls what messages cause in it."""
+        self.network.callers[process] = call
+
+    @asynccontextmanager
+    async def connected(self, process: str) -> AsyncIterator[Client]:
+        """The client of a process whose name nobody else has."""
         registry = _ProcessRegistry(self._plugins, self.network, process)
         metastore = SimulatedMetastore(self._metastore, process)
         world = self.network.world
@@ -170,9 +180,9 @@ class Clients:
             async with connect(metastore, options=self._options, quorum=self.quorum, registry=registry) as client:
                 if self._page_segments is not None:
                     client._logs.page_segments = self._page_segments
-                yield client, process
+                yield client
         finally:
-            self.alive.remove(process)
+            self._forget(process)
             self.scopes.pop(process, None)
             if process in world.paused:
                 self.network.resume(process)
@@ -182,4 +192,13 @@ class Clients:
         """The process ends at once, and who runs in it is cancelled after that."""
         self.network.kill(process)
         self.scopes.pop(process, trio.CancelScope()).cancel()
-        self.network.world.nursery.start_soon(self._metastore.expire, process)
+        self.network.world.spawn(self._metastore.expire, process)
+
+    def die(self, process: str) -> None:
+        """The process ends at once; none of its tasks runs any more."""
+        self._forget(process)
+        self.kill(process)
+
+    def _forget(self, process: str) -> None:
+        if process in self.alive:
+            self.alive.remove(process)

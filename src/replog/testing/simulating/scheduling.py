@@ -53,11 +53,17 @@ def run(seed: int, function: Callable[[], Awaitable[Result]]) -> Result:
 class Livelock(trio.abc.Instrument):
     """Ends a run in which tasks go on for ever while no time passes."""
 
-    def __init__(self, scope: trio.CancelScope, steps_max: int) -> None:
+    def __init__(
+        self,
+        scope: trio.CancelScope,
+        steps_max: int,
+        on_found: Callable[[trio.lowlevel.Task], None] = lambda _task: None,
+    ) -> None:
         self.is_found = False
         self.steps = 0
         self._scope = scope
         self._steps_max = steps_max
+        self._on_found = on_found
         self._steps_now = 0
         self._now_s = -1.0
 
@@ -70,5 +76,7 @@ class Livelock(trio.abc.Instrument):
             if now_s != self._now_s:
                 self._now_s, self._steps_now = now_s, 0
             elif self._steps_now > self._steps_max:
-                self.is_found = True
+                if not self.is_found:
+                    self.is_found = True
+                    self._on_found(task)
                 self._scope.cancel()

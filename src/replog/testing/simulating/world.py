@@ -6,12 +6,13 @@ is iterated, no object's address is compared: so a seed has one trace, in any pr
 
 from __future__ import annotations
 
+import contextvars
 import hashlib
 import heapq
 import math
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 
 import trio
@@ -31,12 +32,11 @@ class World:
         self.nursery = nursery  # of what happens by itself: messages under way, servers of the metastore
         self.threads = threads
         self.coverage: Counter[str] = Counter()
-        self.lines = 0
-        self.is_calm = False
         self.dead: dict[str, float] = {}  # processes that were killed, and when
         self.paused: dict[str, None] = {}
         self._transcript = transcript
         self._hash = hashlib.sha256()
+        self._context = contextvars.copy_context()
         self._clock = trio.lowlevel.current_clock()
         self._streams: dict[str, random.Random] = {}
         self._later: list[tuple[float, int, Callable[[], None]]] = []
@@ -67,7 +67,6 @@ class World:
         """Something happened: one line of the trace."""
         line = f"{self.now_s:11.6f} {who:8} {what}"
         self._hash.update(line.encode())
-        self.lines += 1
         if self._transcript is not None:
             self._transcript.append(line)
 
@@ -83,6 +82,10 @@ class World:
     def due_s(self, delay_s: float) -> float:
         """When something comes that takes so long: at a tick, so that much comes at once, and the seed says in which order."""
         return math.ceil((self.now_s + delay_s) / _TICK_S - 1e-6) * _TICK_S
+
+    def spawn(self, function: Callable[..., Awaitable[object]], *arguments: object) -> None:
+        """Start what happens outside of all processes, whichever process causes it."""
+        self._context.run(self.nursery.start_soon, function, *arguments)
 
     # -- doing things later ----------------------------------------
 
