@@ -1,0 +1,161 @@
+"""Listing ledgers and logs: what exists is found in order, and a key that does not belong there is named."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+
+from replog.abc import Metastore
+from replog.errors import MetastoreCorruptError, MetastoreError
+from replog.metastores.memory import MemoryMetastore
+from replog.protocol.model import (
+    LogMetadata,
+    LogPage,
+    Segment,
+    Transaction,
+)
+from replog.records.ledgers import ledger_id_pages, list_ledger_ids
+from replog.records.logs import (
+    encode_log,
+    encode_log_page,
+    list_log_names,
+    list_log_pages,
+)
+from replog.records.paths import (
+    LEDGER_ID_MAX,
+    ledger_key_path,
+    ledger_word,
+    ledgers_by_leaf,
+    log_key_path,
+    log_page_key_path,
+)
+from replog.testing import Fault, FaultyMetastore
+
+LOG = LogMetadata(
+    name="orders/\N{SNOWMAN}",
+    segments=(Segment(4, 12_345, 1_763_600_000_000), Segment(5, 7, 1_763_600_000_001)),
+    first_segment_number=3,
+    next_segment_number=6,
+    page_segments=2,
+    token="another",
+    created_at_ms=1_763_500_000_000,
+    deletions=1,
+    custom={"owner": "me"},
+    transactions=(Transaction("nightly \N{SNOWMAN}", 20_261_120), Transaction("4711", 0)),
+    deleted_before_number=2,
+    dropped=(Segment(2, 4, 1_763_500_000_000),),
+)
+
+DELETED_LOG = LOG.deleted(1_763_700_000_000)
+
+PAGE = LogPage(LOG.name, 1, (Segment(2, 3, 1_763_500_000_000), Segment(3, 900, 1_763_500_000_001)))
+
+
+IDS = [0, 1, 9_999, 10_000, 12_345_678, 10**10 - 1, 10**10, 10**10 + 1, 10**15, LEDGER_ID_MAX]
+
+
+async def create_ledgers(ids: list[int]) -> MemoryMetastore:
+    metastore = MemoryMetastore()
+    for ledger_id in ids:
+        await metastore.create(ledger_key_path(ledger_id), b"")
+    return metastore
+
+
+async def test_ledgers_are_listed_in_ascending_order() -> None:
+    metastore = await create_ledgers(IDS[::-1])
+    assert await list_ledger_ids(metastore) == IDS
+    assert await list_ledger_ids(MemoryMetastore()) == []
+
+
+async def pages(metastore: Metastore, after: int = -1) -> list[list[int]]:
+    return [page async for page in ledger_id_pages(metastore, after)]
+
+
+async def test_pages_of_ids_are_directories_and_begin_after_any_id() -> None:
+    metastore = await create_ledgers(IDS)
+    assert (await pages(metastore))[0] == [0, 1, 9_999]
+    for each in IDS:
+        for after in (each - 1, each, each + 1):
+            found = [ledger_id for page in await pages(metastore, after) for ledger_id in page]
+            assert found == [later for later in IDS if later > after]
+    assert await pages(metastore, 10**10) == [[10**10 + 1], [10**15], [LEDGER_ID_MAX]]
+
+
+async def test_listing_asks_once_for_each_key_with_children() -> None:
+    ids = [*range(0, 40_000, 100), 123_456_789, 10**12]
+    metastore = FaultyMetastore(await create_ledgers(ids))
+    assert await list_ledger_ids(metastore) == ids
+    # The leaves, what stands above them up to both roots, and nothing twice.
+    asked = [call.key for call in metastore.calls]
+    assert len(asked) == len(set(asked)) == len(ledger_leaves(ids)) + (1 + 2) + (1 + 3)
+    metastore.calls.clear()
+    assert await pages(metastore, 30_050) == [list(range(30_100, 40_000, 100)), [123_456_789], [10**12]]
+    assert [call.key for call in metastore.calls[:3]] == ["ledgers", "ledgers/00", "ledgers/00/0003"]
+
+
+@pytest.mark.parametrize(
+    "stranger",
+    [
+        "ledgers/00/0000/stranger",
+        "ledgers/00/0000/1",
+        "ledgers/00/0000/00001",
+        "ledgers/00/0000/\N{ARABIC-INDIC DIGIT ONE}000",
+        "ledgers/00/0000/-001",
+        "long-ledgers/922/3372/0368/5477/5808",
+        "long-ledgers/922/3372/0368/5477/9999",
+    ],
+)
+@pytest.mark.parametrize("has_neighbours", [False, True])
+async def test_listing_names_a_key_that_is_not_a_ledgers(stranger: str, has_neighbours: bool) -> None:
+    metastore = await create_ledgers([0, 2, LEDGER_ID_MAX - 1, LEDGER_ID_MAX] if has_neighbours else [])
+    await metastore.create(stranger, b"")
+    with pytest.raises(MetastoreCorruptError, match=stranger):
+        await list_ledger_ids(metastore)
+
+
+def ledger_leaves(ids: list[int]) -> set[str]:
+    return {ledger_key_path(each).rpartition("/")[0] for each in ids}
+
+
+def test_ids_are_grouped_by_the_keys_above_theirs() -> None:
+    grouped = dict(ledgers_by_leaf(IDS))
+    assert list(grouped) == sorted(ledger_leaves(IDS), key=lambda leaf: ("long" in leaf, leaf))
+    for leaf, ids in grouped.items():
+        assert [f"{leaf}/{ledger_word(each)}" for each in ids] == [ledger_key_path(each) for each in ids]
+    assert [each for ids in grouped.values() for each in ids] == IDS
+    assert list(ledgers_by_leaf([])) == []
+
+
+async def test_listing_raises_when_metastore_fails_or_key_is_unknown() -> None:
+    """B6: garbage collection must not take an error for an absence."""
+    metastore = await create_ledgers(IDS)
+    faulty = FaultyMetastore(metastore)
+    faulty.fail_next("children", Fault.UNAVAILABLE, under="ledgers/99/")
+    with pytest.raises(MetastoreError, match="on purpose"):
+        await list_ledger_ids(faulty)
+    assert faulty.planned() == 0
+    await metastore.create("ledgers/00/0000/stranger", b"")
+    with pytest.raises(MetastoreCorruptError, match="ledgers/00/0000/stranger"):
+        await list_ledger_ids(metastore)
+
+
+async def test_logs_are_listed_by_name() -> None:
+    metastore = MemoryMetastore()
+    for name in ("b/c", "a", "..", "Z"):
+        await metastore.create(log_key_path(name), encode_log(attrs.evolve(LOG, name=name)))
+        await metastore.create(log_page_key_path(name, 1), encode_log_page(attrs.evolve(PAGE, log_name=name)))
+    await metastore.create(log_key_path("deleted"), encode_log(attrs.evolve(DELETED_LOG, name="deleted")))
+    await metastore.create(log_key_path("damaged"), b"{")
+    assert await list_log_names(metastore) == ["..", "Z", "a", "b/c", "damaged"]
+
+
+async def test_log_pages_are_listed_by_number_and_other_keys_named() -> None:
+    metastore = MemoryMetastore()
+    assert await list_log_pages(metastore, "a/pages/1") == []
+    for number in (10, 9, 0, 123):
+        await metastore.create(log_page_key_path("a/pages/1", number), b"")
+    assert await list_log_pages(metastore, "a/pages/1") == [0, 9, 10, 123]
+    await metastore.create(log_page_key_path("b", 1), b"")
+    await metastore.create("logs/b/pages/01", b"")
+    with pytest.raises(MetastoreCorruptError, match="'logs/b/pages/01'"):
+        await list_log_pages(metastore, "b")
