@@ -36,7 +36,7 @@ ERRORS = [name for name, _ in inspect.getmembers(errors, inspect.isclass) if nam
 OPTIONS = [
     f"{name}.{field.name}"
     for name, each in inspect.getmembers(config, attrs.has)
-    if each.__module__ == config.__name__
+    if each.__module__.startswith(f"{config.__name__}.")
     for field in attrs.fields(each)
 ]
 SCRIPTS = [

@@ -1,0 +1,42 @@
+"""Configuration: URLs of backends, the options of clients and bookies, and reading both from files and the environment.
+
+Data from outside enters here and nowhere else: `structure` makes an attrs class of texts and numbers, and refuses what it does
+not know.
+"""
+
+from replog.config.bookie import BookieOptions
+from replog.config.checks import (
+    Check,
+    Checked,
+    FaultsError,
+    at_least,
+    check_field,
+    check_number,
+    check_types,
+    option,
+    positive,
+)
+from replog.config.client import ClientOptions
+from replog.config.loading import ledger_password, load, read_toml
+from replog.config.structuring import Options, structure
+from replog.config.urls import BackendURL
+
+__all__ = [
+    "BackendURL",
+    "BookieOptions",
+    "Check",
+    "Checked",
+    "ClientOptions",
+    "FaultsError",
+    "Options",
+    "at_least",
+    "check_field",
+    "check_number",
+    "check_types",
+    "ledger_password",
+    "load",
+    "option",
+    "positive",
+    "read_toml",
+    "structure",
+]

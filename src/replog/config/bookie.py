@@ -1,0 +1,60 @@
+"""The options of bookies."""
+
+from __future__ import annotations
+
+import attrs
+
+from replog.config.checks import Checked, at_least, option, positive
+from replog.protocol.batch import ENTRY_BYTES_MAX
+
+_MIB = 1 << 20
+
+
+@attrs.frozen(kw_only=True)
+class BookieOptions(Checked):
+    """How a bookie stores and serves. Environment: `REPLOG_BOOKIE_...`; in a file: the table `bookie`."""
+
+    storage: str = option("files", "URL of the storage, without the directory if it is embedded: scheme?option=value.")
+    listen: tuple[str, ...] = option(
+        (), "URLs to be reached at from elsewhere, as `tcp:0.0.0.0:3181`; in the same trio run always."
+    )
+    authentication: str = option("none", "URL of the authenticator that tells who connects from elsewhere.")
+    queue_bytes_max: int = option(
+        64 * _MIB,
+        "Bytes that wait for the disk; past them requests are refused as too busy.",
+        at_least(ENTRY_BYTES_MAX),
+    )
+    commit_bytes_max: int = option(8 * _MIB, "Bytes that one commit takes at most: one sync for all of them.", positive)
+    commit_inline_when_idle: bool = option(
+        False, "Commit a lone add in the caller's thread: less latency, but the event loop waits for the disk."
+    )
+    answer_bytes_max: int = option(4 * _MIB, "Bytes that one answer to a read holds at most.", positive)
+    long_poll_max_s: float = option(
+        30.0, "How long a question for a later last add confirmed may wait at most.", positive
+    )
+    garbage_collection_interval_s: float = option(
+        600.0, "How often ledgers that were deleted are looked for (B6).", positive
+    )
+    read_only_below_bytes: int = option(
+        256 * _MIB,
+        "With fewer free bytes on its disk a bookie takes no new entries, and makes space (B5).",
+        at_least(0),
+    )
+    writable_above_bytes: int = option(512 * _MIB, "With so many free bytes it takes them again.", at_least(0))
+    announce_timeout_s: float = option(
+        60.0,
+        "How long a start waits while somebody is announced as this bookie, as its killed predecessor is for a while.",
+        positive,
+    )
+    close_timeout_s: float = option(
+        30.0, "How long leaving waits for calls to a disk that does not answer, before it leaves them behind.", positive
+    )
+
+    def contradictions(self) -> list[str]:
+        """What cannot be true together."""
+        if self.writable_above_bytes < self.read_only_below_bytes:
+            return [
+                f"writable_above_bytes {self.writable_above_bytes} is less than "
+                f"read_only_below_bytes {self.read_only_below_bytes}"
+            ]
+        return []

@@ -1,0 +1,93 @@
+"""The options of clients."""
+
+from __future__ import annotations
+
+import attrs
+
+from replog.config.checks import Checked, at_least, option, positive
+from replog.protocol.batch import BATCH_BYTES_MAX
+
+_MIB = 1 << 20
+
+
+@attrs.frozen(kw_only=True)
+class ClientOptions(Checked):
+    """How a client writes, reads and takes over. Environment: `REPLOG_CLIENT_...`; in a file: the table `client`."""
+
+    in_flight_bytes_max: int = option(
+        64 * _MIB,
+        "Bytes that a writer may have pushed and not confirmed; `append` waits, `push_nowait` raises (W6).",
+        positive,
+    )
+    batch_bytes_max: int = option(
+        _MIB,
+        "Bytes that a batch gathers at most; a single larger entry makes a larger batch.",
+        at_least(1, BATCH_BYTES_MAX // 2),
+    )
+    batches_in_flight_max: int = option(
+        4, "Batches sent and not confirmed; more entries gather into the next.", at_least(1)
+    )
+    add_timeout_s: float = option(5.0, "How long one bookie may take for an add before it is replaced (W6).", positive)
+    add_quorum_timeout_s: float = option(
+        30.0, "How long an entry may stay unconfirmed before its writer fails with `AddTimeoutError` (W6).", positive
+    )
+    lagging_bookie_timeout_s: float = option(
+        1.0,
+        "How long a writer waits for a bookie that has fallen far behind the others and answers nothing, before it is replaced.",
+        positive,
+    )
+    read_timeout_s: float = option(
+        5.0, "How long one bookie may take for a read before the next is asked (D2).", positive
+    )
+    speculative_read_after_s: float = option(0.5, "After how long a second bookie is asked as well (D2).", positive)
+    explicit_last_add_confirmed_after_s: float = option(
+        0.1,
+        "After how long an idle writer publishes its last add confirmed, if no follower waits for it (W5).",
+        positive,
+    )
+    follow_wait_s: float = option(1.0, "How long a following reader's question stays with a bookie (D1).", positive)
+    roll_bytes: int | None = option(
+        256 * _MIB, "A log goes on to its next ledger after so many bytes; none: never (L2).", positive
+    )
+    roll_entries: int | None = option(None, "The same after so many entries.", positive)
+    roll_age_s: float | None = option(None, "The same after so long.", positive)
+    takeover_timeout_s: float = option(30.0, "How long a takeover may take, lost races included (L1).", positive)
+    recovery_timeout_s: float = option(
+        30.0, "How long the recovery of one ledger may take; until then it goes on asking (R4, R12).", positive
+    )
+    absence_wait_s: float = option(
+        2.0,
+        "How long a recovery waits for a silent bookie, from its beginning or the bookie's last answers, before the denials of "
+        "the others decide (R10).",
+        positive,
+    )
+    metastore_timeout_s: float = option(
+        10.0, "How long one change of metadata may take, its retries included (M1).", positive
+    )
+    connect_timeout_s: float = option(5.0, "How long connecting to a bookie may take.", positive)
+    bookie_retry_after_s: float = option(
+        5.0, "How long a bookie that failed is not chosen for new ensembles; longer if it keeps failing.", positive
+    )
+    bookie_retry_after_max_s: float = option(60.0, "How long at most, however often it failed.", positive)
+    transports: tuple[str, ...] = option(
+        (), "URLs of transports with their options, as `tcp:?tls_ca_file=ca.pem`; others have their defaults."
+    )
+    authentication: str = option("none", "URL of the authenticator that proves to bookies who this client is.")
+
+    def contradictions(self) -> list[str]:
+        """What cannot be true together."""
+        faults = []
+        if self.batch_bytes_max > self.in_flight_bytes_max:
+            faults.append(
+                f"batch_bytes_max {self.batch_bytes_max} exceeds in_flight_bytes_max {self.in_flight_bytes_max}"
+            )
+        if self.add_timeout_s > self.add_quorum_timeout_s:
+            faults.append(
+                f"add_timeout_s {self.add_timeout_s} exceeds add_quorum_timeout_s {self.add_quorum_timeout_s}"
+            )
+        if self.bookie_retry_after_s > self.bookie_retry_after_max_s:
+            faults.append(
+                f"bookie_retry_after_s {self.bookie_retry_after_s} exceeds "
+                f"bookie_retry_after_max_s {self.bookie_retry_after_max_s}"
+            )
+        return faults

@@ -1,0 +1,74 @@
+"""Options from TOML files, the environment and arguments; passwords from files."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from replog.config.structuring import Options, structure
+from replog.errors import ConfigError
+
+_PASSWORD_BYTES_MAX = 64 << 10
+
+
+def load(
+    options_class: type[Options],
+    *,
+    toml_path: str | os.PathLike[str] | None = None,
+    table: str = "",
+    environment: Mapping[str, str] | None = None,
+    prefix: str = "",
+    overrides: Mapping[str, Any] | None = None,
+) -> Options:
+    """Options from a TOML file (or one table of it), over that the environment, over that the arguments.
+
+    `environment` is usually `os.environ`: all its variables that begin with `prefix` must be options, in capitals.
+    Raises `ConfigError` with all faults, each with its file, variable or argument.
+    """
+    values: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+    if toml_path is not None:
+        values.update(read_toml(Path(toml_path), table))
+        sources.update(dict.fromkeys(values, str(toml_path)))
+    if environment is not None:
+        if not prefix:
+            raise ConfigError("a prefix is needed to tell the options among the variables of the environment")
+        found = {name[len(prefix) :].lower(): name for name in environment if name.startswith(prefix)}
+        values.update((option, environment[name]) for option, name in found.items())
+        sources.update(found)
+    values.update(overrides or {})
+    sources.update(dict.fromkeys(overrides or {}, "an argument"))
+    return structure(options_class, values, what=options_class.__name__, sources=sources)
+
+
+def read_toml(path: Path, table: str = "") -> dict[str, Any]:
+    """A table of a TOML file, {} if it has none of this name; or all of the file. Raises `ConfigError`."""
+    try:
+        found: Any = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: is no TOML: {error}") from error
+    for word in table.split(".") if table else []:
+        found = found.get(word, {})
+        if not isinstance(found, dict):
+            raise ConfigError(f"{path}: {table} must be a table")
+    return dict(found)
+
+
+def ledger_password(path: str | os.PathLike[str] | None, option_name: str) -> bytes:
+    """What this file says, without the line's end; without a file what `REPLOG_PASSWORD` says; b"" if there is neither.
+    Raises `ConfigError`, which names the option that named the file."""
+    if path is None:
+        return os.environb.get(b"REPLOG_PASSWORD", b"")
+    try:
+        with open(path, "rb") as file:
+            found = file.read(_PASSWORD_BYTES_MAX + 1)
+    except OSError as error:
+        raise ConfigError(f"{option_name} {path}: cannot be read: {error.strerror}") from error
+    if len(found) > _PASSWORD_BYTES_MAX:
+        raise ConfigError(f"{option_name} {path}: is longer than {_PASSWORD_BYTES_MAX} bytes")
+    return found.removesuffix(b"\n").removesuffix(b"\r")

@@ -1,0 +1,53 @@
+"""URLs of backends: `scheme:rest?option=value`, `scheme://rest` or only `scheme`; rest and values are percent-decoded."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from urllib.parse import parse_qsl, quote, unquote
+
+import attrs
+
+from replog.errors import ConfigError
+
+_URL = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*)(?::(?://)?(?P<rest>[^?]*))?(?:\?(?P<options>.*))?", re.DOTALL)
+_SECRET = re.compile(r"password|secret|token|credential", re.IGNORECASE)
+
+
+@attrs.frozen
+class BackendURL:
+    """What names a plugin's backend: `scheme`, `rest` and `options`. Printed without its secrets."""
+
+    scheme: str
+    rest: str = ""
+    options: Mapping[str, str] = attrs.field(factory=dict)
+
+    @classmethod
+    def parse(cls, text: str | BackendURL) -> BackendURL:
+        """Reads `scheme:rest?option=value`. Raises `ConfigError`."""
+        if isinstance(text, BackendURL):
+            return text
+        match = _URL.fullmatch(text) if isinstance(text, str) else None
+        if match is None:
+            raise ConfigError(
+                f"{text!r} is no URL of a backend: one looks like scheme:rest?option=value, as in lmdb:./wal"
+            )
+        try:
+            pairs = parse_qsl(match["options"] or "", keep_blank_values=True, strict_parsing=bool(match["options"]))
+        except ValueError as error:
+            raise ConfigError(f"{text!r}: its options don't read as option=value&option=value: {error}") from error
+        options = dict(pairs)
+        if len(options) != len(pairs):
+            raise ConfigError(f"{text!r}: an option is given twice")
+        return cls(match["scheme"], unquote(match["rest"] or ""), options)
+
+    def __str__(self) -> str:
+        """As `parse` reads it, but for secrets: these print as ***."""
+        rest = quote(re.sub(r"(?<=:)[^:/@]+(?=@)", "***", self.rest), safe="/:,@*~")
+        shown = {name: "***" if _SECRET.search(name) else quote(value) for name, value in self.options.items()}
+        return f"{self.scheme}:{rest}" + ("?" if shown else "") + "&".join(f"{name}={shown[name]}" for name in shown)
+
+    def with_secrets(self) -> str:
+        """As `parse` reads it, whole: nothing to be shown."""
+        options = "&".join(f"{quote(name)}={quote(value)}" for name, value in self.options.items())
+        return f"{self.scheme}:{quote(self.rest)}" + (f"?{options}" if options else "")
