@@ -74,7 +74,7 @@ def test_an_option_comes_from_the_command_over_the_environment_over_the_file(
     [
         ("read_timeout_s", "is written name=value"),
         ("nonsense=1", "no such option: nonsense"),
-        ("roll_bytes=x", "no whole"),
+        ("roll_bytes=x", "a whole number"),
     ],
 )
 def test_wrong_options_are_told(option: str, problem: str) -> None:

@@ -69,7 +69,7 @@ def test_all_faults_are_told_at_once() -> None:
     ("wrong", "told"),
     [
         ({"metastore": "memory:here"}, "memory of one process"),
-        ({"metastore": "no url"}, "is no URL"),
+        ({"metastore": "no url"}, "invalid URL"),
         ({"txnId": " "}, "txn_id: it is empty"),
         ({"txnId": "x" * 201}, "longer than 200"),
         ({"txnVersion": "3"}, "txn_version needs a txn_id"),

@@ -16,9 +16,9 @@ class BookieOptions(Checked):
 
     storage: str = option("files", "URL of the storage, without the directory if it is embedded: scheme?option=value.")
     listen: tuple[str, ...] = option(
-        (), "URLs to be reached at from elsewhere, as `tcp:0.0.0.0:3181`; in the same trio run always."
+        (), "URLs to listen on for other processes, as `tcp:0.0.0.0:3181`. Clients in the same trio run need none."
     )
-    authentication: str = option("none", "URL of the authenticator that tells who connects from elsewhere.")
+    authentication: str = option("none", "URL of the authenticator that proves who connects from other processes.")
     queue_bytes_max: int = option(
         64 * _MIB,
         "Bytes that wait for the disk; past them requests are refused as too busy.",
@@ -29,29 +29,27 @@ class BookieOptions(Checked):
         False, "Commit a lone add in the caller's thread: less latency, but the event loop waits for the disk."
     )
     answer_bytes_max: int = option(4 * _MIB, "Bytes that one answer to a read holds at most.", positive)
-    long_poll_max_s: float = option(
-        30.0, "How long a question for a later last add confirmed may wait at most.", positive
-    )
+    long_poll_max_s: float = option(30.0, "How long a query for a later last add confirmed may wait at most.", positive)
     garbage_collection_interval_s: float = option(
-        600.0, "How often ledgers that were deleted are looked for (B6).", positive
+        600.0, "How often the bookie looks for deleted ledgers (B6).", positive
     )
     read_only_below_bytes: int = option(
         256 * _MIB,
         "With fewer free bytes on its disk a bookie takes no new entries, and makes space (B5).",
         at_least(0),
     )
-    writable_above_bytes: int = option(512 * _MIB, "With so many free bytes it takes them again.", at_least(0))
+    writable_above_bytes: int = option(512 * _MIB, "With this many free bytes it takes entries again.", at_least(0))
     announce_timeout_s: float = option(
         60.0,
-        "How long a start waits while somebody is announced as this bookie, as its killed predecessor is for a while.",
+        "How long a start waits while this bookie is still announced, as it is for a while after it was killed.",
         positive,
     )
     close_timeout_s: float = option(
-        30.0, "How long leaving waits for calls to a disk that does not answer, before it leaves them behind.", positive
+        30.0, "How long leaving waits for a disk that does not answer, before it abandons the calls.", positive
     )
 
     def contradictions(self) -> list[str]:
-        """What cannot be true together."""
+        """Faults of options that are valid one by one, but not together."""
         if self.writable_above_bytes < self.read_only_below_bytes:
             return [
                 f"writable_above_bytes {self.writable_above_bytes} is less than "

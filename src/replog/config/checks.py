@@ -13,12 +13,12 @@ Check = Callable[[Any], str | None]
 
 
 def option(default: Any, doc: str, check: Check | None = None) -> Any:
-    """A field with a default, a line for people, and what is wrong with a value, if something is."""
+    """A field with a default, a line that explains it, and a check that says what is wrong with a value."""
     return attrs.field(default=default, metadata={"doc": doc, "check": check})
 
 
 def check_field(field: attrs.Attribute[Any], value: object) -> None:
-    """Raises ValueError with what the field's check has to say of this value."""
+    """Raises ValueError with what the field's check says about this value."""
     check = field.metadata.get("check")
     fault = check(value) if check is not None and value is not None else None
     if fault is not None:
@@ -26,11 +26,11 @@ def check_field(field: attrs.Attribute[Any], value: object) -> None:
 
 
 def at_least(lowest: float, highest: float | None = None) -> Check:
-    """A number between these, which are allowed."""
+    """Checks for a number from `lowest` to `highest`, both allowed."""
 
     def check(value: Any) -> str | None:
         if isinstance(value, bool) or not isinstance(value, int | float):
-            return f"{value!r} is no number"
+            return f"{value!r} is not a number"
         if highest is not None and not lowest <= value <= highest:
             return f"{value} is not between {lowest} and {highest}"
         return None if value >= lowest else f"{value} is less than {lowest}"
@@ -39,14 +39,14 @@ def at_least(lowest: float, highest: float | None = None) -> Check:
 
 
 def positive(value: Any) -> str | None:
-    """A finite number above 0."""
+    """Checks for a finite number above 0."""
     if isinstance(value, bool) or not isinstance(value, int | float):
-        return f"{value!r} is no number"
+        return f"{value!r} is not a number"
     return None if 0 < value < float("inf") else f"{value} is not above 0 and finite"
 
 
 class FaultsError(ConfigError):
-    """A `ConfigError` that knows the `faults` it lists, one by one."""
+    """A `ConfigError` with each of its `faults`."""
 
     def __init__(self, what: str, faults: Sequence[str]) -> None:
         super().__init__(_report(what, faults))
@@ -58,7 +58,7 @@ def _report(what: str, faults: Sequence[str]) -> str:
 
 
 class Checked:
-    """A base of options: however an instance is made, all its checks hold, or `ConfigError` lists what does not."""
+    """A base class for options: making an instance runs all checks, and `ConfigError` lists the ones that fail."""
 
     def __attrs_post_init__(self) -> None:
         faults = []
@@ -72,12 +72,12 @@ class Checked:
             raise FaultsError(type(self).__name__, faults)
 
     def contradictions(self) -> list[str]:
-        """What cannot be true together, though each option alone may be as it is."""
+        """Faults of options that are valid one by one, but not together."""
         return []
 
 
 def check_types(where: str, **given: tuple[object, type]) -> None:
-    """Raises `ConfigError` for arguments, by name, that are neither None nor of their type."""
+    """Raises `ConfigError` for each argument, by name, that is neither None nor an instance of its type."""
     wrong = [
         f"{name}={value!r} must be {kind.__name__}(...)"
         for name, (value, kind) in given.items()
@@ -88,7 +88,7 @@ def check_types(where: str, **given: tuple[object, type]) -> None:
 
 
 def check_number(name: str, value: object, lowest: int | None = None) -> None:
-    """Raises `ConfigError` for what is not a whole number, or below the lowest."""
+    """Raises `ConfigError` if the value is not a whole number, or less than `lowest`."""
     if type(value) is not int or (lowest is not None and value < lowest):
         at_least = "" if lowest is None else f" of at least {lowest}"
         raise ConfigError(f"{name}={value!r} must be a whole number{at_least}")

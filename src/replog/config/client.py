@@ -45,20 +45,20 @@ class ClientOptions(Checked):
         "After how long an idle writer publishes its last add confirmed, if no follower waits for it (W5).",
         positive,
     )
-    follow_wait_s: float = option(1.0, "How long a following reader's question stays with a bookie (D1).", positive)
+    follow_wait_s: float = option(1.0, "How long a bookie may keep a following reader's query open (D1).", positive)
     roll_bytes: int | None = option(
-        256 * _MIB, "A log goes on to its next ledger after so many bytes; none: never (L2).", positive
+        256 * _MIB, "A log begins its next ledger after this many bytes; none: never (L2).", positive
     )
-    roll_entries: int | None = option(None, "The same after so many entries.", positive)
-    roll_age_s: float | None = option(None, "The same after so long.", positive)
+    roll_entries: int | None = option(None, "The same after this many entries.", positive)
+    roll_age_s: float | None = option(None, "The same after this time.", positive)
     takeover_timeout_s: float = option(30.0, "How long a takeover may take, lost races included (L1).", positive)
     recovery_timeout_s: float = option(
         30.0, "How long the recovery of one ledger may take; until then it goes on asking (R4, R12).", positive
     )
     absence_wait_s: float = option(
         2.0,
-        "How long a recovery waits for a silent bookie, from its beginning or the bookie's last answers, before the denials of "
-        "the others decide (R10).",
+        "How long a recovery waits for a silent bookie, from the recovery's start or the bookie's last answer, before the other "
+        "bookies' denials decide (R10).",
         positive,
     )
     metastore_timeout_s: float = option(
@@ -66,16 +66,16 @@ class ClientOptions(Checked):
     )
     connect_timeout_s: float = option(5.0, "How long connecting to a bookie may take.", positive)
     bookie_retry_after_s: float = option(
-        5.0, "How long a bookie that failed is not chosen for new ensembles; longer if it keeps failing.", positive
+        5.0, "How long a bookie that failed is left out of new ensembles; longer if it keeps failing.", positive
     )
-    bookie_retry_after_max_s: float = option(60.0, "How long at most, however often it failed.", positive)
+    bookie_retry_after_max_s: float = option(60.0, "The longest time that a failing bookie is left out.", positive)
     transports: tuple[str, ...] = option(
         (), "URLs of transports with their options, as `tcp:?tls_ca_file=ca.pem`; others have their defaults."
     )
     authentication: str = option("none", "URL of the authenticator that proves to bookies who this client is.")
 
     def contradictions(self) -> list[str]:
-        """What cannot be true together."""
+        """Faults of options that are valid one by one, but not together."""
         faults = []
         if self.batch_bytes_max > self.in_flight_bytes_max:
             faults.append(

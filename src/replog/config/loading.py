@@ -23,9 +23,9 @@ def load(
     prefix: str = "",
     overrides: Mapping[str, Any] | None = None,
 ) -> Options:
-    """Options from a TOML file (or one table of it), over that the environment, over that the arguments.
+    """Options from a TOML file (or one table of it); the environment overrides the file, arguments override both.
 
-    `environment` is usually `os.environ`: all its variables that begin with `prefix` must be options, in capitals.
+    `environment` is usually `os.environ`: each of its variables that begins with `prefix` must be an option, in capitals.
     Raises `ConfigError` with all faults, each with its file, variable or argument.
     """
     values: dict[str, Any] = {}
@@ -35,7 +35,7 @@ def load(
         sources.update(dict.fromkeys(values, str(toml_path)))
     if environment is not None:
         if not prefix:
-            raise ConfigError("a prefix is needed to tell the options among the variables of the environment")
+            raise ConfigError("reading options from the environment needs a prefix")
         found = {name[len(prefix) :].lower(): name for name in environment if name.startswith(prefix)}
         values.update((option, environment[name]) for option, name in found.items())
         sources.update(found)
@@ -45,13 +45,13 @@ def load(
 
 
 def read_toml(path: Path, table: str = "") -> dict[str, Any]:
-    """A table of a TOML file, {} if it has none of this name; or all of the file. Raises `ConfigError`."""
+    """A table of a TOML file, {} if the file has none of this name; without a name the whole file. Raises `ConfigError`."""
     try:
         found: Any = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: is no TOML: {error}") from error
+        raise ConfigError(f"{path}: is not valid TOML: {error}") from error
     for word in table.split(".") if table else []:
         found = found.get(word, {})
         if not isinstance(found, dict):
@@ -60,8 +60,9 @@ def read_toml(path: Path, table: str = "") -> dict[str, Any]:
 
 
 def ledger_password(path: str | os.PathLike[str] | None, option_name: str) -> bytes:
-    """What this file says, without the line's end; without a file what `REPLOG_PASSWORD` says; b"" if there is neither.
-    Raises `ConfigError`, which names the option that named the file."""
+    """The password in this file, without a line's end; without a file the value of `REPLOG_PASSWORD`, or b"".
+
+    Raises `ConfigError`, naming the option that named the file."""
     if path is None:
         return os.environb.get(b"REPLOG_PASSWORD", b"")
     try:

@@ -27,10 +27,10 @@ _TRUTHS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no
 def structure(
     options_class: type[Options], values: Mapping[str, Any], *, what: str, sources: Mapping[str, str] = {}
 ) -> Options:
-    """An instance of this attrs class with these values, texts converted to the fields' types.
+    """An instance of this attrs class with these values; texts are converted to the fields' types.
 
-    Raises `FaultsError`, a `ConfigError` that begins with `what` and lists every fault: unknown options, wrong types, and
-    what the validators say. `sources` tells where the value of an option came from.
+    Raises `FaultsError`, a `ConfigError` that begins with `what` and lists every fault: unknown options, wrong types and failed
+    checks. `sources` maps options to where their values came from.
     """
     try:
         return _converter.structure(dict(values), options_class)
@@ -65,7 +65,7 @@ def _structure_int(value: Any, _type: type) -> int:
         return multiple
     if isinstance(value, int) and not isinstance(value, bool):
         return value
-    raise TypeError(f"{value!r} is no whole number, nor a size like 64MiB")
+    raise TypeError(f"{value!r} is neither a whole number nor a size like 64MiB")
 
 
 def _structure_float(value: Any, _type: type) -> float:
@@ -74,7 +74,7 @@ def _structure_float(value: Any, _type: type) -> float:
             return float(value)
         except (ValueError, OverflowError):
             pass
-    raise TypeError(f"{value!r} is no number")
+    raise TypeError(f"{value!r} is not a number")
 
 
 def _structure_bool(value: Any, _type: type) -> bool:
@@ -87,7 +87,7 @@ def _structure_bool(value: Any, _type: type) -> bool:
 def _structure_str(value: Any, _type: type) -> str:
     if isinstance(value, str):
         return value
-    raise TypeError(f"{value!r} is no text")
+    raise TypeError(f"{value!r} is not a text")
 
 
 def _structure_optional(value: Any, union: Any) -> Any:
@@ -101,7 +101,7 @@ def _structure_tuple(value: Any, wanted: Any) -> tuple[Any, ...]:
     if isinstance(value, str):
         value = [each.strip() for each in value.split(",")] if value.strip() else []
     if not isinstance(value, list | tuple):
-        raise TypeError(f"{value!r} is no list")
+        raise TypeError(f"{value!r} is not a list")
     return tuple(_converter.structure(each, typing.get_args(wanted)[0]) for each in value)
 
 
@@ -116,7 +116,7 @@ def _is_tuple_of_one(wanted: Any) -> bool:
 
 
 def _structure_options_class(options_class: Any) -> Callable[..., Any]:
-    """Fields one by one with their validators, so that every fault is found, not only the first one."""
+    """Structures and checks each field by itself, so that every fault is found, not only the first."""
     attrs.resolve_types(options_class)
 
     def checked(field: attrs.Attribute[Any]) -> Callable[[Any, Any], Any]:
@@ -138,7 +138,7 @@ def _structure_options_class(options_class: Any) -> Callable[..., Any]:
 
     def structure_class(value: Any, wanted: Any) -> Any:
         if not isinstance(value, Mapping):
-            raise TypeError(f"{value!r} is no table of options")
+            raise TypeError(f"{value!r} is not a table of options")
         return from_mapping(value, wanted)
 
     return structure_class

@@ -16,7 +16,7 @@ _SECRET = re.compile(r"password|secret|token|credential", re.IGNORECASE)
 
 @attrs.frozen
 class BackendURL:
-    """What names a plugin's backend: `scheme`, `rest` and `options`. Printed without its secrets."""
+    """The name of a plugin's backend: `scheme`, `rest` and `options`. Printing it hides secrets."""
 
     scheme: str
     rest: str = ""
@@ -29,25 +29,23 @@ class BackendURL:
             return text
         match = _URL.fullmatch(text) if isinstance(text, str) else None
         if match is None:
-            raise ConfigError(
-                f"{text!r} is no URL of a backend: one looks like scheme:rest?option=value, as in lmdb:./wal"
-            )
+            raise ConfigError(f"invalid URL of a backend {text!r}: expected scheme:rest?option=value, as lmdb:./wal")
         try:
             pairs = parse_qsl(match["options"] or "", keep_blank_values=True, strict_parsing=bool(match["options"]))
         except ValueError as error:
-            raise ConfigError(f"{text!r}: its options don't read as option=value&option=value: {error}") from error
+            raise ConfigError(f"{text!r}: its options must be option=value&option=value: {error}") from error
         options = dict(pairs)
         if len(options) != len(pairs):
             raise ConfigError(f"{text!r}: an option is given twice")
         return cls(match["scheme"], unquote(match["rest"] or ""), options)
 
     def __str__(self) -> str:
-        """As `parse` reads it, but for secrets: these print as ***."""
+        """The text that `parse` reads, with *** in place of secrets."""
         rest = quote(re.sub(r"(?<=:)[^:/@]+(?=@)", "***", self.rest), safe="/:,@*~")
         shown = {name: "***" if _SECRET.search(name) else quote(value) for name, value in self.options.items()}
         return f"{self.scheme}:{rest}" + ("?" if shown else "") + "&".join(f"{name}={shown[name]}" for name in shown)
 
     def with_secrets(self) -> str:
-        """As `parse` reads it, whole: nothing to be shown."""
+        """The text that `parse` reads, with its secrets: never print it."""
         options = "&".join(f"{quote(name)}={quote(value)}" for name, value in self.options.items())
         return f"{self.scheme}:{quote(self.rest)}" + (f"?{options}" if options else "")

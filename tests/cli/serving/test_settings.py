@@ -95,7 +95,7 @@ def test_all_faults_at_once(
         f"{path}: 'nonsense' is none of its tables: ",
         "--set storage: is no TABLE.OPTION=VALUE ",
         f"bookie.foo (from {path}): no such option; there are storage, ",
-        f"bookie.queue_bytes_max (from {path}): 'soon' is no whole number",
+        f"bookie.queue_bytes_max (from {path}): 'soon' is neither a whole number",
         "bookie.data: must be given: --data, or REPLOG_BOOKIE_DATA, or data in [bookie]",
         "tcp.connections_max=0: at least 1",
         f"metrics.listen (from {path}): metrics: 'x' is no address",
@@ -112,7 +112,11 @@ def test_options_of_the_storage_are_checked_by_its_plugin(capsys: pytest.Capture
     found = faults(
         capsys, "--metastore", "memory:", "--data", "x", "--set", "storage.spare_files=few", "--set", "storage.y=1"
     )
-    assert [each for each in found if "spare_files (from --set storage.spare_files): 'few' is no whole number" in each]
+    assert [
+        each
+        for each in found
+        if "spare_files (from --set storage.spare_files): 'few' is neither a whole number" in each
+    ]
     assert [each for each in found if "no such option: y" in each]
 
 
