@@ -44,13 +44,13 @@ class WrongEventLoopError(ReplogError):
 
 
 class ClosedError(ReplogError):
-    """A client, writer or reader of `replog.aio` was used after it was left. Retry: no, open another one. Outcome: not written,
-    or unknown for what was under way when it was left."""
+    """A client, writer or reader of `replog.aio` or `replog.blocking` was used after it was left. Retry: no, open another one.
+    Outcome: not written, or unknown for what was under way when it was left."""
 
 
 class WouldBlockError(ReplogError):
-    """A `..._nowait` of `replog.aio` would have to wait: the byte budget is used up, or no batch is there yet. Retry: yes, or
-    use the verb that waits. Outcome: not written, nothing was pushed."""
+    """A `..._nowait` of `replog.aio` or `replog.blocking` would have to wait: the byte budget is used up, or no batch is there
+    yet. Retry: yes, or use the verb that waits. Outcome: not written, nothing was pushed."""
 
 
 class EndOfLogError(ReplogError):

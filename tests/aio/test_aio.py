@@ -22,6 +22,7 @@ from replog.client.writer import LedgerWriter
 from replog.errors import ClosedError, EndOfLogError, WouldBlockError, WrongEventLoopError
 from replog.log.reader import LogReader
 from replog.log.writer import LogWriter
+from replog.runtime.faces import gives_context
 from tests.aio.kit import under_asyncio
 
 
@@ -214,7 +215,8 @@ def test_each_verb_has_its_face_with_the_same_signature_and_docstring(source: ty
 
 
 def test_each_verb_of_the_package_has_its_face() -> None:
-    verbs = {name for name in replog.__all__ if inspect.isfunction(getattr(replog, name))}
+    named = {name: getattr(replog, name) for name in replog.__all__}
+    verbs = {name for name, each in named.items() if gives_context(each) or inspect.iscoroutinefunction(each)}
     assert verbs == {"connect", "embed", "serve_bookie", "served_bookie"}
     for name in verbs:
         own, theirs = getattr(aio, name), getattr(replog, name)

@@ -90,7 +90,7 @@ def test_a_client_whose_trio_run_failed_says_so_once_and_is_replaced(metastore: 
         await trio.sleep_forever()
 
     with worker_client(metastore) as broken:
-        with pytest.raises(trio.ClosedResourceError):
+        with pytest.raises(replog.ClosedError):
             broken.call(break_it)
         broken._portal._thread.join(DEADLINE_S)
     with pytest.raises(LookupError, match="a bug"), worker_client(metastore):

@@ -10,7 +10,8 @@ from typing import Any
 
 import trio
 
-from replog.aio.host import Call, Host, closed
+from replog.aio.host import Call, Host
+from replog.runtime.faces import closed
 
 Give = Callable[[Host, Any], Any]  # what an asyncio task gets for what trio's context gives
 

@@ -12,35 +12,17 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import outcome
 import trio
 
-from replog.errors import ClosedError, EndOfLogError, WouldBlockError, WrongEventLoopError
+from replog.errors import WrongEventLoopError
+from replog.runtime.faces import closed, without_trio
 
 _hosts: WeakKeyDictionary[asyncio.AbstractEventLoop, Host] = WeakKeyDictionary()
-
-
-@contextlib.contextmanager
-def translated() -> Iterator[None]:
-    """What trio raises becomes an error of ours."""
-    try:
-        yield
-    except trio.WouldBlock as error:
-        raise WouldBlockError("not at once: the verb of this name without _nowait waits") from error
-    except trio.EndOfChannel as error:
-        raise EndOfLogError("the reader has given out all records, and does not follow") from error
-    except trio.ClosedResourceError as error:
-        raise ClosedError(*error.args) from error
-
-
-def closed() -> ClosedError:
-    """For who was under way when the run ended."""
-    return ClosedError("the client was left, or its trio run failed; what was under way has an unknown outcome")
 
 
 class Call:
@@ -55,13 +37,13 @@ class Call:
         """The trio task."""
         answer = self.answer
         try:
-            with self._scope, translated():
+            with self._scope:
                 value = await function()
                 if not answer.done():
                     answer.set_result(value)
         except Exception as error:
             if not answer.done():
-                answer.set_exception(error)
+                answer.set_exception(without_trio(error))
         finally:
             if not answer.done():  # the run ends
                 answer.set_exception(closed())

@@ -6,26 +6,25 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
-from replog.aio.faces import Face, face_of
-from replog.aio.host import translated
+import trio
+
+from replog.aio.faces import FACES
 from replog.client.reader import LedgerReader as TrioLedgerReader
 from replog.client.stretch import LedgerStretch as TrioLedgerStretch
-from replog.errors import EndOfLogError, WouldBlockError
+from replog.errors import EndOfLogError
 from replog.log.reader import LogReader as TrioLogReader
 from replog.protocol.model import Position
+from replog.runtime.faces import Face
 
 
 class _Receiving(Face):
     """What gives batches. Cancelling a wait loses nothing: the next call goes on where it stood."""
 
-    __slots__ = ()
-
     async def receive_batch(self) -> Any:
         try:
-            with translated():
-                batch = self._inner.receive_batch_nowait()
-        except WouldBlockError:
-            return await self._host.call(self._inner.receive_batch)
+            batch = self._inner.receive_batch_nowait()
+        except (trio.WouldBlock, trio.ClosedResourceError):  # which waiting raises as it should be
+            return await self._way.call(self._inner.receive_batch)
         await asyncio.sleep(0)  # others have their turn, however fast batches come
         return batch
 
@@ -46,22 +45,18 @@ class _Batches:
         return batch
 
 
-@face_of(TrioLedgerStretch)
+@FACES.face_of(TrioLedgerStretch)
 class LedgerStretch(_Receiving, _Batches):
     """The entries of a ledger from the first to the last, in batches."""
-
-    __slots__ = ("_receive",)
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self._receive = self.receive_batch
 
 
-@face_of(TrioLedgerReader)
+@FACES.face_of(TrioLedgerReader)
 class LedgerReader(_Receiving):
     """Reads one ledger, and never fences it (D1). Made by `Client.open_ledger`; iterate it, or its `batches()`."""
-
-    __slots__ = ()
 
     def batches(self) -> AsyncIterator[Any]:
         return _Batches(self.receive_batch)
@@ -72,11 +67,9 @@ class LedgerReader(_Receiving):
                 yield entry
 
 
-@face_of(TrioLogReader)
+@FACES.face_of(TrioLogReader)
 class LogReader(_Receiving):
     """Reads a log after a position. Made by `Client.read_log`; iterate it, or its `batches()`."""
-
-    __slots__ = ("_record", "_records")
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)

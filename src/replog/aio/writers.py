@@ -6,21 +6,22 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from replog.aio.faces import Face, face_of
-from replog.aio.host import Host, closed, translated
+import trio
+
+from replog.aio.faces import FACES
+from replog.aio.host import Host
 from replog.client.failure import another
 from replog.client.writer import LedgerWriter as TrioLedgerWriter
 from replog.errors import ReplogError, WouldBlockError
 from replog.log.writer import LogWriter as TrioLogWriter
 from replog.protocol.batch import Payloads
+from replog.runtime.faces import Face, closed, without_trio
 
 _Waiting = list[tuple[Any, asyncio.Future[Any]]]  # places of entries, and who waits for them to be confirmed
 
 
 class _Writer(Face):
     """What the writers of ledgers and of logs have in common: the waits that have a shorter way than a trio task for each."""
-
-    __slots__ = ("_waiting",)
 
     def __init__(self, host: Host, inner: Any) -> None:
         super().__init__(host, inner)
@@ -30,11 +31,11 @@ class _Writer(Face):
         try:
             place = self.push_nowait(data)
         except WouldBlockError:
-            return await self._host.call(lambda: self._inner.append(data))
-        confirmed: asyncio.Future[Any] = self._host.loop.create_future()
+            return await self._way.call(lambda: self._inner.append(data))
+        confirmed: asyncio.Future[Any] = self._way.loop.create_future()
         if self._waiting is None:
             self._waiting = []
-            self._host.start(self._confirm)
+            self._way.start(self._confirm)
         self._waiting.append((place, confirmed))
         return await confirmed
 
@@ -42,26 +43,27 @@ class _Writer(Face):
         try:
             return self.push_nowait(data)
         except WouldBlockError:
-            return await self._host.call(lambda: self._inner.push(data))
+            return await self._way.call(lambda: self._inner.push(data))
 
     def push_nowait(self, data: bytes) -> Any:
-        with translated():
+        try:
             return self._inner.push_nowait(data)
+        except Exception as error:
+            raise without_trio(error)  # noqa: B904 - it has its cause
 
     async def extend(self, data: Iterable[bytes]) -> Sequence[Any]:
         payloads = Payloads(data)
-        return await self._host.call(lambda: self._inner.extend(payloads))  # type: ignore[no-any-return]
+        return await self._way.call(lambda: self._inner.extend(payloads))  # type: ignore[no-any-return]
 
     async def _confirm(self) -> None:
         """A trio task: waits until everything pushed by now is confirmed, for all who wait."""
         waiting, self._waiting = self._waiting or [], None
         error: ReplogError | None = closed()
         try:
-            with translated():
-                await self._inner.flush()
+            await self._inner.flush()
             error = None
-        except ReplogError as problem:
-            error = problem
+        except (ReplogError, trio.ClosedResourceError) as problem:
+            error = without_trio(problem)  # type: ignore[assignment]
         finally:
             self._tell(waiting, error)
 
@@ -76,15 +78,11 @@ class _Writer(Face):
                 confirmed.set_exception(another(error))
 
 
-@face_of(TrioLedgerWriter)
+@FACES.face_of(TrioLedgerWriter)
 class LedgerWriter(_Writer):
     """The one writer of a ledger, for any number of tasks. Made by `Client.create_ledger`; places are entry ids."""
 
-    __slots__ = ()
 
-
-@face_of(TrioLogWriter)
+@FACES.face_of(TrioLogWriter)
 class LogWriter(_Writer):
     """The one writer of a log, until somebody else takes over, for any number of tasks. Made by `Client.write_log`."""
-
-    __slots__ = ()

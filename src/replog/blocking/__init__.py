@@ -6,8 +6,8 @@
 Each client has one thread in which trio runs; leaving its block joins it.
 """
 
-from replog.blocking.client import Client, connect, embed
+from replog.blocking.client import Client, connect, embed, served_bookie
 from replog.blocking.readers import LedgerReader, LogReader
 from replog.blocking.writers import LedgerWriter, LogWriter
 
-__all__ = ["Client", "LedgerReader", "LedgerWriter", "LogReader", "LogWriter", "connect", "embed"]
+__all__ = ["Client", "LedgerReader", "LedgerWriter", "LogReader", "LogWriter", "connect", "embed", "served_bookie"]

@@ -21,7 +21,8 @@ from typing import Any, Generic, ParamSpec, TypeVar
 
 import trio
 
-from replog.errors import ForkedError
+from replog.errors import ClosedError, ForkedError
+from replog.runtime.faces import closed, without_trio
 from replog.runtime.nursery import open_service_nursery
 
 Value = TypeVar("Value")
@@ -95,6 +96,7 @@ class _Block(Generic[Value]):
         self.entered: _Answer[Value] = _Answer()
         self.left: _Answer[None] = _Answer()
         self._make = make
+        self.ended = trio.Event()
         self._leaving = trio.Event()
         self._on_error = False
 
@@ -109,8 +111,10 @@ class _Block(Generic[Value]):
                     raise _LeftOnError
         except BaseException as error:
             if not is_entered:
-                self.entered.fail(_closed() if isinstance(error, trio.Cancelled) else error)
+                self.entered.fail(closed() if isinstance(error, trio.Cancelled) else _outside(error))
             raise
+        finally:
+            self.ended.set()
 
     def leave(self, on_error: bool) -> None:
         self._on_error = on_error
@@ -128,6 +132,7 @@ class Portal:
         self._token: trio.lowlevel.TrioToken | None = None
         self._nursery: trio.Nursery | None = None  # None before and after the run
         self._is_ready = threading.Event()
+        self._kept: list[_Block[Any]] = []  # that are open as long as the process lives, in the order of opening
 
     @property
     def is_running(self) -> bool:
@@ -136,12 +141,18 @@ class Portal:
 
     @contextmanager
     def running(
-        self, make: Callable[[], AbstractAsyncContextManager[Value]], owner: threading.Thread | None = None
+        self,
+        make: Callable[[], AbstractAsyncContextManager[Value]],
+        owner: threading.Thread | None = None,
+        *,
+        is_of_process: bool = False,
     ) -> Iterator[Value]:
         """Starts the thread, opens the async context in it, and gives its value. Leaving closes both; so does the end of
-        `owner`, by default the thread that calls this."""
-        watched = owner or threading.current_thread()
-        block = _Block(lambda: self._serving(make, lambda: self._leave_after(watched, block)))
+        `owner`, by default the thread that calls this, as on an error. One that `is_of_process` is left in peace when the
+        process ends."""
+        watched = threading.main_thread() if is_of_process else owner or threading.current_thread()
+        leave = self._leave_in_peace if is_of_process else self._leave_on_error
+        block = _Block(lambda: self._serving(make, lambda: self._leave_after(watched, lambda: leave(block))))
         self._thread = threading.Thread(target=self._run_trio, args=(block,), name="replog blocking")
         try:
             with self._entered(block, self._thread.start):
@@ -151,9 +162,14 @@ class Portal:
                 self._thread.join()
 
     @contextmanager
-    def opened(self, make: Callable[[], AbstractAsyncContextManager[Value]]) -> Iterator[Value]:
-        """Opens an async context in the trio thread, and gives its value. Leaving closes it."""
+    def opened(
+        self, make: Callable[[], AbstractAsyncContextManager[Value]], *, is_of_process: bool = False
+    ) -> Iterator[Value]:
+        """Opens an async context in the trio thread, and gives its value. Leaving closes it; so does, in peace, the end of the
+        process, if it `is_of_process`."""
         block = _Block(make)
+        if is_of_process:
+            self._kept.append(block)
         with self._entered(block, lambda: self._soon(self._start_block, block)):
             yield block.entered.take()
 
@@ -201,7 +217,7 @@ class Portal:
             return  # there is no run, and whoever tried to start it is told why
         try:
             self._soon(block.leave, error is not None)
-        except trio.ClosedResourceError:  # the run has ended, and the block before it: `left` says how
+        except ClosedError:  # the run has ended, and the block before it: `left` says how
             if not block.left.is_started:
                 return
         try:
@@ -209,15 +225,15 @@ class Portal:
             block.left.take()
         except _LeftOnError as left:
             if error is None:  # the thread that had entered it ended, and this is another one
-                raise _closed() from None
+                raise closed() from None
             for note in getattr(left, "__notes__", ()):
                 error.add_note(note)
         except _CancelledByCaller:
             pass
-        except trio.ClosedResourceError as closed:
+        except ClosedError as ended:
             if error is None:
                 raise
-            error.add_note(f"and its block had ended before: {closed}")
+            error.add_note(f"and its block had ended before: {ended}")
         except BaseException as problem:
             if problem is not error:  # else it was raised already, by entering
                 raise
@@ -228,7 +244,7 @@ class Portal:
         try:
             self._token.run_sync_soon(function, *args)
         except trio.RunFinishedError:
-            raise _closed() from None
+            raise closed() from None
 
     def _wait(self, answer: _Answer[Any], task: _Answer[Any], begin: Callable[[], object]) -> None:
         """Begins something, and waits for its answer. If interrupted, cancels the task that would give it, and waits for
@@ -237,12 +253,12 @@ class Portal:
             begin()
             while not answer.wait(_LOOK_S):
                 if not self._thread.is_alive() and not answer.wait(0):
-                    raise _closed()
-        except (trio.ClosedResourceError, ForkedError):
+                    raise closed()
+        except (ClosedError, ForkedError):
             raise
         except BaseException:
             if self._is_ready.wait(_FAREWELL_S):
-                with suppress(trio.ClosedResourceError):
+                with suppress(ClosedError):
                     self._soon(task.cancel)
                     task.wait(_FAREWELL_S)
             raise
@@ -273,22 +289,34 @@ class Portal:
             finally:
                 self._nursery = None
 
-    async def _leave_after(self, owner: threading.Thread, block: _Block[Any]) -> None:
-        """Leaves the block, as on an error, if the thread that has entered it ends without doing so."""
+    async def _leave_after(self, owner: threading.Thread, leave: Callable[[], Awaitable[None]]) -> None:
+        """Leaves if this thread ends without having done so."""
         while owner.is_alive():  # noqa: ASYNC110 - a thread's end is no event
             await trio.sleep(_LOOK_S)
+        await leave()
+
+    async def _leave_on_error(self, block: _Block[Any]) -> None:
         block.leave(on_error=True)
+
+    async def _leave_in_peace(self, block: _Block[Any]) -> None:
+        """What was opened last is left first: writers before their client."""
+        while self._kept:
+            kept = self._kept.pop()
+            kept.leave(on_error=False)
+            if kept.left.is_started:
+                await kept.ended.wait()
+        block.leave(on_error=False)
 
     def _start(self, answer: _Answer[Value], function: Callable[[], Awaitable[Value]]) -> None:
         answer.is_started = True
         if self._nursery is None:
-            answer.fail(_closed())
+            answer.fail(closed())
         else:
             self._nursery.start_soon(self._run, answer, function)
 
     def _start_block(self, block: _Block[Any]) -> None:
         if self._nursery is None:
-            block.entered.fail(_closed())
+            block.entered.fail(closed())
         self._start(block.left, block.keep_open)
 
     async def _run(self, answer: _Answer[Value], function: Callable[[], Awaitable[Value]]) -> None:
@@ -297,12 +325,12 @@ class Portal:
                 value = await function()
         except (trio.Cancelled, BaseExceptionGroup) as error:
             cancelled, failures = _parted(error)
-            answer.fail(failures or _closed())  # whoever called gets it
+            answer.fail(failures or closed())  # whoever called gets it
             if cancelled is not None:
                 raise cancelled from None
             return
         except BaseException as error:
-            answer.fail(error)  # whoever called gets it
+            answer.fail(_outside(error))  # whoever called gets it
             return
         if answer.scope.cancelled_caught:
             answer.fail(_CancelledByCaller())
@@ -312,12 +340,16 @@ class Portal:
     def _run_sync(self, answer: _Answer[Value], function: Callable[[], Value]) -> None:
         answer.is_started = True
         if self._nursery is None:
-            answer.fail(_closed())
+            answer.fail(closed())
             return
         try:
             answer.succeed(function())
         except BaseException as error:
-            answer.fail(error)  # whoever called gets it
+            answer.fail(_outside(error))  # whoever called gets it
+
+
+def _outside(error: BaseException) -> BaseException:
+    return without_trio(error) if isinstance(error, Exception) else error
 
 
 def _parted(
@@ -327,9 +359,3 @@ def _parted(
     if isinstance(error, trio.Cancelled):
         return error, None
     return error.split(trio.Cancelled)
-
-
-def _closed() -> trio.ClosedResourceError:
-    return trio.ClosedResourceError(
-        "the client was left, or its trio run failed; what was under way has an unknown outcome"
-    )

@@ -7,17 +7,19 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import trio
 
+from replog.blocking.contexts import Opened
+from replog.blocking.faces import FACES
 from replog.blocking.portal import Portal
 from replog.client.entries import Entry, EntryBatch
-from replog.client.reader import LedgerReader as AsyncLedgerReader
-from replog.errors import ReplogError
-from replog.log.reader import LogReader as AsyncLogReader
+from replog.client.reader import LedgerReader as TrioLedgerReader
+from replog.errors import EndOfLogError, ReplogError
+from replog.log.reader import LogReader as TrioLogReader
 from replog.log.reader import Record, RecordBatch
-from replog.protocol.model import LedgerMetadata
+from replog.protocol.model import Position
 
 _FETCHED_BATCHES_MAX = 64  # in one call
 _FETCHED_BYTES_MAX = 1 << 20
@@ -78,59 +80,38 @@ class _Fetching(Generic[Batch]):
         return bool(self._fetched)
 
 
-class LedgerReader:
-    """Reads one ledger, and never fences it (D1). Made by `Client.open_ledger`.
-
-    Iterate it for entries, or `batches()`, from the first entry to the last one that is known to be confirmed now.
-    """
-
-    def __init__(self, portal: Portal, reader: AsyncLedgerReader) -> None:
-        self.ledger_id = reader.ledger_id
-        self._portal = portal
-        self._reader = reader
-        self._what = f"ledger {reader.ledger_id}"
-        self._fetching: _Fetching[EntryBatch] = _Fetching(
+class _Reader(Opened):
+    def __init__(self, portal: Portal, reader: Any) -> None:
+        super().__init__(portal, reader)
+        self._fetching: _Fetching[Any] = _Fetching(
             portal, reader.receive_batch, reader.receive_batch_nowait, self._what
         )
 
     @property
-    def metadata(self) -> LedgerMetadata:
-        """The ledger's record, as this reader knows it."""
-        return self._portal.call_sync(lambda: self._reader.metadata)
+    def _what(self) -> str:
+        raise NotImplementedError
+
+
+@FACES.face_of(TrioLedgerReader)
+class LedgerReader(_Reader):
+    """Reads one ledger, and never fences it (D1). Made by `Client.open_ledger`.
+
+    Iterate it for entries, or `batches()`, from the first entry to the last one that is known to be confirmed now."""
 
     @property
-    def is_closed(self) -> bool:
-        """Whether the ledger is closed: then `last_add_confirmed` is its last entry, for ever."""
-        return self._portal.call_sync(lambda: self._reader.is_closed)
-
-    @property
-    def last_add_confirmed(self) -> int:
-        """The last entry that may be read as far as is known; `refresh` learns more. -1 if there is none."""
-        return self._portal.call_sync(lambda: self._reader.last_add_confirmed)
-
-    def refresh(self, wait_s: float = 0.0) -> int:
-        """Learns how far the ledger may be read now, and returns `last_add_confirmed`; with `wait_s`, waits so long for it
-        to advance. Raises `MetastoreError`, `LedgerNotFoundError`."""
-        return self._portal.call(self._reader.refresh, wait_s)
-
-    def read(self, first: int, last: int) -> list[bytes]:
-        """The entries from `first` to `last`, both included. Raises `EntryNotFoundError` if `last` is past
-        `last_add_confirmed`, `EntryUnreadableError` (retry: yes)."""
-        return self._portal.call(self._reader.read, first, last)
+    def _what(self) -> str:
+        return f"ledger {self._inner.ledger_id}"
 
     def batches_between(self, first: int, last: int) -> Iterator[EntryBatch]:
-        """The entries from `first` to `last`, both included, in batches as they were stored; nothing after them is asked for.
-        Apart from what this reader iterates over.
+        stretch = self._way.call_sync(self._inner.batches_between, first, last)
+        fetching: _Fetching[EntryBatch]
+        fetching = _Fetching(self._way, stretch.receive_batch, stretch.receive_batch_nowait, self._what)
+        return fetching.batches()
 
-        Who calls it knows that `last` is confirmed, perhaps from another reader: bookies are not asked again (D1). Raises
-        `ConfigError` if these are no entries. Iterating raises `EntryNotFoundError` if the ledger is closed and ends before
-        it, `EntryUnreadableError` (retry: yes), `MetastoreError`; after that, and after `KeyboardInterrupt`, call it again from
-        the first entry that has not come."""
-        stretch = self._portal.call_sync(self._reader.batches_between, first, last)
-        return _Fetching(self._portal, stretch.receive_batch, stretch.receive_batch_nowait, self._what).batches()
+    def receive_batch(self) -> EntryBatch | None:
+        return self._fetching.next_batch(None)
 
     def batches(self) -> Iterator[EntryBatch]:
-        """The entries in batches, as they were stored. Iterate this or the reader, not both."""
         return self._fetching.batches()
 
     def __iter__(self) -> Iterator[Entry]:
@@ -138,7 +119,8 @@ class LedgerReader:
             yield from batch
 
 
-class LogReader:
+@FACES.face_of(TrioLogReader)
+class LogReader(_Reader):
     """Reads a log after a position. Made by `Client.read_log`.
 
     Without `follow` it ends at the last entry that is known to be confirmed; with it, it waits for more: for ever, or for
@@ -146,35 +128,45 @@ class LogReader:
     nothing was lost. Never fences (D1). Records that were fetched already can still be read in a forked child.
     """
 
-    def __init__(self, portal: Portal, reader: AsyncLogReader, timeout_s: float | None) -> None:
-        self.name = reader.name
+    def __init__(self, portal: Portal, reader: TrioLogReader, timeout_s: float | None = None) -> None:
+        super().__init__(portal, reader)
         self.timeout_s = timeout_s
-        self._fetching: _Fetching[RecordBatch] = _Fetching(
-            portal, reader.receive_batch, reader.receive_batch_nowait, f"log {reader.name!r}"
-        )
         self._records: Iterator[Record] = iter(())
+        self._given: Record | RecordBatch | None = None  # the last that was given out
+
+    @property
+    def _what(self) -> str:
+        return f"log {self._inner.name!r}"
+
+    @property
+    def position(self) -> Position | None:
+        if self._given is None:
+            return self._way.call_sync(lambda: self._inner.position)  # type: ignore[no-any-return]
+        return self._given.last_position if isinstance(self._given, RecordBatch) else self._given.position
 
     def __iter__(self) -> Iterator[Record]:
         while True:
-            yield from self._records
+            for record in self._records:
+                self._given = record
+                yield record
             batch = self._fetching.next_batch(self.timeout_s)
             if batch is None:
                 return
             self._records = iter(batch)
 
     def receive(self) -> Record:
-        """The next record. Raises `trio.EndOfChannel` at the end, if it doesn't follow; else as iterating does."""
         for record in self:
             return record
-        raise trio.EndOfChannel
+        raise EndOfLogError(f"{self._what}: there is no further record, and this reader does not follow")
 
     def receive_batch(self) -> RecordBatch | None:
         """The next batch of records; None at the end, if it doesn't follow. Raises TimeoutError (see above),
         `EntryUnreadableError` (retry: yes), `EntryNotFoundError`, `TrimmedError`, `MetastoreError`."""
-        return self._fetching.next_batch(self.timeout_s)
+        batch: RecordBatch | None = self._fetching.next_batch(self.timeout_s)
+        if batch is not None:
+            self._given = batch
+        return batch
 
     def batches(self) -> Iterator[RecordBatch]:
-        """The records in batches, as they were stored: by far the cheapest way to read many. Iterate this or the reader,
-        not both."""
         while (batch := self.receive_batch()) is not None:
             yield batch

@@ -21,6 +21,7 @@ from typing import TypeVar
 import trio
 
 from replog import api, blocking
+from replog.blocking.faces import FACES
 from replog.blocking.portal import Portal
 from replog.config import ClientOptions, load
 from replog.errors import ConfigError, ReplogError
@@ -47,7 +48,7 @@ class WorkerClient:
                 lambda: api.connect(metastore, options=options, quorum=quorum), owner=threading.main_thread()
             )
         )
-        self.blocking = blocking.Client(self._portal, self.client)
+        self.blocking: blocking.Client = FACES.given(self._portal, self.client)
 
     @property
     def is_running(self) -> bool:

@@ -20,6 +20,7 @@ import trio.testing
 import replog
 import replog.blocking
 from replog.blocking.portal import _Answer
+from tests.blocking.stub import STUB, stub_text
 
 DEADLINE_S = 60
 
@@ -145,7 +146,7 @@ def test_a_stretch_of_a_ledger_is_read_in_batches(client: replog.blocking.Client
             list(reader.batches_between(195, 200))
         with pytest.raises(replog.ConfigError, match="3 to 2 are no entries"):
             reader.batches_between(3, 2)
-    with pytest.raises(trio.ClosedResourceError):
+    with pytest.raises(replog.ClosedError):
         reader.batches_between(0, 1)
 
 
@@ -181,6 +182,45 @@ def test_bookies_are_looked_at_and_looked_after(client: replog.blocking.Client) 
     assert bookie.scrub() == []
 
 
+def test_the_types_are_those_of_the_verbs() -> None:
+    assert STUB.read_text(encoding="utf-8") == stub_text(), "run: python -m tests.blocking.stub"
+
+
+# -- without a block ------------------------------------------------------------------------------------------------
+
+
+def test_what_a_thread_opens_outlives_it(tmp_path: Path) -> None:
+    opened: list[replog.blocking.Client] = []
+    thread = threading.Thread(target=lambda: opened.append(replog.blocking.embed(tmp_path).open()))
+    thread.start()
+    thread.join()
+    (client,) = opened
+    log = client.write_log("log").open()
+    assert log.append(b"one") == replog.Position(1, 0)
+    log.close()
+    log.close()
+    with pytest.raises(replog.ClosedError):
+        log.append(b"late")
+    with client.read_log("log") as reader:
+        assert [record.data for record in reader] == [b"one"]
+    client.close()
+    with pytest.raises(replog.ClosedError):
+        client.logs()
+    assert [each for each in threading.enumerate() if each.name == "replog blocking"] == []
+
+
+def test_what_nobody_closes_is_left_in_peace_when_the_process_ends(tmp_path: Path) -> None:
+    script = """
+        import replog.blocking
+        log = replog.blocking.embed("wal").open().write_log("log").open()
+        log.append(b"confirmed")
+        log.push(b"pushed")
+    """
+    run_script(script, tmp_path)
+    with replog.blocking.embed(tmp_path / "wal") as client, client.read_log("log") as reader:
+        assert [record.data for record in reader] == [b"confirmed", b"pushed"]
+
+
 # -- errors and leaving ---------------------------------------------------------------------------------------------
 
 
@@ -206,18 +246,18 @@ def test_leaving_confirms_what_was_pushed_and_ends_everything(tmp_path: Path) ->
     with replog.blocking.embed(tmp_path) as client:
         with client.write_log("log") as log, client.read_log("log") as reader:
             log.push_nowait(b"pushed")
-        with pytest.raises(trio.ClosedResourceError):
+        with pytest.raises(replog.ClosedError):
             log.append(b"late")
-        with pytest.raises(trio.ClosedResourceError):
+        with pytest.raises(replog.ClosedError):
             reader.receive()
         with client.read_log("log") as again:
             assert again.receive().data == b"pushed"
-            with pytest.raises(trio.EndOfChannel):
+            with pytest.raises(replog.EndOfLogError):
                 again.receive()
     for use in (client.logs, client.statistics, lambda: log.append(b""), lambda: log.last_add_pushed):
-        with pytest.raises(trio.ClosedResourceError):
+        with pytest.raises(replog.ClosedError):
             use()
-    with pytest.raises(trio.ClosedResourceError), client.write_log("log"):
+    with pytest.raises(replog.ClosedError), client.write_log("log"):
         pass
     assert [each for each in threading.enumerate() if each.name == "replog blocking"] == []
 
@@ -256,7 +296,7 @@ def test_a_wrong_argument_is_no_harm(client: replog.blocking.Client) -> None:
 def test_the_budget_is_told_to_who_will_not_wait(tmp_path: Path) -> None:
     options = replog.ClientOptions(in_flight_bytes_max=1 << 20, batch_bytes_max=1 << 20)
     with replog.blocking.embed(tmp_path, options=options) as client, client.write_log("log") as log:
-        with pytest.raises(trio.WouldBlock):
+        with pytest.raises(replog.WouldBlockError):
             for _ in range(10_000):
                 log.push_nowait(bytes(1 << 19))
         log.push(bytes(1 << 19))
@@ -312,7 +352,7 @@ def test_leaving_the_client_ends_the_calls_of_other_threads(tmp_path: Path) -> N
                 assert reader.receive().data == b"one"
                 waiting.set()
                 reader.receive()
-        except trio.ClosedResourceError as error:
+        except replog.ClosedError as error:
             raised.append(error)
 
     with replog.blocking.embed(tmp_path) as client, client.write_log("log") as log:
@@ -336,8 +376,8 @@ def test_a_call_with_tasks_of_its_own_is_ended_like_any_other(tmp_path: Path) ->
             running.set()
 
     def call(client: replog.blocking.Client) -> None:
-        with pytest.raises(trio.ClosedResourceError) as caught:
-            client._portal.call(sleepers)
+        with pytest.raises(replog.ClosedError) as caught:
+            vars(client)["_way"].call(sleepers)
         raised.append(caught.value)
 
     with replog.blocking.embed(tmp_path) as client:
@@ -386,14 +426,15 @@ def test_reading_crosses_the_threads_once_for_many_entries(tmp_path: Path) -> No
                 log.append(b"%d" % number)  # a batch each
         with client.read_log("log") as reader:
             calls = 0
-            call = reader._fetching._portal.call
+            portal = vars(reader)["_way"]
+            call = portal.call
 
             def counted(*args: object) -> object:
                 nonlocal calls
                 calls += 1
-                return call(*args)  # type: ignore[arg-type]
+                return call(*args)
 
-            reader._fetching._portal.call = counted  # type: ignore[assignment, method-assign]
+            portal.call = counted
             assert [record.data for record in reader][: len(entries)] == entries
     assert calls < 100
 
@@ -482,7 +523,7 @@ def test_who_is_interrupted_before_it_has_asked_for_a_block_leaves_the_client_us
                 patch.undo()
                 raise KeyboardInterrupt
 
-            patch.setattr(client._portal, "_soon", interrupt)
+            patch.setattr(vars(client)["_way"], "_soon", interrupt)
             with pytest.raises(KeyboardInterrupt) as raised, client.write_log("log"):
                 pass
         assert not hasattr(raised.value, "__notes__")

@@ -1,0 +1,55 @@
+"""How verbs are called from any thread."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
+from typing import Any
+
+from replog.blocking.contexts import Opening
+from replog.blocking.portal import Portal
+from replog.runtime.faces import Face, Faces, Verb
+
+
+class ThreadFaces(Faces):
+    """Every verb is a call into the trio thread, and waits for its end."""
+
+    def opening(self, way: Portal, make: Callable[[], AbstractAsyncContextManager[Any]]) -> Opening:
+        """For `with`, or to be opened for the life of the process."""
+
+        @contextmanager
+        def enter(is_of_process: bool) -> Iterator[Any]:
+            with way.opened(make, is_of_process=is_of_process) as inner:
+                yield self.given(way, inner)
+
+        return Opening(enter)
+
+    def immediate(self, way: Portal, function: Callable[[], Any]) -> Any:
+        """Calls it there."""
+        return way.call_sync(function)
+
+    def waiting_verb(self, name: str) -> Verb:
+        """Waits for a task of the trio thread."""
+
+        def wait(self: Face, *args: Any, **kwargs: Any) -> Any:
+            return self._kind.given(self._way, self._way.call(getattr(self._inner, name), *args, **kwargs))
+
+        return wait
+
+    def function_of(self, source: Callable[..., AbstractAsyncContextManager[Any]]) -> Verb:
+        """The face of a function of the package that gives a context: which has a thread of its own."""
+
+        def open_context(*args: Any, **kwargs: Any) -> Opening:
+            @contextmanager
+            def enter(is_of_process: bool) -> Iterator[Any]:
+                portal = Portal()
+                with portal.running(lambda: source(*args, **kwargs), is_of_process=is_of_process) as inner:
+                    yield self.given(portal, inner)
+
+            return Opening(enter)
+
+        return functools.wraps(source)(open_context)
+
+
+FACES = ThreadFaces()
