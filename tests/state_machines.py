@@ -16,7 +16,7 @@ from typing import Any
 import attrs
 
 from replog.backends import lifecycle
-from replog.protocol import recovery, writing
+from replog.protocol import appending, chaining, dropping, reading, recovery, sweeping, writing
 from replog.protocol.stages import Transitions
 
 ROOT = Path(__file__).parent.parent
@@ -36,15 +36,22 @@ class Machine:
 
     @property
     def stages(self) -> list[enum.Enum]:
-        """All stages; a machine begins in the first one."""
-        stage, _ = next(iter(self.transitions))
-        kind: type[enum.Enum] = type(stage)
-        return list(kind)
+        """The stages of the table in the order of their enum; a machine begins in the first one."""
+        named = {stage for stage, _ in self.transitions} | set(self.transitions.values())
+        kind: type[enum.Enum] = type(next(iter(named)))
+        return [stage for stage in kind if stage in named]
 
 
 MACHINES = (
     Machine("LedgerWriting", writing, writing.TRANSITIONS),
     Machine("LedgerRecovery", recovery, recovery.TRANSITIONS),
+    Machine("LedgerReading", reading, reading.TRANSITIONS),
+    Machine("LogTakeover", chaining, chaining.TAKEOVER_TRANSITIONS),
+    Machine("LogRolling", chaining, chaining.ROLLING_TRANSITIONS),
+    Machine("LogTrimming", dropping, dropping.TRIMMING_TRANSITIONS),
+    Machine("LogDeleting", dropping, dropping.DELETING_TRANSITIONS),
+    Machine("LogAppending", appending, appending.TRANSITIONS),
+    Machine("LogSweeping", sweeping, sweeping.TRANSITIONS),
     Machine("Lifecycle", lifecycle, lifecycle.TRANSITIONS),
 )
 

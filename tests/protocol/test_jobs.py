@@ -200,7 +200,7 @@ MUTANTS = [
                 LogSweeping,
                 "ledgers_condemned",
                 "self._effects.append(ReadLog(self.metadata.name))",
-                "self._change.version = 0\n        self._won()",
+                "self._change.version, self._stage = 0, _Stage.WRITING\n        self._won()",
             ),
         ),
         200,
@@ -210,13 +210,20 @@ MUTANTS = [
         "L3",
         "the head is changed before the ledgers are condemned",
         (
-            Patch(LogSweeping, "start", "CondemnLedgers(self._ledger_ids)", "ReadLog(self.metadata.name)"),
+            Patch(
+                LogSweeping,
+                "start",
+                "self._effects.append(CondemnLedgers(self._ledger_ids))",
+                "self._stage = _Stage.READING\n    self._effects.append(ReadLog(self.metadata.name))",
+            ),
+            Patch(LogSweeping, "_won", 'self._move("log changed")', "self._stage = _Stage.CONDEMNING"),
             Patch(
                 LogSweeping,
                 "_won",
                 "DeleteUnnamed(self.metadata.name, self._ledger_ids)",
                 "CondemnLedgers(self._ledger_ids)",
             ),
+            Patch(LogSweeping, "ledgers_condemned", 'self._move("ledgers condemned")', "self._stage = _Stage.DELETING"),
             Patch(
                 LogSweeping,
                 "ledgers_condemned",
@@ -249,8 +256,8 @@ MUTANTS = [
             Patch(
                 LogAppending,
                 "_start_over",
-                "self._stage = _Stage.CHECKING",
-                "was_checked, self._stage = self._stage is not _Stage.READING or self._ready_pages, _Stage.CHECKING\n"
+                'self._move("log read")',
+                'self._move("log read")\n'
                 "    if vars(self).setdefault('mutant_checks', []):\n        self.ledgers_checked()\n        return\n"
                 "    self.mutant_checks.append(1)",
             ),

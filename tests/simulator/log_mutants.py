@@ -31,7 +31,7 @@ LOG_MUTANTS = (
                 LogTakeover,
                 "ledger_created",
                 "self._propose_ledger(ledger_id, self._now_ms)",
-                "self._propose_ledger(ledger_id, self._now_ms)\n    self.is_done = True\n"
+                "self._propose_ledger(ledger_id, self._now_ms)\n    self._stage = _Stage.DONE\n"
                 "    self._effects.append(LogChanged(self._change.proposed, (self._change.version or 0) + 1, ledger_id))",
             ),
         ),
@@ -165,7 +165,7 @@ LOG_MUTANTS = (
                 LogDeleting,
                 "_start_over",
                 "self._effects += [RecoverLedger(each.ledger_id) for each in log.segments[-RECOVERED_AT_TAKEOVER:]]",
-                "for each in log.segments[-RECOVERED_AT_TAKEOVER:]:\n            self.ledger_recovered(each.ledger_id)",
+                "for each in log.segments[-RECOVERED_AT_TAKEOVER:]:\n            self._to_recover.discard(each.ledger_id)",
             ),
         ),
         120,

@@ -3,6 +3,13 @@
 It is a takeover (L1): before the CAS the last two ledgers of the list are fenced and closed, so whoever wrote to the log is
 deposed. The ledgers are looked at *after* the head was read, and the CAS is upon that version: a sweep that condemns one
 of them changes the head afterwards, so either this CAS fails, or the sweep finds the ledger in the list (`sweeping`).
+
+Invariants:
+
+- The head is read, then the ledgers are checked, then the last two of the list are closed, then the head is written (L1).
+- All ledgers are added by one change, in the order in which they were given, or none is.
+- After a change whose answer was lost nothing is proposed again before it is known who has its number (M1).
+- From DONE on, every call changes nothing.
 """
 
 from __future__ import annotations
@@ -26,6 +33,30 @@ from replog.protocol.chaining import (
     RecoverLedger,
 )
 from replog.protocol.model import PAGE_SEGMENTS, LogMetadata, LogPage, Segment, Transaction
+from replog.protocol.stages import Transitions, after, from_each
+
+
+class _Stage(enum.Enum):
+    READING = enum.auto()  # the head is being read
+    CHECKING = enum.auto()  # the ledgers that are to be added are being looked at
+    RECOVERING = enum.auto()  # the last ledgers of the log are being closed
+    WRITING = enum.auto()  # the head is being written
+    FINDING = enum.auto()  # the answer to that was lost: who has the number is being looked up
+    DONE = enum.auto()
+
+
+TRANSITIONS: Transitions[_Stage] = {
+    (_Stage.READING, "log read"): _Stage.CHECKING,
+    (_Stage.CHECKING, "ledgers checked"): _Stage.RECOVERING,
+    (_Stage.RECOVERING, "last ledgers closed"): _Stage.WRITING,
+    (_Stage.RECOVERING, "a ledger is missing"): _Stage.READING,
+    (_Stage.WRITING, "change lost"): _Stage.READING,
+    (_Stage.READING, "in doubt"): _Stage.FINDING,
+    **from_each((_Stage.READING, _Stage.FINDING), "not written", _Stage.READING),
+    (_Stage.FINDING, "page gone"): _Stage.READING,
+    **from_each((_Stage.READING, _Stage.WRITING, _Stage.FINDING), "change written", _Stage.DONE),
+    **from_each((each for each in _Stage if each is not _Stage.DONE), "failed", _Stage.DONE),
+}
 
 
 @attrs.frozen
@@ -61,13 +92,6 @@ class FindSegment(LogEffect):
     page_number: int
 
 
-class _Stage(enum.Enum):
-    READING = enum.auto()
-    CHECKING = enum.auto()
-    RECOVERING = enum.auto()
-    WRITING = enum.auto()
-
-
 class LogAppending(LogMachine):
     """One addition. When it is done, `is_new` tells whether it was made by this; if so, `segments` are the ledgers' places."""
 
@@ -84,6 +108,11 @@ class LogAppending(LogMachine):
         self._missing: tuple[int, int | None] | None = None  # a ledger of the log that was not found, in which version
         self._is_uncertain = False  # whether the answer to a CAS was lost
         self._doubt: tuple[Segment, ...] = ()  # what a proposal named whose fate is not known
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the machine finished or failed."""
+        return self._stage is _Stage.DONE
 
     @property
     def is_in_doubt(self) -> bool:
@@ -120,7 +149,7 @@ class LogAppending(LogMachine):
             self.is_new = True
             self._finish(None)  # nothing is asked for
             return
-        self._stage = _Stage.CHECKING
+        self._move("log read")
         # A transaction keeps who repeats a call from adding the ledgers twice; without one, only looking does.
         looks_into_pages = is_log and wanted.transaction is None and log.first_listed_number > log.first_segment_number
         self._effects.append(CheckLedgers(wanted.ledger_ids, self._ready_head, wanted.job, looks_into_pages))
@@ -134,9 +163,9 @@ class LogAppending(LogMachine):
 
     def ledgers_checked(self) -> None:
         """All can be added to the log as it was read."""
-        if self._stage is not _Stage.CHECKING or self.is_done:
+        if self._stage is not _Stage.CHECKING:
             return
-        self._stage = _Stage.RECOVERING
+        self._move("ledgers checked")
         self._to_recover = [each.ledger_id for each in self.metadata.segments[-RECOVERED_AT_TAKEOVER:]]
         if not self._addition.ledger_ids:
             self._to_recover = []  # the list stays as it is, and so does its writer
@@ -151,19 +180,19 @@ class LogAppending(LogMachine):
 
     def ledger_missing(self, ledger_id: int) -> None:
         """This ledger of the log does not exist: somebody trimmed the log meanwhile, so the list must have changed."""
-        if self._stage is not _Stage.RECOVERING or ledger_id not in self._to_recover or self.is_done:
+        if self._stage is not _Stage.RECOVERING or ledger_id not in self._to_recover:
             return
         if self._missing == (ledger_id, self._change.version):
             problem = f"log {self.metadata.name!r} names it, but it does not exist: it was deleted by hand"
             self._fail(LedgerNotFoundError(ledger_id, f"{problem}, and with it the log's end"))
             return
         self._missing = (ledger_id, self._change.version)
-        self._stage = _Stage.READING
+        self._move("a ledger is missing")
         self._effects.append(ReadLog(self.metadata.name))
 
     def _write_when_recovered(self) -> None:
-        if not self._to_recover and not self.is_done:
-            self._stage = _Stage.WRITING
+        if not self._to_recover:
+            self._move("last ledgers closed")
             self._is_uncertain = False
             self._propose(self._ready_head, self._ready_pages)
 
@@ -184,7 +213,7 @@ class LogAppending(LogMachine):
         super().log_uncertain()
 
     def _lost(self, proposed: LogMetadata) -> None:
-        self._stage = _Stage.READING
+        self._move("change lost")
         if self._is_uncertain and self._addition.ledger_ids:
             self._doubt = proposed.segments[-len(self._addition.ledger_ids) :]
         self._start_over()
@@ -196,6 +225,7 @@ class LogAppending(LogMachine):
         if listed is not None or first.number >= log.next_segment_number:
             self._settle(listed)
         elif first.number >= log.first_segment_number:
+            self._move("in doubt")
             self._effects.append(FindSegment(log.name, first.number, log.page_of(first.number)))
         elif self._addition.transaction is not None and log.has_committed(self._addition.transaction):
             self._finish(None)  # by this, or by a repetition of it: it is committed
@@ -209,9 +239,10 @@ class LogAppending(LogMachine):
 
     def segment_found(self, segment: Segment | None) -> None:
         """Who has the number in doubt; None: its page is gone, so it was trimmed."""
-        if self.is_done or not self._doubt:
+        if self._stage is not _Stage.FINDING:
             return
         if segment is None:
+            self._move("page gone")
             self._effects.append(ReadLog(self.metadata.name))
         else:
             self._settle(segment)
@@ -222,7 +253,11 @@ class LogAppending(LogMachine):
             self.is_new, self.segments = True, doubt
             self._finish(None)
         else:
+            self._move("not written")
             self._start_over()
+
+    def _move(self, event: str) -> None:
+        self._stage = after(TRANSITIONS, self._stage, event)
 
 
 def _mismatch(log: LogMetadata, wanted: Mapping[str, str], names: Sequence[str] | set[str]) -> CustomMismatchError:

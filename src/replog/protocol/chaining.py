@@ -10,19 +10,59 @@ changes the head next finds it there. So one CAS decides, however long the log i
 Whatever a log named, or was about to name, is deleted in the end (L7). Before a ledger is created for a log, it is
 written down as *pending*; it is added to the log only upon a head that was read before that. Before ledgers are deleted
 that a log named, its head says so. So any later trim, deletion, takeover or sweep can finish what was left unfinished.
+
+Invariants:
+
+- One change of the head at a time is under way (M1), and nothing is served before it is written (L1).
+- A takeover adds its ledger only when the last two of the list as it was read are closed (L1).
+- A ledger is added upon a head that was read before the ledger was written down as pending (L7).
+- Pages are written before the head that leaves their segments out (L3).
+- From DONE on, every call changes nothing.
 """
 
 from __future__ import annotations
 
 import enum
+from abc import ABC, abstractmethod
 
 import attrs
 
 from replog.errors import FencedError, LedgerNotFoundError, ReplogError, TakeoverFailedError
 from replog.protocol.change import Change, Settled
 from replog.protocol.model import PAGE_SEGMENTS, LogMetadata, LogPage, Segment
+from replog.protocol.stages import Transitions, after, from_each
 
 RECOVERED_AT_TAKEOVER = 2  # ledgers at the end of the list
+
+
+class _Stage(enum.Enum):
+    READING = enum.auto()  # the head is being read
+    RECOVERING = enum.auto()  # the last ledgers are being closed
+    CREATING = enum.auto()  # the new ledger is being created
+    WRITING = enum.auto()  # the head that names it is being written
+    DONE = enum.auto()
+
+
+_FAILURES = from_each((each for each in _Stage if each is not _Stage.DONE), "failed", _Stage.DONE)
+
+TAKEOVER_TRANSITIONS: Transitions[_Stage] = {
+    (_Stage.READING, "log read"): _Stage.RECOVERING,
+    (_Stage.RECOVERING, "last ledgers closed"): _Stage.CREATING,
+    (_Stage.RECOVERING, "a ledger is missing"): _Stage.READING,
+    (_Stage.CREATING, "ledger created"): _Stage.WRITING,
+    (_Stage.WRITING, "change lost"): _Stage.RECOVERING,
+    (_Stage.WRITING, "change written"): _Stage.DONE,
+    **_FAILURES,
+}
+
+ROLLING_TRANSITIONS: Transitions[_Stage] = {
+    (_Stage.READING, "log read"): _Stage.CREATING,
+    (_Stage.READING, "ledger of an earlier roll"): _Stage.WRITING,
+    (_Stage.CREATING, "ledger created"): _Stage.WRITING,
+    (_Stage.WRITING, "change lost"): _Stage.CREATING,
+    (_Stage.WRITING, "change written"): _Stage.DONE,
+    **{line: _Stage.DONE for line in _FAILURES if line[0] is not _Stage.RECOVERING},
+}
 
 
 class LogEffect:
@@ -100,7 +140,7 @@ class LogFailed(LogEffect):
     error: ReplogError
 
 
-class LogMachine:
+class LogMachine(ABC):
     """A change of a log, and what all of them have in common: one change of the log's record, and the answers about it."""
 
     def __init__(self, metadata: LogMetadata, version: int | None, nonce: str) -> None:
@@ -109,7 +149,11 @@ class LogMachine:
         self._effects: list[LogEffect] = []
         self._pages: dict[int, LogPage] = {}  # that must be written before the proposal
         self._reads_back = False
-        self.is_done = False
+
+    @property
+    @abstractmethod
+    def is_done(self) -> bool:
+        """Whether the machine finished or failed."""
 
     @property
     def metadata(self) -> LogMetadata:
@@ -196,12 +240,12 @@ class LogMachine:
         return pages, head.begun(now_ms) if is_new else head
 
     def _finish(self, ledger_id: int | None) -> None:
-        self.is_done = True
-        assert self._change.version is not None
+        self._move("change written")
+        assert self._change.version is not None, "a change that is done has a version"
         self._effects.append(LogChanged(self.metadata, self._change.version, ledger_id))
 
     def _fail(self, error: ReplogError) -> None:
-        self.is_done = True
+        self._move("failed")
         self._effects.append(LogFailed(error))
 
     def _give_back(self, segment: Segment) -> None:
@@ -217,25 +261,25 @@ class LogMachine:
         page_number = log.page_of(number) if in_page else None
         self._effects.append(DeleteLedger(segment.ledger_id, log.name, number, page_number))
 
+    @abstractmethod
     def start(self) -> None:
         """Begins."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _start_over(self) -> None:
-        raise NotImplementedError
+        """The record was read, and nothing is proposed: decides what is to be done upon it."""
 
+    @abstractmethod
     def _won(self) -> None:
-        raise NotImplementedError
+        """What was proposed is true now."""
 
+    @abstractmethod
     def _lost(self, proposed: LogMetadata) -> None:
-        raise NotImplementedError
+        """Somebody else changed the record first."""
 
-
-class _Stage(enum.Enum):
-    READING = enum.auto()
-    RECOVERING = enum.auto()
-    CREATING = enum.auto()
-    WRITING = enum.auto()
+    @abstractmethod
+    def _move(self, event: str) -> None:
+        """Goes to the stage that follows when this happens."""
 
 
 class LogTakeover(LogMachine):
@@ -256,12 +300,17 @@ class LogTakeover(LogMachine):
         self._ledger_id: int | None = None
         self._missing: tuple[int, int | None] | None = None  # a ledger that was not found, in which version
 
+    @property
+    def is_done(self) -> bool:
+        """Whether the machine finished or failed."""
+        return self._stage is _Stage.DONE
+
     def start(self) -> None:
         """Begins."""
         self._effects.append(ReadLog(self.metadata.name))
 
     def _start_over(self) -> None:
-        self._stage = _Stage.RECOVERING
+        self._move("log read" if self._stage is _Stage.READING else "change lost")
         self._to_recover = [segment.ledger_id for segment in self.metadata.segments[-RECOVERED_AT_TAKEOVER:]]
         self._effects += [RecoverLedger(ledger_id) for ledger_id in self._to_recover]
         self._create_when_recovered()
@@ -274,7 +323,7 @@ class LogTakeover(LogMachine):
 
     def ledger_missing(self, ledger_id: int) -> None:
         """This ledger does not exist: somebody trimmed the log meanwhile, so the list must have changed."""
-        if self._stage is not _Stage.RECOVERING or ledger_id not in self._to_recover or self.is_done:
+        if self._stage is not _Stage.RECOVERING or ledger_id not in self._to_recover:
             return
         if self._missing == (ledger_id, self._change.version):
             name = self.metadata.name
@@ -282,19 +331,19 @@ class LogTakeover(LogMachine):
             self._fail(LedgerNotFoundError(ledger_id, problem))
             return
         self._missing = (ledger_id, self._change.version)
-        self._stage = _Stage.READING
+        self._move("a ledger is missing")
         self._effects.append(ReadLog(self.metadata.name))
 
     def _create_when_recovered(self) -> None:
-        if not self._to_recover and not self.is_done:
-            self._stage = _Stage.CREATING
+        if not self._to_recover:
+            self._move("last ledgers closed")
             self._effects.append(CreateLedger(self.metadata.name, self.metadata.next_segment_number))
 
     def ledger_created(self, ledger_id: int) -> None:
         """The new ledger exists; the log does not name it yet."""
-        if self._stage is not _Stage.CREATING or self.is_done:
+        if self._stage is not _Stage.CREATING:
             return
-        self._stage = _Stage.WRITING
+        self._move("ledger created")
         self._ledger_id = ledger_id
         self._propose_ledger(ledger_id, self._now_ms)
 
@@ -309,6 +358,9 @@ class LogTakeover(LogMachine):
             self._fail(TakeoverFailedError(self.metadata.name, "somebody else has taken it over meanwhile"))
         else:
             self._start_over()
+
+    def _move(self, event: str) -> None:
+        self._stage = after(TAKEOVER_TRANSITIONS, self._stage, event)
 
 
 class LogRolling(LogMachine):
@@ -326,6 +378,12 @@ class LogRolling(LogMachine):
         self._now_ms = now_ms
         self._current = metadata.segments[-1]
         self._ledger_id = ledger_id
+        self._stage = _Stage.READING
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the machine finished or failed."""
+        return self._stage is _Stage.DONE
 
     def start(self) -> None:
         """Begins. When it is done, close the previous ledger, and that before the next roll: a takeover recovers two.
@@ -335,11 +393,13 @@ class LogRolling(LogMachine):
         if self._ledger_id is None:
             self._effects.append(ReadLog(self.metadata.name))  # somebody may have trimmed it
         else:
+            self._move("ledger of an earlier roll")
             self._propose_ledger(self._ledger_id, self._now_ms)
 
     def _start_over(self) -> None:
         log, segments = self.metadata, self.metadata.segments
         if segments and segments[-1] == self._current:
+            self._move("log read" if self._stage is _Stage.READING else "change lost")
             self._ledger_id = None
             self._effects.append(CreateLedger(log.name, log.next_segment_number))
         else:
@@ -348,9 +408,10 @@ class LogRolling(LogMachine):
 
     def ledger_created(self, ledger_id: int) -> None:
         """The new ledger exists; the log does not name it yet."""
-        if not self.is_done and self._ledger_id is None:
+        if self._stage is _Stage.CREATING:
+            self._move("ledger created")
             self._ledger_id = ledger_id
-            assert self._change.version is not None
+            assert self._change.version is not None, "a log that is rolled has a record"
             self.base = (self.metadata, self._change.version)
             self._propose_ledger(ledger_id, self._now_ms)
 
@@ -364,3 +425,6 @@ class LogRolling(LogMachine):
         else:
             self._give_back(proposed.segments[-1])  # also if it was only trimmed: who did may have deleted it (L7)
             self._start_over()
+
+    def _move(self, event: str) -> None:
+        self._stage = after(ROLLING_TRANSITIONS, self._stage, event)

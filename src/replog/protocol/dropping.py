@@ -1,12 +1,55 @@
-"""The machines that drop segments of a log: trimming and deleting (L3), and finishing what others left unfinished (L7)."""
+"""The machines that drop segments of a log: trimming and deleting (L3), and finishing what others left unfinished (L7).
+
+Invariants:
+
+- The list is cut first, by compare-and-set; only ledgers below its first number are deleted after that (L3).
+- A log is deleted only when its last two ledgers are closed: its writer confirms nothing any more (L5).
+- Pending ledgers are listed before the head is read, and deleted after it was changed (L7).
+- From DONE on, every call changes nothing.
+"""
 
 from __future__ import annotations
+
+import enum
 
 import attrs
 
 from replog.errors import LogNotFoundError
 from replog.protocol.chaining import RECOVERED_AT_TAKEOVER, LogEffect, LogMachine, ReadLog, RecoverLedger
 from replog.protocol.model import LogMetadata, PendingLedger, Segment
+from replog.protocol.stages import Transitions, after, from_each
+
+
+class _Stage(enum.Enum):
+    LISTING = enum.auto()  # the pending ledgers are being listed
+    READING = enum.auto()  # the head is being read
+    RECOVERING = enum.auto()  # the last ledgers of a log that is deleted are being closed
+    CUTTING = enum.auto()  # the head without the segments is being written
+    DROPPING = enum.auto()  # their ledgers and pages are being deleted
+    CLEARING = enum.auto()  # the head that says so is being written
+    DELETING = enum.auto()  # pending ledgers that the log does not name are being deleted
+    DONE = enum.auto()
+
+
+# A change that was lost begins again with the head as somebody else left it.
+_DECIDING = (_Stage.READING, _Stage.CUTTING, _Stage.CLEARING)
+
+TRIMMING_TRANSITIONS: Transitions[_Stage] = {
+    (_Stage.LISTING, "pending listed"): _Stage.READING,
+    **from_each(_DECIDING, "cut", _Stage.CUTTING),
+    **from_each(_DECIDING, "drop", _Stage.DROPPING),
+    **from_each((*_DECIDING, _Stage.DROPPING), "clear", _Stage.CLEARING),
+    **from_each((*_DECIDING, _Stage.DROPPING), "delete pending", _Stage.DELETING),
+    **from_each((*_DECIDING, _Stage.DROPPING, _Stage.DELETING), "change written", _Stage.DONE),
+    **from_each((each for each in _Stage if each not in (_Stage.RECOVERING, _Stage.DONE)), "failed", _Stage.DONE),
+}
+
+DELETING_TRANSITIONS: Transitions[_Stage] = {
+    **TRIMMING_TRANSITIONS,
+    **from_each(_DECIDING, "recover", _Stage.RECOVERING),
+    (_Stage.RECOVERING, "cut"): _Stage.CUTTING,
+    (_Stage.RECOVERING, "failed"): _Stage.DONE,
+}
 
 
 @attrs.define
@@ -56,6 +99,12 @@ class _LogDropping(LogMachine):
         self._end: int | None = None  # once the ledgers of all segments below are deleted
         self._has_changed = False  # the record, since the pending ledgers were listed
         self._failure: LogNotFoundError | None = None
+        self._stage = _Stage.LISTING
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the machine finished or failed."""
+        return self._stage is _Stage.DONE
 
     def start(self) -> None:
         """Begins."""
@@ -63,13 +112,14 @@ class _LogDropping(LogMachine):
 
     def pending_listed(self, pending: tuple[PendingLedger, ...]) -> None:
         """These ledgers were created for the log, or are being created."""
-        if not self.is_done:
+        if self._stage is _Stage.LISTING:
+            self._move("pending listed")
             self._pending = pending
             self._effects.append(ReadLog(self.metadata.name))
 
     def segments_dropped(self, ledger_ids: tuple[int, ...]) -> None:
         """Their ledgers are deleted."""
-        if self.is_done or self._end is not None:
+        if self._stage is not _Stage.DROPPING:
             return
         self.dropped = ledger_ids
         self._end = self.metadata.first_segment_number
@@ -77,8 +127,10 @@ class _LogDropping(LogMachine):
 
     def pending_deleted(self) -> None:
         """The pending ledgers that the log does not name are deleted."""
-        if self.is_done:
-            return
+        if self._stage is _Stage.DELETING:
+            self._end_machine()
+
+    def _end_machine(self) -> None:
         if self._failure is None:
             self._finish(None)
         else:
@@ -86,6 +138,7 @@ class _LogDropping(LogMachine):
 
     def _drop(self) -> None:
         """Only what is below the first number of a record that is true: no log names it any more, and none will again."""
+        self._move("drop")
         log = self.metadata
         self._effects.append(
             DropSegments(log.name, log.deleted_before_number, log.first_segment_number, log.page_segments, log.dropped)
@@ -98,16 +151,17 @@ class _LogDropping(LogMachine):
         cleared = log if self._end is None else log.cleared_before(self._end)
         if cleared == log and (self._has_changed or not self._pending):
             self._delete_pending()
-        elif self._change.version is None:  # the log may be about to be created
-            self._propose(log.deleted(self._now_ms))
-        else:
-            self._propose(cleared)
+            return
+        self._move("clear")
+        # A log that does not exist may be about to be created.
+        self._propose(log.deleted(self._now_ms) if self._change.version is None else cleared)
 
     def _delete_pending(self) -> None:
         if self._pending:
+            self._move("delete pending")
             self._effects.append(DeletePending(self.metadata, self._pending))
         else:
-            self.pending_deleted()
+            self._end_machine()
 
     def _won(self) -> None:
         self._has_changed = True
@@ -149,7 +203,11 @@ class LogTrimming(_LogDropping):
             if trimmed == log:
                 self._drop()
             else:
+                self._move("cut")
                 self._propose(trimmed)
+
+    def _move(self, event: str) -> None:
+        self._stage = after(TRIMMING_TRANSITIONS, self._stage, event)
 
 
 class LogDeleting(_LogDropping):
@@ -161,7 +219,7 @@ class LogDeleting(_LogDropping):
     def __init__(self, name: str, nonce: str, now_ms: int) -> None:
         super().__init__(name, nonce, now_ms)
         self._deletions: int | None = None  # of the log that is meant: not one that is made anew meanwhile
-        self._to_recover: set[int] | None = None
+        self._to_recover: set[int] = set()
 
     def _start_over(self) -> None:
         log = self.metadata
@@ -176,21 +234,24 @@ class LogDeleting(_LogDropping):
         else:
             self._deletions = log.deletions
             self._to_recover = {segment.ledger_id for segment in log.segments[-RECOVERED_AT_TAKEOVER:]}
+            self._move("recover")
             self._effects += [RecoverLedger(each.ledger_id) for each in log.segments[-RECOVERED_AT_TAKEOVER:]]
             self._delete_when_recovered()
 
     def ledger_recovered(self, ledger_id: int) -> None:
         """This ledger is closed: its writer confirms nothing any more."""
-        if self.is_done or self._to_recover is None or ledger_id not in self._to_recover:
-            return
-        self._to_recover.remove(ledger_id)
-        self._delete_when_recovered()
+        if self._stage is _Stage.RECOVERING and ledger_id in self._to_recover:
+            self._to_recover.remove(ledger_id)
+            self._delete_when_recovered()
 
     def _delete_when_recovered(self) -> None:
-        if self._to_recover is not None and not self._to_recover:
-            self._to_recover = None
+        if not self._to_recover:
+            self._move("cut")
             self._propose(self.metadata.deleted(self._now_ms))
 
     def ledger_missing(self, ledger_id: int) -> None:
         """This ledger does not exist: somebody trims or deletes at the same time."""
         self.ledger_recovered(ledger_id)
+
+    def _move(self, event: str) -> None:
+        self._stage = after(DELETING_TRANSITIONS, self._stage, event)

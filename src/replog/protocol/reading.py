@@ -3,10 +3,18 @@
 Nothing past the bound is handed out: the last entry of a closed ledger, else the highest last add confirmed known.
 With E > Qw a bookie has the batches of Qw rotations side by side. So E / Qw bookies are asked, each for what it has of all
 of its rotations, and the batches are handed out in the order of the ids.
+
+Invariants:
+
+- What is handed out begins where the last delivery ended: no gap, no duplicate, in order (D3).
+- A batch is handed out only if its code, its stamp and its stride are right, and nothing of it past the bound (D2, R7).
+- The last add confirmed that is known never sinks, and a ledger that was seen closed stays closed.
+- From DONE on nothing is asked for or handed out.
 """
 
 from __future__ import annotations
 
+import enum
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -16,8 +24,22 @@ from replog.protocol.digest import Digest
 from replog.protocol.effects import Delivered, Effect, Failed, ReadMetadata, SendRead, SendReadLastAddConfirmed
 from replog.protocol.model import LedgerMetadata, LedgerState
 from replog.protocol.proofs import claimed, proven
+from replog.protocol.stages import Transitions, after, from_each
 
 ReadOrder = Callable[[Sequence[int]], list[int]]
+
+
+class _Stage(enum.Enum):
+    READING = enum.auto()
+    REFRESHING = enum.auto()  # and the ledger's record is being read again
+    DONE = enum.auto()  # failed
+
+
+TRANSITIONS: Transitions[_Stage] = {
+    (_Stage.READING, "nobody has the entry"): _Stage.REFRESHING,
+    **from_each((_Stage.READING, _Stage.REFRESHING), "metadata read", _Stage.READING),
+    **from_each((_Stage.READING, _Stage.REFRESHING), "failed", _Stage.DONE),
+}
 
 
 class _Rotation:
@@ -61,8 +83,7 @@ class LedgerReading:
         self._read_order = read_order
         self._confirmed = -1
         self._takes_guests = True  # an answer has room for batches of all rotations of its bookie
-        self._refreshing = False
-        self._done = False
+        self._stage = _Stage.READING
         self._effects: list[Effect] = []
         stride = metadata.quorum.stride
         self._rotations = [_Rotation(first_entry_id) for _ in range(stride)]
@@ -129,7 +150,7 @@ class LedgerReading:
         is_any_good, lack_others = False, False
         for batch in batches:
             rotation = self._rotations[batch.first_entry_id % len(self._rotations)]
-            if not self._done and self._accept(rotation, batch, rotation.next_entry_id):
+            if self._stage is not _Stage.DONE and self._accept(rotation, batch, rotation.next_entry_id):
                 is_any_good = True
                 if rotation.asked_entry_id is not None:  # nor do its guests wait for that answer
                     rotation.asked_entry_id, rotation.waiting = None, 0
@@ -141,7 +162,8 @@ class LedgerReading:
 
     def metadata_read(self, metadata: LedgerMetadata) -> None:
         """The ledger's record, reread."""
-        self._refreshing = False
+        if self._stage is not _Stage.DONE:
+            self._move("metadata read")
         if metadata.state is LedgerState.CLOSED or self.metadata.state is not LedgerState.CLOSED:
             self.metadata = metadata  # closed is final, but a repair may move a closed ledger's copies
         for rotation in self._rotations:
@@ -157,7 +179,7 @@ class LedgerReading:
 
     def read_on(self) -> None:
         """Asks for what comes next, if it may be read and was not asked for yet. Call it again after a delivery."""
-        if self._done:
+        if self._stage is _Stage.DONE:
             return
         last = min(self.last_readable, self.last_wanted)
         lacking = [
@@ -229,7 +251,7 @@ class LedgerReading:
     def read_found(self, index: int, entry_id: int, batches: Sequence[Batch]) -> None:
         """This index gave these batches, the first of which should hold the entry."""
         rotation = self._rotations[entry_id % len(self._rotations)]
-        if rotation.asked_entry_id != entry_id or self._done:
+        if rotation.asked_entry_id != entry_id or self._stage is _Stage.DONE:
             return
         if not batches or not self._accept(rotation, batches[0], entry_id):
             self.read_unknown(index, entry_id)
@@ -276,7 +298,7 @@ class LedgerReading:
 
     def _unanswered(self, index: int, entry_id: int, doubt: bool) -> None:
         rotation = self._rotations[entry_id % len(self._rotations)]
-        if rotation.asked_entry_id != entry_id or self._done:
+        if rotation.asked_entry_id != entry_id or self._stage is _Stage.DONE:
             return
         rotation.waiting &= ~(1 << index)
         rotation.doubted |= doubt << index
@@ -291,8 +313,8 @@ class LedgerReading:
 
     def _exhausted(self, rotation: _Rotation, entry_id: int) -> None:
         if not rotation.refreshed:  # the entry may have moved to a fragment that we don't know yet
-            if not self._refreshing:
-                self._refreshing = True
+            if self._stage is _Stage.READING:
+                self._move("nobody has the entry")
                 self._effects.append(ReadMetadata(self.metadata.ledger_id))
             return
         ledger_id, ensemble = self.metadata.ledger_id, self.metadata.fragment_of(entry_id).ensemble
@@ -334,6 +356,9 @@ class LedgerReading:
         rotation.held.clear()
 
     def _fail(self, error: ReplogError) -> None:
-        if not self._done:
-            self._done = True
+        if self._stage is not _Stage.DONE:
+            self._move("failed")
             self._effects.append(Failed(error))
+
+    def _move(self, event: str) -> None:
+        self._stage = after(TRANSITIONS, self._stage, event)

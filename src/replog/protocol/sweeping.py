@@ -5,14 +5,40 @@ changed, whatever it says: whoever looked at the ledgers before that, to add the
 it already. So what the log's list does not name *after* that change it never will, and only that is deleted.
 
 Nothing has to be remembered of it: a sweep that was cut short leaves ledgers that are condemned, for the next one.
+
+Invariants:
+
+- Ledgers are condemned before the head is read, and the head is changed before any is deleted (L7).
+- From DONE on, every call changes nothing.
 """
 
 from __future__ import annotations
+
+import enum
 
 import attrs
 
 from replog.protocol.chaining import LogEffect, LogMachine, ReadLog
 from replog.protocol.model import LogMetadata
+from replog.protocol.stages import Transitions, after, from_each
+
+
+class _Stage(enum.Enum):
+    CONDEMNING = enum.auto()
+    READING = enum.auto()  # the head is being read
+    WRITING = enum.auto()  # the head is being changed, whatever it says
+    DELETING = enum.auto()
+    DONE = enum.auto()
+
+
+TRANSITIONS: Transitions[_Stage] = {
+    (_Stage.CONDEMNING, "ledgers condemned"): _Stage.READING,
+    (_Stage.READING, "log read"): _Stage.WRITING,
+    (_Stage.WRITING, "change lost"): _Stage.WRITING,
+    (_Stage.WRITING, "log changed"): _Stage.DELETING,
+    (_Stage.DELETING, "change written"): _Stage.DONE,
+    **from_each((each for each in _Stage if each is not _Stage.DONE), "failed", _Stage.DONE),
+}
 
 
 @attrs.define
@@ -40,6 +66,12 @@ class LogSweeping(LogMachine):
         self.deleted: tuple[int, ...] = ()
         self._ledger_ids = ledger_ids
         self._now_ms = now_ms
+        self._stage = _Stage.CONDEMNING
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the machine finished or failed."""
+        return self._stage is _Stage.DONE
 
     def start(self) -> None:
         """Begins."""
@@ -47,15 +79,18 @@ class LogSweeping(LogMachine):
 
     def ledgers_condemned(self) -> None:
         """No log takes them any more, unless it was about to."""
-        if not self.is_done:
+        if self._stage is _Stage.CONDEMNING:
+            self._move("ledgers condemned")
             self._effects.append(ReadLog(self.metadata.name))
 
     def _start_over(self) -> None:
         # A log that is not there may be about to be created with these ledgers: what a deleted one leaves behind forbids it.
+        self._move("log read" if self._stage is _Stage.READING else "change lost")
         log = self.metadata
         self._propose(log.deleted(self._now_ms) if self._change.version is None else log)
 
     def _won(self) -> None:
+        self._move("log changed")
         self._effects.append(DeleteUnnamed(self.metadata.name, self._ledger_ids))
 
     def _lost(self, proposed: LogMetadata) -> None:
@@ -63,6 +98,10 @@ class LogSweeping(LogMachine):
 
     def ledgers_deleted(self, ledger_ids: tuple[int, ...]) -> None:
         """What the log does not name is gone."""
-        if not self.is_done:
+        if self._stage is _Stage.DELETING:
+            assert set(ledger_ids) <= set(self._ledger_ids), "only what was condemned is deleted"
             self.deleted = ledger_ids
             self._finish(None)
+
+    def _move(self, event: str) -> None:
+        self._stage = after(TRANSITIONS, self._stage, event)
