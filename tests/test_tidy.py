@@ -207,9 +207,8 @@ ATTRIBUTES_MAX = 15
 TOO_LARGE: dict[str, str] = {
     "replog.backends.files.contents.Contents": "to be split by what it keeps: entries, files, progress",
     "replog.backends.files.entry_log.EntryLogWriter": "to be split by what it keeps: entries, files, progress",
-    "replog.backends.files.inspecting.reports.LedgerReport": "facts for people to read, one field each; no behaviour",
-    "replog.backends.files.inspecting.reports.StorageReport": "facts for people to read, one field each; no behaviour",
-    "replog.backends.files.inspecting.scanning.LogScan": "to be split by what it keeps: entries, files, progress",
+    "replog.backends.inspection.reports.LedgerReport": "facts for people to read, one field each; no behaviour",
+    "replog.backends.inspection.reports.StorageReport": "facts for people to read, one field each; no behaviour",
     "replog.backends.files.maintenance.Maintenance": "to be split by what it keeps: entries, files, progress",
     "replog.backends.files.pool.FilePool": "to be split by what it keeps: entries, files, progress",
     "replog.backends.files.replay.Replay": "to be split by what it keeps: entries, files, progress",

@@ -151,6 +151,41 @@ def make_mark(disk: Disk, directory: str, identity: bytes) -> None:
     write_file_atomically(disk, directory, MARK_FILE, (pack_mark(Slot(1, 0, identity, 0, 0)),))
 
 
+def read_mark(disk: Disk, directory: str, identity: bytes) -> tuple[Slot | None, str]:
+    """What the mark says, or None and why it says nothing. Raises `StorageFailedError` if that may pass."""
+    data, why = _read_file(disk, directory, MARK_FILE, SLOT_OFFSETS[1] + SLOT_BYTES)
+    slot = None if data is None else unpack_mark(data)
+    if slot is not None and slot.identity != identity:
+        return None, f"is another bookie's, bookie-{slot.identity.hex()}"
+    return slot, why or "is damaged"
+
+
+def read_doubt(disk: Disk, directory: str, identity: bytes) -> tuple[DoubtRecord | None, str]:
+    """What the doubt says, or None and why it says nothing. Raises `StorageFailedError` if that may pass."""
+    data, why = _read_file(disk, directory, DOUBT_FILE, 0)
+    record = None if data is None else unpack_doubt(data)
+    if record is not None and record.identity != identity:
+        return None, f"is another bookie's, bookie-{record.identity.hex()}"
+    return record, why or "is damaged"
+
+
+def _read_file(disk: Disk, directory: str, name: str, size: int) -> tuple[bytes | None, str]:
+    """The first `size` bytes of a file (0: all of them), or None and why it can't be read."""
+    with named_errors(f"read {directory}/{name}"):
+        try:
+            fd = disk.open(f"{directory}/{name}")
+        except FileNotFoundError:
+            return None, "is missing"
+        try:
+            return read_all(disk, fd, size or disk.size(fd), 0), ""
+        except OSError as error:
+            if error.errno not in UNREADABLE:
+                raise
+            return None, f"can't be read: {error}"
+        finally:
+            disk.close(fd)
+
+
 class DurableMark:
     """The two files of an open storage. Reading them changes nothing.
 
@@ -187,8 +222,8 @@ class DurableMark:
 
     def _read(self) -> None:
         reasons: list[str] = []
-        slot, why = self._read_mark()
-        record, why_not = self._read_doubt()
+        slot, why = read_mark(self._disk, self._directory, self._identity)
+        record, why_not = read_doubt(self._disk, self._directory, self._identity)
         if slot is None:
             reasons.append(f"{self.path} {why}: it is unknown how far this storage was durable")
         else:
@@ -206,38 +241,6 @@ class DurableMark:
         if slot is not None:
             with named_errors(f"open {self.path}"):
                 self._fd = self._disk.open(self.path)
-
-    def _read_mark(self) -> tuple[Slot | None, str]:
-        """What the mark says, or None and why it says nothing."""
-        data, why = self._read_file(MARK_FILE, SLOT_OFFSETS[1] + SLOT_BYTES)
-        slot = None if data is None else unpack_mark(data)
-        if slot is not None and slot.identity != self._identity:
-            return None, f"is another bookie's, bookie-{slot.identity.hex()}"
-        return slot, why or "is damaged"
-
-    def _read_doubt(self) -> tuple[DoubtRecord | None, str]:
-        data, why = self._read_file(DOUBT_FILE, 0)
-        record = None if data is None else unpack_doubt(data)
-        if record is not None and record.identity != self._identity:
-            return None, f"is another bookie's, bookie-{record.identity.hex()}"
-        return record, why or "is damaged"
-
-    def _read_file(self, name: str, size: int) -> tuple[bytes | None, str]:
-        """The first `size` bytes of a file (0: all of them), or None and why it can't be read. Raises `StorageFailedError` if
-        that may pass."""
-        with named_errors(f"read {self._directory}/{name}"):
-            try:
-                fd = self._disk.open(f"{self._directory}/{name}")
-            except FileNotFoundError:
-                return None, "is missing"
-            try:
-                return read_all(self._disk, fd, size or self._disk.size(fd), 0), ""
-            except OSError as error:
-                if error.errno not in UNREADABLE:
-                    raise
-                return None, f"can't be read: {error}"
-            finally:
-                self._disk.close(fd)
 
     # -- the mark -------------------------------------------------------------------------------------------------
 

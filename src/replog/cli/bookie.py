@@ -10,7 +10,7 @@ import typer
 
 from replog.abc import UNBOUNDED
 from replog.backends.files.inspecting import inspect_storage
-from replog.backends.files.inspecting.reports import StorageReport
+from replog.backends.inspection.reports import StorageReport
 from replog.cli.ending import survive
 from replog.cli.inspect.common import Directory, JournalDir, as_json, end, files_place, is_lmdb, tell
 from replog.cli.output import (

@@ -33,7 +33,8 @@ import typer
 
 import replog
 from replog.backends.files.directory import FORMAT_NAME as FILES_FORMAT_NAME
-from replog.cli.inspect.common import LMDB_FORMAT_NAME, format_name
+from replog.backends.inspection.format_names import format_name
+from replog.cli.inspect.common import LMDB_FORMAT_NAME
 from replog.config import BackendURL, ClientOptions, ledger_password, load
 from replog.demo.running import InterruptedBySignal
 from replog.errors import ConfigError

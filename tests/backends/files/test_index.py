@@ -181,7 +181,7 @@ def test_marks_and_deleted_ledgers() -> None:
     index.put_batch(1, 1, 10, 14, 2, 11, Location(journal_file(1), 0, 1, 0))
     assert (ledger.last_add_confirmed, ledger.last_entry_id) == (11, 14)
     index.put_marks(5, None, 1, -1, b"")
-    index.drop_ranges([(0, 3), (9, 9)])
+    index.put_catalog([(0, 3), (9, 9)], ())
     assert list(index.ledgers) == [5]
     index.put_marks(2, b"late", 1, 1, b"")
     assert list(index.ledgers) == [5]

@@ -14,12 +14,13 @@ from __future__ import annotations
 import heapq
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import accumulate
 
 from replog.backends.files.catalog import pack_ledger
 from replog.backends.files.index_page import PAGE_BATCHES, IndexPage
 from replog.backends.files.log_file import Location, Place, Section
+from replog.backends.files.record import RecordType, unpack_drop, unpack_marks
 from replog.backends.ranges import LedgerRanges
 from replog.protocol.mutations import Marks
 from replog.protocol.proofs import better_proof
@@ -296,6 +297,24 @@ class Index:
         if ledger is not None:
             ledger.raise_marks(Marks(key, fence_term, confirmed, -1, proof))
 
+    def put_record(self, record_type: int, content: bytes | memoryview) -> None:
+        """Applies a MARKS or DROP record of the journal; others that are no BATCH say nothing of ledgers."""
+        if record_type == RecordType.MARKS:
+            self.put_marks(*unpack_marks(content))
+        elif record_type == RecordType.DROP:
+            self.drop(unpack_drop(content))
+
+    def put_catalog(self, deleted: Iterable[tuple[int, int]], ledgers: Iterable[tuple[int, Marks]]) -> None:
+        """Applies what a catalog says of ledgers."""
+        for first, last in deleted:
+            self.deleted.add(first, last)
+        for ledger_id in [ledger_id for ledger_id in self.ledgers if ledger_id in self.deleted]:
+            self.drop(ledger_id)
+        for ledger_id, marks in ledgers:
+            ledger = self.ledger(ledger_id)
+            if ledger is not None:
+                ledger.raise_marks(marks)
+
     def drop(self, ledger_id: int) -> list[Section]:
         """The ledger was deleted, for ever. Returns the sections that nobody needs any more."""
         self.deleted.add(ledger_id)
@@ -305,13 +324,6 @@ class Index:
             section.file.sections.discard(section)
             section.file.live_bytes -= section.data_bytes
         return gone
-
-    def drop_ranges(self, ranges: list[tuple[int, int]]) -> None:
-        """All these ledgers were deleted."""
-        for first, last in ranges:
-            self.deleted.add(first, last)
-        for ledger_id in [ledger_id for ledger_id in self.ledgers if ledger_id in self.deleted]:
-            self.drop(ledger_id)
 
     def locate_lone(self, ledger_id: int, entry_id: int, stamp: int) -> Place | None:
         """The only batch that can hold the entry, by two bisections; None if it isn't that simple: then `locate` tells."""

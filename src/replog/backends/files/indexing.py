@@ -1,4 +1,4 @@
-"""Writing the index of a full log file, and reading it back."""
+"""Writing the index of a full log file, and reading it back: for the storage, and for inspections."""
 
 from __future__ import annotations
 
@@ -55,29 +55,78 @@ def _columns_of(section: Section) -> list[bytes]:
     return [column.tobytes() for column in section.page.columns]
 
 
+class DamagedIndex(Exception):
+    """What is wrong with an index file, and where in it."""
+
+    def __init__(self, offset: int, reason: str) -> None:
+        super().__init__(reason)
+        self.offset = offset
+        self.reason = reason
+
+
+class IndexFile:
+    """An index file that is open, its header and directory checked: the only parser of indexes.
+
+    The constructor raises OSError and `DamagedIndex`; `number` and `identity` are checked if they are known."""
+
+    def __init__(self, disk: Disk, path: str, *, number: int | None, identity: bytes | None) -> None:
+        self.path = path
+        self._disk = disk
+        self._fd = disk.open(path)
+        try:
+            self.size_bytes = disk.size(self._fd)
+            self.header = self._read_header(number, identity)
+            self.entries = self._read_entries()
+        except BaseException:
+            self.close()
+            raise
+
+    def _read_header(self, number: int | None, identity: bytes | None) -> IndexHeader:
+        header = unpack_index_header(read_all(self._disk, self._fd, HEADER_BYTES, 0))
+        if header is None:
+            raise DamagedIndex(0, "its header is unreadable")
+        if header.format != FORMAT:
+            raise DamagedIndex(0, f"it has format {header.format}: use a newer replog")
+        if identity is not None and header.identity != identity:
+            raise DamagedIndex(0, f"it is of bookie-{header.identity.hex()}")
+        if number is not None and header.number != number:
+            raise DamagedIndex(0, f"it is the index of file {header.number}, misnamed")
+        return header
+
+    def _read_entries(self) -> list[SectionEntry]:
+        size = self.header.directory_bytes
+        # A file that was cut says more of its damage than a checksum does.
+        if HEADER_BYTES + size > self.size_bytes:
+            raise DamagedIndex(HEADER_BYTES, "it ends within its directory")
+        entries = unpack_directory(self.header, read_all(self._disk, self._fd, size, HEADER_BYTES))
+        if entries is None:
+            raise DamagedIndex(HEADER_BYTES, "its directory doesn't match its checksum")
+        return entries
+
+    def page(self, entry: SectionEntry) -> IndexPage | None:
+        """The page of a section, or None if it is damaged. May raise OSError."""
+        return _page_at(self._disk, self._fd, entry.page_offset, entry.batches, entry.page_checksum)
+
+    def close(self) -> None:
+        """Gives the descriptor back."""
+        self._disk.close(self._fd)
+
+
 def read_directory(disk: Disk, file: LogFile, identity: bytes) -> list[Section] | None:
     """The sections of a file by its index, without their pages, and sets what else the index says of the file.
 
     None if the index is missing or damaged. May raise OSError."""
     try:
-        fd = disk.open(file.index_path)
-    except FileNotFoundError:
+        index = IndexFile(disk, file.index_path, number=file.number, identity=identity)
+    except (FileNotFoundError, DamagedIndex):
         return None
-    try:
-        header = unpack_index_header(read_all(disk, fd, HEADER_BYTES, 0))
-        if header is None or header.format != FORMAT:
-            return None
-        if (header.is_journal, header.number, header.identity) != (file.is_journal, file.number, identity):
-            return None
-        entries = unpack_directory(header, read_all(disk, fd, header.directory_bytes, HEADER_BYTES))
-    finally:
-        disk.close(fd)
-    if entries is None:
+    index.close()
+    if index.header.is_journal != file.is_journal:
         return None
-    file.position = header.end_bytes
-    file.switches = header.switches
+    file.position = index.header.end_bytes
+    file.switches = index.header.switches
     file.is_indexed = True
-    return [_section_of(file, entry) for entry in entries]
+    return [_section_of(file, entry) for entry in index.entries]
 
 
 def _section_of(file: LogFile, entry: SectionEntry) -> Section:
@@ -93,9 +142,13 @@ def read_page(disk: Disk, section: Section) -> IndexPage | None:
     """The page of a section from its index file, or None if it is damaged. May raise OSError."""
     fd = disk.open(section.file.index_path)
     try:
-        data = read_all(disk, fd, section.count * BATCH_BYTES, section.page_offset)
+        return _page_at(disk, fd, section.page_offset, section.count, section.page_checksum)
     finally:
         disk.close(fd)
-    if len(data) != section.count * BATCH_BYTES or crc32c(data) != section.page_checksum:
+
+
+def _page_at(disk: Disk, fd: int, offset: int, count: int, checksum: int) -> IndexPage | None:
+    data = read_all(disk, fd, count * BATCH_BYTES, offset)
+    if len(data) != count * BATCH_BYTES or crc32c(data) != checksum:
         return None
-    return IndexPage.from_bytes(data, section.count)
+    return IndexPage.from_bytes(data, count)

@@ -34,7 +34,7 @@ from replog.backends.files.pool import SPARE_PREFIX, FilePool
 from replog.backends.files.record import FORMAT, PAGE_BYTES, unpack_file_header
 from replog.backends.files.repair import sections_of
 from replog.backends.files.replay import Replay
-from replog.backends.files.scanning import RECOVER
+from replog.backends.files.window import RECOVER
 from replog.errors import ConfigError, StorageDamagedError, StorageFullError, StorageIdentityError
 
 _PIECE_BYTES = 4 << 20
@@ -263,11 +263,7 @@ def _load(
     disk: Disk, path: str, journal: str, identity: bytes, catalog: Catalog, index: Index, adopted: _Adopted
 ) -> None:
     """The files that the catalog has, and into the index what the catalog and the files' own indexes say."""
-    index.drop_ranges(catalog.deleted)
-    for ledger_id, marks in catalog.ledgers:
-        ledger = index.ledger(ledger_id)
-        if ledger is not None:
-            ledger.raise_marks(marks)
+    index.put_catalog(catalog.deleted, catalog.ledgers)
     for each in catalog.files:
         file: LogFile
         if each.is_journal:

@@ -43,6 +43,7 @@ MAGIC = b"rlgr"
 LAST_OF_GROUP = 1
 RECORD_HEADER_BYTES = 40
 PAYLOAD_BYTES_MAX = 1 << 30
+EPOCH_BYTES = 8  # of the payload of EPOCH
 
 _FILE_HEADER = struct.Struct("<8sIIQQ16s")
 _PREFIX = struct.Struct("<4sBBHIIQQI")  # a record's header but for its own checksum

@@ -9,7 +9,8 @@ from replog.backends.files.contents import Contents
 from replog.backends.files.index import Index
 from replog.backends.files.indexing import read_directory, write_index
 from replog.backends.files.log_file import EntryLogFile, JournalFile, LogFile, Section
-from replog.backends.files.scanning import damaged, scan_entry_log, scan_journal
+from replog.backends.files.scanning import scan_entry_log, scan_journal
+from replog.backends.files.window import damaged
 
 
 def sections_of(disk: Disk, file: LogFile, identity: bytes) -> list[Section]:

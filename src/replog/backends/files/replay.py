@@ -20,16 +20,9 @@ from replog.backends.disk import Disk
 from replog.backends.files.directory import journal_name
 from replog.backends.files.index import Index
 from replog.backends.files.log_file import JournalFile
-from replog.backends.files.record import (
-    MAGIC,
-    PAGE_BYTES,
-    RECORD_HEADER_BYTES,
-    RecordType,
-    unpack_drop,
-    unpack_marks,
-    unpack_record_header,
-)
-from replog.backends.files.scanning import Group, Window, found_batch, read_group
+from replog.backends.files.record import PAGE_BYTES, RECORD_HEADER_BYTES
+from replog.backends.files.scanning import FoundBatch, Group, find_header, read_group
+from replog.backends.files.window import LogWindow, Window
 
 _SEQUENCE_MAX = 1 << 62  # no storage gets there; a header that says so proves nothing
 
@@ -72,7 +65,7 @@ class Replay:
         """Reads everything."""
         opened: list[JournalFile] = []
         for at, file in enumerate(self._files):
-            window = Window(self._disk, file, passes_over=True)
+            window = LogWindow(self._disk, file, passes_over=True)
             opened.append(file)
             self._replay_file(window, file)
             self.unreadable += [f"{file.path} can't be read at {offset}" for offset in window.unreadable]
@@ -145,7 +138,7 @@ class Replay:
                 start, group = found
             if group.sequence > self.sequence + 1:
                 self._note_gap(file, start, group.sequence)
-            self._apply(file, group)
+            self._apply(group)
             self.tail = file
             self._next_number = file.number + 1
             self.last_group_start = start
@@ -167,17 +160,9 @@ class Replay:
     def _find_group(self, window: Window, file: JournalFile) -> tuple[int, Group] | None:
         """The next whole group that counts, and where it stands, or None if the rest of the file has none."""
         offset = file.position
-        while True:
-            at = window.seek(offset, RECORD_HEADER_BYTES)
-            if at < 0:
-                return None
-            at = window.data.find(MAGIC, at)
-            if at < 0 or at + RECORD_HEADER_BYTES > len(window.data):
-                offset = window.end - RECORD_HEADER_BYTES + 1 if at < 0 else window.offset_of(at)
-                continue
-            offset = window.offset_of(at)
-            header = unpack_record_header(window.data, at, file.seed)
-            if header is None or not self.sequence < header.sequence < _SEQUENCE_MAX:
+        while (found := find_header(window, offset, file.seed)) is not None:
+            offset, header = found
+            if not self.sequence < header.sequence < _SEQUENCE_MAX:
                 offset += 1
                 continue
             is_trusted = header.epoch == file.epoch or header.sequence <= self._known
@@ -188,16 +173,11 @@ class Replay:
             self._trace = max(self._trace, (header.sequence, f"{offset} in {file.path}"))
             # What looks like a group within a payload is one that a client wrote there.
             offset += RECORD_HEADER_BYTES + (header.length if is_trusted else 0)
+        return None
 
-    def _apply(self, file: JournalFile, group: Group) -> None:
-        index = self.index
-        for record_type, content, location in group.records:
-            if record_type == RecordType.BATCH:
-                assert not isinstance(content, bytes)
-                index.put_batch(*found_batch(content, location))
-                continue
-            assert isinstance(content, bytes)
-            if record_type == RecordType.MARKS:
-                index.put_marks(*unpack_marks(content))
-            elif record_type == RecordType.DROP:
-                index.drop(unpack_drop(content))
+    def _apply(self, group: Group) -> None:
+        for record_type, content in group.records:
+            if isinstance(content, FoundBatch):
+                self.index.put_batch(*content)
+            else:
+                self.index.put_record(record_type, content)

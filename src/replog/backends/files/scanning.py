@@ -1,15 +1,22 @@
-"""Reading log files forward, group by group or run by run, as replay and the repair of an index need it."""
+"""The records of log files, one after the other: the only parser of journals and entry logs.
+
+A `Chain` knows what the next record must say to belong where it stands. Its users differ in what they do at the end of the
+chain: a read of a full file raises, replay looks for the next group that counts, and an inspection says what is wrong there
+and goes on behind it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from replog.backends.disk import UNREADABLE, Disk, named_error, read_all
+from replog.backends.disk import Disk
 from replog.backends.files.log_file import JournalFile, Location, LogFile
 from replog.backends.files.record import (
     ENTRY_LOG_MAGIC,
+    EPOCH_BYTES,
     LAST_OF_GROUP,
+    MAGIC,
     PAGE_BYTES,
     RECORD_HEADER_BYTES,
     RecordHeader,
@@ -20,22 +27,25 @@ from replog.backends.files.record import (
     unpack_file_header,
     unpack_record_header,
 )
-from replog.errors import StorageDamagedError, StorageIdentityError
+from replog.backends.files.window import LogWindow, Window, damaged
+from replog.errors import StorageIdentityError
 from replog.protocol.batch import HEADER
 
-RECOVER = "Recover this bookie's copies from the others, into a new directory"
-_WINDOW_BYTES = 4 << 20
-_UNREADABLE_PAGES_MAX = 64  # of one file: a disk that refuses more has failed
-_SIZE_AT = 8  # where a batch has its size
+_SIZE_FIELD = 4  # of a batch's header
 
 
-class Group(NamedTuple):
-    """The records of one commit: of each its type, its content (a batch's header unpacked) and where that stands."""
+class ScannedRecord(NamedTuple):
+    """A record and where its header stands. The payload is valid until the window moves."""
 
-    records: list[tuple[int, tuple[int, ...] | bytes, Location]]
-    end: int
-    epoch: int
-    sequence: int
+    offset: int
+    header: RecordHeader
+    payload: memoryview
+    is_intact: bool
+
+    @property
+    def is_last_of_group(self) -> bool:
+        """True for the last record of a commit, and for the last one of an entry log."""
+        return bool(self.header.flags & LAST_OF_GROUP)
 
 
 class FoundBatch(NamedTuple):
@@ -50,121 +60,130 @@ class FoundBatch(NamedTuple):
     location: Location
 
 
-class Window:
-    """A file read forward in large pieces.
+class Group(NamedTuple):
+    """The records of one commit: batches as found, the content of all others."""
 
-    With `passes_over`, pages that the disk refuses to read (EIO) count as zeros, and `unreadable` has their places; else
-    they are damage. Raises `StorageDamagedError`, `StorageFailedError`."""
-
-    def __init__(self, disk: Disk, file: LogFile, *, passes_over: bool = False) -> None:
-        self._disk = disk
-        self._file = file
-        self._passes_over = passes_over
-        self._start = 0
-        self.data = b""
-        self.unreadable: list[int] = []
-        if file.fd < 0:
-            try:
-                file.fd = disk.open(file.path)
-            except OSError as error:
-                raise damaged(file, 0, f"it cannot be opened: {error}") from error
-
-    @property
-    def end(self) -> int:
-        """Where `data` ends in the file."""
-        return self._start + len(self.data)
-
-    def offset_of(self, at: int) -> int:
-        """Where this place in `data` is in the file."""
-        return self._start + at
-
-    def seek(self, offset: int, length: int) -> int:
-        """Where in `data` this place is, or -1 if the file ends before these bytes do."""
-        at = offset - self._start
-        if at < 0 or at + length > len(self.data):
-            self.data = self._read(offset, max(length, _WINDOW_BYTES))
-            self._start = offset
-            at = 0
-        return at if at + length <= len(self.data) else -1
-
-    def _read(self, offset: int, size: int) -> bytes:
-        try:
-            return read_all(self._disk, self._file.fd, size, offset)
-        except OSError as error:
-            if not self._passes_over or error.errno not in UNREADABLE:
-                raise damaged(self._file, offset, f"it cannot be read: {error}") from error
-        return b"".join(self._pages(offset, offset + size))
-
-    def _pages(self, offset: int, end: int) -> Iterator[bytes]:
-        """What stands there, page by page."""
-        while offset < end:
-            stop = min(end, (offset // PAGE_BYTES + 1) * PAGE_BYTES)
-            try:
-                piece = read_all(self._disk, self._file.fd, stop - offset, offset)
-            except OSError as error:
-                if error.errno not in UNREADABLE or len(self.unreadable) >= _UNREADABLE_PAGES_MAX:
-                    raise named_error(f"read {self._file.path} at {offset}", error) from error
-                if offset not in self.unreadable:
-                    self.unreadable.append(offset)
-                piece = bytes(stop - offset)
-                if self._disk.size(self._file.fd) <= offset:
-                    return
-            yield piece
-            if len(piece) < stop - offset:
-                return
-            offset = stop
+    records: list[tuple[int, FoundBatch | bytes]]
+    end: int
+    epoch: int
+    sequence: int
 
 
-def damaged(file: LogFile, offset: int, reason: str) -> StorageDamagedError:
-    """The error that says where a file is damaged."""
-    return StorageDamagedError(f"{file.path} is damaged at {offset}: {reason}", RECOVER)
+class Chain:
+    """Where a scan is, and what the record that stands there must say.
+
+    In a journal a record has the current epoch, its group's sequence and its position in the group. In an entry log all
+    have the file's epoch and the sequence 0, and positions count through the file. A sequence of None is not known yet: the
+    first group tells."""
+
+    __slots__ = ("epoch", "is_journal", "offset", "position", "seed", "sequence")
+
+    def __init__(
+        self, seed: int, epoch: int, sequence: int | None, *, offset: int = PAGE_BYTES, is_journal: bool = True
+    ) -> None:
+        self.seed = seed
+        self.epoch = epoch
+        self.sequence = sequence
+        self.position = 0
+        self.offset = offset
+        self.is_journal = is_journal
+
+    def next(self, window: Window) -> ScannedRecord | None:
+        """The record that stands here, or None if no intact header that belongs here does. Its payload may be damaged."""
+        offset = self.offset
+        at = window.seek(offset, RECORD_HEADER_BYTES)
+        header = unpack_record_header(window.data, at, self.seed) if at >= 0 else None
+        if header is None or header.epoch != self.epoch or header.position != self.position:
+            return None
+        if header.sequence != self.sequence and (self.sequence is not None or header.position):
+            return None
+        at = window.seek(offset + RECORD_HEADER_BYTES, header.length)
+        if at < 0:
+            return ScannedRecord(offset, header, memoryview(b""), False)
+        payload = memoryview(window.data)[at : at + header.length]
+        return ScannedRecord(offset, header, payload, payload_checksum(payload) == header.payload_checksum)
+
+    def advance(self, record: ScannedRecord) -> None:
+        """Goes on behind this record, which `next` returned."""
+        assert record.offset == self.offset, "records are passed in the order in which they stand"
+        header = record.header
+        self.offset += RECORD_HEADER_BYTES + header.length
+        if record.is_intact and header.record_type == RecordType.EPOCH and header.length >= EPOCH_BYTES:
+            # From here on only the process that wrote this record wrote anything.
+            self.epoch = unpack_epoch(record.payload)
+        self.sequence = header.sequence
+        self.position = header.position + 1
+        if self.is_journal and header.flags & LAST_OF_GROUP:
+            self.sequence += 1
+            self.position = 0
 
 
-def found_batch(header: tuple[int, ...], location: Location) -> FoundBatch:
-    """What an unpacked header says of a batch."""
-    _, _, _, _, _, count, stride, _, ledger_id, first, confirmed, stamp, _, _ = header
-    return FoundBatch(ledger_id, stamp, first, first + (count - 1) * stride, stride, confirmed, location)
+def find_header(window: Window, offset: int, seed: int) -> tuple[int, RecordHeader] | None:
+    """The next intact header from here on, and its place, whatever life of the file it is from."""
+    while (at := window.seek(offset, RECORD_HEADER_BYTES)) >= 0:
+        at = window.data.find(MAGIC, at)
+        if at < 0:
+            offset = window.end - RECORD_HEADER_BYTES + 1  # a header may begin in the last bytes of the window
+            continue
+        offset = window.offset_of(at)
+        if at + RECORD_HEADER_BYTES > len(window.data):
+            continue
+        header = unpack_record_header(window.data, at, seed)
+        if header is not None:
+            return offset, header
+        offset += 1
+    return None
 
 
-def head_of(window: Window, file: JournalFile) -> RecordHeader | None:
-    """The header of a journal file's first record, or None if there is no intact one."""
-    at = window.seek(PAGE_BYTES, RECORD_HEADER_BYTES)
-    return unpack_record_header(window.data, at, file.seed) if at >= 0 else None
+def batch_places(payload: memoryview) -> Iterator[tuple[int, int]]:
+    """Where the batches of a BATCH or RUN begin in its payload, and their sizes. Stops where no batch can be."""
+    at = 0
+    while at + HEADER.size <= len(payload):
+        size = HEADER.unpack_from(payload, at)[_SIZE_FIELD]
+        if size < HEADER.size or at + size > len(payload):
+            return
+        yield at, size
+        at += size
+
+
+def batches_of(record: ScannedRecord, file: LogFile) -> Iterator[FoundBatch]:
+    """The batches of an intact BATCH or RUN."""
+    payload, start = record.payload, record.offset + RECORD_HEADER_BYTES
+    for at, size in batch_places(payload):
+        _, _, _, _, _, count, stride, _, ledger_id, first, confirmed, stamp, _, _ = HEADER.unpack_from(payload, at)
+        # The checksum of a BATCH's payload is the batch's. Of those in a RUN no place has one.
+        is_alone = size == len(payload)
+        checksum = record.header.payload_checksum if is_alone else payload_checksum(payload[at : at + size])
+        last = first + (count - 1) * stride
+        location = Location(file, start + at, size, checksum)
+        yield FoundBatch(ledger_id, stamp, first, last, stride, confirmed, location)
 
 
 def read_group(window: Window, file: JournalFile, offset: int, epoch: int, sequence: int) -> Group | None:
     """The group of this sequence at this place, or None if it isn't whole."""
-    records: list[tuple[int, tuple[int, ...] | bytes, Location]] = []
+    chain = Chain(file.seed, epoch, sequence, offset=offset)
+    records: list[tuple[int, FoundBatch | bytes]] = []
     while True:
-        at = window.seek(offset, RECORD_HEADER_BYTES)
-        header = unpack_record_header(window.data, at, file.seed) if at >= 0 else None
-        if header is None or header.epoch != epoch or header.sequence != sequence or header.position != len(records):
+        record = chain.next(window)
+        if record is None or not record.is_intact:
             return None
-        offset += RECORD_HEADER_BYTES
-        at = window.seek(offset, header.length)
-        if at < 0:
-            return None
-        payload = memoryview(window.data)[at : at + header.length]
-        if payload_checksum(payload) != header.payload_checksum:
-            return None
-        location = Location(file, offset, header.length, header.payload_checksum)
-        if header.record_type == RecordType.BATCH:
-            records.append((RecordType.BATCH, HEADER.unpack_from(payload), location))
+        record_type = record.header.record_type
+        if record_type == RecordType.BATCH:
+            records += [(record_type, batch) for batch in batches_of(record, file)]
         else:
-            records.append((_known(header, file, offset), bytes(payload), location))
-            if header.record_type == RecordType.EPOCH:
-                epoch = unpack_epoch(payload)
-        offset += header.length
-        if header.flags & LAST_OF_GROUP:
-            return Group(records, offset, epoch, sequence)
+            records.append((_known(record_type, file, record.offset), bytes(record.payload)))
+        chain.advance(record)
+        if record.is_last_of_group:
+            assert chain.sequence == sequence + 1, "a group has one sequence"
+            return Group(records, chain.offset, chain.epoch, sequence)
 
 
-def _known(header: RecordHeader, file: JournalFile, offset: int) -> int:
+def _known(record_type: int, file: JournalFile, offset: int) -> int:
     try:
-        return RecordType(header.record_type)
+        return RecordType(record_type)
     except ValueError as error:
         raise StorageIdentityError(
-            f"{file.path} has a record of type {header.record_type} at {offset}, unknown to this replog",
+            f"{file.path} has a record of type {record_type} at {offset}, unknown to this replog",
             "Nothing was touched: use the replog that wrote it, or a newer one",
         ) from error
 
@@ -172,10 +191,10 @@ def _known(header: RecordHeader, file: JournalFile, offset: int) -> int:
 def scan_journal(disk: Disk, file: JournalFile) -> Iterator[FoundBatch]:
     """The batches of a full journal file, up to `file.position` or to the first damage. Raises `StorageDamagedError`."""
     end = file.position
-    window = Window(disk, file)
-    at = window.seek(0, PAGE_BYTES)
+    window = LogWindow(disk, file)
+    at = window.seek(0, PAGE_BYTES + RECORD_HEADER_BYTES)
     page = unpack_file_header(window.data[at : at + PAGE_BYTES]) if at >= 0 else None
-    head = head_of(window, file)
+    head = unpack_record_header(window.data, at + PAGE_BYTES, file.seed) if at >= 0 else None
     if page is None or head is None:
         raise damaged(file, 0, "its beginning is unreadable")
     offset, epoch, sequence = PAGE_BYTES, page.epoch, head.sequence
@@ -183,50 +202,28 @@ def scan_journal(disk: Disk, file: JournalFile) -> Iterator[FoundBatch]:
         group = read_group(window, file, offset, epoch, sequence)
         if group is None:
             raise damaged(file, offset, f"group {sequence} is unreadable")
-        for record_type, content, location in group.records:
-            if record_type == RecordType.BATCH:
-                assert not isinstance(content, bytes)
-                yield found_batch(content, location)
+        for _, content in group.records:
+            if isinstance(content, FoundBatch):
+                yield content
         offset, epoch, sequence = group.end, group.epoch, group.sequence + 1
 
 
 def scan_entry_log(disk: Disk, file: LogFile, identity: bytes) -> Iterator[FoundBatch]:
     """The batches of an entry log, up to the first damage. Raises `StorageDamagedError`."""
-    window = Window(disk, file)
+    window = LogWindow(disk, file)
     at = window.seek(0, PAGE_BYTES)
     page = unpack_file_header(window.data[at : at + PAGE_BYTES]) if at >= 0 else None
     if page is None or page.magic != ENTRY_LOG_MAGIC or page.number != file.number:
         raise damaged(file, 0, "its header is unreadable")
-    seed = checksum_seed(file.number, identity)
-    offset = PAGE_BYTES
-    position = 0
-    while True:
-        at = window.seek(offset, RECORD_HEADER_BYTES)
-        header = unpack_record_header(window.data, at, seed) if at >= 0 else None
-        if header is None or (header.epoch, header.position, header.record_type) != (
-            page.epoch,
-            position,
-            RecordType.RUN,
-        ):
-            raise damaged(file, offset, f"run {position} is unreadable")
-        offset += RECORD_HEADER_BYTES
-        at = window.seek(offset, header.length)
-        payload = memoryview(window.data)[at : at + header.length] if at >= 0 else memoryview(b"")
-        if at < 0 or payload_checksum(payload) != header.payload_checksum:
-            raise damaged(file, offset, f"run {position} doesn't match its checksum")
-        yield from _batches_of(file, payload, offset)
-        offset += header.length
-        position += 1
-        if header.flags & LAST_OF_GROUP:
-            file.position = offset
-            return
-
-
-def _batches_of(file: LogFile, run: memoryview, start: int) -> Iterator[FoundBatch]:
-    at = 0
-    while at < len(run):
-        size = int.from_bytes(run[at + _SIZE_AT : at + _SIZE_AT + 4], "little")
-        yield found_batch(
-            HEADER.unpack_from(run, at), Location(file, start + at, size, payload_checksum(run[at : at + size]))
-        )
-        at += size
+    chain = Chain(checksum_seed(file.number, identity), page.epoch, 0, is_journal=False)
+    is_whole = False
+    while not is_whole:
+        record = chain.next(window)
+        if record is None or record.header.record_type != RecordType.RUN:
+            raise damaged(file, chain.offset, f"run {chain.position} is unreadable")
+        if not record.is_intact:
+            raise damaged(file, chain.offset, f"run {chain.position} doesn't match its checksum")
+        yield from batches_of(record, file)
+        chain.advance(record)
+        is_whole = record.is_last_of_group
+    file.position = chain.offset

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 from typing import Annotated
 
 import attrs
 import typer
 
-from replog.backends.files.directory import FORMAT_FILE
 from replog.backends.files.directory import FORMAT_NAME as FILES_FORMAT_NAME
 from replog.backends.files.inspecting import Place, find_place
-from replog.backends.files.inspecting.places import read_format
-from replog.backends.files.inspecting.reports import Problem
+from replog.backends.inspection.format_names import format_name
+from replog.backends.inspection.reports import Problem
 from replog.cli.output import emit
 from replog.errors import ConfigError
 
@@ -46,12 +44,6 @@ def is_lmdb(path: str, journal_dir: str | None) -> bool:
     if journal_dir is not None:
         raise ConfigError(f"{path} is a {LMDB_FORMAT_NAME}: it has no journal; leave --journal-dir out")
     return True
-
-
-def format_name(path: str) -> str | None:
-    """What the directory's format file says that it is, or None if there is none. Raises `StorageIdentityError`."""
-    where = f"{path}/{FORMAT_FILE}"
-    return str(read_format(where)["format"]) if os.path.exists(where) else None
 
 
 def as_json(report: attrs.AttrsInstance) -> dict[str, object]:

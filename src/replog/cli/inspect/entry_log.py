@@ -6,7 +6,7 @@ import os
 import sys
 
 from replog.backends.files.inspecting import inspect_entry_logs
-from replog.backends.files.inspecting.reports import EntryLogReport, Problem, RecordReport
+from replog.backends.inspection.reports import EntryLogReport, Problem, RecordReport
 from replog.cli.inspect.common import JournalDir, PathArgument, as_json, end, files_place, tell
 from replog.cli.inspect.journal import RECORD_COLUMNS, WithRecords, list_record
 from replog.cli.output import (

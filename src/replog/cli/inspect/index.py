@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from replog.backends.files.inspecting import inspect_indexes
-from replog.backends.files.inspecting.reports import IndexedBatch, IndexReport
+from replog.backends.inspection.reports import IndexedBatch, IndexReport
 from replog.cli.inspect.common import JournalDir, PathArgument, as_json, end, files_place, tell
 from replog.cli.output import (
     AsJSON,

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from replog.backends.files.inspecting import inspect_journal
-from replog.backends.files.inspecting.reports import BatchReport, JournalFileReport, Problem, RecordReport
+from replog.backends.inspection.reports import BatchReport, JournalFileReport, Problem, RecordReport
 from replog.cli.inspect.common import JournalDir, PathArgument, as_json, end, files_place, tell
 from replog.cli.output import (
     AsJSON,

@@ -12,7 +12,7 @@ import attrs
 import typer
 
 from replog.backends.files.inspecting import inspect_ledger
-from replog.backends.files.inspecting.reports import BatchReport, EntryReport, LedgerReport
+from replog.backends.inspection.reports import BatchReport, EntryReport, LedgerReport
 from replog.cli.ending import survive
 from replog.cli.inspect.common import Directory, JournalDir, as_json, end, files_place, is_lmdb, tell
 from replog.cli.output import (

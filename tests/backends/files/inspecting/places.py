@@ -11,9 +11,9 @@ import attrs
 
 from replog.abc import DropLedger, Mutation, PutBatch, SetMarks
 from replog.backends.disk import Disk
-from replog.backends.files.inspecting.reports import Problem
 from replog.backends.files.options import FilesOptions
 from replog.backends.files.storage import FilesStorage, open_storage
+from replog.backends.inspection.reports import Problem
 from replog.testing.disk import MemoryDisk
 from replog.testing.storage_exam import make_batch
 from tests.backends.files.test_format import FIRST, PROOF, SECOND, fixed_disk

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from replog.abc import Doubt, DropLedger, Mutation, PutBatch, SetMarks
-from replog.backends.files.inspecting import find_place, inspect_journal, reading
-from replog.backends.files.inspecting.reading import InspectedFile
-from replog.backends.files.inspecting.reports import JournalFileReport, Problem, RecordReport
+from replog.backends.files import window
+from replog.backends.files.inspecting import find_place, inspect_journal
+from replog.backends.files.inspecting.inspected_file import InspectedFile
 from replog.backends.files.record import (
     PAGE_BYTES,
     RECORD_HEADER_BYTES,
@@ -20,6 +20,7 @@ from replog.backends.files.record import (
     pack_record_header,
     payload_checksum,
 )
+from replog.backends.inspection.reports import JournalFileReport, Problem, RecordReport
 from replog.errors import ConfigError, ReplogError
 from replog.testing.disk import MemoryDisk
 from replog.testing.storage_exam import make_batch
@@ -295,7 +296,7 @@ def test_a_group_that_is_written_while_it_is_read_is_no_damage(tmp_path: Path, m
 
 def test_a_file_that_is_used_again_meanwhile_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Recycling overwrites a file in place, its header page first."""
-    monkeypatch.setattr(reading, "WINDOW_BYTES", 8192)
+    monkeypatch.setattr(window, "WINDOW_BYTES", 8192)
     path = tmp_path / "st"
     make_filled(path)
     victim = path / "journal" / "000000000001.journal"
@@ -336,7 +337,7 @@ def test_memory_is_bounded_by_windows_and_records(tmp_path: Path, monkeypatch: p
     make_filled(path)
     whole = inspected(path, with_records=True)
     largest = max(record.size_bytes for record in records_of(whole))
-    monkeypatch.setattr(reading, "WINDOW_BYTES", 4096)
+    monkeypatch.setattr(window, "WINDOW_BYTES", 4096)
     real = InspectedFile.read
     sizes: list[int] = []
 

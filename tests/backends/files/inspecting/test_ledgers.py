@@ -9,10 +9,11 @@ import pytest
 from replog.abc import PutBatch, SetMarks
 from replog.backends.files.catalog import CatalogFile, pack_catalog, unpack_catalog
 from replog.backends.files.entry_log import EntryLogWriter
-from replog.backends.files.inspecting import LedgerInspection, find_place, inspect_ledger, inspect_storage
-from replog.backends.files.inspecting.holes import Coverage
-from replog.backends.files.inspecting.reports import Hole
+from replog.backends.files.inspecting import find_place, inspect_ledger, inspect_storage
 from replog.backends.files.record import payload_checksum
+from replog.backends.inspection.holes import Coverage
+from replog.backends.inspection.ledgers import LedgerInspection
+from replog.backends.inspection.reports import Hole
 from replog.errors import EntryNotFoundError, StorageUncertainError
 from replog.protocol.digest import DigestType
 from replog.testing.storage_exam import make_batch

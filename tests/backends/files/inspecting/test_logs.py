@@ -4,8 +4,8 @@ from pathlib import Path
 
 from replog.backends.files.entry_log import EntryLogWriter
 from replog.backends.files.inspecting import find_place, inspect_entry_logs, inspect_indexes
-from replog.backends.files.inspecting.reports import EntryLogReport, IndexedBatch, IndexReport, RecordReport
 from replog.backends.files.record import PAGE_BYTES, payload_checksum
+from replog.backends.inspection.reports import EntryLogReport, IndexedBatch, IndexReport, RecordReport
 from replog.protocol.batch import Batch
 from replog.testing.storage_exam import make_batch
 from tests.backends.files.inspecting.places import (

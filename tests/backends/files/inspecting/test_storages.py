@@ -80,7 +80,7 @@ def test_a_journal_elsewhere_is_asked_for(tmp_path: Path) -> None:
     report = inspect_storage(find_place(str(tmp_path / "st")))
     assert (report.journal_path, report.journal_files, report.batches) == (None, None, None)
     assert report.bookie_id.startswith("bookie-")
-    with pytest.raises(StorageIdentityError, match="is not the journal of"):
+    with pytest.raises(StorageIdentityError, match="others is the journal of"):
         find_place(str(tmp_path / "st"), str(tmp_path / "others"))
     with pytest.raises(ConfigError, match="leave --journal-dir out"):
         find_place(str(tmp_path / "inside"), str(tmp_path / "others"))

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import attrs
 
 from replog.backends.files.catalog import Catalog
 from replog.backends.files.directory import entry_log_name, entry_log_number, journal_number
-from replog.backends.files.inspecting.indexes import DamagedIndex, OpenIndex, entry_log_or_journal, index_of, log_path
+from replog.backends.files.inspecting.indexes import open_index
+from replog.backends.files.inspecting.inspected_file import InspectedFile, Unreadable
+from replog.backends.files.inspecting.log_scan import InspectedLog
 from replog.backends.files.inspecting.places import Place
-from replog.backends.files.inspecting.reading import InspectedFile, Progress, Unreadable, ignore_progress
 from replog.backends.files.inspecting.records import problems_in, report_record
-from replog.backends.files.inspecting.reports import EntryLogReport, LedgerUsage, Problem, RecordReport
-from replog.backends.files.inspecting.scanning import EntryLogScan, LogScan, read_file_header
-from replog.backends.files.inspecting.survey import add_usage, places_in, survey
-from replog.backends.files.record import RecordType
+from replog.backends.files.inspecting.survey import add_usage, survey
+from replog.backends.inspection.read_only import Progress, ignore_progress
+from replog.backends.inspection.reports import EntryLogReport, LedgerUsage, Problem, RecordReport
 from replog.backends.ranges import LedgerRanges
 from replog.errors import ConfigError
 
@@ -36,7 +37,7 @@ def log_places(place: Place, catalog: Catalog | None) -> list[LogPlace]:
     found: list[LogPlace] = []
     if catalog is not None:
         for file in catalog.files:
-            path = log_path(place, file.is_journal, file.number)
+            path = place.log_path(file.is_journal, file.number)
             if path is not None:
                 found.append(LogPlace(path, file.is_journal, file.number, file.age))
     else:
@@ -70,23 +71,20 @@ def inspect_entry_logs(
             if each.age is not None or report.batches or report.problems or not each.is_journal:
                 yield report
     except Unreadable as error:
-        yield Problem(error.path, error.offset, "unreadable", error.reason)
+        yield error.problem
 
 
 def _single(place: Place, catalog: Catalog | None) -> LogPlace:
     assert place.file is not None
-    is_journal = entry_log_or_journal(place.file)
-    if is_journal is None:
+    name = os.path.basename(place.file)
+    of_journal, of_entry_log = journal_number(name), entry_log_number(name)
+    number = of_entry_log if of_journal is None else of_journal
+    if number is None:
         raise ConfigError(f"{place.file} is neither an entry log nor a journal file: one is called {entry_log_name(1)}")
-    name = place.file.rpartition("/")[2]
-    number = journal_number(name) if is_journal else entry_log_number(name)
-    assert number is not None
-    ages = (
-        []
-        if catalog is None
-        else [each for each in catalog.files if (each.is_journal, each.number) == (is_journal, number)]
-    )
-    return LogPlace(place.file, is_journal, number, ages[0].age if ages else None)
+    is_journal = of_journal is not None
+    files = [] if catalog is None else catalog.files
+    ages = [each.age for each in files if (each.is_journal, each.number) == (is_journal, number)]
+    return LogPlace(place.file, is_journal, number, ages[0] if ages else None)
 
 
 class LogInspection:
@@ -104,17 +102,18 @@ class LogInspection:
     def read_index(self) -> bool:
         """Takes the figures from the index. False if it can't; then the file is to be scanned."""
         report = self.report
-        try:
-            with InspectedFile(self._log.path) as file:
-                report.file_bytes = file.size_bytes
-            index = OpenIndex(index_of(self._log.path), self._identity)
-        except Unreadable:
-            return False  # the scan says what is wrong, if anything is
-        except DamagedIndex as error:
-            report.problems.append(Problem(index_of(self._log.path), error.offset, "damage", error.reason))
+        index = open_index(self._log.path, self._identity)
+        if isinstance(index, Problem):
+            if index.kind == "damage":  # of a missing index the scan says what is wrong, if anything is
+                report.problems.append(index)
             return False
         index.close()
-        for section in index.sections:
+        try:
+            with InspectedFile(self._log.path) as file:  # opened, so that a file which nobody may read is a problem
+                report.file_bytes = file.size_bytes
+        except Unreadable:
+            return False
+        for section in index.entries:
             used = self._usage.setdefault(section.ledger_id, LedgerUsage(section.ledger_id, 0, 0))
             used.batches += section.batches
             used.batch_bytes += section.data_bytes
@@ -124,28 +123,17 @@ class LogInspection:
 
     def scan(self, with_records: bool) -> Iterator[RecordReport]:
         """Reads the file, and takes the figures from its batches."""
-        report, log = self.report, self._log
-        try:
-            with InspectedFile(log.path, self._progress) as file:
-                report.file_bytes = file.size_bytes
-                header = read_file_header(file, log.number, self._identity)
-                if isinstance(header, Problem):
-                    report.problems.append(header)
-                    return
-                scan = LogScan(file, header) if log.is_journal else EntryLogScan(file, header)
-                for record in scan:
-                    if record.is_intact and record.header.record_type in (RecordType.BATCH, RecordType.RUN):
-                        for place in places_in(log.path, record):
-                            add_usage(self._usage, place)
-                    if with_records:
-                        described = report_record(log.path, record)
-                        report.problems += problems_in(log.path, described)
-                        yield described
-                report.problems += scan.problems
-        except Unreadable as error:
-            report.problems.append(
-                Problem(log.path, error.offset, "gone" if error.is_gone else "unreadable", error.reason)
-            )
+        report, place = self.report, self._log
+        log = InspectedLog(place.path, place.number, place.is_journal, self._identity, self._progress)
+        for record in log.records():
+            for batch in log.batches_of(record):
+                add_usage(self._usage, batch)
+            if with_records:
+                described = report_record(place.path, record)
+                report.problems += problems_in(place.path, described)
+                yield described
+        report.file_bytes = log.file_bytes
+        report.problems += log.problems
         self._sum()
 
     def _sum(self) -> None:

@@ -9,18 +9,17 @@ import attrs
 
 from replog.backends.files.catalog import Catalog
 from replog.backends.files.directory import journal_name, journal_number
-from replog.backends.files.inspecting.locks import is_locked
-from replog.backends.files.inspecting.places import SPARE_PREFIX, Place, Vouching
-from replog.backends.files.inspecting.reading import (
-    InspectedFile,
-    Progress,
-    Unreadable,
-    ignore_progress,
-)
+from replog.backends.files.inspecting.inspected_file import Unreadable
+from replog.backends.files.inspecting.log_scan import InspectedLog, LogScan
+from replog.backends.files.inspecting.places import Place
 from replog.backends.files.inspecting.records import as_epoch, problems_in, report_record
-from replog.backends.files.inspecting.reports import JournalFileReport, Problem, RecordReport
-from replog.backends.files.inspecting.scanning import LogScan, ScannedRecord, read_file_header
+from replog.backends.files.pool import SPARE_PREFIX
 from replog.backends.files.record import RecordType
+from replog.backends.files.scanning import ScannedRecord
+from replog.backends.inspection.locks import is_locked
+from replog.backends.inspection.read_only import Progress, ignore_progress
+from replog.backends.inspection.reports import JournalFileReport, Problem, RecordReport
+from replog.backends.inspection.vouching import Vouching
 from replog.errors import ConfigError
 
 _KNOWN_TYPES = frozenset(RecordType)
@@ -111,7 +110,7 @@ class JournalWalk:
         if catalog is None or first_number > catalog.first_journal or not self._is_whole:
             return
         last = catalog.sequence if self._sequence is None else self._sequence
-        durable = max(catalog.durable_sequence, self._vouching.position)
+        durable = max(catalog.durable_sequence, self._vouching.position or 0)
         if max(last, self._vouching.accounted) < durable:
             reason = f"its last group is {last}, but group {durable} was durable"
             self.problems.append(Problem(self.place.journal or "", 0, "damage", reason))
@@ -124,62 +123,41 @@ class WalkedFile:
         self._walk = walk
         self.number = number
         self.path = path
-        self.scan: LogScan | None = None
+        self.log = InspectedLog(path, number, True, walk.place.identity, walk.progress, walk.expected_sequence(number))
         self.report = JournalFileReport(path, number, "unreadable")
 
+    @property
+    def scan(self) -> LogScan | None:
+        """The reading of the file, if its header could be read."""
+        return self.log.scan
+
     def records(self) -> Iterator[ScannedRecord]:
-        """All records, those of a last group that isn't whole too. Never raises."""
-        report = self.report
-        batches = 0
-        try:
-            with InspectedFile(self.path, self._walk.progress) as file:
-                report.file_bytes = file.size_bytes
-                header = read_file_header(file, self.number, self._walk.place.identity)
-                if isinstance(header, Problem):
-                    report.state = "gone" if header.kind == "gone" else report.state
-                    report.problems.append(header)
-                    return
-                scan = self.scan = LogScan(file, header, self._walk.expected_sequence(self.number))
-                for record in scan:
-                    if record.header.record_type == RecordType.BATCH:
-                        batches += 1
-                    else:
-                        self._note(record)
-                    yield record
-                report.batches = batches
-                self._finish(file, scan)
-        except Unreadable as error:
-            if error.is_gone:
-                report.state = "gone"
-            report.problems.append(_unreadable(error))
+        """All records, those of a last group that isn't whole, too. Never raises."""
+        report, log = self.report, self.log
+        for record in log.records():
+            if record.header.record_type == RecordType.BATCH:
+                report.batches += 1
+            elif record.is_intact and record.header.record_type not in _KNOWN_TYPES:
+                reason = f"a record of type {record.header.record_type}, unknown to this replog: use a newer one"
+                report.problems.append(Problem(self.path, record.offset, "unreadable", reason))
+            yield record
+        report.file_bytes = log.file_bytes
+        report.problems += log.problems
+        if log.scan is not None:
+            self._describe(log.scan)
+        if log.is_gone:
+            report.state = "gone"
 
-    def _note(self, record: ScannedRecord) -> None:
-        if record.is_intact and record.header.record_type not in _KNOWN_TYPES:
-            reason = f"a record of type {record.header.record_type}, unknown to this replog: use a newer one"
-            self.report.problems.append(Problem(self.path, record.offset, "unreadable", reason))
-
-    def _finish(self, file: InspectedFile, scan: LogScan) -> None:
+    def _describe(self, scan: LogScan) -> None:
         report = self.report
         report.used_bytes, report.groups, report.records = scan.end, scan.groups, scan.records
         report.first_sequence, report.last_sequence = scan.first_sequence, scan.last_sequence
-        report.epoch = as_epoch(scan.epoch)
+        report.epoch = as_epoch(scan.chain.epoch)
         report.state = self._walk.state_of(self.number, scan)
-        report.problems += scan.problems
-        if scan.was_recycled:
-            report.state = "gone"
-        elif not file.is_in_place():
-            report.problems.append(Problem(self.path, 0, "gone", "it was removed or renamed while it was read"))
-        else:
-            end = self._walk.adopted_end(self.number)
-            if end is not None and end != scan.end and not scan.problems:
-                reason = f"its records end here, the catalog says at {end}"
-                report.problems.append(Problem(self.path, scan.end, "damage", reason))
-
-
-def _unreadable(error: Unreadable) -> Problem:
-    if error.is_gone:
-        return Problem(error.path, 0, "gone", "it was removed or renamed since its name was read")
-    return Problem(error.path, error.offset, "unreadable", error.reason)
+        end = self._walk.adopted_end(self.number)
+        if end is not None and end != scan.end and not self.log.problems:
+            reason = f"its records end here, the catalog says at {end}"
+            report.problems.append(Problem(self.path, scan.end, "damage", reason))
 
 
 def inspect_journal(
@@ -211,7 +189,7 @@ def inspect_journal(
                 yield _spare(path)
             yield from walk.problems
     except Unreadable as error:
-        yield Problem(error.path, error.offset, "unreadable", error.reason)
+        yield error.problem
 
 
 def _only(path: str) -> list[tuple[int, str]]:
@@ -227,7 +205,7 @@ def _spare(path: str) -> JournalFileReport:
     try:
         report.file_bytes = os.stat(path).st_size
     except OSError as error:
-        problem = Unreadable(path, 0, error)
-        report.state = "gone" if problem.is_gone else "unreadable"
-        report.problems.append(_unreadable(problem))
+        unreadable = Unreadable(path, 0, error)
+        report.state = "gone" if unreadable.is_gone else "unreadable"
+        report.problems.append(unreadable.problem)
     return report

@@ -2,63 +2,37 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable
 from contextlib import suppress
 
 import attrs
 
-from replog.abc import Doubt
-from replog.backends.durable_mark import DOUBT_FILE, MARK_FILE, unpack_doubt, unpack_mark
 from replog.backends.files.catalog import FORMAT as CATALOG_FORMAT
 from replog.backends.files.catalog import NAME as CATALOG
 from replog.backends.files.catalog import Catalog, unpack_catalog
 from replog.backends.files.directory import (
     FORMAT_FILE,
-    FORMAT_NAME,
     JOURNAL,
     JOURNAL_COOKIE,
-    JOURNAL_FORMAT_NAME,
     LOCK_FILE,
     LOGS,
     VERSION,
+    check_journal_cookie,
+    entry_log_name,
     entry_log_number,
     identity_of,
+    journal_name,
     journal_number,
+    read_format,
+    read_journal_cookie,
 )
-from replog.backends.files.inspecting.reading import Unreadable, list_names, read_whole_file
-from replog.backends.files.inspecting.reports import Problem
-from replog.errors import ConfigError, StorageFailedError, StorageIdentityError
-
-SPARE_PREFIX = "spare-"
-_FORMAT_FILE_BYTES_MAX = 64 << 10
-
-
-@attrs.define
-class Vouching:
-    """How far a storage was durable, and what it doubts (B8)."""
-
-    position: int = 0
-    accounted: int = 0
-    doubt: Doubt = attrs.field(factory=Doubt)
-    problems: list[Problem] = attrs.field(factory=list)
-
-    def take_mark(self, data: bytes, identity: bytes | None) -> bool:
-        """Whether these bytes are this bookie's durable mark; if so they count."""
-        slot = unpack_mark(data)
-        if slot is None or slot.identity != identity:
-            return False
-        self.position = slot.position
-        return True
-
-    def take_doubt(self, data: bytes, identity: bytes | None) -> bool:
-        """Whether these bytes are this bookie's doubt; if so they count."""
-        record = unpack_doubt(data)
-        if record is None or record.identity != identity:
-            return False
-        self.accounted, self.doubt = record.accounted, record.doubt
-        return True
+from replog.backends.files.inspecting.inspected_file import Unreadable, list_names, read_whole_file
+from replog.backends.files.pool import SPARE_PREFIX
+from replog.backends.inspection.read_only import READ_ONLY
+from replog.backends.inspection.reports import Problem
+from replog.backends.inspection.vouching import Vouching, read_vouching
+from replog.errors import ConfigError, StorageFailedError
 
 
 @attrs.frozen
@@ -123,19 +97,12 @@ class Place:
 
     def vouching(self) -> Vouching:
         """The durable mark and the doubt as they are now, and what is wrong with them."""
-        found = Vouching()
-        if self.root is None:
-            return found
-        for name, take in ((MARK_FILE, found.take_mark), (DOUBT_FILE, found.take_doubt)):
-            path = f"{self.root}/{name}"
-            try:
-                is_fine = take(read_whole_file(path), self.identity)
-                reason = "it is damaged"
-            except Unreadable as error:
-                is_fine, reason = False, "the file is missing" if error.is_gone else error.reason
-            if not is_fine:
-                found.problems.append(Problem(path, 0, "damage", f"{reason}: the next start doubts every ledger"))
-        return found
+        return Vouching() if self.root is None or self.identity is None else read_vouching(self.root, self.identity)
+
+    def log_path(self, is_journal: bool, number: int) -> str | None:
+        """Where a log file of the catalog stands, if its directory is known."""
+        directory, name = (self.journal, journal_name) if is_journal else (self.logs, entry_log_name)
+        return f"{directory}/{name(number)}" if directory else None
 
     def lock_path(self) -> str | None:
         """Where the lock file is, in a storage."""
@@ -197,53 +164,18 @@ def _parent_storage(directory: str, journal_dir: str | None) -> Place:
 
 
 def _storage(root: str, journal_dir: str | None) -> Place:
-    where = f"{root}/{FORMAT_FILE}"
-    content = read_format(where)
-    version = _check_format(content, FORMAT_NAME, where)
-    bookie_id = str(content["bookie_id"])
+    found = read_format(READ_ONLY, root, "")
+    if found is None:
+        raise ConfigError(f"{root} holds no storage of replog: it has no {FORMAT_FILE}")
     journal: str | None = f"{root}/{JOURNAL}"
-    if content.get("journal", "inside") == "elsewhere":
+    if found.is_journal_elsewhere:
         journal = journal_dir
-        if journal_dir is not None and _journal_elsewhere(journal_dir).bookie_id != bookie_id:
-            raise StorageIdentityError(
-                f"{journal_dir} is not the journal of {bookie_id}", "Nothing was touched: name the right directory"
-            )
+        if journal_dir is not None:
+            check_journal_cookie(READ_ONLY, journal_dir, found.bookie_id)
     elif journal_dir is not None:
         raise ConfigError(f"{root} has its journal inside: leave --journal-dir out")
-    return Place(root, root, version, bookie_id, journal, f"{root}/{LOGS}")
+    return Place(root, root, found.version, found.bookie_id, journal, f"{root}/{LOGS}")
 
 
 def _journal_elsewhere(path: str) -> Place:
-    where = f"{path}/{JOURNAL_COOKIE}"
-    content = read_format(where)
-    version = _check_format(content, JOURNAL_FORMAT_NAME, where)
-    return Place(path, None, version, str(content["bookie_id"]), os.path.normpath(path))
-
-
-def read_format(where: str) -> dict[str, object]:
-    """What a format file says. Raises `StorageIdentityError` if it is none."""
-    try:
-        content = json.loads(read_whole_file(where, _FORMAT_FILE_BYTES_MAX))
-        identity_of(content["bookie_id"])
-        if not isinstance(content["version"], int) or not isinstance(content["format"], str):
-            raise TypeError("version or format has the wrong type")
-    except Unreadable as error:
-        raise StorageIdentityError(
-            f"{where}: {error.reason}", "Nothing was touched: name the right directory"
-        ) from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise StorageIdentityError(
-            f"{where} can't be read: {error!r}",
-            "Restore it from a backup, or recover this bookie's copies from the others",
-        ) from error
-    return dict(content)
-
-
-def _check_format(content: dict[str, object], name: str, where: str) -> int:
-    version = content["version"]
-    if content["format"] != name or not isinstance(version, int) or version != VERSION:
-        raise StorageIdentityError(
-            f"{where} says {content['format']!r} version {version!r}, this inspects {name!r} version {VERSION}",
-            "Nothing was touched: use the replog that wrote it, or a newer one",
-        )
-    return version
+    return Place(path, None, VERSION, read_journal_cookie(READ_ONLY, path), os.path.normpath(path))

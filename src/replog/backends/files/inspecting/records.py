@@ -4,68 +4,19 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterator
 
-from replog.backends.files.inspecting.reports import BatchReport, MarksReport, Problem, RecordReport
-from replog.backends.files.inspecting.scanning import ScannedRecord
 from replog.backends.files.record import (
-    LAST_OF_GROUP,
     RECORD_HEADER_BYTES,
     RecordType,
     unpack_drop,
     unpack_epoch,
     unpack_marks,
 )
-from replog.errors import RemoteProtocolError
-from replog.protocol.batch import HEADER, Batch, check_damage, decode
-from replog.protocol.digest import DigestType
+from replog.backends.files.scanning import ScannedRecord, batch_places
+from replog.backends.inspection.batches import report_batch
+from replog.backends.inspection.reports import MarksReport, Problem, RecordReport
 
-_DIGESTS = {DigestType.CRC32C: "crc32c", DigestType.HMAC_SHA256: "hmac-sha256"}
 _TYPE_NAMES = {int(record_type): record_type.name for record_type in RecordType}
-_SIZE_FIELD = 4  # of a batch's header
-
-
-def batch_places(payload: memoryview) -> Iterator[tuple[int, int]]:
-    """Where the batches of a BATCH or RUN begin in its payload, and their sizes. Stops where there is no batch."""
-    at = 0
-    while at + HEADER.size <= len(payload):
-        size = HEADER.unpack_from(payload, at)[_SIZE_FIELD]
-        if size < HEADER.size or at + size > len(payload):
-            return
-        yield at, size
-        at += size
-
-
-def report_batch(path: str, offset: int, data: bytes) -> BatchReport:
-    """The batch with these bytes. One that is none of this format has only its place and its problem."""
-    try:
-        batch = decode(data)
-    except RemoteProtocolError as error:
-        return BatchReport(path, offset, len(data), -1, 0, -1, -1, 1, 0, -1, 0, "", str(error))
-    report = described(path, offset, batch)
-    try:
-        check_damage(batch)
-    except RemoteProtocolError as error:
-        report.problem = str(error)
-    return report
-
-
-def described(path: str, offset: int, batch: Batch) -> BatchReport:
-    """What a batch's header says."""
-    return BatchReport(
-        path,
-        offset,
-        len(batch.data),
-        batch.ledger_id,
-        batch.stamp,
-        batch.first_entry_id,
-        batch.last_entry_id,
-        batch.stride,
-        batch.count,
-        batch.last_add_confirmed,
-        batch.timestamp_ns,
-        _DIGESTS[batch.digest_type],
-    )
 
 
 def report_record(path: str, record: ScannedRecord) -> RecordReport:
@@ -79,7 +30,7 @@ def report_record(path: str, record: ScannedRecord) -> RecordReport:
         name,
         header.sequence,
         header.position,
-        bool(header.flags & LAST_OF_GROUP),
+        record.is_last_of_group,
         is_intact,
     )
     if is_intact:

@@ -6,11 +6,13 @@ import os
 
 from replog.backends.files.catalog import NAME as CATALOG
 from replog.backends.files.inspecting.entry_logs import LogInspection, log_places
-from replog.backends.files.inspecting.locks import is_locked, owner_of
+from replog.backends.files.inspecting.inspected_file import Unreadable, list_names
 from replog.backends.files.inspecting.places import Place
-from replog.backends.files.inspecting.reading import Progress, Unreadable, ignore_progress, list_names
-from replog.backends.files.inspecting.reports import Problem, StorageReport
 from replog.backends.files.inspecting.survey import Survey, survey
+from replog.backends.files.pool import SPARE_PREFIX
+from replog.backends.inspection.locks import is_locked, owner_of
+from replog.backends.inspection.read_only import READ_ONLY, Progress, ignore_progress
+from replog.backends.inspection.reports import Problem, StorageReport
 from replog.errors import ConfigError, StorageFailedError
 
 
@@ -24,11 +26,7 @@ def inspect_storage(place: Place, progress: Progress = ignore_progress) -> Stora
     report = StorageReport(
         place.root, "files", place.version, place.bookie_id, is_locked(lock_path), owner_of(lock_path), place.journal
     )
-    vouching = place.vouching()
-    report.durable_mark = vouching.position
-    report.doubted_below, report.lost_below = vouching.doubt.doubted_below, vouching.doubt.lost_below
-    report.doubt_reasons = list(vouching.doubt.reasons)
-    report.problems += vouching.problems
+    place.vouching().describe(report)
     try:
         _measure_space(place, report)
         if place.journal is None:
@@ -42,7 +40,7 @@ def inspect_storage(place: Place, progress: Progress = ignore_progress) -> Stora
 
 def _measure_space(place: Place, report: StorageReport) -> None:
     assert place.root is not None
-    report.free_bytes = free_bytes(place.root)
+    report.free_bytes = READ_ONLY.free_bytes(place.root)
     root_bytes = sum(_size(f"{place.root}/{name}") for name in list_names(place.root))
     report.total_bytes = root_bytes
     report.catalog_bytes = _size(f"{place.root}/{CATALOG}")
@@ -55,7 +53,7 @@ def _measure_space(place: Place, report: StorageReport) -> None:
             report.total_bytes += size
             if name.endswith(".index"):
                 report.index_bytes = (report.index_bytes or 0) + size
-            elif name.startswith("spare-"):
+            elif name.startswith(SPARE_PREFIX):
                 report.spare_bytes = (report.spare_bytes or 0) + size
             elif directory == place.journal:
                 report.journal_bytes = (report.journal_bytes or 0) + size
@@ -67,13 +65,7 @@ def _measure_space(place: Place, report: StorageReport) -> None:
         report.journal_bytes, report.spare_bytes = report.journal_bytes or 0, report.spare_bytes or 0
         report.spare_files = len(place.spares())
         if os.path.exists(place.journal):
-            report.journal_free_bytes = free_bytes(place.journal)
-
-
-def free_bytes(path: str) -> int:
-    """What the file system below a path still takes, for who is not root."""
-    found = os.statvfs(path)
-    return found.f_bavail * found.f_frsize
+            report.journal_free_bytes = READ_ONLY.free_bytes(place.journal)
 
 
 def _size(path: str) -> int:
@@ -98,7 +90,7 @@ def _describe_catalog(place: Place, report: StorageReport) -> None:
 
 def _describe_marks(report: StorageReport, known: Survey) -> None:
     catalog = known.catalog
-    report.ledgers = len(known.ledgers)
+    report.ledgers = len(known.index.ledgers)
     report.deleted_ledgers = sum(last - first + 1 for first, last in known.deleted)
     if catalog is not None:
         report.catalog_generation = catalog.generation

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 
-from replog.backends.files.inspecting.reports import Hole
+from replog.backends.inspection.reports import Hole
 
 _STRIPES_MAX = 256  # an ensemble is smaller; whoever claims more gets no holes
 

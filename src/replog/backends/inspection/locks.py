@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import os
 
-from replog.backends.files.inspecting.reading import Unreadable, read_whole_file
+from replog.backends.disk import read_all
+from replog.backends.inspection.read_only import READ_ONLY
 
 _LOCKS = "/proc/locks"
 
@@ -14,8 +15,12 @@ _LOCKS = "/proc/locks"
 def owner_of(lock_path: str) -> int | None:
     """The process that wrote its id into the lock file last: it has the storage open, or had it."""
     try:
-        text = read_whole_file(lock_path, 32).decode("ascii", "replace").strip()
-    except Unreadable:
+        fd = READ_ONLY.open(lock_path)
+        try:
+            text = read_all(READ_ONLY, fd, 32, 0).decode("ascii", "replace").strip()
+        finally:
+            READ_ONLY.close(fd)
+    except OSError:
         return None
     return int(text) if text.isascii() and text.isdecimal() else None
 

@@ -1,0 +1,31 @@
+"""The system's files for looking at only: nothing is written, locked or made, and not even a time of access changes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+
+from replog.backends.disk import Disk
+
+Progress = Callable[[int], None]
+"""Called with how many bytes were read since its last call."""
+
+
+def ignore_progress(size_bytes: int) -> None:
+    """Progress that nobody watches."""
+
+
+class ReadOnlyDisk(Disk):
+    """A `Disk` whose descriptors can only be read, so that the storage's own parsers can look at a running bookie's files."""
+
+    def open(self, path: str, *, create: bool = False) -> int:
+        """As `Disk.open`, for reading."""
+        assert not create, "an inspection makes no file"
+        flags = os.O_RDONLY | os.O_CLOEXEC
+        with suppress(PermissionError):  # only the owner may read without leaving a time of access
+            return os.open(path, flags | os.O_NOATIME)
+        return os.open(path, flags)
+
+
+READ_ONLY = ReadOnlyDisk()
