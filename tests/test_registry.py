@@ -13,7 +13,6 @@ from typing import Any
 import attrs
 import pytest
 
-from replog import registry as module
 from replog.abc import Metastore, PlacementPolicy
 from replog.config import BackendURL
 from replog.errors import ConfigError, PluginConflictError, PluginNotFoundError
@@ -21,6 +20,7 @@ from replog.hookspecs import Backend, LedgerRecovered, NoOptions, hookimpl
 from replog.metastores.memory import MemoryMetastore
 from replog.placements.uniform import RandomPlacement
 from replog.registry import PluginInfo, Registry
+from replog.registry import loading as module
 from replog.transports.memory import MemoryTransport
 
 EVENT = LedgerRecovered(7, 41, 0.25)
@@ -197,7 +197,7 @@ WRONG = {
     "no backend": (offering(MemoryMetastore), "it must be a list of Backend"),  # type: ignore[arg-type]
     "raises": (SimpleNamespace(replog_metastores=hookimpl(raising)), "no disk today"),
     "asynchronous open": (offering(Backend("x", open_asynchronously)), "`open` of its metastore 'x' is asynchronous"),
-    "options of no class": (offering(Backend("x", opening, dict)), "no attrs class"),
+    "options of no class": (offering(Backend("x", opening, dict)), "not an attrs class"),
 }
 
 
@@ -230,7 +230,7 @@ def test_what_a_plugin_opens_is_checked() -> None:
         PluginConflictError, match="'mine' of given by the program: its metastore 'wrong' opened a RandomPlacement"
     ):
         plugged.open_metastore("wrong:")
-    with pytest.raises(PluginConflictError, match="opened a coroutine, which is no Metastore"):
+    with pytest.raises(PluginConflictError, match="opened a coroutine, which is not a Metastore"):
         plugged.open_metastore("late:")
 
 

@@ -32,7 +32,7 @@ MAY_CATCH_EVERYTHING: dict[str, str] = {
     "replog/blocking/portal.py": "whatever a call raises is raised again in the thread that called",
     "replog/metastores/zookeeper/driver.py": "kazoo's thread must not die unheard: the session ends, says why, and is begun anew",
     "replog/runtime/nursery.py": "the body's own exception is raised again, once the nursery is left",
-    "replog/registry.py": "an observer is somebody else's code: it is warned of and left out, and must not stop a log",
+    "replog/registry/registry.py": "an observer is other people's code: it is left out with a warning, and must not stop a log",
     "replog/testing/storage_exam/background.py": "whatever a call raises is raised again where its result is asked for",
 }
 

@@ -13,7 +13,8 @@ from typing import Any
 import attrs
 import pytest
 
-from replog import cli, registry
+from replog import cli
+from replog.registry import importing
 
 GOOD = """
 from replog.hookspecs import Backend, hookimpl
@@ -108,14 +109,14 @@ def test_an_installed_plugin_is_shown_with_what_it_offers(replog: Replog, tmp_pa
 
 
 WRONG = {
-    "no such module": ("", {"point": "not_there"}, ["not_there", "not wholly installed: install it again"]),
+    "no such module": ("", {"point": "not_there"}, ["not_there", "installation is incomplete: install it again"]),
     "no such attribute": ("", {"point": "wrong:Plugin"}, ["'wrong:Plugin'", "has no attribute 'Plugin'"]),
     "syntax": ("def (", {}, ["SyntaxError"]),
     "exits": ("import sys; sys.exit(3)", {}, ["SystemExit(3)"]),
     "a dependency is missing": (
         "import a_shelf_library",
         {"requires": "shelf-library>=2"},
-        ["Install what has the module 'a_shelf_library' (it asks for shelf-library>=2)"],
+        ["Install the package that has the module 'a_shelf_library' (it asks for shelf-library>=2)"],
     ),
     "made for a newer replog": (
         "from replog.abc import Shelf",
@@ -148,7 +149,7 @@ WRONG = {
         {},
         ["its replog_metastores raised TypeError", "color"],
     ),
-    "no scheme": (GOOD.format(scheme="My Shelf"), {}, ["its metastore 'My Shelf': that is no scheme"]),
+    "no scheme": (GOOD.format(scheme="My Shelf"), {}, ["its metastore 'My Shelf': that is not a scheme"]),
     "a scheme that is taken": (
         GOOD.format(scheme="lmdb"),
         {},
@@ -224,7 +225,7 @@ def test_names_that_are_disabled_and_not_there_are_told(replog: Replog, tmp_path
 
 
 def test_what_needs_an_extra_says_how_to_install_it(replog: Replog, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("replog.registry._is_installed", lambda extra: extra != "zookeeper")
+    monkeypatch.setattr("replog.registry.registry.is_installed", lambda extra: extra != "zookeeper")
     shown = replog("plugins")
     assert shown.status == 0, "a package that nobody asked for is no fault"
     (line,) = [line for line in shown.stdout.splitlines() if "zookeeper-metastore" in line]
@@ -239,6 +240,6 @@ def test_whether_an_extra_is_installed_is_looked_up(monkeypatch: pytest.MonkeyPa
             raise PackageNotFoundError(name)
         return "1"
 
-    monkeypatch.setattr("replog.registry.version_of", version_of)
-    assert not registry._is_installed("zookeeper")
-    assert registry._is_installed("arrow")
+    monkeypatch.setattr("replog.registry.importing.version_of", version_of)
+    assert not importing.is_installed("zookeeper")
+    assert importing.is_installed("arrow")

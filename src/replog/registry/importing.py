@@ -1,0 +1,52 @@
+"""Importing an installed plugin, with advice if that fails; and which packages are installed."""
+
+from __future__ import annotations
+
+import re
+from importlib.metadata import EntryPoint, PackageNotFoundError, requires
+from importlib.metadata import version as version_of
+
+from replog.errors import PluginConflictError
+from replog.hookspecs import PROJECT_NAME
+
+
+def load(found: EntryPoint) -> object:
+    """The plugin of this entry point. Raises `PluginConflictError` that says what is wrong and, if known, what to do."""
+    try:
+        return found.load()
+    except (Exception, SystemExit) as error:
+        raise PluginConflictError(
+            f"it cannot be imported from {found.value!r}: {error!r}{_advice(found, error)}"
+        ) from error
+
+
+def _advice(found: EntryPoint, error: BaseException) -> str:
+    requirements = [each for each in (found.dist.requires or [] if found.dist else []) if "extra ==" not in each]
+    asking = f" (it asks for {', '.join(requirements)})" if requirements else ""
+    module = (error.name or "") if isinstance(error, ImportError) else ""
+    if isinstance(error, ModuleNotFoundError) and module and f"{found.module}.".startswith(f"{module}."):
+        return ". Its installation is incomplete: install it again"
+    if module.split(".")[0] == PROJECT_NAME or isinstance(error, TypeError):
+        return f". It may be made for another replog than {_version()}{asking}"
+    if isinstance(error, ModuleNotFoundError) and module:
+        return f". Install the package that has the module {module!r}{asking}"
+    return ""
+
+
+def _version() -> str:
+    try:
+        return version_of(PROJECT_NAME)
+    except PackageNotFoundError:
+        return "this one"
+
+
+def is_installed(extra: str) -> bool:
+    """Whether all packages that this extra of replog needs are installed."""
+    try:
+        for requirement in requires(PROJECT_NAME) or []:
+            name, _, marker = requirement.partition(";")
+            if marker.replace(" ", "").replace('"', "'") == f"extra=='{extra}'":
+                version_of(re.split(r"[^\w.-]", name.strip())[0])
+    except PackageNotFoundError:
+        return False
+    return True
