@@ -14,7 +14,6 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import attrs
-import trio
 
 from replog.abc import Metastore, Storage
 from replog.bookie.serving import close_storage, open_storage, storage_url
@@ -24,6 +23,7 @@ from replog.hookspecs import BookieLeftOut, BookieStartsEmpty
 from replog.protocol.quorum import Quorum
 from replog.records.bookies import BOOKIES_KEY, COOKIES_KEY, READ_ONLY_BOOKIES_KEY
 from replog.registry import Registry
+from replog.runtime.threads import run_in_thread
 
 _log = logging.getLogger("replog.bookie")
 
@@ -76,7 +76,7 @@ class EmbeddedStorages:
         known = set(await metastore.children(COOKIES_KEY))
         strangers = {name: each for name, each in self._stored.items() if each.bookie_id not in known}
         for name, storage in strangers.items():
-            has_ledgers = metadata is not None and len(await trio.to_thread.run_sync(storage.ledger_ids)) > 0
+            has_ledgers = metadata is not None and len(await run_in_thread(storage.ledger_ids)) > 0
             if has_ledgers:
                 raise StorageIdentityError(
                     f"the bookie in {name} has ledgers, but the metastore in {metadata} has never heard of it",

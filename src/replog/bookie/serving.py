@@ -22,6 +22,7 @@ from replog.records.bookies import Endpoint
 from replog.registry import Registry
 from replog.runtime.latencies import LatencyHistogram
 from replog.runtime.nursery import open_service_nursery
+from replog.runtime.threads import run_in_thread
 
 
 def storage_url(storage: str, directory: str | os.PathLike[str]) -> BackendURL:
@@ -156,7 +157,7 @@ async def open_storage(registry: Registry, url: BackendURL) -> Storage:
     """Opens a storage in a worker thread. Raises `ConfigError`, `StorageError`. If cancelled, it is closed again."""
     opened: list[Storage] = []
     try:
-        await trio.to_thread.run_sync(lambda: opened.append(registry.open_storage(url)))
+        await run_in_thread(lambda: opened.append(registry.open_storage(url)))
     except trio.Cancelled:
         for storage in opened:
             storage.close()
@@ -167,4 +168,4 @@ async def open_storage(registry: Registry, url: BackendURL) -> Storage:
 async def close_storage(storage: Storage) -> None:
     """Closes a storage that was never served, in a worker thread, however much it is cancelled."""
     with trio.CancelScope(shield=True):
-        await trio.to_thread.run_sync(storage.close)
+        await run_in_thread(storage.close)

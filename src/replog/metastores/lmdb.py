@@ -34,6 +34,7 @@ from replog.metastores.lmdb_environment import Environment, Job, Limits, NeedsWr
 from replog.metastores.lmdb_records import FORMAT, Reading, Words, Writing
 from replog.runtime.lmdb_file import DataFileDamagedError
 from replog.runtime.lmdb_map import ForkedInUseError
+from replog.runtime.threads import run_in_thread
 
 Answer = TypeVar("Answer")
 
@@ -185,7 +186,7 @@ class LMDBMetastore(Metastore):
         if self._unwatch is not None:
             self._unwatch()
         with trio.CancelScope(shield=True):
-            await trio.to_thread.run_sync(_give_back, environment)
+            await run_in_thread(_give_back, environment)
 
     # -- asking and changing --------------------------------------------------------------------------------------
 
@@ -208,7 +209,7 @@ class LMDBMetastore(Metastore):
         environment = await self._opened()
         while True:
             try:
-                return await trio.to_thread.run_sync(environment.read, question)
+                return await run_in_thread(environment.read, question)
             except NeedsWriterError:
                 await self._submit(environment, _do_nothing, 0, "reading")
 
@@ -273,7 +274,7 @@ class LMDBMetastore(Metastore):
     async def _open(self) -> Environment:
         options = self._options
         limits = Limits(options.map_bytes, max(options.map_bytes, options.map_bytes_max), options.lease_s)
-        environment = await trio.to_thread.run_sync(_borrow, self._path, limits, options.create)
+        environment = await run_in_thread(_borrow, self._path, limits, options.create)
         try:
             found = await self._format(environment)
             if found is None:
@@ -284,10 +285,10 @@ class LMDBMetastore(Metastore):
                     f"metastore {self._path}: an LMDB directory that says it is {found!r}, and {FORMAT!r} was expected: "
                     "another program's, or another version's. Nothing was changed; use another directory"
                 )
-            await trio.to_thread.run_sync(_finish, environment)
+            await run_in_thread(_finish, environment)
         except BaseException:
             with trio.CancelScope(shield=True):
-                await trio.to_thread.run_sync(_give_back, environment)
+                await run_in_thread(_give_back, environment)
             raise
         token = trio.lowlevel.current_trio_token()
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import trio
 
 from replog.errors import ConfigError, ReplogError
+from replog.runtime.threads import run_in_thread
 
 
 @asynccontextmanager
@@ -27,6 +28,6 @@ async def temporary_directory(prefix: str, *, option: str, failed: type[ReplogEr
     finally:
         with trio.CancelScope(shield=True):
             try:
-                await trio.to_thread.run_sync(shutil.rmtree, directory)
+                await run_in_thread(shutil.rmtree, directory)
             except OSError as error:
                 raise failed(f"{directory}: cannot be removed: {error}; remove it yourself") from error

@@ -48,13 +48,29 @@ class Condition(AbstractContextManager[Any], Protocol):
         """Waits until the predicate holds, or the timeout (in s) has passed; returns what it says. Only while it is held."""
 
 
+class _Called:
+    """A thread that was not needed any more: what it was to do was done at once."""
+
+    def join(self, timeout: float | None = None) -> None:
+        """At once."""
+
+    def is_alive(self) -> bool:
+        """It never was."""
+        return False
+
+
 class Threads:
     """The system's."""
 
     def start(self, name: str, function: Callable[[], None]) -> Thread:
-        """Starts a thread that doesn't keep the process from ending."""
+        """Starts a thread that doesn't keep the process from ending. When the interpreter ends, calls the function here."""
         thread = threading.Thread(target=function, name=name, daemon=True)
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError as error:
+            _check_shutdown(error)
+            function()
+            return _Called()
         return thread
 
     async def run(
@@ -64,8 +80,8 @@ class Threads:
         abandon_on_cancel: bool = False,
         limiter: trio.CapacityLimiter | None = None,
     ) -> T:
-        """As `trio.to_thread.run_sync`."""
-        return await trio.to_thread.run_sync(function, *arguments, abandon_on_cancel=abandon_on_cancel, limiter=limiter)
+        """As `run_in_thread`."""
+        return await run_in_thread(function, *arguments, abandon_on_cancel=abandon_on_cancel, limiter=limiter)
 
     def wakes(self) -> Wakes:
         """A queue."""
@@ -77,6 +93,27 @@ class Threads:
 
     # The time by which threads wait, in s since some moment: asked for several times in each commit.
     clock_s: Callable[[], float] = staticmethod(time.monotonic)
+
+
+async def run_in_thread(
+    function: Callable[..., T],
+    *arguments: object,
+    abandon_on_cancel: bool = False,
+    limiter: trio.CapacityLimiter | None = None,
+) -> T:
+    """As `trio.to_thread.run_sync`; when the interpreter ends, calls the function here.
+
+    From CPython 3.12 on no thread can be started then, and that is when a program that left no block is tidied up."""
+    try:
+        return await trio.to_thread.run_sync(function, *arguments, abandon_on_cancel=abandon_on_cancel, limiter=limiter)
+    except RuntimeError as error:
+        _check_shutdown(error)
+    return function(*arguments)
+
+
+def _check_shutdown(error: RuntimeError) -> None:
+    if "interpreter shutdown" not in str(error):
+        raise error
 
 
 _threads: trio.lowlevel.RunVar[Threads] = trio.lowlevel.RunVar("replog threads", default=Threads())

@@ -19,6 +19,7 @@ from replog.errors import MetastoreError
 from replog.metastores.zookeeper.budget import Budget
 from replog.metastores.zookeeper.driver import Client, Driver, Event, Result
 from replog.metastores.zookeeper.options import Place, ZooKeeperOptions
+from replog.runtime.threads import run_in_thread
 
 _log = logging.getLogger("replog.metastores.zookeeper")
 
@@ -154,7 +155,7 @@ class Session:
             async with self._beginning:
                 driver, self._driver = self._driver, None
                 if driver is not None:
-                    await trio.to_thread.run_sync(driver.close)
+                    await run_in_thread(driver.close)
         await trio.lowlevel.checkpoint_if_cancelled()
 
     def _doubt_after_s(self) -> float:
@@ -238,10 +239,10 @@ class Session:
                 if self._ended_s is None:
                     return  # somebody else did it
                 await trio.sleep_until(self._ended_s + _RESTART_S)
-                await trio.to_thread.run_sync(self._driver.close)
+                await run_in_thread(self._driver.close)
                 self._driver = None
             self._token = trio.lowlevel.current_trio_token()
-            driver = await trio.to_thread.run_sync(self._make_driver)
+            driver = await run_in_thread(self._make_driver)
             self.check_open()
             self._driver, self._refusal, self._ended_s = driver, "", None
             driver.start()

@@ -2,9 +2,10 @@
 
 import threading
 
+import pytest
 import trio
 
-from replog.runtime.threads import Threads, current_threads, use_threads
+from replog.runtime.threads import Threads, current_threads, run_in_thread, use_threads
 
 
 async def test_they_are_real() -> None:
@@ -46,3 +47,28 @@ def test_a_run_can_be_given_others_which_end_with_it() -> None:
     assert trio.run(given)
     assert trio.run(not_given)
     assert current_threads() is not others  # outside of any run
+
+
+async def test_when_the_interpreter_ends_what_threads_were_to_do_is_done_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")  # CPython 3.12's words
+
+    called: list[int] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(trio.to_thread, "run_sync", refuse)
+        patch.setattr(threading.Thread, "start", refuse)
+        assert await run_in_thread(divmod, 7, 2) == (3, 1)
+        thread = Threads().start("late", lambda: called.append(threading.get_ident()))
+    assert not thread.is_alive()
+    thread.join()
+    assert called == [threading.get_ident()]
+
+
+async def test_another_error_of_a_thread_is_raised() -> None:
+    def fail() -> None:
+        raise RuntimeError("of its own")
+
+    with pytest.raises(RuntimeError, match="of its own"):
+        await run_in_thread(fail)
