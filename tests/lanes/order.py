@@ -1,10 +1,42 @@
-"""`--shuffle SEED` runs files in a random order, and the tests of each file, too. The same seed gives the same order."""
+"""Which test runs when, and in which worker of pytest-xdist.
+
+The tests of a file run in one worker, one after the other: the fixtures of the file are made once. The same holds for files
+that use the same server (`SHARING`), so that it is started once. What takes longest begins first (`FIRST`): in the end no
+worker waits for another one.
+
+`--shuffle SEED` runs files in a random order, and the tests of each file, too. The same seed gives the same order.
+"""
 
 from __future__ import annotations
 
 import random
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+if TYPE_CHECKING:
+    from xdist.scheduler import Scheduling  # type: ignore[import-untyped]
+
+# Files below these places share a server that lasts for the session.
+SHARING = {
+    "tests/spark/": "spark",
+    "tests/metastores/zookeeper/": "zookeeper",
+    "tests/bookie/test_on_zookeeper.py": "zookeeper",
+    "tests/servers/test_zookeeper.py": "zookeeper",
+    "plugins/replog-etcd/": "etcd",
+}
+FIRST = (
+    "tests/spark/",
+    "tests/examples/",
+    "tests/failures/",
+    "tests/metastores/zookeeper/",
+    "tests/simulator/",
+    "tests/backends/",
+    "tests/demo/",
+    "tests/cli/",
+    "plugins/",
+    "tests/benchmarks/",
+)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -21,6 +53,32 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     seed = config.getoption("shuffle")
     if seed is not None:
         shuffle(items, random.Random(seed))
+    elif config.getoption("numprocesses", None) or hasattr(config, "workerinput"):
+        items.sort(key=lambda item: rank(item.nodeid))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduling | None:
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    class SharedServerScheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return scope(nodeid)
+
+    return SharedServerScheduling(config, log)
+
+
+def scope(nodeid: str) -> str:
+    """Tests of the same scope run in the same worker."""
+    file = nodeid.partition("::")[0]
+    return next((shared for place, shared in SHARING.items() if file.startswith(place)), file)
+
+
+def rank(nodeid: str) -> int:
+    """Tests of a lower rank begin earlier."""
+    return next((number for number, place in enumerate(FIRST) if nodeid.startswith(place)), len(FIRST))
 
 
 def shuffle(items: list[pytest.Item], choices: random.Random) -> None:
