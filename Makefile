@@ -34,17 +34,18 @@ venv: $(VENV)/installed-dev ## make .venv with everything needed to work on repl
 demo: $(VENV)/installed ## show what replog does, in this terminal (ARGS='...')
 	$(BIN)/replog demo $(ARGS)
 
-test-fast: $(VENV)/installed-dev ## run the tests that need no real time, socket or process: after each edit
+test-fast: $(VENV)/installed-dev ## run the tests that need no real time, socket or process, in a minute: after each edit
 	$(PYTEST) -n $(WORKERS) --dist loadfile --no-loadscope-reorder --fast $(ARGS)
 
-test: $(VENV)/installed-dev servers ## run the tests (ARGS='-k name')
+test: $(VENV)/installed-dev servers ## run all tests that a change can break, in minutes (ARGS='-k name')
 	$(PYTEST) -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
+
+test-long: $(VENV)/installed-dev servers ## run what takes many minutes (ARGS=--sample: a few minutes of it, as the gate does)
+	$(PYTEST) -n $(WORKERS) --dist loadfile --no-loadscope-reorder --long $(ARGS)
+	$(if $(strip $(ARGS)),,$(PYTEST) -n $(WORKERS) --dist loadfile benchmarks/peers/tests)
 
 test-peers: $(VENV)/installed-dev servers ## run the tests of what make bench-peers measures with
 	$(PYTEST) -n $(WORKERS) --dist loadfile benchmarks/peers/tests $(ARGS)
-
-test-long: $(VENV)/installed-dev servers ## run the tests that take minutes, which test leaves out
-	$(PYTEST) -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m long $(ARGS)
 
 check: $(VENV)/installed-dev ## format, lint, types, layers, tidiness, documentation: changes nothing
 	$(BIN)/ruff format --quiet --check $(CODE) || { echo "check: not formatted; run: make fmt"; exit 1; }

@@ -18,7 +18,7 @@ from tests.servers.spark import spark as spark
 from tests.servers.spark import spark_bookies as spark_bookies
 from tests.servers.spark import spark_log as spark_log
 
-pytest_plugins = ["tests.lanes.costs", "tests.lanes.fast", "tests.lanes.order"]
+pytest_plugins = ["tests.lanes.costs", "tests.lanes.fast", "tests.lanes.long", "tests.lanes.order"]
 
 
 def pytest_configure() -> None:
@@ -28,15 +28,6 @@ def pytest_configure() -> None:
     settings.load_profile("replog")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What is marked `long` runs only if it is asked for, by `-m`."""
-    if "long" not in config.option.markexpr.split():
-        left_out = [item for item in items if item.get_closest_marker("long")]
-        if left_out:
-            config.hook.pytest_deselected(items=left_out)
-            items[:] = [item for item in items if not item.get_closest_marker("long")]
 
 
 @pytest.fixture

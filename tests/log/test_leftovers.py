@@ -123,6 +123,7 @@ async def run_until_cut(world: Cluster, verb: Verb, changes: int, *, is_cancelle
     return metastore.cut.is_set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_cancelled", [False, True], ids=["failed", "cancelled"])
 @pytest.mark.parametrize(
     ("verb", "repeated"),

@@ -25,7 +25,11 @@ from tests.spark.logs import ask, ledgers_of, listed_ids, rows_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.needs_spark, pytest.mark.slow, pytest.mark.crash]
+pytestmark = [
+    pytest.mark.needs_spark,
+    pytest.mark.long(is_sampled=False),
+    pytest.mark.crash,
+]  # six Javas for two minutes
 
 ROOT = Path(__file__).parents[2]
 DRIVER_S = 400
@@ -33,10 +37,8 @@ SWEEPING_S = 60
 
 
 @pytest.fixture(scope="module")
-def master(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Its URL; two workers on two hosts belong to it."""
-    if "crash" not in request.config.option.markexpr:
-        pytest.skip("six Javas for two minutes: only in make crash")
     need(missing())
     with spark_cluster(tmp_path_factory.mktemp("spark-cluster")) as url:
         yield url

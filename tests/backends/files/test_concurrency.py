@@ -257,20 +257,20 @@ def check(storage: Storage, crowd: Crowd) -> None:
         assert ledger_id not in storage.ledger_ids()
 
 
+@pytest.mark.sized
 @pytest.mark.crash
 @pytest.mark.parametrize("is_often_full", [False, True], ids=["space", "often-full"])
 @pytest.mark.parametrize("where", ["inside", "elsewhere"])
 def test_every_read_is_right_whatever_the_others_do(
-    where: str, is_often_full: bool, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+    where: str, is_often_full: bool, tmp_path: Path, is_long: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    is_long = request.config.option.markexpr == "crash"
     monkeypatch.setattr(maintenance, "_TRY_AGAIN_S", 0.05)
     options = hurried("" if where == "inside" else str(tmp_path / "journal"))
     path = str(tmp_path / "storage")
     open_storage(path, options).close()
     total: Counter[str] = Counter()
     first_ledger, runs = 1, 8 if is_long else 2
-    for seed in range(10 * runs):
+    for seed in range(100 * runs):
         if seed >= runs and all(total[name] for name in HAPPENS) and bool(total["refusals"]) == is_often_full:
             break  # else some were too short for something
         disk = OftenFullDisk(seed)

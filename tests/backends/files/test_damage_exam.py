@@ -12,10 +12,9 @@ OPTIONS = FilesOptions(
 )
 
 
+@pytest.mark.sized
 @pytest.mark.crash
-def test_exam(tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    """A few places among all tests, many when `make crash` asks for them."""
-    is_long = request.config.option.markexpr == "crash"
+def test_exam(tmp_path: Path, is_long: bool) -> None:
     for seed in range(6 if is_long else 1):
         directory = tmp_path / str(seed)
         directory.mkdir()

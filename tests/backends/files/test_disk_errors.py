@@ -213,6 +213,7 @@ def places(kinds: Counter[str], many: int) -> Iterator[tuple[str, int]]:
         yield from ((kind, at) for at in sorted(chance.sample(range(1, count + 1), min(many, count))))
 
 
+@pytest.mark.sized
 @pytest.mark.crash
 @pytest.mark.parametrize(
     ("code", "is_lasting"),
@@ -220,11 +221,8 @@ def places(kinds: Counter[str], many: int) -> Iterator[tuple[str, int]]:
     ids=["ENOSPC", "ENOSPC-lasting", "EDQUOT-lasting", "EIO", "EIO-lasting"],
 )
 @pytest.mark.parametrize("profile", PROFILES)
-def test_an_error_at_every_kind_of_operation(
-    profile: str, code: int, is_lasting: bool, request: pytest.FixtureRequest
-) -> None:
-    """One place of each kind among all tests, many when `make crash` asks for them."""
-    is_long = request.config.option.markexpr == "crash"
+def test_an_error_at_every_kind_of_operation(profile: str, code: int, is_lasting: bool, is_long: bool) -> None:
+    """At one place of each kind, or at many in the long lane."""
     many = 25 if is_long else 1
     kinds = kinds_of_a_life(PROFILES[profile])
     assert len(kinds) > 25

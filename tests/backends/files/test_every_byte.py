@@ -22,10 +22,6 @@ MARK, DOUBT = "/st/durable-mark", "/st/doubt"
 HEADER_BYTES = 60  # the rest of a header page is zeros, and ignored
 
 
-def is_long(request: pytest.FixtureRequest) -> bool:
-    return bool(request.config.option.markexpr == "crash")
-
-
 def culprits(path: str) -> list[str]:
     """Whom an error may name. Of two files that say different things of whose they are, either may be the wrong one."""
     if path.endswith(".json"):
@@ -53,14 +49,15 @@ def is_ignored(made: SmallStorage, path: str, offset: int) -> bool:
     return path == "/st/reserve"
 
 
+@pytest.mark.sized
 @pytest.mark.crash
 @BOTH
-def test_every_flipped_byte(elsewhere: bool, request: pytest.FixtureRequest) -> None:
+def test_every_flipped_byte(elsewhere: bool, is_long: bool) -> None:
     made = make_small_storage(elsewhere=elsewhere)
     outcomes: dict[str, set[str]] = {}
     for path, content in made.files().items():
         whole = list(places(path, content))
-        some = whole if is_long(request) or len(whole) < 150 else whole[:HEADER_BYTES:3] + whole[HEADER_BYTES::SAMPLE]
+        some = whole if is_long or len(whole) < 150 else whole[:HEADER_BYTES:3] + whole[HEADER_BYTES::SAMPLE]
         for offset in some:
             disk = made.disk.after_kill()
             disk.content(path)[offset] ^= 1 << (offset * 7 + len(path)) % 8
@@ -92,13 +89,14 @@ def number_of(path: str) -> int:
     return int(path.rpartition("/")[2].partition(".")[0])
 
 
+@pytest.mark.sized
 @pytest.mark.crash
 @BOTH
-def test_every_truncation(elsewhere: bool, request: pytest.FixtureRequest) -> None:
+def test_every_truncation(elsewhere: bool, is_long: bool) -> None:
     made = make_small_storage(elsewhere=elsewhere)
     for path, content in made.files().items():
         whole = list(places(path, content))
-        some = whole if is_long(request) or len(whole) < 150 else whole[:HEADER_BYTES:3] + whole[HEADER_BYTES::SAMPLE]
+        some = whole if is_long or len(whole) < 150 else whole[:HEADER_BYTES:3] + whole[HEADER_BYTES::SAMPLE]
         for length in some:
             disk = made.disk.after_kill()
             del disk.content(path)[length:]
@@ -162,13 +160,14 @@ def spoil(disk: MemoryDisk, paths: list[str], chance: random.Random) -> None:
             content[:] = bytes(disk.content(other))
 
 
+@pytest.mark.sized
 @pytest.mark.crash
 @BOTH
-def test_several_things_at_once(elsewhere: bool, request: pytest.FixtureRequest) -> None:
+def test_several_things_at_once(elsewhere: bool, is_long: bool) -> None:
     made = make_small_storage(elsewhere=elsewhere)
     paths = [path for path in made.files() if path.endswith(LOG_FILES) or path in (MARK, DOUBT)]
     outcomes: Counter[str] = Counter()
-    for seed in range(6000 if is_long(request) else 150):
+    for seed in range(6000 if is_long else 150):
         chance = random.Random(seed)
         disk = made.disk.after_kill()
         for _ in range(chance.choice((1, 2, 2, 3, 6))):

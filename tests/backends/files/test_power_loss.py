@@ -30,8 +30,15 @@ def expect_everything(kinds: Counter[str], profile: str) -> None:
     assert not {kind: why for kind, why in expected.items() if kinds[kind] < 3}
 
 
-@pytest.mark.parametrize("is_fast", [False, True], ids=["filled", "allocated"])
-@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize(
+    ("profile", "is_fast"),
+    [
+        pytest.param("inside", False, id="inside-filled"),
+        pytest.param("elsewhere", True, id="elsewhere-allocated"),
+        pytest.param("inside", True, id="inside-allocated", marks=pytest.mark.long),
+        pytest.param("elsewhere", False, id="elsewhere-filled", marks=pytest.mark.long),
+    ],
+)
 def test_power_lost_at_every_change_of_the_disk(profile: str, *, is_fast: bool) -> None:
     explorer = Explorer(3, PROFILES[profile], outcomes=1, is_fast=is_fast)
     explorer.run()
@@ -41,11 +48,10 @@ def test_power_lost_at_every_change_of_the_disk(profile: str, *, is_fast: bool) 
     expect_everything(explorer.kinds, profile)
 
 
+@pytest.mark.sized
 @pytest.mark.crash
 @pytest.mark.parametrize("profile", PROFILES)
-def test_many_things_left_by_many_power_losses(profile: str, request: pytest.FixtureRequest) -> None:
-    """Hardly anything among all tests, all of it when `make crash` asks for it."""
-    is_long = request.config.option.markexpr == "crash"
+def test_many_things_left_by_many_power_losses(profile: str, is_long: bool) -> None:
     kinds: Counter[str] = Counter()
     for seed in range(100, 112 if is_long else 102):
         outcomes, share = (4, 1.0) if is_long else (1, 0.07)

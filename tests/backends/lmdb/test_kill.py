@@ -89,10 +89,10 @@ def kill_often(directory: Path, kills: int) -> int:
     return len(acknowledged)
 
 
+@pytest.mark.sized
 @pytest.mark.crash
-def test_what_was_acknowledged_survives_kills(tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    """A few kills among all tests, many when `make crash` asks for them."""
-    kills = 200 if request.config.option.markexpr == "crash" else 5
+def test_what_was_acknowledged_survives_kills(tmp_path: Path, is_long: bool) -> None:
+    kills = 200 if is_long else 5
     assert kill_often(tmp_path, kills) >= 4 * kills
 
 

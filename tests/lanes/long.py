@@ -1,0 +1,48 @@
+"""The long lane: what takes minutes. `make test-long` runs it whole, the gate a sample of it.
+
+A test marked `long` runs only if it is asked for, by its marker or by `-m crash`; with `long(is_sampled=False)` it is not in the
+sample. One marked `sized` runs in both lanes, and takes the fixture `is_long`: few rounds among all tests, many in the long lane.
+
+--long            the long lane: tests marked `long`, and those marked `sized` with many rounds
+--long --sample   tests marked `long`, with few rounds
+"""
+
+from __future__ import annotations
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--long", action="store_true", help="run the long lane, which takes many minutes")
+    parser.addoption("--sample", action="store_true", help="with --long: only a few minutes of it")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("long"):
+        wanted = "long" if config.getoption("sample") else "(long or sized)"
+        config.option.markexpr = " and ".join(filter(None, [wanted, config.option.markexpr]))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    is_asked_for = not {"long", "crash"}.isdisjoint(config.option.markexpr.replace("(", " ").split())
+    if is_asked_for and not config.getoption("sample"):
+        return
+    left_out = [item for item in items if is_left_out(item, is_sample=is_asked_for)]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        gone = set(left_out)
+        items[:] = [item for item in items if item not in gone]
+
+
+def is_left_out(item: pytest.Item, *, is_sample: bool) -> bool:
+    marker = item.get_closest_marker("long")
+    return marker is not None and not (is_sample and marker.kwargs.get("is_sampled", True))
+
+
+@pytest.fixture(scope="session")
+def is_long(pytestconfig: pytest.Config) -> bool:
+    """True if a test may take minutes: in the long lane, and with `make crash`."""
+    if pytestconfig.getoption("sample"):
+        return False
+    return bool(pytestconfig.getoption("long") or pytestconfig.option.markexpr == "crash")
