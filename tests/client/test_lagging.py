@@ -6,7 +6,7 @@ import pytest
 import trio
 import trio.testing
 
-from replog.client.sending import _LAG_BYTES_MAX
+from replog.client.watching import _LAG_BYTES_MAX
 from replog.config import ClientOptions
 from replog.hookspecs import EnsembleChanged
 from replog.protocol.quorum import Quorum

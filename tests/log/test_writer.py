@@ -694,7 +694,7 @@ def sizes(world: Cluster, client: replog.Client, log: replog.LogWriter) -> dict[
         "writers": len(client._ledgers._writers),
         "outstanding": client.statistics()["client"]["outstanding_bytes"],
         "unconfirmed": log.unconfirmed_bytes,
-        "waiting": len(log._writer._confirmations._waiting) + len(log._writer._confirmations._sizes),
+        "waiting": len(log._writer.backlog._waiting) + len(log._writer.backlog._batches),
         "ledgers named": log.segment - log._metadata.segments[0].number if log._metadata.segments else 0,
     }
 

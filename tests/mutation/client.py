@@ -3,7 +3,7 @@
 from tests.mutation.table import SourceMutant
 
 _FIRST = {
-    "confirmations.py": ("tests/client/test_writer.py",),
+    "batching.py": ("tests/client/test_writer.py",),
     "entries.py": ("tests/client/test_entries.py",),
     "ids.py": ("tests/client/test_ids.py",),
     "ledgers.py": ("tests/client/test_recovering.py", "tests/client/test_reader.py"),
@@ -11,6 +11,7 @@ _FIRST = {
     "records.py": ("tests/client/test_records.py",),
     "recovering.py": ("tests/client/test_recovering.py",),
     "sending.py": ("tests/client/test_writer.py", "tests/client/test_ensemble_change.py"),
+    "watching.py": ("tests/client/test_writer.py",),
     "writer.py": ("tests/client/test_writer.py",),
 }
 _THEN = ("tests/client", "tests/simulator/shells")
@@ -80,7 +81,7 @@ MUTANTS = (
     _mutant(
         "woken-is-confirmed",
         "W2",
-        "confirmations.py",
+        "batching.py",
         "while self._waiting and self._waiting[0][0] <= confirmed:",
         "while self._waiting and self._waiting[0][0] <= confirmed + 1:",
         "an append is woken before its entry is confirmed",
@@ -90,7 +91,7 @@ MUTANTS = (
         "W4",
         "writer.py",
         (
-            "        if self._confirmations.confirmed < entry_id:\n"
+            "        if backlog.confirmed < entry_id:\n"
             "            self.check_usable()\n"
             "        return entry_id\n"
             "\n"
@@ -102,7 +103,7 @@ MUTANTS = (
     _mutant(
         "budget-never-freed",
         "W6",
-        "confirmations.py",
+        "batching.py",
         "            self.unconfirmed_bytes -= size_bytes\n",
         "",
         "the byte budget is used up for ever",
@@ -126,15 +127,15 @@ MUTANTS = (
     _mutant(
         "never-published",
         "W5",
-        "sending.py",
-        "        if is_idle:\n            self._publish()\n",
+        "watching.py",
+        "        if is_idle:\n            publishing.publish()\n",
         "",
         "a writer that goes idle does not tell that its last entry is confirmed",
     ),
     _mutant(
         "no-deadline",
         "W6",
-        "sending.py",
+        "watching.py",
         "        self._check_deadline()\n",
         "",
         "an append that reaches no quorum waits for ever",

@@ -1,29 +1,34 @@
-"""The writer of one ledger: what the application pushes, appends, flushes and closes.
+"""The writer of one ledger: what an application pushes, appends, flushes and closes.
 
-What is pushed while batches are under way gathers into the next one: no timer, and nothing is paid for an entry but a
-list's append. A push never waits for the machine; the machine's answers send what has gathered (`replog.client.sending`).
+It is made of parts: `replog.client.batching` decides when and how much is sent, `replog.client.sending` drives the writing
+machine and sends, `replog.client.watching` does what is due by time. A push only adds to a list: it never waits for the machine.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import trio
 
 from replog.client.contexts import WriterContext
+from replog.client.driving import Surroundings
 from replog.client.failure import another
-from replog.client.sending import BatchSender
+from replog.client.sending import BatchSender, OnProgress
+from replog.config import ClientOptions
 from replog.errors import FencedError, MetastoreUncertainError, ReplogError
+from replog.hookspecs import Event
 from replog.protocol.batch import ENTRY_BYTES_MAX, Payloads, check_payload
 from replog.protocol.model import LedgerMetadata, LedgerState
+from replog.protocol.writing import LedgerWriting
+from replog.runtime.ticker import Ticker
 
 _CLOSE_PATIENCE = 3  # times the metastore's own timeout
 _LOOK_AROUND_EVERY = 8  # entries of a task that appends one by one, and alone
 _FAREWELL_S = 5.0  # for closing after the application failed or was cancelled
 
 
-class LedgerWriter(BatchSender, WriterContext):
-    """The one writer of a ledger. Made by `Client.create_ledger`; use it as a context.
+class LedgerWriter(WriterContext):
+    """The one writer of a ledger. Made by `Client.create_ledger`; use it as a context manager.
 
     Leaving the context without an error confirms everything and closes the ledger; leaving it on an error closes it at
     the last confirmed entry, as far as that can be done in a few seconds. After that every method raises
@@ -32,7 +37,27 @@ class LedgerWriter(BatchSender, WriterContext):
     outcome of unconfirmed entries is then unknown (W4).
     """
 
-    is_created_for_certain = True  # False if another request to create its ledger may still be under way
+    def __init__(
+        self,
+        machine: LedgerWriting,
+        key: bytes,
+        surroundings: Surroundings,
+        options: ClientOptions,
+        observe: Callable[[Event], None],
+        ticker: Ticker,
+    ) -> None:
+        self.ledger_id = machine.metadata.ledger_id
+        self.is_created_for_certain = True  # False if another request to create its ledger may still arrive
+        self._machine = machine
+        self._sender = BatchSender(machine, key, surroundings, options, observe, ticker)
+        self.backlog = self._sender.backlog
+        self._batching = self._sender.batching
+        self._records = surroundings.records
+        self._close_timeout_s = _CLOSE_PATIENCE * options.metastore_timeout_s
+        self._is_closing = False  # takes no more entries
+        self._is_machine_closed = False
+        self._is_error_raised = False
+        self._closed_by_another: LedgerMetadata | None = None  # where this writer would have closed it
 
     # -- looking --------------------------------------------------------------------------------------------------
 
@@ -42,19 +67,44 @@ class LedgerWriter(BatchSender, WriterContext):
         return self._closed_by_another or self._machine.metadata
 
     @property
+    def last_add_pushed(self) -> int:
+        """The last entry that was pushed; -1 if there is none."""
+        return self.backlog.last_add_pushed
+
+    @property
+    def last_add_confirmed(self) -> int:
+        """The last entry that is confirmed, with all before it; -1 if there is none."""
+        return self.backlog.confirmed
+
+    @property
+    def unconfirmed(self) -> range:
+        """The ids that were pushed and are not confirmed."""
+        return self.backlog.unconfirmed
+
+    @property
     def unconfirmed_bytes(self) -> int:
         """Payload bytes that were pushed and are not confirmed."""
-        return self._confirmations.unconfirmed_bytes
+        return self.backlog.unconfirmed_bytes
 
     @property
     def length_bytes(self) -> int:
         """Payload bytes pushed since the ledger was created."""
-        return self._machine.length + self._gathered_bytes
+        return self._machine.length + self.backlog.gathered_bytes
+
+    @property
+    def batches_sent(self) -> int:
+        """Batches sent since the ledger was created; one for all the bookies that get it."""
+        return self._sender.batches_sent
+
+    @property
+    def entries_sent(self) -> int:
+        """Entries sent since the ledger was created."""
+        return self._machine.last_add_pushed + 1
 
     @property
     def error(self) -> ReplogError | None:
         """Why the writer failed, or None."""
-        return self._error
+        return self._sender.error
 
     def statistics(self) -> dict[str, float]:
         """Counters and gauges."""
@@ -64,8 +114,8 @@ class LedgerWriter(BatchSender, WriterContext):
             "unconfirmed_bytes": self.unconfirmed_bytes,
             "batches_sent": self.batches_sent,
             "entries_sent": self.entries_sent,
-            "batches_in_flight": self._confirmations.in_flight,
-            "batches_in_flight_max": self._depth,
+            "batches_in_flight": self.backlog.in_flight,
+            "batches_in_flight_max": self._batching.depth,
             "fragments": len(self._machine.metadata.fragments),
             "indices_missing": self._machine.missing.bit_count(),
         }
@@ -76,30 +126,30 @@ class LedgerWriter(BatchSender, WriterContext):
         """Puts an entry in flight and returns its id; `flush` or `last_add_confirmed` tells when it is confirmed.
 
         Raises `trio.WouldBlock` if the byte budget `in_flight_bytes_max` is used up (W6), `PayloadTooLargeError` or
-        TypeError for what is no entry: then nothing was pushed. Costs no system call while others are in flight.
+        TypeError for what can't be an entry: then nothing was pushed. Costs no system call while others are in flight.
         """
         if type(data) is not bytes:
             check_payload(data)
         size_bytes = len(data)
-        confirmations = self._confirmations
-        unconfirmed_bytes = confirmations.unconfirmed_bytes + size_bytes
-        if unconfirmed_bytes > self._push_bytes_max or size_bytes > ENTRY_BYTES_MAX:
+        backlog = self.backlog
+        unconfirmed_bytes = backlog.unconfirmed_bytes + size_bytes
+        if unconfirmed_bytes > backlog.bytes_max or size_bytes > ENTRY_BYTES_MAX:
             check_payload(data)
             self.check_usable()
-            if unconfirmed_bytes > size_bytes:  # else it is the only one
+            if unconfirmed_bytes > size_bytes:  # otherwise it is the only one, and may exceed the budget
                 raise trio.WouldBlock
-        confirmations.unconfirmed_bytes = unconfirmed_bytes
-        self._gathered.append(data)
-        self.last_add_pushed = entry_id = self.last_add_pushed + 1
-        if not self._send_scheduled:
-            self._schedule_send()
+        backlog.unconfirmed_bytes = unconfirmed_bytes
+        backlog.gathered.append(data)
+        backlog.last_add_pushed = entry_id = backlog.last_add_pushed + 1
+        if self._batching.turn is None:
+            self._batching.pushed()
         return entry_id
 
     async def push(self, data: bytes) -> int:
         """As `push_nowait`, but waits for the byte budget. If cancelled, nothing was pushed."""
         check_payload(data)
         await trio.lowlevel.checkpoint()
-        await self._wait_for_budget(len(data))
+        await self.wait_for_room(len(data))
         return self.push_nowait(data)
 
     async def append(self, data: bytes) -> int:
@@ -107,70 +157,70 @@ class LedgerWriter(BatchSender, WriterContext):
         share batches. If cancelled, or if it raises, the outcome is unknown (W4), except as for `push`."""
         if type(data) is not bytes:
             check_payload(data)
-        size_bytes, confirmations = len(data), self._confirmations
-        if confirmations.unconfirmed_bytes + size_bytes > self._push_bytes_max or size_bytes > ENTRY_BYTES_MAX:
+        size_bytes, backlog, batching = len(data), self.backlog, self._batching
+        if backlog.unconfirmed_bytes + size_bytes > backlog.bytes_max or size_bytes > ENTRY_BYTES_MAX:
             check_payload(data)
-            await self._wait_for_budget(size_bytes)
-        confirmations.unconfirmed_bytes += size_bytes
-        self._gathered.append(data)
-        self.last_add_pushed = entry_id = self.last_add_pushed + 1
-        event = confirmations.gathering()
-        if self._send_scheduled or not self._may_send():
-            await event.wait()
+            await self.wait_for_room(size_bytes)
+        backlog.unconfirmed_bytes += size_bytes
+        backlog.gathered.append(data)
+        backlog.last_add_pushed = entry_id = backlog.last_add_pushed + 1
+        if batching.turn is not None or (backlog.in_flight and not batching.may_send()):
+            await backlog.gathering().wait()
         else:
-            await self._lead(event, 1)
-        if self._confirmations.confirmed < entry_id:
+            await self._lead(entry_id, 1)
+        if backlog.confirmed < entry_id:
             self.check_usable()
         return entry_id
 
-    async def _lead(self, event: trio.Event, entries: int) -> None:
-        """Lets every other task that is ready append too, then sends what has gathered.
+    async def _lead(self, entry_id: int, entries: int) -> None:
+        """Sends what has gathered, up to this entry, after letting every other task that is ready append too; and waits for it.
 
         A turn of the event loop costs a tenth of a lone append. So while nobody else was seen to append, a task that appends
-        single entries gives way only when eight of them were confirmed at once, without a wait: a bound on how long others
-        wait, and on how many of their entries miss this batch."""
+        single entries gives way only when eight of them were confirmed at once, without a wait: that bounds how long other tasks
+        wait, and how many of their entries miss this batch."""
+        backlog, batching = self.backlog, self._batching
         try:
-            if entries > 1 or not self._lone_appends % _LOOK_AROUND_EVERY:
-                self._send_scheduled = True
+            if entries > 1 or not batching.lone_appends % _LOOK_AROUND_EVERY:
+                batching.turn = self  # meanwhile other tasks' entries gather
                 await trio.lowlevel.checkpoint()
-        finally:
-            self._send_scheduled = False
-            self._is_pushed, self._expected_bytes = False, 0
-            self._alone = len(self._gathered) == entries and not self._confirmations.in_flight
-            self._lone_appends = self._lone_appends + 1 if self._alone else 0
-            self._drive()
-            self._alone = False
-        if event.is_set():
+        finally:  # also if cancelled: other tasks' entries may have gathered, and wait for this one to send them
+            batching.turn = None
+            batching.is_pushed, batching.expected_bytes = False, 0
+            batching.is_alone = len(backlog.gathered) == entries and not backlog.in_flight
+            batching.lone_appends = batching.lone_appends + 1 if batching.is_alone else 0
+            self._sender.drive(())
+            batching.is_alone = False
+        if backlog.confirmed >= entry_id:
             await trio.lowlevel.checkpoint_if_cancelled()
         else:
-            await event.wait()
-            if self._lone_appends:
-                self._lone_appends = 1  # everybody else has had a turn
+            await backlog.confirmation(entry_id).wait()
+            if batching.lone_appends:
+                batching.lone_appends = 1  # every other task has had a turn
 
     async def extend(self, data: Sequence[bytes]) -> range:
         """Appends many entries, and returns their ids once all are confirmed. They are sent as few batches. If cancelled, or
         if it raises, each of them has an unknown outcome; an invalid one raises before any is sent."""
         payloads = data if type(data) is Payloads else Payloads(data)
-        await self._wait_for_budget(payloads.size_bytes)
-        self._gathered += payloads
-        self._confirmations.unconfirmed_bytes += payloads.size_bytes
-        first = self.last_add_pushed + 1
-        self.last_add_pushed += len(payloads)
-        ids = range(first, self.last_add_pushed + 1)
+        await self.wait_for_room(payloads.size_bytes)
+        backlog, batching = self.backlog, self._batching
+        backlog.gathered += payloads
+        backlog.unconfirmed_bytes += payloads.size_bytes
+        first = backlog.last_add_pushed + 1
+        backlog.last_add_pushed += len(payloads)
+        ids = range(first, backlog.last_add_pushed + 1)
         if payloads:
-            self._is_pushed = False
-            event = self._confirmations.gathering()
-            if self._send_scheduled or not self._may_send():
-                self._lone_appends = 0  # somebody else appends as well
-                await event.wait()
-            elif self._lone_appends:
-                await self._lead(event, len(payloads))
+            batching.is_pushed = False
+            if batching.turn is not None or (backlog.in_flight and not batching.may_send()):
+                batching.lone_appends = 0  # another task appends as well
+                await backlog.gathering().wait()
+            elif batching.lone_appends:
+                await self._lead(ids[-1], len(payloads))
             else:
-                self._lone_appends = 1
-                self._drive()
-                if not event.is_set():
-                    await event.wait()
-            if self._confirmations.confirmed < ids[-1]:
+                batching.lone_appends = 1
+                self._sender.drive(())
+                if backlog.confirmed < ids[-1]:
+                    await backlog.confirmation(ids[-1]).wait()
+            if backlog.confirmed < ids[-1]:
                 self.check_usable()
         return ids
 
@@ -181,82 +231,112 @@ class LedgerWriter(BatchSender, WriterContext):
         await self._confirm_all()
 
     async def _confirm_all(self) -> None:
-        last = self.last_add_pushed
-        if self._confirmations.confirmed >= last:
-            return
-        event = self._confirmations.gathering() if self._gathered else self._confirmations.all_sent(last)
-        self._drive()
-        await event.wait()
-        if self._confirmations.confirmed < last:
-            self.check_usable()
+        backlog, last = self.backlog, self.backlog.last_add_pushed
+        if backlog.confirmed < last:
+            self._sender.drive(())
+            await backlog.confirmation(last).wait()
+            if backlog.confirmed < last:
+                self.check_usable()
 
     def has_room(self, size_bytes: int) -> bool:
-        """Whether an entry of this size can be pushed without waiting for the byte budget."""
-        unconfirmed_bytes = self._confirmations.unconfirmed_bytes
-        return unconfirmed_bytes + size_bytes <= self._in_flight_bytes_max or not unconfirmed_bytes
+        """True if an entry of this size can be pushed without waiting for the byte budget."""
+        return self.backlog.has_room(size_bytes)
 
     async def wait_for_room(self, size_bytes: int) -> None:
-        """Returns once there is room. Raises as `push` does."""
-        await self._wait_for_budget(size_bytes)
-
-    def leave(self) -> None:
-        """Ends the writer, and leaves its ledger as it is: nobody was to write to it after all."""
-        self._closed.set()
-
-    async def _wait_for_budget(self, size_bytes: int) -> None:
+        """Returns once an entry of this size can be pushed. Raises as `push` does."""
         await trio.lowlevel.checkpoint_if_cancelled()
         self.check_usable()
-        while not self.has_room(size_bytes):
-            if self._send_scheduled:  # whoever has no room pushes nothing: there is no more to come
-                self._send_gathered()
-            await self._confirmations.freed().wait()
+        while not self.backlog.has_room(size_bytes):
+            if self._batching.turn is not None:  # a task without room pushes nothing more: there is nothing to wait for
+                self._batching.send_now()
+            await self.backlog.freed().wait()
             self.check_usable()
 
     def check_usable(self) -> None:
         """Raises what every method raises once the writer has failed or was closed."""
-        if self._error is not None:
-            self._is_error_told = True
-            raise another(self._error)
-        if self._closing:
+        if self.error is not None:
+            self._is_error_raised = True
+            raise another(self.error)
+        if self._is_closing:
             raise trio.ClosedResourceError(f"ledger {self.ledger_id}: this writer was closed")
+
+    # -- used by the log's writer and the client --------------------------------------------------------------------
+
+    def report_to(self, on_progress: OnProgress | None, on_failure: Callable[[], None] | None) -> None:
+        """Has `on_progress` called after confirmations, with the numbers of entries and of payload bytes that were pushed so far;
+        and `on_failure` when the writer fails."""
+        self._sender.on_progress, self._sender.on_failure = on_progress, on_failure
+
+    def hold(self) -> None:
+        """Gathers entries and sends nothing until `release`: the entries before these are not all confirmed (L2)."""
+        self._batching.is_held = True
+
+    def release(self) -> None:
+        """Sends what has gathered, and goes on as usual."""
+        self._batching.is_held = False
+        self._sender.drive(())
+
+    def leave(self) -> None:
+        """Ends the writer and leaves its ledger as it is: nobody was to write to it after all."""
+        self._sender.closed.set()
+
+    def abandon(self, error: ReplogError) -> None:
+        """Fails the writer: unconfirmed entries have an unknown outcome. The ledger is left as it is."""
+        self._machine.abandon(error)
+        self._sender.drive()
+
+    async def run(self) -> None:
+        """The writer's background task. Ends when the writer is closed or has failed."""
+        try:
+            await self._sender.watching.run()
+        finally:  # it was closed, or cancelled with its client: nobody drives it any more, so no task may wait for it
+            self._take_no_more()
+            self._is_machine_closed = True
+            self.backlog.end()
+            self._sender.closed.set()
 
     # -- closing --------------------------------------------------------------------------------------------------
 
     async def aclose(self) -> None:
-        """Confirms what was pushed, takes nothing more, and closes the ledger (R1). Idempotent. Raises the writer's failure
-        if it failed, unless that was raised before, or it was fenced with nothing unconfirmed, and its ledger is closed where it
-        would have closed it. If cancelled, the ledger may be open or closed; recover it to know."""
+        """Confirms what was pushed, takes nothing more, and closes the ledger (R1). Idempotent.
+
+        Raises the writer's failure if it failed, unless that was raised before, or it was fenced with nothing unconfirmed and its
+        ledger is closed where it would have closed it. If cancelled, the ledger may be open or closed; recover it to know."""
         self._take_no_more()
-        if self._error is None and not self._is_machine_closed:
+        if self.error is None and not self._is_machine_closed:
             await self._confirm_all()
         await self._close()
 
+    def _take_no_more(self) -> None:
+        self._is_closing = True
+        self.backlog.bytes_max = -1
+
     async def _close(self) -> None:
         self._take_no_more()
-        if self._error is None and not self._is_machine_closed:
+        closed = self._sender.closed
+        if self.error is None and not self._is_machine_closed:
             self._is_machine_closed = True
-            self._gathered = []
+            self.backlog.gathered = []
             self._machine.close()
-            self._drive()
-        self._confirmations.fail()
-        with trio.move_on_after(_CLOSE_PATIENCE * self._options.metastore_timeout_s):
-            await self._closed.wait()
-        if not self._closed.is_set():
-            self._machine.abandon(MetastoreUncertainError(f"ledger {self.ledger_id}: closing it took too long"))
-            self._drive()
-        if self._error is not None and not self._is_error_told and not await self._was_closed_in_its_place():
-            self._is_error_told = True
-            raise another(self._error)
+            self._sender.drive()
+        self.backlog.end()
+        with trio.move_on_after(self._close_timeout_s):
+            await closed.wait()
+        if not closed.is_set():
+            self.abandon(MetastoreUncertainError(f"ledger {self.ledger_id}: closing it took too long"))
+        if self.error is not None and not self._is_error_raised and not await self._was_closed_in_its_place():
+            self._is_error_raised = True
+            raise another(self.error)
 
     async def _was_closed_in_its_place(self) -> bool:
-        """Whether who deposed it has closed the ledger where this writer would have: then nothing is in doubt, and whether it
-        learnt of its fence by closing or before makes no difference (R1)."""
-        if not isinstance(self._error, FencedError) or self._error.unconfirmed:
+        """True if another client has deposed this writer, and closed the ledger where this writer would have. Then nothing is in
+        doubt, and it makes no difference whether the writer learnt of its fence by closing or before (R1)."""
+        if not isinstance(self.error, FencedError) or self.error.unconfirmed:
             return False
         try:
-            metadata, _ = await self._surroundings.records.get(self.ledger_id)
+            metadata, _ = await self._records.get(self.ledger_id)
         except ReplogError:
-            return False  # what it failed with is raised
+            return False  # the writer's own error is raised
         if metadata.state is not LedgerState.CLOSED or metadata.last_entry_id != self.last_add_confirmed:
             return False
         self._closed_by_another = metadata
@@ -269,4 +349,4 @@ class LedgerWriter(BatchSender, WriterContext):
                 await self._close()
             except ReplogError as problem:
                 error.add_note(f"and its ledger was not closed: {problem}")
-        self._closed.set()  # if the deadline passed, the background task ends all the same
+        self._sender.closed.set()  # if the deadline passed, the background task ends all the same

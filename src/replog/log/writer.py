@@ -72,6 +72,8 @@ class LogWriter(WriterContext):
         self._rolls = 0
         self._roll_failures = 0
         self._rolling = trio.Lock()
+        self._roll_entries = float("inf") if self._options.roll_entries is None else self._options.roll_entries
+        self._roll_bytes = float("inf") if self._options.roll_bytes is None else self._options.roll_bytes
         self._roll_wanted = trio.Event()
         self._roll_requests: list[_RollRequest] = []
         self._segment_started = trio.current_time()
@@ -83,7 +85,7 @@ class LogWriter(WriterContext):
         self._next: LedgerWriter | None = None  # while the log's record may name it, or come to
         self._next_since_ms = 0
         self._next_base = (changed.metadata, changed.version)  # of the log, upon which it was created
-        writer.on_progress = self._consider_roll
+        writer.report_to(self._progressed, self._failed)
 
     # -- looking --------------------------------------------------------------------------------------------------
 
@@ -135,9 +137,10 @@ class LogWriter(WriterContext):
         was not confirmed in time (outcome unknown), `PayloadTooLargeError` or TypeError (not written). If cancelled, the
         outcome is unknown; `last_add_pushed` and `last_add_confirmed` tell where it stands."""
         try:
-            if not self._writer.has_room(len(data)):
+            writer, segment, backlog = self._writer, self._segment, self._writer.backlog
+            if backlog.unconfirmed_bytes + len(data) > backlog.bytes_max:
                 await self._wait_for_room(len(data))
-            writer, segment = self._writer, self._segment
+                writer, segment = self._writer, self._segment  # a roll may have come in between
             return Position(segment, await writer.append(data))
         except FencedError as error:
             raise self._with_positions(error) from None
@@ -233,16 +236,12 @@ class LogWriter(WriterContext):
         if self._background_ended.is_set():
             raise trio.ClosedResourceError(f"log {self.name!r}: this writer was closed")
 
-    def _consider_roll(self) -> None:
-        writer = self._writer
-        if writer.error is not None:
-            self._roll_wanted.set()  # wakes the background task, which ends
-        elif not self._roll_wanted.is_set():
-            options = self._options
-            is_long = options.roll_bytes is not None and writer.length_bytes >= options.roll_bytes
-            is_many = options.roll_entries is not None and writer.last_add_pushed + 1 >= options.roll_entries
-            if is_long or is_many:
-                self._roll_wanted.set()
+    def _progressed(self, entries: int, size_bytes: int) -> None:
+        if entries >= self._roll_entries or size_bytes >= self._roll_bytes:
+            self._roll_wanted.set()
+
+    def _failed(self) -> None:
+        self._roll_wanted.set()  # wakes the background task, which ends
 
     async def run(self) -> None:
         """The background task: rolls on demand, by bytes, entries and age. Ends when the writer is closed or failed."""
@@ -290,7 +289,7 @@ class LogWriter(WriterContext):
                 await trio.sleep(_RETRY_ROLL_AFTER_S)
                 if self._next is not None:
                     self._roll_wanted.set()
-            self._consider_roll()
+            self._progressed(self._writer.last_add_pushed + 1, self._writer.length_bytes)
 
     async def _roll_or_say_why(self, demanded: bool) -> ReplogError | None:
         if self._writer.error is not None:
@@ -343,7 +342,7 @@ class LogWriter(WriterContext):
     async def _switch(self, writer: LedgerWriter, segment: int) -> None:
         """From here on entries go to the new ledger; it sends them once the previous one is wholly confirmed."""
         previous = self._previous = self._writer
-        previous.on_progress = None
+        previous.report_to(None, None)
         self._writer, self._segment = writer, segment
         self._rolls += 1
         try:
@@ -354,7 +353,7 @@ class LogWriter(WriterContext):
         if previous.last_add_confirmed >= 0:
             self._confirmed = Position(segment - 1, previous.last_add_confirmed)
         self._previous = None
-        writer.on_progress = self._consider_roll
+        writer.report_to(self._progressed, self._failed)
         writer.release()
         await self._close_previous(previous)
         self._ledgers.observe(LogRolled(self.name, segment, writer.ledger_id, previous.ledger_id))

@@ -13,6 +13,7 @@ from replog.client.ledgers import Ledgers
 from replog.client.reader import LedgerScan
 from replog.client.recovering import RecoveringShell
 from replog.client.sending import BatchSender
+from replog.client.watching import Watching
 from replog.client.writer import LedgerWriter
 from replog.errors import LocalProtocolError
 from replog.log import catalog
@@ -78,17 +79,17 @@ SHELL_MUTANTS = (
         "the last add pushed is published as the last add confirmed",
         (
             Patch(
-                BatchSender,
-                "look",
-                "is_idle = not self._confirmations.in_flight and self._entries_at_look == self.entries_sent",
+                Watching,
+                "_look",
+                "is_idle = not backlog.in_flight and self._sent_at_look == machine.last_add_pushed",
                 "is_idle = True",
             ),
             Patch(
                 BatchSender,
                 "_send_last_add_confirmed",
-                "self._term, effect.proof",
-                "self._term, __import__('replog.protocol.proofs').protocol.proofs.prove(\n"
-                "    self._machine._digest, self.ledger_id, 1, self.last_add_pushed)",
+                "identity.term, effect.proof",
+                "identity.term, __import__('replog.protocol.proofs').protocol.proofs.prove(\n"
+                "    self._machine._digest, identity.ledger_id, 1, self.backlog.last_add_pushed)",
             ),
         ),
         12,
@@ -117,7 +118,7 @@ SHELL_MUTANTS = (
             Patch(
                 LedgerWriter,
                 "append",
-                "    if self._confirmations.confirmed < entry_id:\n        self.check_usable()\n",
+                "    if backlog.confirmed < entry_id:\n        self.check_usable()\n",
                 "",
             ),
         ),

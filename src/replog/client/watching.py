@@ -1,0 +1,268 @@
+"""What a ledger's writer does in the background: deadlines, slow and missing bookies, the explicit last add confirmed.
+
+A client's ticker calls `Watching.look` a few times a second for each writer that has something under way (W6, W5). What has to
+wait for the metastore or for a connection runs in the writer's own task, `Watching.run`. Everything is in the trio thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import trio
+
+from replog.client.batching import Backlog
+from replog.client.channel import Answer, BookieChannel
+from replog.client.driving import Surroundings, WaitingEffects
+from replog.client.membership import Membership
+from replog.client.refusals import Refusals
+from replog.config import ClientOptions
+from replog.hookspecs import EnsembleChanged, Event
+from replog.protocol.writing import LedgerWriting
+from replog.runtime.ticker import Ticker
+from replog.runtime.turns import Turns
+
+_LAG_BYTES_MAX = 32 << 20  # that the slowest bookie may be behind before the writer waits for it
+LAG_CHECK_BYTES = 1 << 20  # sent between two looks at how far bookies are behind
+
+
+class Publishing:
+    """Tells bookies how far the ledger is confirmed when no batch follows that would carry it (W5)."""
+
+    def __init__(
+        self, machine: LedgerWriting, backlog: Backlog, closed: trio.Event, turns: Turns, drive: Callable[[], None]
+    ) -> None:
+        self.published = -1  # the last add confirmed that every bookie was told
+        self.is_awaited = False  # a follower waits at a bookie, as a bookie said since the last batch was sent
+        self._machine = machine
+        self._backlog = backlog
+        self._closed = closed
+        self._turns = turns
+        self._drive = drive
+
+    @property
+    def is_due(self) -> bool:
+        """True if something is confirmed that bookies were not told."""
+        return self.published < self._backlog.confirmed
+
+    def awaited(self) -> None:
+        """A follower waits at a bookie: publishes as soon as nothing else would tell it."""
+        if not self.is_awaited:
+            self.is_awaited = True
+            if not self._backlog.in_flight:
+                self.publish_soon()  # otherwise it happens when everything is confirmed
+
+    def publish_soon(self) -> None:
+        """Publishes if the writer is idle a turn later. The task that waited for the confirmation may append again first: then
+        that batch tells the bookies, and costs nothing."""
+        self._turns.soon(self._publish_if_idle, after_woken=True)
+
+    def _publish_if_idle(self) -> None:
+        is_idle = not self._backlog.in_flight and not self._backlog.gathered and not self._closed.is_set()
+        if is_idle and self.is_awaited:
+            self.publish()
+            self._drive()
+
+    def publish(self) -> None:
+        """Has the machine tell the bookies, unless they know, or the ensemble is changing. The caller drives the machine."""
+        self.is_awaited = False
+        if self.is_due and not self._machine.is_changing:
+            self.published = self._backlog.confirmed
+            self._machine.publish()
+
+
+class SlowBookies:
+    """Keeps a writer from running ahead of its slowest bookie without bound, and gives up one that is silent."""
+
+    def __init__(
+        self,
+        machine: LedgerWriting,
+        membership: Membership,
+        silence_max_s: float,
+        bookie_failed: Callable[[int, str], None],
+    ) -> None:
+        self.unchecked_bytes = 0  # sent since no bookie was found to be too far behind
+        self._machine = machine
+        self._membership = membership
+        self._silence_max_s = silence_max_s
+        self._bookie_failed = bookie_failed
+
+    def keep_up(self) -> bool:
+        """True if no bookie is too far behind."""
+        if self._lagging():
+            return False
+        self.unchecked_bytes = 0
+        return True
+
+    def replace_silent(self) -> None:
+        """Gives up the bookies that the writer waits for and that have answered nothing for a while. Without this it would wait
+        until all their adds have timed out."""
+        if self.unchecked_bytes >= LAG_CHECK_BYTES:
+            for index, channel in self._lagging():
+                if channel.silence_s >= self._silence_max_s:
+                    self._bookie_failed(index, channel.bookie_id)
+
+    def _lagging(self) -> list[tuple[int, BookieChannel]]:
+        """The bookies that are too far behind, by index. Those that failed and could not be replaced don't count."""
+        found = []
+        for index, bookie_id in enumerate(self._machine.ensemble()):
+            channel = self._membership.channel(bookie_id)
+            is_far_behind = channel is not None and channel.outstanding_bytes > _LAG_BYTES_MAX
+            if channel is not None and is_far_behind and not self._machine.missing >> index & 1:
+                found.append((index, channel))
+        return found
+
+
+class MissingBookies:
+    """Has bookies replaced that failed when there was no other, and finds out when nobody can come back or stand in (B10)."""
+
+    def __init__(
+        self,
+        machine: LedgerWriting,
+        backlog: Backlog,
+        closed: trio.Event,
+        surroundings: Surroundings,
+        retry_after_s: float,
+        drive: Callable[[], None],
+    ) -> None:
+        self.refusals = Refusals(machine.metadata.ledger_id, surroundings.membership)
+        self.nursery: trio.Nursery | None = None  # of the writer's background tasks
+        self._machine = machine
+        self._backlog = backlog
+        self._closed = closed
+        self._surroundings = surroundings
+        self._retry_after_s = retry_after_s
+        self._drive = drive
+        self._seen = 0  # the indices that were missing when they were last looked at, as a bit mask
+        self._retry_at = 0.0
+        self._is_asking = False
+
+    def look(self) -> None:
+        """Looks for replacements some time after bookies went missing, and again and again after that."""
+        if self._machine.missing != self._seen:
+            self._seen = self._machine.missing
+            self._retry_at = trio.current_time() + self._retry_after_s
+        elif self._seen and trio.current_time() >= self._retry_at:
+            self._seen = 0
+            if self.nursery is not None:
+                self.nursery.start_soon(self._look_for_replacements)
+
+    async def _look_for_replacements(self) -> None:
+        """Begins an ensemble change only if a bookie can be connected to that is not in use. Nothing is confirmed while an
+        ensemble changes (C1), so a change without hope would hold up every append."""
+        machine = self._machine
+        present = {each for index, each in enumerate(machine.ensemble()) if not machine.missing >> index & 1}
+        if await self._surroundings.is_anybody_there(present) and not self._closed.is_set():
+            machine.bookies_changed()
+            self._drive()
+
+    def ask_who_is_left(self) -> None:
+        """Finds out in the background whether the missing bookies refused for good. Only while entries wait for them."""
+        is_stuck = self._machine.missing and self._backlog.unconfirmed and not self._machine.is_changing
+        if is_stuck and not self._is_asking and self.nursery is not None and not self._closed.is_set():
+            self._is_asking = True
+            self.nursery.start_soon(self._fail_if_nobody_is_left)
+
+    async def _fail_if_nobody_is_left(self) -> None:
+        machine, backlog = self._machine, self._backlog
+        error = await self.refusals.final_error(machine, backlog.unconfirmed)
+        self._is_asking = False
+        # The answer came from elsewhere: meanwhile the entries may have been confirmed, or a change may have begun.
+        if error is not None and backlog.unconfirmed and not machine.is_changing and not self._closed.is_set():
+            machine.abandon(error)
+            self._drive()
+
+
+class Watching:
+    """The background of one writer: its task, and what the ticker has it look after."""
+
+    def __init__(
+        self,
+        machine: LedgerWriting,
+        backlog: Backlog,
+        closed: trio.Event,
+        surroundings: Surroundings,
+        options: ClientOptions,
+        observe: Callable[[Event], None],
+        ticker: Ticker,
+        drive: Callable[[], None],
+        bookie_failed: Callable[[int, str], None],
+    ) -> None:
+        self.observe = observe
+        self.publishing = Publishing(machine, backlog, closed, surroundings.turns, drive)
+        membership, silence_max_s = surroundings.membership, options.lagging_bookie_timeout_s
+        self.slow = SlowBookies(machine, membership, silence_max_s, bookie_failed)
+        retry_after_s = options.bookie_retry_after_s
+        self.missing = MissingBookies(machine, backlog, closed, surroundings, retry_after_s, drive)
+        self.waiting_effects = WaitingEffects(surroundings, machine, self._metastore_answered)
+        self.is_wanted = False  # the ticker calls `look`
+        self._machine = machine
+        self._backlog = backlog
+        self._closed = closed
+        self._timeout_s = options.add_quorum_timeout_s
+        self._drive = drive
+        self._start = partial(ticker.watch, self)
+        self._sent_at_look = -1  # the last entry that was sent before the last look
+        self._fragments = machine.metadata.fragments
+
+    async def run(self) -> None:
+        """The background task. Ends when the writer is closed."""
+        async with trio.open_nursery() as nursery:
+            self.missing.nursery = nursery
+            nursery.start_soon(self.waiting_effects.run)
+            if self._machine.missing:  # from the start (C7)
+                self.want()
+            await self._closed.wait()
+            nursery.cancel_scope.cancel()
+
+    def want(self) -> None:
+        """Has the ticker call `look` from now on, until that returns False."""
+        self.is_wanted = True
+        self._start()
+
+    def look(self) -> bool:
+        """Does what is due by time: the ticker calls it a few times a second while it returns True."""
+        self.is_wanted = not self._closed.is_set() and self._look()
+        return self.is_wanted
+
+    def _look(self) -> bool:
+        backlog, machine, publishing = self._backlog, self._machine, self.publishing
+        is_idle = not backlog.in_flight and self._sent_at_look == machine.last_add_pushed
+        if is_idle:
+            publishing.publish()
+        self._sent_at_look = machine.last_add_pushed
+        self.missing.look()
+        self.slow.replace_silent()
+        self._check_deadline()
+        self._drive()
+        self.missing.ask_who_is_left()
+        is_waiting = bool(backlog.in_flight or backlog.gathered)
+        return is_waiting or publishing.is_due or bool(machine.missing)
+
+    def _check_deadline(self) -> None:
+        backlog, timeout_s = self._backlog, self._timeout_s
+        sent_at = backlog.oldest_sent_at
+        if sent_at is not None and trio.current_time() - sent_at >= timeout_s:
+            refusals = self.missing.refusals
+            self._machine.abandon(refusals.deadline_error(self._machine, backlog.unconfirmed, timeout_s))
+
+    def add_refused(self, bookie_id: str, answer: Answer) -> None:
+        """A bookie's answer to an add that it did not do."""
+        self.missing.refusals.heard(bookie_id, answer)
+
+    def _metastore_answered(self) -> None:
+        if self._machine.metadata.fragments is not self._fragments:
+            self._report_ensemble_change()
+        self._drive()
+        self.missing.ask_who_is_left()
+
+    def _report_ensemble_change(self) -> None:
+        before, self._fragments = self._fragments[-1], self._machine.metadata.fragments
+        after = self._fragments[-1]
+        pairs = enumerate(zip(before.ensemble, after.ensemble, strict=True))
+        replaced = {index: (old, new) for index, (old, new) in pairs if old != new}
+        self.publishing.published = -1  # a new bookie was not told yet
+        self.want()
+        if replaced:  # otherwise the close has dropped a fragment without entries
+            ledger_id = self._machine.metadata.ledger_id
+            self.observe(EnsembleChanged(ledger_id, after.first_entry_id, replaced))
