@@ -217,7 +217,7 @@ TOO_LARGE: dict[str, str] = {
     "replog.bookie.upkeep.Upkeep": "to be split: requests, upkeep, what it counts",
     "replog.cli.top.model.Figures": "facts for people to read, one field each; no behaviour",
     "replog.client.membership.Membership": "to be split by subject",
-    "replog.client.reader.LedgerScan": "to be split by subject",
+    "replog.client.ledger_reader.LedgerScan": "to be split by subject",
     "replog.client.recovering.RecoveringShell": "to be split by subject",
     "replog.client.sending.BatchSender": "to be composed of batching, sending and watching",
     "replog.demo.view.View": "to be replaced, with the rest of the demo",
@@ -234,7 +234,7 @@ TOO_LARGE: dict[str, str] = {
 
 # Classes that inherit from the only other class that nobody else inherits from, and why.
 INHERITS_ALONE: dict[str, str] = {
-    "replog.client.writer.LedgerWriter": "to be composed of batching, sending and watching",
+    "replog.client.ledger_writer.LedgerWriter": "to be composed of batching, sending and watching",
 }
 
 # Whose public names docs/api.md lists, and those that it shows under another heading.

@@ -9,8 +9,8 @@ Ledgers (append-only, one writer, replicated on a quorum of bookies) and logs ma
 
 from replog.api import BookieConfig, Client, connect, embed, serve_bookie, served_bookie
 from replog.client.entries import Entry, EntryBatch
-from replog.client.reader import LedgerReader
-from replog.client.writer import LedgerWriter
+from replog.client.ledger_reader import LedgerReader
+from replog.client.ledger_writer import LedgerWriter
 from replog.config import BookieOptions, ClientOptions
 from replog.errors import (
     AddTimeoutError,

@@ -14,13 +14,14 @@ from replog.abc import Metastore, Storage, Transport
 from replog.bookie.embedding import EmbeddedStorages, bookie_directories, embedded_options, embedded_quorum
 from replog.bookie.serving import ServedBookie, Way, close_storage, open_storage, serving, storage_url
 from replog.client.administration import RemoteBookie, remote_bookies
-from replog.client.driving import Surroundings
+from replog.client.connections import Connections
+from replog.client.driving import ClientContext
+from replog.client.ledger_reader import LedgerReader
+from replog.client.ledger_records import LedgerRecords
+from replog.client.ledger_writer import LedgerWriter
 from replog.client.ledgers import Ledgers, check_password
 from replog.client.losses import EntriesAtRisk, declare_lost
 from replog.client.membership import Membership
-from replog.client.reader import LedgerReader
-from replog.client.records import Records
-from replog.client.writer import LedgerWriter
 from replog.config import BackendURL, BookieOptions, ClientOptions, check_number, check_types
 from replog.errors import ConfigError, StorageError
 from replog.log import appending, catalog, sweeping
@@ -116,7 +117,7 @@ class Client:
 
         Raises `LossNotAcceptedError` if confirmed entries may be gone and that is not accepted, `AdministrationError` if one is
         unknown or announced: then nothing was declared. After `MetastoreError` some may be: declaring again is harmless."""
-        membership = self._ledgers.surroundings.membership
+        membership = self._ledgers.context.membership
         return await declare_lost(bookie_ids, self._ledgers.records, membership, accept_loss=accept_loss)
 
     async def delete_ledger(self, ledger_id: int) -> None:
@@ -261,13 +262,13 @@ class Client:
     async def remote_bookies(self) -> list[RemoteBookie]:
         """All bookies that are announced, wherever they run, to be looked at and looked after; by their ids. Those that this
         client embeds are among them. Raises `MetastoreError`."""
-        return await remote_bookies(self._ledgers.surroundings.membership)
+        return await remote_bookies(self._ledgers.context.membership, self._ledgers.context.connections)
 
     def statistics(self) -> dict[str, dict[str, float]]:
         """Counters and gauges: of the client, and of each bookie that it embeds, by its id."""
-        membership = self._ledgers.surroundings.membership
+        connections = self._ledgers.context.connections
         own = {
-            "outstanding_bytes": float(membership.outstanding_bytes()),
+            "outstanding_bytes": float(connections.outstanding_bytes()),
             "bookies_left_out": float(len(self.left_out)),
         }
         found = {"client": own}
@@ -386,11 +387,15 @@ async def _client(
             return transports[scheme] if scheme in transports else plugins.open_transport(scheme)
 
         authenticator = plugins.open_authenticator(options.authentication)
-        membership = Membership(metastore, open_transport, options, nursery, authenticator)
-        surroundings = Surroundings(
-            Records(metastore, options.metastore_timeout_s), membership, plugins.open_placement(placement)
+        membership = Membership(metastore, options)
+        connections = Connections(membership, open_transport, options, nursery, authenticator)
+        context = ClientContext(
+            LedgerRecords(metastore, options.metastore_timeout_s),
+            membership,
+            connections,
+            plugins.open_placement(placement),
         )
-        ledgers = Ledgers(surroundings, options, plugins.observe, nursery)
+        ledgers = Ledgers(context, options, plugins.observe, nursery)
 
         def ask_for_collection() -> None:
             for bookie in bookies:
@@ -403,7 +408,7 @@ async def _client(
         finally:
             client._leave()
             with trio.CancelScope(shield=True, deadline=trio.current_time() + options.connect_timeout_s):
-                await membership.aclose()
+                await connections.aclose()
 
 
 async def _close(metastore: Metastore) -> None:

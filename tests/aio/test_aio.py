@@ -17,8 +17,8 @@ import trio
 import replog
 from replog import aio, api
 from replog.aio.host import Call, Host
-from replog.client.reader import LedgerReader
-from replog.client.writer import LedgerWriter
+from replog.client.ledger_reader import LedgerReader
+from replog.client.ledger_writer import LedgerWriter
 from replog.errors import ClosedError, EndOfLogError, WouldBlockError, WrongEventLoopError
 from replog.log.reader import LogReader
 from replog.log.writer import LogWriter

@@ -92,7 +92,7 @@ def as_called(verb: Verb) -> ast.FunctionDef:
         returned = returned.replace("AsyncIterator", "Opening")
     returned = {
         "Opening": "Opening[LogReader]",
-        "LedgerStretch": "Iterator[EntryBatch]",
+        "LedgerRangeReader": "Iterator[EntryBatch]",
         "Any": "Sequence[object]",
     }.get(returned, returned.replace("Batches[", "Iterator["))
     if verb.name == "extend":  # any iterable: it is read in the thread of the caller

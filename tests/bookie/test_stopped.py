@@ -325,4 +325,4 @@ async def test_failed_bookie_announces_why(autojump_clock: trio.testing.MockCloc
                 pass
         (remote,) = await client.remote_bookies()
         assert remote.read_only
-        assert str(BROKEN) in str(client._ledgers.surroundings.membership.refusals[remote.bookie_id])
+        assert str(BROKEN) in str(client._ledgers.context.membership.refusals[remote.bookie_id])

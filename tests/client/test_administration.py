@@ -247,7 +247,7 @@ async def test_over_tcp(tmp_path: Path) -> None:
 async def only_over_tcp(metastore: MemoryMetastore) -> AsyncIterator[replog.Client]:
     """A client that does not find the way within this trio run."""
     async with replog.connect(metastore, quorum=ONE) as client:
-        membership = client._ledgers.surroundings.membership
+        membership = client._ledgers.context.membership
         announced = membership.announced
 
         async def by_tcp() -> dict[str, replog.records.bookies.BookieAddress]:
@@ -262,5 +262,5 @@ async def only_over_tcp(metastore: MemoryMetastore) -> AsyncIterator[replog.Clie
             return (await by_tcp())[bookie_id]
 
         membership.announced = by_tcp  # type: ignore[method-assign]
-        membership._address = address  # type: ignore[method-assign]
+        membership.address = address  # type: ignore[method-assign]
         yield client

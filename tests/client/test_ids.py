@@ -6,8 +6,7 @@ import pytest
 import trio
 import trio.testing
 
-from replog.client.ids import TAKEN_MAX
-from replog.client.records import Records
+from replog.client.ledger_records import TAKEN_MAX, LedgerRecords
 from replog.errors import MetastoreCorruptError, MetastoreError
 from replog.metastores.memory import MemoryMetastore
 from replog.records.paths import NEXT_LEDGER_ID_KEY
@@ -18,7 +17,7 @@ def puts(metastore: FaultyMetastore) -> int:
     return sum(call.operation == "put" for call in metastore.calls)
 
 
-async def take(records: Records, count: int, into: list[int]) -> None:
+async def take(records: LedgerRecords, count: int, into: list[int]) -> None:
     for _ in range(count):
         into.append(await records.new_id())
 
@@ -26,14 +25,14 @@ async def take(records: Records, count: int, into: list[int]) -> None:
 async def test_who_is_alone_takes_one_id_at_a_time(autojump_clock: trio.testing.MockClock) -> None:
     metastore = FaultyMetastore(MemoryMetastore())
     ids: list[int] = []
-    await take(Records(metastore, 5.0), 10, ids)
+    await take(LedgerRecords(metastore, 5.0), 10, ids)
     assert ids == list(range(1, 11))
     assert (await metastore.get(NEXT_LEDGER_ID_KEY)).value == b"11"
 
 
 async def test_the_tasks_of_a_client_don_t_meet(autojump_clock: trio.testing.MockClock) -> None:
     metastore = FaultyMetastore(MemoryMetastore(), delay_s=0.01)
-    records, ids = Records(metastore, 60.0), list[int]()
+    records, ids = LedgerRecords(metastore, 60.0), list[int]()
     async with trio.open_nursery() as nursery:
         for _ in range(20):
             nursery.start_soon(take, records, 5, ids)
@@ -45,7 +44,7 @@ async def test_clients_that_meet_take_several_at_once(autojump_clock: trio.testi
     """Eight clients: with one id at a time, the last one to get its id waits for seven others each time."""
     metastore = FaultyMetastore(MemoryMetastore(), delay_s=0.01)
     ids: list[int] = []
-    clients = [Records(metastore, 60.0) for _ in range(8)]
+    clients = [LedgerRecords(metastore, 60.0) for _ in range(8)]
     began_s = trio.current_time()
     async with trio.open_nursery() as nursery:
         for records in clients:
@@ -68,14 +67,14 @@ async def test_a_counter_that_is_none_is_named(value: bytes, autojump_clock: tri
     metastore = MemoryMetastore()
     await metastore.create(NEXT_LEDGER_ID_KEY, value)
     with pytest.raises(MetastoreCorruptError, match=NEXT_LEDGER_ID_KEY):
-        await Records(metastore, 5.0).new_id()
+        await LedgerRecords(metastore, 5.0).new_id()
     assert (await metastore.get(NEXT_LEDGER_ID_KEY)).value == value
 
 
 async def test_who_is_always_too_late_is_told(autojump_clock: trio.testing.MockClock) -> None:
     """Also who waits for the task that tries."""
     metastore = FaultyMetastore(MemoryMetastore(), delay_s=0.01)
-    records, ids = Records(metastore, 5.0), list[int]()
+    records, ids = LedgerRecords(metastore, 5.0), list[int]()
     await take(records, 1, ids)
     metastore._choose = lambda operation, _key: Fault.CONFLICT if operation == "put" else None
     ends: list[float] = []
@@ -98,7 +97,7 @@ async def test_who_is_always_too_late_is_told(autojump_clock: trio.testing.MockC
 
 async def test_who_is_cancelled_leaves_nothing_behind_that_stops_others(autojump_clock: trio.testing.MockClock) -> None:
     metastore = FaultyMetastore(MemoryMetastore(), delay_s=1.0)
-    records, ids = Records(metastore, 60.0), list[int]()
+    records, ids = LedgerRecords(metastore, 60.0), list[int]()
     for after_s in (0.5, 1.5, 2.5):
         with trio.move_on_after(after_s):
             await take(records, 100, ids)

@@ -88,7 +88,7 @@ async def test_silence_is_never_overstated(answered_after_s: float, autojump_clo
     async with cluster(1) as world, world.client(OPTIONS, Quorum(1, 1, 1)) as client:
         async with client.create_ledger() as writer:
             await writer.append(b"it answers")
-            channel = client._ledgers.surroundings.membership.channel(world.bookies[0].bookie_id)
+            channel = client._ledgers.context.connections.channel(world.bookies[0].bookie_id)
             assert channel is not None
             assert channel.silence_s == 0
             world.bookies[0].wire.is_deaf = True

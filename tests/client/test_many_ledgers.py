@@ -4,7 +4,7 @@ import pytest
 import trio
 
 import replog
-from replog.client.writer import LedgerWriter
+from replog.client.ledger_writer import LedgerWriter
 from replog.protocol.quorum import Quorum
 
 LEDGERS = 10_000

@@ -13,7 +13,8 @@ import trio
 import trio.testing
 
 from replog.abc import Authenticator, Connection, ResponseReceiver, Transport
-from replog.client.membership import Membership, connect_all
+from replog.client.connections import Connections
+from replog.client.membership import Membership
 from replog.config import ClientOptions
 from replog.errors import BookieRefusedError, BookieUnreachableError, MetastoreCorruptError, PluginNotFoundError
 from replog.metastores.memory import MemoryMetastore
@@ -63,7 +64,8 @@ class Place:
     def __init__(self, nursery: trio.Nursery, **options: Any) -> None:
         self.metastore = MemoryMetastore()
         self.memory, self.tcp = Counting(MemoryTransport()), Counting(TcpTransport(TcpOptions()))
-        self.membership = Membership(self.metastore, self._open, ClientOptions(**options), nursery)
+        self.membership = Membership(self.metastore, ClientOptions(**options))
+        self.connections = Connections(self.membership, self._open, ClientOptions(**options), nursery)
         self._stack = AsyncExitStack()
 
     def _open(self, scheme: str) -> Transport:
@@ -87,7 +89,7 @@ async def place(**options: Any) -> AsyncIterator[Place]:
     async with open_service_nursery() as nursery:
         made = Place(nursery, **options)
         yield made
-        await made.membership.aclose()
+        await made.connections.aclose()
 
 
 # -- announcements ----------------------------------------------------------------------------------------------------
@@ -193,7 +195,7 @@ async def test_who_turns_while_it_is_looked_for_is_found(way: str, autojump_cloc
         assert found["a"].read_only  # as it is, or was a moment ago
         metastore.places = turned.copy()
         with pytest.raises(BookieUnreachableError, match="no way to reach it"):  # nor that it is not announced
-            await here.membership.connect("a")
+            await here.connections.connect("a")
 
 
 async def test_under_both_keys_it_is_about_to_turn_and_read_only(autojump_clock: trio.testing.MockClock) -> None:
@@ -206,7 +208,7 @@ async def test_under_both_keys_it_is_about_to_turn_and_read_only(autojump_clock:
             ):
                 assert await here.membership.usable() == ["b"]
                 assert list(await here.membership.announced()) == ["a", "b"]
-                await here.membership.connect("a")  # its entries can be read
+                await here.connections.connect("a")  # its entries can be read
             assert await here.membership.usable() == ["a", "b"]
 
 
@@ -219,7 +221,7 @@ async def test_one_bookie_that_announces_garbage_leaves_the_others_usable(
             for _ in range(3):
                 assert await here.membership.usable() == ["good"]
             assert list(await here.membership.announced()) == ["good"]
-            failures = await connect_all(here.membership, ["bad", "good"])
+            failures = await here.connections.connect_all(["bad", "good"])
             assert list(failures) == ["bad"]
             assert "bookies/bad" in str(failures["bad"])
     (record,) = caplog.records  # not at every look
@@ -232,7 +234,7 @@ async def test_one_bookie_that_announces_garbage_leaves_the_others_usable(
 async def test_the_endpoint_in_this_process_stands_before_the_others(autojump_clock: trio.testing.MockClock) -> None:
     async with place() as here, MemoryTransport().listen("", Handler(), bookie_id="a") as address:
         async with here.announced("a", ("memory", address), ("tcp", "127.0.0.1:1")):
-            channel = await here.membership.connect("a")
+            channel = await here.connections.connect("a")
             assert channel.shares_thread
             assert not here.tcp.tries
 
@@ -244,7 +246,7 @@ async def test_the_endpoint_in_this_process_stands_before_the_others(autojump_cl
 async def test_what_does_not_work_is_passed_over(first: tuple[str, str], patient_clock: trio.testing.MockClock) -> None:
     async with place() as here, here.tcp.listen("127.0.0.1:0", Handler(), bookie_id="a") as address:
         async with here.announced("a", first, ("tcp", address)):
-            channel = await here.membership.connect("a")
+            channel = await here.connections.connect("a")
             assert not channel.shares_thread
 
 
@@ -258,7 +260,7 @@ async def test_who_cannot_be_reached_is_unreachable_whatever_it_announced(
         value = encode_address(BookieAddress(tuple(Endpoint("tcp", address) for address in addresses)))
         async with here.announced("a", value):
             with pytest.raises(BookieUnreachableError, match="bookie a: "):
-                await here.membership.connect("a")
+                await here.connections.connect("a")
 
 
 async def test_an_endpoint_that_does_not_answer_leaves_time_for_the_next(
@@ -267,11 +269,11 @@ async def test_an_endpoint_that_does_not_answer_leaves_time_for_the_next(
     async with place(connect_timeout_s=5.0) as here, MemoryTransport().listen("", Handler()) as address:
         async with here.announced("a", ("memory", "hole"), ("memory", "hole 2"), ("memory", address)):
             begin_s = trio.current_time()
-            await here.membership.connect("a")
+            await here.connections.connect("a")
             assert trio.current_time() - begin_s < 5
         async with here.announced("b", ("memory", "hole"), ("memory", "hole 2")):
             with pytest.raises(BookieUnreachableError):
-                await here.membership.connect("b")
+                await here.connections.connect("b")
 
 
 @pytest.mark.real
@@ -281,7 +283,7 @@ async def test_another_bookie_at_the_address_is_not_taken_for_the_one_that_is_me
     async with place() as here, here.tcp.listen("127.0.0.1:0", Handler(), bookie_id="new") as address:
         async with here.announced("old", ("tcp", address)):
             with pytest.raises(BookieRefusedError, match="new"):
-                await here.membership.connect("old")
+                await here.connections.connect("old")
 
 
 @pytest.mark.real
@@ -292,10 +294,10 @@ async def test_a_bookie_that_moved_is_found_again(patient_clock: trio.testing.Mo
             async with here.tcp.listen("127.0.0.1:0", Handler(), bookie_id="a") as address:
                 seen.add(address)
                 async with here.announced("a", ("tcp", address)):
-                    channel = await here.membership.connect("a")
-                    assert await here.membership.connect("a") is channel
+                    channel = await here.connections.connect("a")
+                    assert await here.connections.connect("a") is channel
             with trio.fail_after(1):
-                while here.membership.channel("a") is not None:  # noqa: ASYNC110 - it has no event
+                while here.connections.channel("a") is not None:  # noqa: ASYNC110 - it has no event
                     await trio.sleep(0.01)
         assert [address for address, _ in here.tcp.tries] == list(dict.fromkeys(a for a, _ in here.tcp.tries))
         assert len(here.tcp.tries) == 3
@@ -309,8 +311,8 @@ async def test_readers_do_not_storm_a_dead_bookie(autojump_clock: trio.testing.M
     async with place() as here, here.announced("a", ("memory", "it")):
 
         async def reader() -> None:
-            while here.membership.channel("a") is None:
-                await here.membership.connect_most(["a"], 0.5)
+            while here.connections.channel("a") is None:
+                await here.connections.connect_most(["a"], 0.5)
                 await trio.sleep(0.05)
 
         async with trio.open_nursery() as nursery:
@@ -325,7 +327,7 @@ async def test_readers_do_not_storm_a_dead_bookie(autojump_clock: trio.testing.M
             assert max(pauses[-20:]) - min(pauses[-20:]) > 0.05  # not all clients at the same moment
             async with MemoryTransport().listen("it", Handler()):
                 await trio.sleep(1.1)  # when it comes back, that is seen soon
-                assert here.membership.channel("a") is not None
+                assert here.connections.channel("a") is not None
             nursery.cancel_scope.cancel()
 
 
@@ -338,7 +340,7 @@ async def test_those_who_wait_for_a_connection_that_fails_do_not_try_one_after_t
 
         async def connect() -> None:
             with pytest.raises(BookieUnreachableError):
-                await here.membership.connect("a")
+                await here.connections.connect("a")
             failures.append(trio.current_time() - begin_s)
 
         async with trio.open_nursery() as nursery:

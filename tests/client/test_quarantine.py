@@ -9,7 +9,7 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replog.client.quarantine import Quarantine
+from replog.client.membership import Quarantine
 from replog.runtime.chance import Chance, use_chance
 
 

@@ -6,7 +6,7 @@ import pytest
 import trio
 import trio.testing
 
-from replog.client.records import Records
+from replog.client.ledger_records import LedgerRecords
 from replog.errors import KeyExistsError, LedgerNotFoundError, MetastoreError, MetastoreUncertainError
 from replog.metastores.memory import MemoryMetastore
 from replog.protocol.digest import DigestType
@@ -22,9 +22,9 @@ def a_ledger(ledger_id: int = 1, token: str = "mine") -> LedgerMetadata:
     return LedgerMetadata(ledger_id, Quorum(1, 1, 1), DigestType.CRC32C, "", (Fragment(0, ("a",)),), token=token)
 
 
-def made() -> tuple[FaultyMetastore, Records]:
+def made() -> tuple[FaultyMetastore, LedgerRecords]:
     metastore = FaultyMetastore(MemoryMetastore())
-    return metastore, Records(metastore, 5.0)
+    return metastore, LedgerRecords(metastore, 5.0)
 
 
 @pytest.mark.parametrize("fault", FAULTS)

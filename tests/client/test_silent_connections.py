@@ -11,7 +11,7 @@ import trio.testing
 
 import replog
 from replog.abc import Authenticator, Connection, ResponseReceiver
-from replog.client.membership import Membership
+from replog.client.connections import Connections
 from replog.config import ClientOptions
 from replog.errors import BookieUnreachableError, NotEnoughBookiesError
 from replog.protocol.quorum import Quorum
@@ -50,15 +50,15 @@ class Holes(MemoryTransport):
         return await super().connect(address, receiver, nursery, bookie_id=bookie_id, authenticator=authenticator)
 
 
-def membership_of(client: replog.Client) -> Membership:
-    return client._ledgers.surroundings.membership
+def connections_of(client: replog.Client) -> Connections:
+    return client._ledgers.context.connections
 
 
 @asynccontextmanager
 async def client_with_holes(world: Cluster) -> AsyncIterator[tuple[replog.Client, Holes]]:
     async with world.client(OPTIONS, Quorum(3, 3, 2)) as client:
         holes = Holes()
-        membership_of(client)._transports["memory"] = holes
+        connections_of(client)._transports["memory"] = holes
         yield client, holes
 
 
@@ -128,7 +128,7 @@ async def test_those_who_want_the_same_connection_share_the_attempt_and_its_fail
 
         async def connect() -> None:
             with pytest.raises(BookieUnreachableError, match="too long") as error:
-                await membership_of(client).connect(bookie_id)
+                await connections_of(client).connect(bookie_id)
             raised.append(error.value)
 
         started_s = trio.current_time()
@@ -139,14 +139,14 @@ async def test_those_who_want_the_same_connection_share_the_attempt_and_its_fail
         assert len(set(map(id, raised))) == 20, "each has its own"
         assert holes.attempts == [bookie_id]
         holes.silent.clear()
-        await membership_of(client).connect(bookie_id)
+        await connections_of(client).connect(bookie_id)
 
 
 async def test_an_attempt_outlives_who_wanted_it_and_fails_for_nobody(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster(1) as world, client_with_holes(world) as (client, holes):
         (bookie_id,) = holes.silent = {world.bookies[0].bookie_id}
         with trio.move_on_after(0.1):
-            await membership_of(client).connect(bookie_id)
+            await connections_of(client).connect(bookie_id)
         await trio.sleep(2 * OPTIONS.connect_timeout_s)
         assert holes.attempts == [bookie_id]
 
@@ -157,13 +157,13 @@ async def test_a_bookie_that_refuses_is_not_stormed(autojump_clock: trio.testing
         bookie_ids = [bookie.bookie_id for bookie in world.bookies]
         holes.refusing.add(bookie_ids[0])
         for _ in range(1000):
-            await membership_of(client).connect_most(bookie_ids[:1], 0.5)
+            await connections_of(client).connect_most(bookie_ids[:1], 0.5)
             await trio.sleep(0.01)
         assert 5 <= len(holes.attempts) <= 25, "in ten seconds"
         holes.refusing.clear()
         await trio.sleep(1.0)
-        await membership_of(client).connect_most(bookie_ids, 0.5)
-        assert all(membership_of(client).channel(bookie_id) for bookie_id in bookie_ids)
+        await connections_of(client).connect_most(bookie_ids, 0.5)
+        assert all(connections_of(client).channel(bookie_id) for bookie_id in bookie_ids)
 
 
 async def test_a_change_of_ensemble_does_not_wait_for_a_silent_newcomer(autojump_clock: trio.testing.MockClock) -> None:

@@ -5,14 +5,14 @@ from tests.mutation.table import SourceMutant
 _FIRST = {
     "batching.py": ("tests/client/test_writer.py",),
     "entries.py": ("tests/client/test_entries.py",),
-    "ids.py": ("tests/client/test_ids.py",),
+    "ledger_reader.py": ("tests/client/test_reader.py",),
+    "ledger_records.py": ("tests/client/test_records.py", "tests/client/test_ids.py"),
+    "ledger_writer.py": ("tests/client/test_writer.py",),
     "ledgers.py": ("tests/client/test_recovering.py", "tests/client/test_reader.py"),
-    "reader.py": ("tests/client/test_reader.py",),
-    "records.py": ("tests/client/test_records.py",),
     "recovering.py": ("tests/client/test_recovering.py",),
+    "scan.py": ("tests/client/test_reader.py",),
     "sending.py": ("tests/client/test_writer.py", "tests/client/test_ensemble_change.py"),
     "watching.py": ("tests/client/test_writer.py",),
-    "writer.py": ("tests/client/test_writer.py",),
 }
 _THEN = ("tests/client", "tests/simulator/shells")
 
@@ -25,7 +25,7 @@ MUTANTS = (
     _mutant(
         "found-record-is-own",
         "M1",
-        "records.py",
+        "ledger_records.py",
         "if found.token == metadata.token:",
         "if found:",
         "a ledger that somebody else created under this id is written as if it was one's own",
@@ -33,7 +33,7 @@ MUTANTS = (
     _mutant(
         "failed-create-is-final",
         "M1",
-        "records.py",
+        "ledger_records.py",
         "except (MetastoreUncertainError, KeyExistsError) as error:",
         "except KeyExistsError as error:",
         "a create whose answer was lost is reported as failed, though it happened",
@@ -41,7 +41,7 @@ MUTANTS = (
     _mutant(
         "conflict-is-written",
         "M1",
-        "records.py",
+        "ledger_records.py",
         "machine.metadata_conflict()",
         "machine.metadata_written(effect.expected + 1)",
         "a CAS that lost counts as one that won",
@@ -49,7 +49,7 @@ MUTANTS = (
     _mutant(
         "uncertain-is-unchanged",
         "M1",
-        "records.py",
+        "ledger_records.py",
         "except (MetastoreKeyError, MetastoreUncertainError, MetastoreCorruptError):",
         "except (MetastoreKeyError, MetastoreCorruptError):",
         "a change whose answer was lost is made again instead of being resolved",
@@ -57,7 +57,7 @@ MUTANTS = (
     _mutant(
         "cut-short-is-unchanged",
         "M1",
-        "records.py",
+        "ledger_records.py",
         "if last is None:  # a call was cut short: what it did is unknown",
         "if False:",
         "a change that was cut short at its deadline is reported as not made",
@@ -65,7 +65,7 @@ MUTANTS = (
     _mutant(
         "ids-overlap",
         "M2",
-        "ids.py",
+        "ledger_records.py",
         'b"%d" % (first + count), found.version)',
         'b"%d" % (first + 1), found.version)',
         "who takes several ids at once leaves all but the first to others, too",
@@ -73,7 +73,7 @@ MUTANTS = (
     _mutant(
         "uncertain-ids-used",
         "M2",
-        "ids.py",
+        "ledger_records.py",
         "await self._records.pause(deadline_s, error)",
         "return range(_parse((await self._records.metastore.get(NEXT_LEDGER_ID_KEY)).value), 1 << 20)",
         "ids are used though nobody knows whether they were taken",
@@ -89,7 +89,7 @@ MUTANTS = (
     _mutant(
         "append-fails-silently",
         "W4",
-        "writer.py",
+        "ledger_writer.py",
         (
             "        if backlog.confirmed < entry_id:\n"
             "            self.check_usable()\n"
@@ -143,7 +143,7 @@ MUTANTS = (
     _mutant(
         "unknown-is-absence-to-readers",
         "D2",
-        "reader.py",
+        "scan.py",
         "elif isinstance(answer, Response) and answer.status is Status.NO_ENTRY:",
         "elif isinstance(answer, Response):",
         "a reader takes an unreadable entry for a missing one",
@@ -151,7 +151,7 @@ MUTANTS = (
     _mutant(
         "reader-stays-with-one",
         "D2",
-        "reader.py",
+        "scan.py",
         "            self._machine.read_slow(entry_id)\n",
         "            pass\n",
         "a silent bookie holds a reader up",
@@ -159,7 +159,7 @@ MUTANTS = (
     _mutant(
         "reads-unconfirmed",
         "D1",
-        "reader.py",
+        "ledger_reader.py",
         "is_known = first >= 0 and last <= self.last_add_confirmed",
         "is_known = first >= 0",
         "entries that are not known to be confirmed are asked for",

@@ -84,15 +84,8 @@ MUTANTS = (
         "position-of-the-next",
         "L4",
         "log/writer.py",
-        (
-            "            writer, segment = self._writer, self._segment\n"
-            "            return Position(segment, await writer.append(data))"
-        ),
-        (
-            "            writer = self._writer\n"
-            "            entry = await writer.append(data)\n"
-            "            return Position(self._segment, entry)"
-        ),
+        "            return Position(segment, await writer.append(data))",
+        ("            entry = await writer.append(data)\n            return Position(self._segment, entry)"),
         "an append that a roll overtakes is given a position in the new segment",
     ),
     _mutant(

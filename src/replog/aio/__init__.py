@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from replog.api import Client, connect, embed, serve_bookie, served_bookie
-    from replog.client.reader import LedgerReader
-    from replog.client.writer import LedgerWriter
+    from replog.client.ledger_reader import LedgerReader
+    from replog.client.ledger_writer import LedgerWriter
     from replog.log.reader import LogReader
     from replog.log.writer import LogWriter
 else:

@@ -9,8 +9,8 @@ from typing import Any
 import trio
 
 from replog.aio.faces import FACES
-from replog.client.reader import LedgerReader as TrioLedgerReader
-from replog.client.stretch import LedgerStretch as TrioLedgerStretch
+from replog.client.ledger_reader import LedgerReader as TrioLedgerReader
+from replog.client.ledger_reader import LedgerRangeReader as TrioLedgerStretch
 from replog.errors import EndOfLogError
 from replog.log.reader import LogReader as TrioLogReader
 from replog.protocol.model import Position
@@ -46,7 +46,7 @@ class _Batches:
 
 
 @FACES.face_of(TrioLedgerStretch)
-class LedgerStretch(_Receiving, _Batches):
+class LedgerRangeReader(_Receiving, _Batches):
     """The entries of a ledger from the first to the last, in batches."""
 
     def __init__(self, *args: Any) -> None:

@@ -10,8 +10,8 @@ import trio
 
 from replog.aio.faces import FACES
 from replog.aio.host import Host
-from replog.client.failure import another
-from replog.client.writer import LedgerWriter as TrioLedgerWriter
+from replog.client.endings import copy_for_raise
+from replog.client.ledger_writer import LedgerWriter as TrioLedgerWriter
 from replog.errors import ReplogError, WouldBlockError
 from replog.log.writer import LogWriter as TrioLogWriter
 from replog.protocol.batch import Payloads
@@ -75,7 +75,7 @@ class _Writer(Face):
             if error is None or (last is not None and place <= last):
                 confirmed.set_result(place)
             else:
-                confirmed.set_exception(another(error))
+                confirmed.set_exception(copy_for_raise(error))
 
 
 @FACES.face_of(TrioLedgerWriter)

@@ -15,7 +15,7 @@ from replog.blocking.contexts import Opened
 from replog.blocking.faces import FACES
 from replog.blocking.portal import Portal
 from replog.client.entries import Entry, EntryBatch
-from replog.client.reader import LedgerReader as TrioLedgerReader
+from replog.client.ledger_reader import LedgerReader as TrioLedgerReader
 from replog.errors import EndOfLogError, ReplogError
 from replog.log.reader import LogReader as TrioLogReader
 from replog.log.reader import Record, RecordBatch

@@ -15,6 +15,7 @@ import trio
 
 from replog.abc import Damage
 from replog.client.channel import Answer
+from replog.client.connections import Connections
 from replog.client.membership import Membership
 from replog.errors import AdministrationError, BookieError, BookieTooBusyError, BookieUnreachableError
 from replog.protocol.messages import AdminCommand, AdminRequest, Response, Status
@@ -47,11 +48,11 @@ class RemoteBookie:
     `BookieTooBusyError` if others ask for too much, and `MetastoreError` if its address is not to be had.
     """
 
-    def __init__(self, membership: Membership, bookie_id: str, address: BookieAddress) -> None:
+    def __init__(self, connections: Connections, bookie_id: str, address: BookieAddress) -> None:
         self.bookie_id = bookie_id
         self.endpoints: tuple[Endpoint, ...] = address.endpoints
         self.read_only = address.read_only
-        self._membership = membership
+        self._connections = connections
 
     def __repr__(self) -> str:
         return f"<RemoteBookie {self.bookie_id} at {', '.join(map(str, self.endpoints)) or 'no endpoint'}>"
@@ -98,7 +99,7 @@ class RemoteBookie:
             came.set()
 
         with trio.move_on_after(timeout_s):
-            channel = await self._membership.connect(self.bookie_id)
+            channel = await self._connections.connect(self.bookie_id)
             channel.ask(AdminRequest(channel.next_request_id(), command), on_answer, None, timeout_s)
             await came.wait()
         for answer in answers:
@@ -141,7 +142,7 @@ def _said(command: AdminCommand) -> str:
     return command.name.lower().replace("_", " ")
 
 
-async def remote_bookies(membership: Membership) -> list[RemoteBookie]:
+async def remote_bookies(membership: Membership, connections: Connections) -> list[RemoteBookie]:
     """All bookies that are announced, by their ids."""
     announced = await membership.announced()
-    return [RemoteBookie(membership, bookie_id, address) for bookie_id, address in announced.items()]
+    return [RemoteBookie(connections, bookie_id, address) for bookie_id, address in announced.items()]

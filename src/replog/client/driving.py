@@ -8,31 +8,32 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING
 
 import trio
 
-from replog.client.membership import Membership, connect_all
-from replog.client.records import Records
+from replog.abc import PlacementPolicy
+from replog.client.connections import Connections
+from replog.client.ledger_records import LedgerRecords
+from replog.client.membership import Membership
 from replog.errors import MetastoreError
 from replog.protocol.effects import ChooseReplacements, Effect, ReadMetadata, WriteMetadata
+from replog.protocol.recovery import LedgerRecovery
+from replog.protocol.writing import LedgerWriting
 from replog.runtime.chance import current_chance
 from replog.runtime.turns import Turns
-
-if TYPE_CHECKING:
-    from replog.abc import PlacementPolicy
-    from replog.protocol.recovery import LedgerRecovery
-    from replog.protocol.writing import LedgerWriting
 
 WaitingEffect = ChooseReplacements | WriteMetadata | ReadMetadata
 
 
-class Surroundings:
+class ClientContext:
     """What every shell of one client needs: records, bookies, placement, chance."""
 
-    def __init__(self, records: Records, membership: Membership, placement: PlacementPolicy) -> None:
+    def __init__(
+        self, records: LedgerRecords, membership: Membership, connections: Connections, placement: PlacementPolicy
+    ) -> None:
         self.records = records
         self.membership = membership
+        self.connections = connections
         self.placement = placement
         self.chance = current_chance()
         self.turns = Turns()
@@ -51,8 +52,8 @@ class Surroundings:
             usable = await self.membership.usable_lately(excluded)
         except MetastoreError:
             return False
-        await self.membership.connect_most(usable, self.membership.patience_s)
-        return any(self.membership.channel(bookie_id) is not None for bookie_id in usable)
+        await self.connections.connect_most(usable, self.connections.patience_s)
+        return any(self.connections.channel(bookie_id) is not None for bookie_id in usable)
 
     async def _choose(self, effect: ChooseReplacements) -> dict[int, str]:
         """Bookies that can really be connected to; the failed ones themselves if they are back and nobody else is there."""
@@ -70,10 +71,10 @@ class Surroundings:
             proposed.update((index, ensemble[index]) for index in back)
             if not proposed:
                 break
-            with trio.move_on_after(self.membership.patience_s):  # nothing is confirmed until this is done (C1)
-                await connect_all(self.membership, proposed.values())
+            with trio.move_on_after(self.connections.patience_s):  # nothing is confirmed until this is done (C1)
+                await self.connections.connect_all(proposed.values())
             for index, bookie_id in proposed.items():
-                if self.membership.channel(bookie_id) is None:
+                if self.connections.channel(bookie_id) is None:
                     self.membership.shun(bookie_id)
                 else:
                     chosen[index] = bookie_id
@@ -107,9 +108,9 @@ class WaitingEffects:
     """The effects of one machine that have to wait, and the task that does them in order."""
 
     def __init__(
-        self, surroundings: Surroundings, machine: LedgerWriting | LedgerRecovery, drive: Callable[[], None]
+        self, context: ClientContext, machine: LedgerWriting | LedgerRecovery, drive: Callable[[], None]
     ) -> None:
-        self._surroundings = surroundings
+        self._context = context
         self._machine = machine
         self._drive = drive
         self._queue: deque[WaitingEffect] = deque()
@@ -124,7 +125,7 @@ class WaitingEffects:
         """Does the effects until cancelled."""
         while True:
             while self._queue:
-                await self._surroundings.perform(self._queue.popleft(), self._machine)
+                await self._context.perform(self._queue.popleft(), self._machine)
                 self._drive()
             self._arrived = trio.Event()
             await self._arrived.wait()

@@ -9,16 +9,15 @@ others. Every write set keeps as many bookies that are there as writing and reco
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import trio
 
-from replog.client.membership import Membership, connect_all
+from replog.abc import PlacementPolicy, Random
+from replog.client.connections import Connections
+from replog.client.membership import Membership
 from replog.errors import NotEnoughBookiesError, ReplogError, StorageFailedError
-
-if TYPE_CHECKING:
-    from replog.abc import PlacementPolicy, Random
-    from replog.protocol.quorum import Quorum
+from replog.protocol.quorum import Quorum
 
 
 class ChosenEnsemble(NamedTuple):
@@ -31,8 +30,11 @@ class ChosenEnsemble(NamedTuple):
 class EnsembleChooser:
     """Chooses ensembles for one client."""
 
-    def __init__(self, membership: Membership, placement: PlacementPolicy, random: Random) -> None:
+    def __init__(
+        self, membership: Membership, connections: Connections, placement: PlacementPolicy, random: Random
+    ) -> None:
         self._membership = membership
+        self._connections = connections
         self._placement = placement
         self._random = random
 
@@ -40,7 +42,7 @@ class EnsembleChooser:
         """An ensemble whose bookies can be written to, or as many of them as C7 asks for.
 
         Raises `NotEnoughBookiesError` (retry: when bookies are back; nothing was written), `MetastoreError`."""
-        membership = self._membership
+        membership, connections = self._membership, self._connections
         unreachable: set[str] = set()
         silent: set[str] = set()  # of these, those whose connection may still succeed
         while True:
@@ -57,15 +59,15 @@ class EnsembleChooser:
                 if filled is None:
                     if not silent:
                         raise self._not_enough(quorum, usable, absent, unreachable) from self._refusal(usable)
-                    failures = await connect_all(membership, silent)  # nobody else is there: so they are waited for
+                    failures = await connections.connect_all(silent)  # nobody else is there: so they are waited for
                     unreachable -= silent - failures.keys()
                     silent = set()
                     continue
                 ensemble = filled
             failures = {}
-            with trio.move_on_after(membership.patience_s):
-                failures = await connect_all(membership, wanted)
-            failed = {bookie_id for bookie_id in wanted if membership.channel(bookie_id) is None}
+            with trio.move_on_after(connections.patience_s):
+                failures = await connections.connect_all(wanted)
+            failed = {bookie_id for bookie_id in wanted if connections.channel(bookie_id) is None}
             if not failed:
                 return ChosenEnsemble(ensemble, _mask(ensemble, absent))
             unreachable |= failed
@@ -131,7 +133,7 @@ class EnsembleChooser:
         else:
             problem += f", and {len(absent)} more are known: start more bookies, or ask for a smaller quorum"
         reasons = self._reasons(usable, {*unreachable, *absent})
-        others = {*unreachable, *absent, *self._membership.read_only, *self._membership.problems} - set(usable)
+        others = {*unreachable, *absent, *self._membership.read_only, *self._connections.problems} - set(usable)
         return NotEnoughBookiesError(problem + reasons, quorum.ensemble, usable, sorted(others))
 
     def _refusal(self, usable: Collection[str]) -> ReplogError | None:
@@ -140,12 +142,12 @@ class EnsembleChooser:
         return next((each for each in told if isinstance(each, StorageFailedError)), next(iter(told), None))
 
     def _reasons(self, usable: Collection[str], others: Collection[str]) -> str:
-        membership = self._membership
+        membership, problems = self._membership, self._connections.problems
         read_only = sorted(set(membership.read_only) - set(usable))
-        away = sorted({*others, *membership.problems} - set(usable) - set(read_only))
+        away = sorted({*others, *problems} - set(usable) - set(read_only))
         reasons = ""
         if away:
-            told = [str(membership.problems.get(each, f"bookie {each}: it is not announced")) for each in away]
+            told = [str(problems.get(each, f"bookie {each}: it is not announced")) for each in away]
             reasons += f" (not reachable: {'; '.join(told)})"
         if read_only:
             told = [str(membership.refusals[each]) for each in read_only if each in membership.refusals]

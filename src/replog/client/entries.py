@@ -5,13 +5,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Awaitable, Callable, Iterator
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar
+from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 from replog.errors import ConfigError
+from replog.protocol.batch import Batch
 from replog.protocol.effects import Delivered
-
-if TYPE_CHECKING:
-    from replog.protocol.batch import Batch
 
 _CACHED_COUNT_MAX = 1 << 15  # of more entries in a delivery, where they stand is not kept: it has four bytes for each
 

@@ -6,11 +6,12 @@ from collections.abc import Awaitable, Callable, Mapping
 
 import trio
 
-from replog.client.driving import Surroundings
+from replog.client.driving import ClientContext
 from replog.client.ensembles import EnsembleChooser
-from replog.client.reader import LedgerReader, LedgerScan
+from replog.client.ledger_reader import LedgerReader
+from replog.client.ledger_writer import LedgerWriter
 from replog.client.recovering import RecoveringShell
-from replog.client.writer import LedgerWriter
+from replog.client.scan import LedgerScan
 from replog.config import ClientOptions
 from replog.errors import ConfigError, UnauthorizedError
 from replog.hookspecs import Event, LedgerRecovered
@@ -30,23 +31,25 @@ class Ledgers:
 
     def __init__(
         self,
-        surroundings: Surroundings,
+        context: ClientContext,
         options: ClientOptions,
         observe: Callable[[Event], None],
         nursery: trio.Nursery,
     ) -> None:
-        self.surroundings = surroundings
+        self.context = context
         self.options = options
         self.observe = observe
-        self.records = surroundings.records
-        self.chance = surroundings.chance
+        self.records = context.records
+        self.chance = context.chance
         self.deleted: Callable[[], None] = lambda: None  # called after ledgers were deleted: bookies may collect them
         self._nursery = nursery
         self._writers: dict[int, LedgerWriter] = {}
-        self._ensembles = EnsembleChooser(surroundings.membership, surroundings.placement, self.chance.random)
+        self._ensembles = EnsembleChooser(
+            context.membership, context.connections, context.placement, self.chance.random
+        )
         self._ticker = Ticker(options.explicit_last_add_confirmed_after_s)
         nursery.start_soon(self._ticker.run)
-        nursery.start_soon(surroundings.turns.run)
+        nursery.start_soon(context.turns.run)
 
     # -- creating and writing ---------------------------------------------------------------------------------------
 
@@ -81,7 +84,7 @@ class Ledgers:
         version, is_only_request = await self.records.create(metadata)
         digest = Digest(digest_type, ledger_id, password)
         machine = LedgerWriting(metadata, version, digest, self.chance.token(), missing=missing)
-        writer = LedgerWriter(machine, key, self.surroundings, self.options, self.observe, self._ticker)
+        writer = LedgerWriter(machine, key, self.context, self.options, self.observe, self._ticker)
         writer.is_created_for_certain = is_only_request
         self._writers[ledger_id] = writer
         self._nursery.start_soon(self._run_writer, writer)
@@ -111,7 +114,7 @@ class Ledgers:
         digest = Digest(metadata.digest_type, metadata.ledger_id, password)
         key = ledger_key(metadata.ledger_id, password)
         return LedgerScan(
-            metadata, digest, key, first_entry_id, self.surroundings, self.options, self._confirmed_by_own_writer
+            metadata, digest, key, first_entry_id, self.context, self.options, self._confirmed_by_own_writer
         )
 
     def is_written_here(self, ledger_id: int) -> bool:
@@ -136,7 +139,7 @@ class Ledgers:
             return metadata
         digest = Digest(metadata.digest_type, ledger_id, password)
         machine = LedgerRecovery(metadata, version, digest, self.chance.token(), is_loss_accepted=accept_loss)
-        shell = RecoveringShell(machine, ledger_key(ledger_id, password), self.surroundings, self.options)
+        shell = RecoveringShell(machine, ledger_key(ledger_id, password), self.context, self.options)
         recovered = await shell.run()
         assert recovered.last_entry_id is not None
         self.observe(LedgerRecovered(ledger_id, recovered.last_entry_id, trio.current_time() - started))

@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterator, Sequence
 import attrs
 
 from replog.abc import Metastore
+from replog.client.ledger_records import LedgerRecords
 from replog.client.membership import Membership
-from replog.client.records import Records
 from replog.errors import AdministrationError, LedgerNotFoundError, LossNotAcceptedError, VersionConflictError
 from replog.protocol.model import LedgerMetadata
 from replog.records.bookies import Cookie, cookie_key, decode_cookie, encode_cookie
@@ -49,7 +49,7 @@ def entries_at_risk(metadata: LedgerMetadata, lost: Collection[str]) -> Iterator
 
 
 async def declare_lost(
-    bookie_ids: Sequence[str], records: Records, membership: Membership, *, accept_loss: bool
+    bookie_ids: Sequence[str], records: LedgerRecords, membership: Membership, *, accept_loss: bool
 ) -> list[EntriesAtRisk]:
     """Declares these bookies lost, all or none; returns what may be gone with them and those that were lost before.
 
@@ -94,7 +94,7 @@ async def _lost_before(membership: Membership) -> list[str]:
     return found
 
 
-async def _all_at_risk(records: Records, lost: Collection[str]) -> list[EntriesAtRisk]:
+async def _all_at_risk(records: LedgerRecords, lost: Collection[str]) -> list[EntriesAtRisk]:
     found: list[EntriesAtRisk] = []
     async for page in ledger_id_pages(records.metastore):
         for ledger_id in page:

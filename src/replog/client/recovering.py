@@ -10,7 +10,7 @@ from __future__ import annotations
 import trio
 
 from replog.client.channel import Answer, BookieChannel
-from replog.client.driving import EffectLoop, Surroundings, WaitingEffects
+from replog.client.driving import ClientContext, EffectLoop, WaitingEffects
 from replog.client.refusals import refusal_of
 from replog.config import ClientOptions
 from replog.errors import MetastoreError, RecoveryUndecidedError, RemoteProtocolError, ReplogError, StorageFailedError
@@ -36,15 +36,16 @@ Question = SendFence | SendRecoveryRead
 class RecoveringShell:
     """One attempt to recover one ledger."""
 
-    def __init__(self, machine: LedgerRecovery, key: bytes, surroundings: Surroundings, options: ClientOptions) -> None:
+    def __init__(self, machine: LedgerRecovery, key: bytes, context: ClientContext, options: ClientOptions) -> None:
         self._machine = machine
         self._ledger_id = machine.metadata.ledger_id
         self._key = key
-        self._surroundings = surroundings
-        self._membership = surroundings.membership
+        self._context = context
+        self._membership = context.membership
+        self._connections = context.connections
         self._options = options
         self._drive = EffectLoop(machine.take_effects, self._perform)
-        self._waiting_effects = WaitingEffects(surroundings, machine, self._drive)
+        self._waiting_effects = WaitingEffects(context, machine, self._drive)
         self._done = trio.Event()
         self._metadata: LedgerMetadata | None = None
         self._error: ReplogError | None = None
@@ -60,7 +61,7 @@ class RecoveringShell:
         """Recovers, and returns the closed ledger's record. Raises what the machine failed with."""
         ensemble = self._machine.metadata.last_fragment.ensemble
         self._started_s = trio.current_time()
-        await self._membership.connect_most(ensemble, self._options.speculative_read_after_s)
+        await self._connections.connect_most(ensemble, self._options.speculative_read_after_s)
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             nursery.start_soon(self._waiting_effects.run)
@@ -105,7 +106,7 @@ class RecoveringShell:
     # -- fencing and reading ----------------------------------------------------------------------------------------
 
     def _ask(self, effect: Question, pause_s: float) -> None:
-        channel = self._membership.channel(effect.bookie_id)
+        channel = self._connections.channel(effect.bookie_id)
         if channel is None:
             self._reach(effect.index, effect.bookie_id)
             return
@@ -198,7 +199,7 @@ class RecoveringShell:
         pause_s = _PAUSE_S
         while not self._machine.is_done:
             try:
-                await self._membership.connect(bookie_id)
+                await self._connections.connect(bookie_id)
             except ReplogError as error:
                 self._complaints[bookie_id] = str(error)
                 self._machine.bookie_unreachable(index)
@@ -234,7 +235,7 @@ class RecoveringShell:
                 self._drive()
 
     def _send_add(self, effect: SendAdd) -> None:
-        channel = self._membership.channel(effect.bookie_id)
+        channel = self._connections.channel(effect.bookie_id)
         if channel is None:
             self._bookie_failed(effect.index, effect.bookie_id, effect.batch.first_entry_id)
             return

@@ -8,10 +8,11 @@ their words. One whose disk is full gets the seconds that it takes to give back 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import trio
 
+from replog.client.channel import Answer
+from replog.client.membership import Membership
 from replog.errors import (
     AddTimeoutError,
     MetastoreError,
@@ -22,14 +23,9 @@ from replog.errors import (
     UnauthorizedError,
 )
 from replog.protocol.messages import Response, Status
-
-if TYPE_CHECKING:
-    from replog.client.channel import Answer
-    from replog.client.membership import Membership
-    from replog.protocol.quorum import Quorum
-    from replog.protocol.writing import LedgerWriting
-    from replog.records.bookies import BookieAddress
-
+from replog.protocol.quorum import Quorum
+from replog.protocol.writing import LedgerWriting
+from replog.records.bookies import BookieAddress
 
 _SPACE_PATIENCE_S = 2.0  # a bookie whose disk is full collects garbage, compacts, and looks how much is free
 

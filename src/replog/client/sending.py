@@ -14,7 +14,7 @@ import trio
 
 from replog.client.batching import Backlog, Batching
 from replog.client.channel import Answer
-from replog.client.driving import Surroundings
+from replog.client.driving import ClientContext
 from replog.client.watching import LAG_CHECK_BYTES, Watching
 from replog.config import ClientOptions
 from replog.errors import AddTimeoutError, FencedError, NotEnoughBookiesError, ReplogError
@@ -51,19 +51,19 @@ class BatchSender:
         self,
         machine: LedgerWriting,
         key: bytes,
-        surroundings: Surroundings,
+        context: ClientContext,
         options: ClientOptions,
         observe: Callable[[Event], None],
         ticker: Ticker,
     ) -> None:
         self.backlog = Backlog(options.in_flight_bytes_max)
-        self.batching = Batching(self.backlog, options, machine.quorum.stride, surroundings.turns, self.drive)
+        self.batching = Batching(self.backlog, options, machine.quorum.stride, context.turns, self.drive)
         self.closed = trio.Event()  # the ledger is closed, or the writer has failed
         self.watching = Watching(
             machine,
             self.backlog,
             self.closed,
-            surroundings,
+            context,
             options,
             observe,
             ticker,
@@ -78,9 +78,10 @@ class BatchSender:
         self.on_failure: Callable[[], None] | None = None
         self._machine = machine
         self._identity = WriterIdentity(machine.metadata.ledger_id, key, machine.metadata.term)
-        self._membership = surroundings.membership
+        self._membership = context.membership
+        self._connections = context.connections
         self._add_timeout_s = options.add_timeout_s
-        self._time_ns = surroundings.chance.time_ns
+        self._time_ns = context.chance.time_ns
         self._is_driving = False
 
     # -- driving the machine ----------------------------------------------------------------------------------------
@@ -174,7 +175,7 @@ class BatchSender:
 
     def _send_adds(self, effects: Sequence[SendAdd]) -> None:
         """Sends adds. The bookies of a batch get the same request, so that a transport encodes it once."""
-        channel_to, identity, is_alone = self._membership.channel, self._identity, self.batching.is_alone
+        channel_to, identity, is_alone = self._connections.channel, self._identity, self.batching.is_alone
         on_answer, timeout_s = self._add_answered, self._add_timeout_s
         request, last = None, effects[-1] if effects else None
         for effect in effects:
@@ -214,7 +215,7 @@ class BatchSender:
             self.drive()
 
     def _send_last_add_confirmed(self, effect: SendLastAddConfirmed) -> None:
-        channel = self._membership.channel(effect.bookie_id)
+        channel = self._connections.channel(effect.bookie_id)
         if channel is not None:
             identity = self._identity
             request = WriteLastAddConfirmedRequest(

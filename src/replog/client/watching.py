@@ -13,8 +13,8 @@ import trio
 
 from replog.client.batching import Backlog
 from replog.client.channel import Answer, BookieChannel
-from replog.client.driving import Surroundings, WaitingEffects
-from replog.client.membership import Membership
+from replog.client.connections import Connections
+from replog.client.driving import ClientContext, WaitingEffects
 from replog.client.refusals import Refusals
 from replog.config import ClientOptions
 from replog.hookspecs import EnsembleChanged, Event
@@ -77,13 +77,13 @@ class SlowBookies:
     def __init__(
         self,
         machine: LedgerWriting,
-        membership: Membership,
+        connections: Connections,
         silence_max_s: float,
         bookie_failed: Callable[[int, str], None],
     ) -> None:
         self.unchecked_bytes = 0  # sent since no bookie was found to be too far behind
         self._machine = machine
-        self._membership = membership
+        self._connections = connections
         self._silence_max_s = silence_max_s
         self._bookie_failed = bookie_failed
 
@@ -106,7 +106,7 @@ class SlowBookies:
         """The bookies that are too far behind, by index. Those that failed and could not be replaced don't count."""
         found = []
         for index, bookie_id in enumerate(self._machine.ensemble()):
-            channel = self._membership.channel(bookie_id)
+            channel = self._connections.channel(bookie_id)
             is_far_behind = channel is not None and channel.outstanding_bytes > _LAG_BYTES_MAX
             if channel is not None and is_far_behind and not self._machine.missing >> index & 1:
                 found.append((index, channel))
@@ -121,16 +121,16 @@ class MissingBookies:
         machine: LedgerWriting,
         backlog: Backlog,
         closed: trio.Event,
-        surroundings: Surroundings,
+        context: ClientContext,
         retry_after_s: float,
         drive: Callable[[], None],
     ) -> None:
-        self.refusals = Refusals(machine.metadata.ledger_id, surroundings.membership)
+        self.refusals = Refusals(machine.metadata.ledger_id, context.membership)
         self.nursery: trio.Nursery | None = None  # of the writer's background tasks
         self._machine = machine
         self._backlog = backlog
         self._closed = closed
-        self._surroundings = surroundings
+        self._context = context
         self._retry_after_s = retry_after_s
         self._drive = drive
         self._seen = 0  # the indices that were missing when they were last looked at, as a bit mask
@@ -152,7 +152,7 @@ class MissingBookies:
         ensemble changes (C1), so a change without hope would hold up every append."""
         machine = self._machine
         present = {each for index, each in enumerate(machine.ensemble()) if not machine.missing >> index & 1}
-        if await self._surroundings.is_anybody_there(present) and not self._closed.is_set():
+        if await self._context.is_anybody_there(present) and not self._closed.is_set():
             machine.bookies_changed()
             self._drive()
 
@@ -181,7 +181,7 @@ class Watching:
         machine: LedgerWriting,
         backlog: Backlog,
         closed: trio.Event,
-        surroundings: Surroundings,
+        context: ClientContext,
         options: ClientOptions,
         observe: Callable[[Event], None],
         ticker: Ticker,
@@ -189,12 +189,12 @@ class Watching:
         bookie_failed: Callable[[int, str], None],
     ) -> None:
         self.observe = observe
-        self.publishing = Publishing(machine, backlog, closed, surroundings.turns, drive)
-        membership, silence_max_s = surroundings.membership, options.lagging_bookie_timeout_s
-        self.slow = SlowBookies(machine, membership, silence_max_s, bookie_failed)
+        self.publishing = Publishing(machine, backlog, closed, context.turns, drive)
+        connections, silence_max_s = context.connections, options.lagging_bookie_timeout_s
+        self.slow = SlowBookies(machine, connections, silence_max_s, bookie_failed)
         retry_after_s = options.bookie_retry_after_s
-        self.missing = MissingBookies(machine, backlog, closed, surroundings, retry_after_s, drive)
-        self.waiting_effects = WaitingEffects(surroundings, machine, self._metastore_answered)
+        self.missing = MissingBookies(machine, backlog, closed, context, retry_after_s, drive)
+        self.waiting_effects = WaitingEffects(context, machine, self._metastore_answered)
         self.is_wanted = False  # the ticker calls `look`
         self._machine = machine
         self._backlog = backlog

@@ -12,7 +12,7 @@ import trio
 
 from replog.client.entries import Batches, EntryBatch
 from replog.client.ledgers import Ledgers
-from replog.client.reader import LedgerScan
+from replog.client.scan import LedgerScan
 from replog.errors import EntryNotFoundError, LedgerNotFoundError, PositionError, TrimmedError
 from replog.log.records import LogRecords
 from replog.protocol.model import LedgerState, LogMetadata, LogPage, Position, Segment

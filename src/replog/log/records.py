@@ -8,8 +8,8 @@ from contextlib import suppress
 import trio
 
 from replog.abc import Versioned
+from replog.client.ledger_writer import LedgerWriter
 from replog.client.ledgers import Ledgers
-from replog.client.writer import LedgerWriter
 from replog.errors import (
     KeyExistsError,
     KeyNotFoundError,

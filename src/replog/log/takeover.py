@@ -8,8 +8,8 @@ from functools import partial
 
 import trio
 
+from replog.client.ledger_writer import LedgerWriter
 from replog.client.ledgers import Ledgers, check_creation
-from replog.client.writer import LedgerWriter
 from replog.errors import NotEnoughBookiesError, TakeoverFailedError
 from replog.hookspecs import LogTakenOver
 from replog.log.catalog import elected

@@ -11,10 +11,9 @@ from functools import partial
 
 import trio
 
-from replog.client.contexts import WriterContext
-from replog.client.failure import another
+from replog.client.endings import WriterContext, copy_for_raise
+from replog.client.ledger_writer import LedgerWriter
 from replog.client.ledgers import Ledgers
-from replog.client.writer import LedgerWriter
 from replog.errors import FencedError, LedgerNotFoundError, ReplogError
 from replog.hookspecs import LogRolled
 from replog.log.positions import Positions
@@ -223,7 +222,7 @@ class LogWriter(WriterContext):
         self._roll_wanted.set()
         await request.done.wait()
         if request.error is not None and request.error is not self._writer.error:
-            raise another(request.error)
+            raise copy_for_raise(request.error)
         if not request.segment:
             self._check_usable()
         return Position(request.segment, 0)

@@ -16,7 +16,7 @@ from benchmarks.speed.cases import CASES
 from benchmarks.speed.lines import ANY_PYTHON, PYTHON, Line, judge
 from benchmarks.speed.ratios import RATIOS
 from benchmarks.speed.setting import Figures
-from replog.client.writer import LedgerWriter
+from replog.client.ledger_writer import LedgerWriter
 from replog.protocol import batch
 from replog.protocol.batch import Batch, build
 

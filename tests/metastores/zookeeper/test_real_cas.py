@@ -11,7 +11,7 @@ import attrs
 import pytest
 import trio
 
-from replog.client.records import Records
+from replog.client.ledger_records import LedgerRecords
 from replog.testing import serve_proxy
 from tests.failures.processes import Process, starting, until
 from tests.metastores.zookeeper.actors import Config, read_made
@@ -94,7 +94,7 @@ async def test_no_ledger_id_is_given_out_twice_though_answers_are_lost(
 ) -> None:
     taken: list[int] = []
 
-    async def take(records: Records) -> None:
+    async def take(records: LedgerRecords) -> None:
         while len(taken) < IDS:
             taken.append(await records.new_id())
 
@@ -109,6 +109,6 @@ async def test_no_ledger_id_is_given_out_twice_though_answers_are_lost(
                 async with trio.open_nursery() as takers:
                     for metastore in metastores:
                         for _ in range(4):
-                            takers.start_soon(take, Records(metastore, DEADLINE_S))
+                            takers.start_soon(take, LedgerRecords(metastore, DEADLINE_S))
                 storms.cancel_scope.cancel()
     assert len(set(taken)) == len(taken) >= IDS

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager, contextmanager
 
 import trio
 
-from replog.client.writer import LedgerWriter
+from replog.client.ledger_writer import LedgerWriter
 from replog.errors import AdministrationError, KeyNotFoundError, MetastoreError
 from replog.protocol.quorum import Quorum
 from replog.records.paths import NEXT_LEDGER_ID_KEY, decode_next_ledger_id

@@ -9,12 +9,12 @@ from __future__ import annotations
 from replog.bookie import serving, upkeep
 from replog.bookie.commits import GroupCommit
 from replog.bookie.server import BookieServer
+from replog.client.ledger_writer import LedgerWriter
 from replog.client.ledgers import Ledgers
-from replog.client.reader import LedgerScan
 from replog.client.recovering import RecoveringShell
+from replog.client.scan import LedgerScan
 from replog.client.sending import BatchSender
 from replog.client.watching import Watching
-from replog.client.writer import LedgerWriter
 from replog.errors import LocalProtocolError
 from replog.log import catalog
 from replog.log.reader import LogReader

@@ -17,7 +17,7 @@ import trio
 
 from replog.api import Client
 from replog.cli.bench.samples import Samples
-from replog.client.writer import LedgerWriter
+from replog.client.ledger_writer import LedgerWriter
 from replog.errors import ReplogError
 from replog.protocol.quorum import Quorum
 

@@ -1,16 +1,20 @@
-"""How writers are left."""
+"""How writers end: what leaving one does, and how one failure is raised to many tasks."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 import trio
 
+from replog.errors import ReplogError
+
+Error = TypeVar("Error", bound=ReplogError)
+
 
 class WriterContext(ABC):
-    """A writer as a context: leaving it closes it, and leaving it on an error or by cancellation says farewell."""
+    """A writer as a context manager: leaving it closes it; leaving it on an error, or cancelled, says farewell."""
 
     @abstractmethod
     async def aclose(self) -> None:
@@ -34,3 +38,11 @@ class WriterContext(ABC):
         except trio.Cancelled as cancelled:
             await self.say_farewell(cancelled)
             raise
+
+
+def copy_for_raise(error: Error) -> Error:
+    """An equal exception, caused by this one: each task that raises a failure they share gets its own traceback."""
+    copy = type(error).__new__(type(error), *error.args)
+    copy.__dict__.update(error.__dict__)
+    copy.__cause__ = error
+    return copy

@@ -5,24 +5,19 @@ from __future__ import annotations
 import math
 import random
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from types import TracebackType
-from typing import Self
+from collections.abc import Callable, Sequence
 
+import attrs
 import trio
 
-from replog.client.asking import Asked
 from replog.client.channel import Answer, BookieChannel
-from replog.client.driving import EffectLoop, Surroundings
-from replog.client.entries import Batches, Entry, EntryBatch
-from replog.client.stretch import LedgerStretch
-from replog.config import ClientOptions, check_number
+from replog.client.driving import ClientContext, EffectLoop
+from replog.client.entries import EntryBatch
+from replog.config import ClientOptions
 from replog.errors import (
     BookieAnswerError,
     BookieError,
     BookieUnreachableError,
-    ConfigError,
-    EntryNotFoundError,
     LedgerNotFoundError,
     RemoteProtocolError,
     ReplogError,
@@ -43,6 +38,17 @@ _WAITING_MIN = 2  # deliveries: while fewer wait to be taken, more is asked for
 _BROUGHT_BYTES_MAX = 16 << 10
 
 
+@attrs.frozen
+class PendingQuery:
+    """One outstanding query for the last add confirmed; with `waits`, a long poll that ends when that is above `after`."""
+
+    index: int
+    bookie_id: str
+    in_round: int
+    after: int
+    waits: bool
+
+
 class LedgerScan:
     """One scan of one ledger: entries in order from `first_entry_id` on. The floor of `LedgerReader` and of logs.
 
@@ -54,17 +60,17 @@ class LedgerScan:
         digest: Digest,
         key: bytes,
         first_entry_id: int,
-        surroundings: Surroundings,
+        context: ClientContext,
         options: ClientOptions,
         confirmed_here: Callable[[int], int],
     ) -> None:
         self.ledger_id = metadata.ledger_id
         # One of its own, so that readers differ: an order that follows from the ledger sends all of them to one bookie.
-        self._random = random.Random(surroundings.chance.random.getrandbits(64))
+        self._random = random.Random(context.chance.random.getrandbits(64))
         self._digest = digest
         self._key = key
-        self._surroundings = surroundings
-        self._membership = surroundings.membership
+        self._context = context
+        self._connections = context.connections
         self._options = options
         self._confirmed_here = confirmed_here
         self._bytes_max = _READ_BYTES_MAX
@@ -86,7 +92,7 @@ class LedgerScan:
         return LedgerReading(metadata, self._digest, first_entry_id, self._read_order)
 
     def _read_order(self, write_set: Sequence[int]) -> list[int]:
-        return self._surroundings.placement.read_order(write_set, self._random)
+        return self._context.placement.read_order(write_set, self._random)
 
     @property
     def metadata(self) -> LedgerMetadata:
@@ -111,7 +117,7 @@ class LedgerScan:
         With `wait_s`, waits so long for something new, and returns at the first news. Raises `MetastoreError`,
         `LedgerNotFoundError`, `UnauthorizedError`. If cancelled, nothing is lost."""
         before = self.last_readable
-        metadata, _ = await self._surroundings.records.get(self.ledger_id)
+        metadata, _ = await self._context.records.get(self.ledger_id)
         self.record_read(metadata)
         if metadata.state is LedgerState.CLOSED:
             return
@@ -145,7 +151,7 @@ class LedgerScan:
     async def _poll(self, known: int, question_s: float, patience_s: float) -> None:
         """Asks how far the ledger is confirmed. With `question_s`, until that is more than is known; else all who answer."""
         connecting_s = self._options.speculative_read_after_s
-        await self._membership.connect_most(self._machine.metadata.last_fragment.ensemble, connecting_s)
+        await self._connections.connect_most(self._machine.metadata.last_fragment.ensemble, connecting_s)
         self._round += 1
         self._heard_from = self._settled = 0
         ends_at_s = trio.current_time() + question_s
@@ -173,9 +179,9 @@ class LedgerScan:
                 self._send_poll(effect, wait_s)
 
     def _send_poll(self, effect: SendReadLastAddConfirmed, wait_s: float | None) -> None:
-        channel = self._membership.channel(effect.bookie_id)
+        channel = self._connections.channel(effect.bookie_id)
         waits = wait_s is not None
-        context = Asked(effect.index, effect.bookie_id, self._round, effect.after, waits)
+        context = PendingQuery(effect.index, effect.bookie_id, self._round, effect.after, waits)
         if channel is None:
             self._heard(BookieUnreachableError(effect.bookie_id, "it can't be connected to"), context)
             return
@@ -192,7 +198,7 @@ class LedgerScan:
                 request.entry_id, request.stamp, request.bytes_max = effect.entry_id, effect.stamp, _BROUGHT_BYTES_MAX
         channel.ask(request, self._heard, context, (wait_s or 0.0) + self._options.read_timeout_s)
 
-    def _heard(self, answer: Answer, asked: Asked) -> None:
+    def _heard(self, answer: Answer, asked: PendingQuery) -> None:
         """An answer, or that there will be none: who waits for news waits on, rather than ask again without a pause. Only a
         question of before is asked again, and one that had an answer which is no news any more."""
         if asked.waits:
@@ -261,15 +267,15 @@ class LedgerScan:
             waiting = list(self._to_connect)
             wanted = dict.fromkeys(effect.bookie_id for effect in waiting)
             patience_s = self._options.speculative_read_after_s
-            await self._membership.connect_most(wanted, patience_s)  # cancelled: they still wait
+            await self._connections.connect_most(wanted, patience_s)  # cancelled: they still wait
             del self._to_connect[: len(waiting)]
             for effect in waiting:
-                self._send_read(effect, self._membership.channel(effect.bookie_id))
+                self._send_read(effect, self._connections.channel(effect.bookie_id))
             self._drive()
         if self._rereads:
             answered = self._rereads
             try:
-                metadata, _ = await self._surroundings.records.get(self.ledger_id)
+                metadata, _ = await self._context.records.get(self.ledger_id)
                 self._machine.metadata_read(metadata)
             except LedgerNotFoundError:
                 self._machine.metadata_missing()
@@ -295,7 +301,7 @@ class LedgerScan:
 
     def _perform(self, effect: Effect) -> None:
         if isinstance(effect, SendRead):
-            channel = self._membership.channel(effect.bookie_id)
+            channel = self._connections.channel(effect.bookie_id)
             if channel is None:
                 self._to_connect.append(effect)
                 self._arrived.set()
@@ -349,135 +355,3 @@ class LedgerScan:
             self._machine.last_wanted = failed.last_wanted
             self._to_connect, self._rereads = [], 0
             raise error
-
-
-class LedgerReader:
-    """Reads one ledger, and never fences it (D1). Made by `Client.open_ledger`; use it as a context.
-
-    Iterate it for entries, or `batches()`, from the entry it was opened at to the last one that is known to be confirmed now.
-    """
-
-    def __init__(
-        self, make_scan: Callable[[LedgerMetadata, int], LedgerScan], metadata: LedgerMetadata, first_entry_id: int
-    ) -> None:
-        self.ledger_id = metadata.ledger_id
-        self._make_scan = make_scan
-        self._scan = make_scan(metadata, first_entry_id)
-        self._closed = False
-
-    @property
-    def metadata(self) -> LedgerMetadata:
-        """The ledger's record, as this reader knows it."""
-        return self._scan.metadata
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether the ledger is closed: then `last_add_confirmed` is its last entry, for ever."""
-        return self._scan.metadata.state is LedgerState.CLOSED
-
-    @property
-    def last_add_confirmed(self) -> int:
-        """The last entry that may be read as far as is known; `refresh` learns more. -1 if there is none."""
-        return self._scan.last_readable
-
-    async def refresh(self, wait_s: float = 0.0) -> int:
-        """Learns how far the ledger may be read now, and returns `last_add_confirmed`; with `wait_s`, waits so long for it
-        to advance. Raises `MetastoreError`, `LedgerNotFoundError`."""
-        self._check_open()
-        await self._scan.refresh(wait_s)
-        return self.last_add_confirmed
-
-    async def read(self, first: int, last: int) -> list[bytes]:
-        """The entries from `first` to `last`, both included. Raises `EntryNotFoundError` if `last` is past
-        `last_add_confirmed`, and what reading can raise."""
-        self._check_open()
-        try:
-            is_known = first >= 0 and last <= self.last_add_confirmed
-        except TypeError:
-            check_number("first", first)
-            check_number("last", last)
-            raise
-        if not is_known:
-            problem = (
-                f"entries {first}..{last} were asked for, and {self.last_add_confirmed} is the last that may be read"
-            )
-            raise EntryNotFoundError(self.ledger_id, max(last, 0), problem)
-        scan = self._make_scan(self._scan.metadata, first)
-        scan.adopt(self.last_add_confirmed)
-        scan.want_only(first, last)
-        found: list[bytes] = []
-        while len(found) < last - first + 1:
-            batch = await scan.take()
-            assert batch is not None, "all of it is confirmed"
-            found += batch.payloads()
-        return found[: last - first + 1]
-
-    def batches_between(self, first: int, last: int) -> LedgerStretch:
-        """The entries from `first` to `last`, both included, in batches as they were stored; nothing after them is asked for.
-        Apart from what this reader iterates over.
-
-        Who calls it knows that `last` is confirmed, perhaps from another reader: bookies are not asked again (D1). Iterating
-        raises `EntryNotFoundError` if the ledger is closed and ends before it, and as `receive_batch` does."""
-        self._check_open()
-        if not 0 <= first <= last:
-            raise ConfigError(
-                f"ledger {self.ledger_id}: {first} to {last} are no entries: the first must not be after the last"
-            )
-        return LedgerStretch(self._make_scan(self._scan.metadata, first), first, last)
-
-    async def receive_batch(self) -> EntryBatch | None:
-        """The next batch of entries; None at the end, as far as is known. Raises `EntryUnreadableError` (retry: yes),
-        `EntryNotFoundError`, `MetastoreError`. If cancelled, nothing is lost."""
-        self._check_open()
-        return await self._scan.take()
-
-    def receive_batch_nowait(self) -> EntryBatch:
-        """As `receive_batch`, but raises `trio.WouldBlock` if none is here yet, or at the end."""
-        self._check_open()
-        return self._scan.take_nowait()
-
-    def batches(self) -> Batches[EntryBatch]:
-        """The entries in batches, as they were stored: by far the cheapest way to read many. Use one at a time."""
-        self._check_open()
-        return Batches(self._scan.take)
-
-    def __aiter__(self) -> LedgerEntries:
-        self._check_open()
-        return LedgerEntries(self._scan)
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise trio.ClosedResourceError(f"ledger {self.ledger_id}: this reader was closed")
-
-    async def aclose(self) -> None:
-        """Ends the reader. Idempotent."""
-        self._closed = True
-        await trio.lowlevel.checkpoint()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._closed = True
-
-
-class LedgerEntries:
-    """An async iterator over `Entry`. A checkpoint is passed for each batch, not for each entry."""
-
-    def __init__(self, scan: LedgerScan) -> None:
-        self._scan = scan
-        self._entries: Iterator[Entry] = iter(())
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> Entry:
-        while True:
-            for entry in self._entries:
-                return entry
-            batch = await self._scan.take()
-            if batch is None:
-                raise StopAsyncIteration
-            self._entries = iter(batch)

@@ -10,9 +10,8 @@ from collections.abc import Callable, Sequence
 
 import trio
 
-from replog.client.contexts import WriterContext
-from replog.client.driving import Surroundings
-from replog.client.failure import another
+from replog.client.driving import ClientContext
+from replog.client.endings import WriterContext, copy_for_raise
 from replog.client.sending import BatchSender, OnProgress
 from replog.config import ClientOptions
 from replog.errors import FencedError, MetastoreUncertainError, ReplogError
@@ -41,7 +40,7 @@ class LedgerWriter(WriterContext):
         self,
         machine: LedgerWriting,
         key: bytes,
-        surroundings: Surroundings,
+        context: ClientContext,
         options: ClientOptions,
         observe: Callable[[Event], None],
         ticker: Ticker,
@@ -49,10 +48,10 @@ class LedgerWriter(WriterContext):
         self.ledger_id = machine.metadata.ledger_id
         self.is_created_for_certain = True  # False if another request to create its ledger may still arrive
         self._machine = machine
-        self._sender = BatchSender(machine, key, surroundings, options, observe, ticker)
+        self._sender = BatchSender(machine, key, context, options, observe, ticker)
         self.backlog = self._sender.backlog
         self._batching = self._sender.batching
-        self._records = surroundings.records
+        self._records = context.records
         self._close_timeout_s = _CLOSE_PATIENCE * options.metastore_timeout_s
         self._is_closing = False  # takes no more entries
         self._is_machine_closed = False
@@ -256,7 +255,7 @@ class LedgerWriter(WriterContext):
         """Raises what every method raises once the writer has failed or was closed."""
         if self.error is not None:
             self._is_error_raised = True
-            raise another(self.error)
+            raise copy_for_raise(self.error)
         if self._is_closing:
             raise trio.ClosedResourceError(f"ledger {self.ledger_id}: this writer was closed")
 
@@ -326,7 +325,7 @@ class LedgerWriter(WriterContext):
             self.abandon(MetastoreUncertainError(f"ledger {self.ledger_id}: closing it took too long"))
         if self.error is not None and not self._is_error_raised and not await self._was_closed_in_its_place():
             self._is_error_raised = True
-            raise another(self.error)
+            raise copy_for_raise(self.error)
 
     async def _was_closed_in_its_place(self) -> bool:
         """True if another client has deposed this writer, and closed the ledger where this writer would have. Then nothing is in

@@ -1,0 +1,182 @@
+"""The reader of one ledger, as applications use it. What it reads comes from a scan (`replog.client.scan`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Self
+
+import trio
+
+from replog.client.entries import Batches, Entry, EntryBatch
+from replog.client.scan import LedgerScan
+from replog.config import check_number
+from replog.errors import ConfigError, EntryNotFoundError
+from replog.protocol.model import LedgerMetadata, LedgerState
+
+
+class LedgerReader:
+    """Reads one ledger, and never fences it (D1). Made by `Client.open_ledger`; use it as a context.
+
+    Iterate it for entries, or `batches()`, from the entry it was opened at to the last one that is known to be confirmed now.
+    """
+
+    def __init__(
+        self, make_scan: Callable[[LedgerMetadata, int], LedgerScan], metadata: LedgerMetadata, first_entry_id: int
+    ) -> None:
+        self.ledger_id = metadata.ledger_id
+        self._make_scan = make_scan
+        self._scan = make_scan(metadata, first_entry_id)
+        self._closed = False
+
+    @property
+    def metadata(self) -> LedgerMetadata:
+        """The ledger's record, as this reader knows it."""
+        return self._scan.metadata
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the ledger is closed: then `last_add_confirmed` is its last entry, for ever."""
+        return self._scan.metadata.state is LedgerState.CLOSED
+
+    @property
+    def last_add_confirmed(self) -> int:
+        """The last entry that may be read as far as is known; `refresh` learns more. -1 if there is none."""
+        return self._scan.last_readable
+
+    async def refresh(self, wait_s: float = 0.0) -> int:
+        """Learns how far the ledger may be read now, and returns `last_add_confirmed`; with `wait_s`, waits so long for it
+        to advance. Raises `MetastoreError`, `LedgerNotFoundError`."""
+        self._check_open()
+        await self._scan.refresh(wait_s)
+        return self.last_add_confirmed
+
+    async def read(self, first: int, last: int) -> list[bytes]:
+        """The entries from `first` to `last`, both included. Raises `EntryNotFoundError` if `last` is past
+        `last_add_confirmed`, and what reading can raise."""
+        self._check_open()
+        try:
+            is_known = first >= 0 and last <= self.last_add_confirmed
+        except TypeError:
+            check_number("first", first)
+            check_number("last", last)
+            raise
+        if not is_known:
+            problem = (
+                f"entries {first}..{last} were asked for, and {self.last_add_confirmed} is the last that may be read"
+            )
+            raise EntryNotFoundError(self.ledger_id, max(last, 0), problem)
+        scan = self._make_scan(self._scan.metadata, first)
+        scan.adopt(self.last_add_confirmed)
+        scan.want_only(first, last)
+        found: list[bytes] = []
+        while len(found) < last - first + 1:
+            batch = await scan.take()
+            assert batch is not None, "all of it is confirmed"
+            found += batch.payloads()
+        return found[: last - first + 1]
+
+    def batches_between(self, first: int, last: int) -> LedgerRangeReader:
+        """The entries from `first` to `last`, both included, in batches as they were stored; nothing after them is asked for.
+        Apart from what this reader iterates over.
+
+        Who calls it knows that `last` is confirmed, perhaps from another reader: bookies are not asked again (D1). Iterating
+        raises `EntryNotFoundError` if the ledger is closed and ends before it, and as `receive_batch` does."""
+        self._check_open()
+        if not 0 <= first <= last:
+            raise ConfigError(
+                f"ledger {self.ledger_id}: {first} to {last} are no entries: the first must not be after the last"
+            )
+        return LedgerRangeReader(self._make_scan(self._scan.metadata, first), first, last)
+
+    async def receive_batch(self) -> EntryBatch | None:
+        """The next batch of entries; None at the end, as far as is known. Raises `EntryUnreadableError` (retry: yes),
+        `EntryNotFoundError`, `MetastoreError`. If cancelled, nothing is lost."""
+        self._check_open()
+        return await self._scan.take()
+
+    def receive_batch_nowait(self) -> EntryBatch:
+        """As `receive_batch`, but raises `trio.WouldBlock` if none is here yet, or at the end."""
+        self._check_open()
+        return self._scan.take_nowait()
+
+    def batches(self) -> Batches[EntryBatch]:
+        """The entries in batches, as they were stored: by far the cheapest way to read many. Use one at a time."""
+        self._check_open()
+        return Batches(self._scan.take)
+
+    def __aiter__(self) -> LedgerEntries:
+        self._check_open()
+        return LedgerEntries(self._scan)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise trio.ClosedResourceError(f"ledger {self.ledger_id}: this reader was closed")
+
+    async def aclose(self) -> None:
+        """Ends the reader. Idempotent."""
+        self._closed = True
+        await trio.lowlevel.checkpoint()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._closed = True
+
+
+class LedgerEntries:
+    """An async iterator over `Entry`. A checkpoint is passed for each batch, not for each entry."""
+
+    def __init__(self, scan: LedgerScan) -> None:
+        self._scan = scan
+        self._entries: Iterator[Entry] = iter(())
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Entry:
+        while True:
+            for entry in self._entries:
+                return entry
+            batch = await self._scan.take()
+            if batch is None:
+                raise StopAsyncIteration
+            self._entries = iter(batch)
+
+
+class LedgerRangeReader(Batches[EntryBatch]):
+    """Reads the entries from `first` to `last` of a ledger that has them, in batches (D1). An async iterator."""
+
+    def __init__(self, scan: LedgerScan, first: int, last: int) -> None:
+        super().__init__(self.receive_batch)
+        scan.adopt(last)
+        scan.want_only(first, last)
+        self._scan = scan
+        self._next = first
+        self._last = last
+
+    async def receive_batch(self) -> EntryBatch | None:
+        """The next batch; None after the last one. Raises as `LedgerReader.receive_batch`. If cancelled, nothing is lost."""
+        if self._next > self._last:
+            await trio.lowlevel.checkpoint()
+            return None
+        batch = await self._scan.take()
+        if batch is None:
+            problem = f"the ledger is closed, and ends at entry {self._scan.last_readable} (R7)"
+            raise EntryNotFoundError(self._scan.ledger_id, self._last, problem)
+        return self._given_out(batch)
+
+    def receive_batch_nowait(self) -> EntryBatch:
+        """As `receive_batch`, but raises `trio.WouldBlock` if none is here yet, or at the end."""
+        if self._next > self._last:
+            raise trio.WouldBlock
+        return self._given_out(self._scan.take_nowait())
+
+    def _given_out(self, batch: EntryBatch) -> EntryBatch:
+        if batch.last_entry_id > self._last:
+            batch = batch.through(self._last)
+        self._next = batch.last_entry_id + 1
+        return batch
