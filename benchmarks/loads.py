@@ -19,7 +19,7 @@ import trio
 import replog
 from benchmarks.figures import Figures, Meter, clock
 from replog.config import BookieOptions, ClientOptions
-from replog.log.writer import LogWriter
+from replog.log.log_writer import LogWriter
 
 MIB = 1 << 20
 LOG = "benchmark"

@@ -221,8 +221,6 @@ TOO_LARGE: dict[str, str] = {
     "replog.client.recovering.RecoveringShell": "to be split by subject",
     "replog.client.sending.BatchSender": "to be composed of batching, sending and watching",
     "replog.demo.view.View": "to be replaced, with the rest of the demo",
-    "replog.log.records.LogRecords": "to be split by subject",
-    "replog.log.writer.LogWriter": "to be split by subject",
     "replog.metastores.lmdb_environment.Environment": "to be split: connection, and what waits for it",
     "replog.metastores.zookeeper.session.Session": "to be split: connection, and what waits for it",
     "replog.protocol.recovery.LedgerRecovery": "a table of states is to take over what its flags say",

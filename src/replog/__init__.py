@@ -45,8 +45,9 @@ from replog.errors import (
     WrongEventLoopError,
 )
 from replog.log.appending import AppendedLedgers
-from replog.log.reader import LogReader, Record, RecordBatch
-from replog.log.writer import LogWriter
+from replog.log.log_reader import LogReader
+from replog.log.log_writer import LogWriter
+from replog.log.record_batches import Record, RecordBatch
 from replog.protocol.digest import DigestType
 from replog.protocol.model import LedgerMetadata, LogMetadata, Position
 from replog.protocol.quorum import Quorum

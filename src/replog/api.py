@@ -26,10 +26,11 @@ from replog.config import BackendURL, BookieOptions, ClientOptions, check_number
 from replog.errors import ConfigError, StorageError
 from replog.log import appending, catalog, sweeping
 from replog.log.appending import AppendedLedgers
-from replog.log.reader import LogReader
-from replog.log.records import LogRecords
+from replog.log.log_driver import LogDriver
+from replog.log.log_reader import LogReader
+from replog.log.log_records import LogRecords
+from replog.log.log_writer import LogWriter
 from replog.log.takeover import lead, taking_over
-from replog.log.writer import LogWriter
 from replog.protocol.digest import DigestType
 from replog.protocol.model import LedgerMetadata, LogMetadata, Position, Segment
 from replog.protocol.quorum import Quorum
@@ -56,6 +57,7 @@ class Client:
         self.left_out: Mapping[str, StorageError] = {}  # directories that are embedded without a bookie, and why
         self._open_ledgers: Ledgers | None = ledgers
         self._logs = LogRecords(ledgers)
+        self._log_driver = LogDriver(ledgers, self._logs)
         self._nursery = nursery
 
     @property
@@ -150,7 +152,7 @@ class Client:
         A context with the log's writer. Raises `RecoveryUndecidedError` or `NotEnoughBookiesError` (retry: when bookies
         are back), `TakeoverFailedError` (others keep taking over), `MetastoreError`."""
         wanted = self.default_quorum if quorum is None else quorum
-        known = name, self._ledgers, self._logs, self._nursery
+        known = name, self._ledgers, self._log_driver, self._nursery
         async with await taking_over(*known, wanted, password, digest_type, custom)() as writer:
             yield writer
 
@@ -168,7 +170,7 @@ class Client:
         (M3): safe is the log in any case, since a takeover fences. If somebody else takes over during the takeover, this waits
         for its turn again."""
         wanted = self.default_quorum if quorum is None else quorum
-        known = name, self._ledgers, self._logs, self._nursery
+        known = name, self._ledgers, self._log_driver, self._nursery
         async with lead(name, self._ledgers, taking_over(*known, wanted, password, digest_type, custom)) as writer:
             yield writer
 
@@ -209,7 +211,7 @@ class Client:
         `TooManyLedgersError`: then the log is as it was. Else as `write_log`; if it raises `MetastoreUncertainError` or is
         cancelled, they may be added or not."""
         wanted = appending.addition(name, ledger_ids, transaction, job, custom)
-        return await appending.append(wanted, self._ledgers, self._logs, password)
+        return await appending.append(wanted, self._ledgers, self._log_driver, password)
 
     async def sweep_log(self, name: str, *, grace_s: float = 86400.0, job: str | None = None) -> list[int]:
         """Deletes the ledgers that jobs wrote for a log and that it does not name; returns their ids. Of jobs that the log has
@@ -218,14 +220,14 @@ class Client:
 
         Raises `MetastoreError`, `ConfigError`. If it raises or is cancelled, some are deleted, and some jobs given up;
         sweeping again is harmless."""
-        return await sweeping.sweep(name, grace_s, job, self._ledgers, self._logs)
+        return await sweeping.sweep(name, grace_s, job, self._ledgers, self._log_driver)
 
     async def trim_log(self, name: str, *, before: Position | str) -> Position:
         """Drops the ledgers of a log that lie wholly before the position (L3); returns where the log begins now.
 
         The last ledger always stays: `roll` first, to be able to drop it. Raises `LogNotFoundError`, `PositionError`. If it
         raises or is cancelled, trimming again is harmless."""
-        return await catalog.trim(name, Position.parse(before), self._ledgers, self._logs)
+        return await catalog.trim(name, Position.parse(before), self._ledgers, self._log_driver)
 
     async def delete_log(self, name: str, *, password: bytes = b"") -> None:
         """Fences a log's writer, and deletes the log and its ledgers. Deleting again is harmless.
@@ -233,7 +235,7 @@ class Client:
         A log that is written under this name afterwards is another one; it goes on with the segment numbers of this one, so
         that no position ever means two records. Raises `LogNotFoundError`; `RecoveryUndecidedError` or
         `NotEnoughBookiesError` if its writer can't be fenced (retry: when bookies are back)."""
-        await catalog.delete(name, self._ledgers, self._logs, password)
+        await catalog.delete(name, self._ledgers, self._log_driver, password)
 
     async def logs(self) -> list[str]:
         """The names of all logs, sorted."""

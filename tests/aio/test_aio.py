@@ -20,8 +20,8 @@ from replog.aio.host import Call, Host
 from replog.client.ledger_reader import LedgerReader
 from replog.client.ledger_writer import LedgerWriter
 from replog.errors import ClosedError, EndOfLogError, WouldBlockError, WrongEventLoopError
-from replog.log.reader import LogReader
-from replog.log.writer import LogWriter
+from replog.log.log_reader import LogReader
+from replog.log.log_writer import LogWriter
 from replog.runtime.faces import gives_context
 from tests.aio.kit import under_asyncio
 

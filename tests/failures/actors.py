@@ -17,7 +17,7 @@ import trio
 
 import replog
 from replog.errors import FencedError, NotEnoughBookiesError, RecoveryUndecidedError, ReplogError
-from replog.log.writer import LogWriter
+from replog.log.log_writer import LogWriter
 from replog.protocol.model import Position
 from replog.testing import History
 from tests.failures.options import CLIENT, LOG, QUORUM

@@ -21,7 +21,7 @@ from replog.errors import (
     ReplogError,
     StorageError,
 )
-from replog.log.writer import LogWriter
+from replog.log.log_writer import LogWriter
 from replog.runtime.chance import Chance, use_chance
 from tests.failures.damages import WITHOUT_TRACE
 from tests.failures.forks import Parent, Role

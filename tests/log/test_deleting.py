@@ -19,7 +19,7 @@ from replog.errors import (
     RecoveryUndecidedError,
     TrimmedError,
 )
-from replog.log.reader import LogReader
+from replog.log.log_reader import LogReader
 from replog.protocol.model import Position
 from replog.records.paths import log_key_path
 from replog.testing import Fault

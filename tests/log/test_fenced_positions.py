@@ -9,7 +9,7 @@ import trio.testing
 import replog
 from replog.config import ClientOptions
 from replog.errors import FencedError
-from replog.log.writer import LogWriter
+from replog.log.log_writer import LogWriter
 from replog.protocol.messages import AddRequest
 from replog.protocol.model import Position
 from tests.kit import Cluster, cluster, until

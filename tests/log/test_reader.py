@@ -20,7 +20,7 @@ from replog.errors import (
     TrimmedError,
     UnauthorizedError,
 )
-from replog.log.reader import LogReader
+from replog.log.log_reader import LogReader
 from replog.protocol.model import Position
 from replog.testing import Fault
 from tests.kit import Cluster, cluster, read_log, until

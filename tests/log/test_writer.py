@@ -10,7 +10,7 @@ import replog
 from replog.config import ClientOptions
 from replog.errors import FencedError, LogNotFoundError, MetastoreError, NotEnoughBookiesError, TakeoverFailedError
 from replog.hookspecs import LogRolled, LogTakenOver, WriterFenced
-from replog.log.positions import Positions
+from replog.log.record_batches import Positions
 from replog.protocol.messages import AddRequest
 from replog.protocol.model import LedgerState, Position
 from replog.records.paths import log_key_path
@@ -695,7 +695,7 @@ def sizes(world: Cluster, client: replog.Client, log: replog.LogWriter) -> dict[
         "outstanding": client.statistics()["client"]["outstanding_bytes"],
         "unconfirmed": log.unconfirmed_bytes,
         "waiting": len(log._writer.backlog._waiting) + len(log._writer.backlog._batches),
-        "ledgers named": log.segment - log._metadata.segments[0].number if log._metadata.segments else 0,
+        "ledgers named": log.segment - log._next.metadata.segments[0].number if log._next.metadata.segments else 0,
     }
 
 

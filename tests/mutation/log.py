@@ -4,15 +4,21 @@ from tests.mutation.table import SourceMutant
 
 _FIRST = {
     "log/catalog.py": ("tests/log/test_catalog.py", "tests/log/test_trimming.py"),
-    "log/reader.py": (
+    "log/log_reader.py": (
         "tests/log/test_reading_cancelled.py",
         "tests/log/test_reader.py",
         "tests/log/test_reader_amid_roll.py",
         "tests/log/test_following.py",
     ),
-    "log/records.py": ("tests/log/test_pages.py", "tests/log/test_sweeping.py", "tests/log/test_writer.py"),
+    "log/log_driver.py": ("tests/log/test_pages.py", "tests/log/test_sweeping.py", "tests/log/test_writer.py"),
+    "log/log_records.py": ("tests/log/test_pages.py",),
     "log/sweeping.py": ("tests/log/test_sweeping.py",),
-    "log/writer.py": (
+    "log/log_writer.py": (
+        "tests/log/test_fenced_positions.py",
+        "tests/log/test_writer.py",
+        "tests/log/test_closing_previous.py",
+    ),
+    "log/rolling.py": (
         "tests/log/test_fenced_positions.py",
         "tests/log/test_writer.py",
         "tests/log/test_closing_previous.py",
@@ -83,7 +89,7 @@ MUTANTS = (
     _mutant(
         "position-of-the-next",
         "L4",
-        "log/writer.py",
+        "log/log_writer.py",
         "            return Position(segment, await writer.append(data))",
         ("            entry = await writer.append(data)\n            return Position(self._segment, entry)"),
         "an append that a roll overtakes is given a position in the new segment",
@@ -91,23 +97,23 @@ MUTANTS = (
     _mutant(
         "flush-forgets-previous",
         "L2",
-        "log/writer.py",
-        "writers = [self._writer] if self._previous is None else [self._previous, self._writer]",
+        "log/log_writer.py",
+        "writers = [self._writer] if previous is None else [previous, self._writer]",
         "writers = [self._writer]",
         "a flush over a roll returns before the previous ledger is confirmed",
     ),
     _mutant(
         "new-ledger-sends-early",
         "L2",
-        "log/writer.py",
-        "            self._next.hold()\n",
+        "log/rolling.py",
+        "            self.writer.hold()\n",
         "",
         "records for the new ledger may be confirmed before older ones",
     ),
     _mutant(
         "previous-stays-open",
         "L1",
-        "log/writer.py",
+        "log/rolling.py",
         "        await self._close_previous(previous)\n",
         "",
         "ledgers before the last two stay open, and no takeover fences them",
@@ -115,15 +121,15 @@ MUTANTS = (
     _mutant(
         "deposed-leader-goes-on",
         "L5",
-        "log/writer.py",
-        "            self._writer.abandon(error)\n            raise\n        finally:",
-        "            raise\n        finally:",
+        "log/rolling.py",
+        "            self._current.writer.abandon(error)\n            raise\n        await self._go_on_to",
+        "            raise\n        await self._go_on_to",
         "a leader that learns on a roll that it is deposed goes on appending",
     ),
     _mutant(
         "fate-of-previous-forgotten",
         "W4",
-        "log/writer.py",
+        "log/rolling.py",
         "            error.positions = [*earlier, *error.positions]\n",
         "            pass\n",
         "FencedError does not tell of unconfirmed records in the previous segment",
@@ -131,7 +137,7 @@ MUTANTS = (
     _mutant(
         "conflict-is-won",
         "L1",
-        "log/records.py",
+        "log/log_driver.py",
         (
             "            machine.log_conflict()\n"
             "        except MetastoreUncertainError as error:\n"
@@ -147,7 +153,7 @@ MUTANTS = (
     _mutant(
         "gap-in-segments",
         "L6",
-        "log/records.py",
+        "log/log_records.py",
         "                found = []  # else there would be a gap\n",
         "                pass\n",
         "a list of segments has a gap when the log is trimmed meanwhile",
@@ -155,7 +161,7 @@ MUTANTS = (
     _mutant(
         "sweep-forgets-new-names",
         "L3",
-        "log/records.py",
+        "log/log_driver.py",
         "unnamed = tuple(each for each in effect.ledger_ids if each not in named)",
         "unnamed = tuple(effect.ledger_ids)",
         "a sweep deletes what the log has come to name",
@@ -163,7 +169,7 @@ MUTANTS = (
     _mutant(
         "reader-ends-with-open-segment",
         "L6",
-        "log/reader.py",
+        "log/log_reader.py",
         "        if scan.is_at_end:\n            self._scan = None\n            return True\n",
         "        if scan.is_at_end or not self._follow:\n            self._scan = None\n            return True\n",
         "a reader leaves a segment that is not closed",
@@ -171,7 +177,7 @@ MUTANTS = (
     _mutant(
         "batch-does-not-move-reader",
         "L6",
-        "log/reader.py",
+        "log/log_reader.py",
         "self._position, self._record = Position(segment.number, batch.last_entry_id), None",
         "self._record = None",
         "who reads batches resumes from the beginning",

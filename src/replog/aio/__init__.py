@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from replog.api import Client, connect, embed, serve_bookie, served_bookie
     from replog.client.ledger_reader import LedgerReader
     from replog.client.ledger_writer import LedgerWriter
-    from replog.log.reader import LogReader
-    from replog.log.writer import LogWriter
+    from replog.log.log_reader import LogReader
+    from replog.log.log_writer import LogWriter
 else:
     from replog.aio.client import Client, connect, embed, serve_bookie, served_bookie
     from replog.aio.readers import LedgerReader, LogReader

@@ -12,7 +12,7 @@ from replog.aio.faces import FACES
 from replog.client.ledger_reader import LedgerReader as TrioLedgerReader
 from replog.client.ledger_reader import LedgerRangeReader as TrioLedgerStretch
 from replog.errors import EndOfLogError
-from replog.log.reader import LogReader as TrioLogReader
+from replog.log.log_reader import LogReader as TrioLogReader
 from replog.protocol.model import Position
 from replog.runtime.faces import Face
 

@@ -13,7 +13,7 @@ from replog.aio.host import Host
 from replog.client.endings import copy_for_raise
 from replog.client.ledger_writer import LedgerWriter as TrioLedgerWriter
 from replog.errors import ReplogError, WouldBlockError
-from replog.log.writer import LogWriter as TrioLogWriter
+from replog.log.log_writer import LogWriter as TrioLogWriter
 from replog.protocol.batch import Payloads
 from replog.runtime.faces import Face, closed, without_trio
 

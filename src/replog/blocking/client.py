@@ -11,7 +11,7 @@ from replog.blocking.faces import FACES
 from replog.blocking.readers import LogReader
 from replog.bookie.serving import ServedBookie as TrioServedBookie
 from replog.client.administration import RemoteBookie as TrioRemoteBookie
-from replog.log.reader import LogReader as TrioLogReader
+from replog.log.log_reader import LogReader as TrioLogReader
 from replog.protocol.model import Position
 from replog.runtime.faces import Face
 

@@ -17,8 +17,8 @@ from replog.blocking.portal import Portal
 from replog.client.entries import Entry, EntryBatch
 from replog.client.ledger_reader import LedgerReader as TrioLedgerReader
 from replog.errors import EndOfLogError, ReplogError
-from replog.log.reader import LogReader as TrioLogReader
-from replog.log.reader import Record, RecordBatch
+from replog.log.log_reader import LogReader as TrioLogReader
+from replog.log.record_batches import Record, RecordBatch
 from replog.protocol.model import Position
 
 _FETCHED_BATCHES_MAX = 64  # in one call

@@ -11,7 +11,7 @@ from typing import Any
 from replog.blocking.contexts import Opened
 from replog.blocking.faces import FACES
 from replog.client.ledger_writer import LedgerWriter as TrioLedgerWriter
-from replog.log.writer import LogWriter as TrioLogWriter
+from replog.log.log_writer import LogWriter as TrioLogWriter
 from replog.protocol.batch import Payloads
 
 

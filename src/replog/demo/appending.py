@@ -11,7 +11,7 @@ import attrs
 import trio
 
 from replog.demo.reports import Confirmed
-from replog.log.writer import LogWriter
+from replog.log.log_writer import LogWriter
 from replog.protocol.model import Position
 
 _PUSHED_AT_ONCE = 256

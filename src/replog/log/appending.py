@@ -9,7 +9,7 @@ import trio
 
 from replog.client.ledgers import Ledgers, check_custom, check_password
 from replog.errors import ConfigError, MetastoreUncertainError, TakeoverFailedError
-from replog.log.records import LogRecords, no_ledger
+from replog.log.log_driver import LogDriver, no_ledger
 from replog.protocol.appending import Addition, LogAppending
 from replog.protocol.model import Position, Segment, Transaction
 from replog.records.paths import ledger_key_path, log_key_path
@@ -66,14 +66,14 @@ def _transaction(transaction: tuple[str, int]) -> Transaction:
     raise ConfigError(f"{transaction!r} is no transaction: one is a pair of its id, a text, and its number")
 
 
-async def append(wanted: Addition, ledgers: Ledgers, records: LogRecords, password: bytes) -> AppendedLedgers:
+async def append(wanted: Addition, ledgers: Ledgers, driver: LogDriver, password: bytes) -> AppendedLedgers:
     """Makes the addition. Raises as `Client.append_ledgers` says."""
     check_password(password)
-    machine = LogAppending(wanted, ledgers.chance.token(), ledgers.chance.time_ms(), records.page_segments)
+    machine = LogAppending(wanted, ledgers.chance.token(), ledgers.chance.time_ms(), driver.records.page_segments)
     machine.start()
     timeout_s = ledgers.options.takeover_timeout_s + _LEDGER_S * len(wanted.ledger_ids)
     with trio.move_on_after(timeout_s):
-        await records.drive(machine, no_ledger, password)
+        await driver.drive(machine, no_ledger, password)
     if not machine.is_done:
         problem = f"{len(wanted.ledger_ids)} ledgers were not added within {timeout_s:g} s: others keep winning"
         if machine.is_in_doubt:
@@ -81,6 +81,6 @@ async def append(wanted: Addition, ledgers: Ledgers, records: LogRecords, passwo
             raise MetastoreUncertainError(f"log {wanted.log_name!r}: {problem}, or the metastore hangs; {advice}")
         raise TakeoverFailedError(wanted.log_name, f"{problem}, or bookies or the metastore hang; nothing was added")
     if machine.is_new:
-        await records.finish(wanted.log_name)
+        await driver.finish(wanted.log_name)
     first = Position(machine.segments[0].number, 0) if machine.segments else None
     return AppendedLedgers(machine.is_new, first, machine.segments)

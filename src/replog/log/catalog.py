@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, suppress
 from replog.client.ledgers import Ledgers
 from replog.errors import LogNotFoundError, PositionError
 from replog.hookspecs import LogTrimmed
-from replog.log.records import LogRecords, no_ledger
+from replog.log.log_driver import LogDriver, no_ledger
 from replog.protocol.dropping import LogDeleting, LogTrimming
 from replog.protocol.model import Position
 from replog.records.logs import list_log_names
@@ -17,40 +17,40 @@ from replog.records.paths import log_key_path
 _ELECTIONS_KEY = "elections"
 
 
-async def trim(name: str, before: Position, ledgers: Ledgers, records: LogRecords) -> Position:
+async def trim(name: str, before: Position, ledgers: Ledgers, driver: LogDriver) -> Position:
     """Drops the ledgers that lie wholly before the position (L3); returns where the log begins now.
 
     Raises `LogNotFoundError`, `PositionError`, `MetastoreError`. If it raises or is cancelled, the log may be trimmed or
     not, and trimmed ledgers may wait to be deleted; whoever trims, deletes, sweeps or takes over next deletes them (L7)."""
-    metadata, _ = await records.head(name)
+    metadata, _ = await driver.records.head(name)
     if metadata is not None and not metadata.is_deleted and before.segment >= metadata.next_segment_number:
         last = metadata.next_segment_number - 1
         raise PositionError(f"{before} is no position of log {name!r}: its last segment is {last}; nothing was trimmed")
     machine = LogTrimming(name, before.segment, ledgers.chance.token(), ledgers.chance.time_ms())
     machine.start()
-    changed = await records.drive(machine, no_ledger, b"")
+    changed = await driver.drive(machine, no_ledger, b"")
     first = changed.metadata.first_segment_number
     if machine.dropped:
         ledgers.observe(LogTrimmed(name, first, machine.dropped))
     return Position(first, 0)
 
 
-async def delete(name: str, ledgers: Ledgers, records: LogRecords, password: bytes) -> None:
+async def delete(name: str, ledgers: Ledgers, driver: LogDriver, password: bytes) -> None:
     """Deletes a log and its ledgers; its writer is fenced first. What stays is a small record that keeps the log's numbers.
 
     Raises as `trim`, and `RecoveryUndecidedError` or `NotEnoughBookiesError` if the writer can't be fenced (retry: when
     bookies are back). If it raises or is cancelled, the log may be deleted or not; deleting again is harmless."""
     machine = LogDeleting(name, ledgers.chance.token(), ledgers.chance.time_ms())
     machine.start()
-    await records.drive(machine, no_ledger, password)
+    await driver.drive(machine, no_ledger, password)
 
 
-async def finish(name: str, ledgers: Ledgers, records: LogRecords) -> None:
+async def finish(name: str, ledgers: Ledgers, driver: LogDriver) -> None:
     """Finishes what others left unfinished, also of a log that was deleted or never came to be (L7). Raises `MetastoreError`."""
     machine = LogTrimming(name, None, ledgers.chance.token(), ledgers.chance.time_ms())
     machine.start()
     with suppress(LogNotFoundError):
-        await records.drive(machine, no_ledger, b"")
+        await driver.drive(machine, no_ledger, b"")
 
 
 async def names(ledgers: Ledgers) -> list[str]:

@@ -35,7 +35,7 @@ from replog.errors import (
 )
 from replog.log.catalog import finish
 from replog.log.checking import AT_ONCE, CONDEMNED_KEY, JOB_KEY, LOG_KEY
-from replog.log.records import LogRecords, no_ledger
+from replog.log.log_driver import LogDriver, no_ledger
 from replog.protocol.sweeping import LogSweeping
 from replog.records.ledgers import ledger_id_pages
 from replog.records.paths import log_key_path
@@ -65,16 +65,16 @@ class _Mark:
     listed_all_at_ms: int = 0
 
 
-async def sweep(name: str, grace_s: float, job: str | None, ledgers: Ledgers, records: LogRecords) -> list[int]:
+async def sweep(name: str, grace_s: float, job: str | None, ledgers: Ledgers, driver: LogDriver) -> list[int]:
     """Deletes what jobs left; returns the ids, ascending. Raises as `Client.sweep_log` says."""
     _check_arguments(name, grace_s, job)
-    await finish(name, ledgers, records)
+    await finish(name, ledgers, driver)
     now_ms = ledgers.chance.time_ms()
     mark, version = await _read_mark(name, ledgers)
     lists_all = not 0 <= now_ms - mark.listed_all_at_ms < 1000 * _LIST_ALL_EVERY_S
     begin = 0 if lists_all else mark.first_ledger_id
     end, candidates = await _list(name, begin, ledgers)
-    named = await records.named(name) if candidates else frozenset()
+    named = await driver.records.named(name) if candidates else frozenset()
     unnamed = [each for each in candidates if each.ledger_id not in named]
     ended = {each.job for each in candidates if each.ledger_id in named or each.is_condemned}
     ended |= _too_old(unnamed, now_ms - 1000 * grace_s) if job is None else {job}
@@ -85,7 +85,7 @@ async def sweep(name: str, grace_s: float, job: str | None, ledgers: Ledgers, re
     if victims:
         machine = LogSweeping(name, victims, ledgers.chance.token(), now_ms)
         machine.start()
-        await records.drive(machine, no_ledger, b"")
+        await driver.drive(machine, no_ledger, b"")
         deleted = machine.deleted
     left = {each.ledger_id for each in unnamed} - set(deleted)
     reached = _Mark(min(left, default=end), now_ms if lists_all else mark.listed_all_at_ms)

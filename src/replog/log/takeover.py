@@ -14,8 +14,8 @@ from replog.errors import NotEnoughBookiesError, TakeoverFailedError
 from replog.hookspecs import LogTakenOver
 from replog.log.catalog import elected
 from replog.log.checking import check_leader_custom
-from replog.log.records import LogRecords
-from replog.log.writer import LogWriter
+from replog.log.log_driver import LogDriver
+from replog.log.log_writer import LogWriter
 from replog.protocol.chaining import RECOVERED_AT_TAKEOVER, LogTakeover
 from replog.protocol.digest import DigestType
 from replog.protocol.quorum import Quorum
@@ -46,7 +46,7 @@ async def _when_bookies_are_back(create: Callable[[], Awaitable[LedgerWriter]], 
 async def take_over(
     name: str,
     ledgers: Ledgers,
-    records: LogRecords,
+    driver: LogDriver,
     nursery: trio.Nursery,
     quorum: Quorum,
     password: bytes,
@@ -67,7 +67,7 @@ async def take_over(
 
     async def create_writer(segment_number: int) -> LedgerWriter:
         async def announce(ledger_id: int) -> None:
-            await records.announce(name, ledger_id, segment_number)
+            await driver.records.announce(name, ledger_id, segment_number)
 
         return await ledgers.create(quorum, password, digest_type, {**(custom or {}), "log": name}, announce)
 
@@ -79,12 +79,14 @@ async def take_over(
         created.append(await _when_bookies_are_back(create, started + restart_s))
         return created[-1].ledger_id
 
-    machine = LogTakeover(name, ledgers.chance.token(), ledgers.chance.time_ms(), records.page_segments, yields=yields)
+    machine = LogTakeover(
+        name, ledgers.chance.token(), ledgers.chance.time_ms(), driver.records.page_segments, yields=yields
+    )
     machine.start()
     writer: LedgerWriter | None = None
     try:
         with trio.move_on_after(ledgers.options.takeover_timeout_s):
-            changed = await records.drive(machine, create_ledger, password)
+            changed = await driver.drive(machine, create_ledger, password)
             writer = created[-1]
         if writer is None:
             waited = f"not taken over within {ledgers.options.takeover_timeout_s} s"
@@ -102,7 +104,7 @@ async def take_over(
     recovered = tuple(segment.ledger_id for segment in segments[:-1][-RECOVERED_AT_TAKEOVER:])
     duration_s = trio.current_time() - started
     ledgers.observe(LogTakenOver(name, segments[-1].number, writer.ledger_id, recovered, duration_s))
-    log_writer = LogWriter(name, ledgers, records, changed, writer, create_writer, password)
+    log_writer = LogWriter(name, ledgers, driver, changed, writer, create_writer, password)
     nursery.start_soon(log_writer.run)
     return log_writer
 
@@ -127,7 +129,7 @@ async def lead(
 def taking_over(
     name: str,
     ledgers: Ledgers,
-    records: LogRecords,
+    driver: LogDriver,
     nursery: trio.Nursery,
     quorum: Quorum,
     password: bytes,
@@ -138,4 +140,4 @@ def taking_over(
     log_key_path(name)
     check_creation(quorum, password, digest_type, custom)
     check_leader_custom(custom)
-    return partial(take_over, name, ledgers, records, nursery, quorum, password, digest_type, custom)
+    return partial(take_over, name, ledgers, driver, nursery, quorum, password, digest_type, custom)

@@ -17,8 +17,8 @@ from replog.client.sending import BatchSender
 from replog.client.watching import Watching
 from replog.errors import LocalProtocolError
 from replog.log import catalog
-from replog.log.reader import LogReader
-from replog.log.records import LogRecords
+from replog.log.log_driver import LogDriver
+from replog.log.log_reader import LogReader
 from replog.protocol.model import LogMetadata
 from replog.protocol.writing import LedgerWriting
 from tests.simulator.mutation import Mutant, Patch
@@ -130,7 +130,7 @@ SHELL_MUTANTS = (
         "a leader serves though its change of the log's record met a conflict",
         (
             Patch(
-                LogRecords,
+                LogDriver,
                 "_write",
                 "machine.log_conflict()",
                 "machine.log_written((expected or 0) + 1)",
@@ -210,9 +210,9 @@ SHELL_MUTANTS = (
         "the log's record leaves segments out, and nobody writes their page",
         (
             Patch(
-                LogRecords,
+                LogDriver,
                 "_write_page",
-                'await self._records.persist(f"creating {key}", lambda: self._records.metastore.create(key, value))',
+                'await self._store.persist(f"creating {key}", lambda: self._store.metastore.create(key, value))',
                 "pass",
             ),
         ),

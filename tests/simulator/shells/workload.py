@@ -13,8 +13,8 @@ import trio
 
 from replog.api import Client
 from replog.errors import FencedError, LogNotFoundError, TrimmedError, UnauthorizedError
-from replog.log.reader import LogReader
-from replog.log.writer import LogWriter
+from replog.log.log_reader import LogReader
+from replog.log.log_writer import LogWriter
 from replog.protocol.digest import DigestType
 from replog.protocol.model import Position
 from replog.protocol.quorum import Quorum

@@ -27,7 +27,7 @@ from replog.cli.entries import Delimiter, Form, InputError, LengthPrefixed, Null
 from replog.cli.output import AsJSON, OutputClosed, as_size, emit, print_json, print_json_line, standard_output, watched
 from replog.cli.streams import input_bytes, read_input, write_output
 from replog.errors import ConfigError, ReplogError
-from replog.log.writer import LogWriter
+from replog.log.log_writer import LogWriter
 from replog.protocol.digest import DigestType
 from replog.protocol.model import Position
 from replog.protocol.quorum import Quorum

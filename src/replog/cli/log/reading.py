@@ -16,7 +16,8 @@ from replog.cli.ledger.facts import last_entry_of
 from replog.cli.output import AsJSON, standard_output, watched
 from replog.cli.streams import wait_output_closed, write_output
 from replog.errors import LedgerNotFoundError, LogNotFoundError, ReplogError
-from replog.log.reader import LogReader, RecordBatch
+from replog.log.log_reader import LogReader
+from replog.log.record_batches import RecordBatch
 from replog.protocol.model import Position, Segment
 from replog.runtime.nursery import open_service_nursery
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
-from itertools import repeat
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Self
 
 import trio
 
@@ -14,7 +12,8 @@ from replog.client.entries import Batches, EntryBatch
 from replog.client.ledgers import Ledgers
 from replog.client.scan import LedgerScan
 from replog.errors import EntryNotFoundError, LedgerNotFoundError, PositionError, TrimmedError
-from replog.log.records import LogRecords
+from replog.log.log_records import LogRecords
+from replog.log.record_batches import Record, RecordBatch
 from replog.protocol.model import LedgerState, LogMetadata, LogPage, Position, Segment
 from replog.records.paths import ledger_key_path, log_key_path
 from replog.runtime.nursery import open_service_nursery
@@ -28,70 +27,6 @@ _CLOSING_S = 5.0
 # Where news come faster than this, the metastore is not asked between them whether the ledger is still the same: it tells at
 # the first pause. That bounds by how much later than by its watch the end of a ledger is learned.
 _BUSY_S = 0.01
-
-
-class Record(NamedTuple):
-    """One entry of a log."""
-
-    segment: int
-    entry: int
-    data: bytes
-    timestamp_ns: int
-
-    @property
-    def position(self) -> Position:
-        """Where it stands; prints as "17:42" and parses back."""
-        return Position(self.segment, self.entry)
-
-    @property
-    def timestamp(self) -> datetime:
-        """When its writer sent it, by the writer's clock, in UTC."""
-        return datetime.fromtimestamp(self.timestamp_ns / 1e9, UTC)
-
-
-class RecordBatch:
-    """Consecutive records of one segment, as they were stored."""
-
-    __slots__ = ("_batch", "segment")
-
-    def __init__(self, segment: int, batch: EntryBatch) -> None:
-        self.segment = segment
-        self._batch = batch
-
-    def __len__(self) -> int:
-        return len(self._batch)
-
-    @property
-    def first_position(self) -> Position:
-        """Where the first record stands."""
-        return Position(self.segment, self._batch.first_entry_id)
-
-    @property
-    def last_position(self) -> Position:
-        """Where the last record stands: read on after it."""
-        return Position(self.segment, self._batch.last_entry_id)
-
-    @property
-    def timestamp_ns(self) -> int:
-        """When the first of them was sent, by its writer's clock, in ns since the epoch."""
-        return self._batch.timestamp_ns
-
-    @property
-    def size_bytes(self) -> int:
-        """The memory that it holds: the stored batches, with their headers."""
-        return self._batch.size_bytes
-
-    def payloads(self) -> list[bytes]:
-        """The records' bytes, in order."""
-        return self._batch.payloads()
-
-    def to_arrow(self) -> Any:
-        """A pyarrow BinaryArray of the records' bytes, without a copy where that can be. Needs `replog[arrow]`."""
-        return self._batch.to_arrow()
-
-    def __iter__(self) -> Iterator[Record]:
-        entries = range(self._batch.first_entry_id, self._batch.last_entry_id + 1)
-        return map(Record, repeat(self.segment), entries, self._batch.payloads(), repeat(self._batch.timestamp_ns))
 
 
 class LogReader(trio.abc.ReceiveChannel[Record]):

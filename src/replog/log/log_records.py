@@ -1,0 +1,156 @@
+"""Logs' records in the metastore: the head of a log, its pages, and the ledgers that are pending for it."""
+
+from __future__ import annotations
+
+import trio
+
+from replog.abc import Versioned
+from replog.client.ledgers import Ledgers
+from replog.errors import (
+    KeyExistsError,
+    KeyNotFoundError,
+    LogNotFoundError,
+    MetastoreCorruptError,
+    MetastoreError,
+    MetastoreUncertainError,
+)
+from replog.protocol.model import PAGE_SEGMENTS, LogMetadata, LogPage, PendingLedger, Segment
+from replog.records.metadata import (
+    decode_log,
+    decode_log_page,
+    decode_pending,
+    encode_pending,
+    list_log_pages,
+    log_key_path,
+    log_page_key_path,
+    log_pending_key_path,
+)
+
+
+class LogRecords:
+    """The logs' part of a metastore."""
+
+    def __init__(self, ledgers: Ledgers, page_segments: int = PAGE_SEGMENTS) -> None:
+        self.page_segments = page_segments  # of logs that are made
+        self._ledgers = ledgers
+        self._records = ledgers.records
+
+    async def get(self, name: str) -> tuple[LogMetadata, int]:
+        """A log's record and its version. Raises `LogNotFoundError`, also for a log that was deleted, `MetastoreError`,
+        `ConfigError` for a bad name."""
+        metadata, version = await self.head(name)
+        if metadata is None:
+            raise LogNotFoundError(name, "there is no such log: open it for writing once, to create it")
+        if metadata.is_deleted:
+            raise LogNotFoundError(name, "it was deleted: open it for writing, to begin it anew")
+        assert version is not None
+        return metadata, version
+
+    async def head(self, name: str) -> tuple[LogMetadata | None, int | None]:
+        """What stands for the log, also what a deleted one left behind, and its version; None if there is nothing."""
+        found = await self._read(f"log {name!r}", log_key_path(name))
+        return (None, None) if found is None else (decode_log(log_key_path(name), found.value), found.version)
+
+    async def page(self, name: str, page_number: int) -> LogPage | None:
+        """A page of a log; None if it was not written, or is gone because all its segments were trimmed.
+        Raises `MetastoreError`."""
+        key = log_page_key_path(name, page_number)
+        found = await self._read(f"page {page_number} of log {name!r}", key)
+        return None if found is None else decode_log_page(key, found.value)
+
+    async def _read(self, what: str, key: str) -> Versioned | None:
+        try:
+            return await self._records.persist(f"reading {what}", lambda: self._records.metastore.get(key))
+        except KeyNotFoundError:
+            return None
+        except MetastoreUncertainError as error:  # nothing was changed by a read
+            raise MetastoreError(f"reading {what}: {error}") from error
+
+    async def page_numbers(self, name: str) -> list[int]:
+        """The numbers of the pages that a log has, ascending; also such as nothing refers to any more."""
+        what = f"listing the pages of log {name!r}"
+        try:
+            return await self._records.persist(what, lambda: list_log_pages(self._records.metastore, name))
+        except MetastoreUncertainError as error:
+            raise MetastoreError(f"{what}: {error}") from error
+
+    async def segments(self, name: str, first: int = 1, end: int | None = None) -> list[Segment]:
+        """The segments of a log that are numbered from `first` to before `end`, in order; those that are trimmed meanwhile
+        may be in or not. One read, and one for each page. Raises as `get`; `MetastoreCorruptError` if a page is missing."""
+        head, _ = await self.get(name)
+        found: list[Segment] = []
+        while True:
+            start = max(head.first_segment_number, first, found[-1].number + 1 if found else 0)
+            stop = head.next_segment_number if end is None else min(end, head.next_segment_number)
+            if start >= min(stop, head.first_listed_number):
+                return [*found, *(each for each in head.segments if start <= each.number < stop)]
+            page = await self.page(name, head.page_of(start))
+            more = [] if page is None else [each for each in page.segments if start <= each.number < stop]
+            if more[:1] and more[0].number == start:
+                found += more
+                continue
+            head = await self.after_missing(head, start)
+            if start < head.first_segment_number:
+                found = []  # else there would be a gap
+
+    async def after_missing(self, head: LogMetadata, segment_number: int) -> LogMetadata:
+        """The record as it is now, after a segment was not found in its page: then it must have been trimmed meanwhile.
+        Raises `MetastoreCorruptError` if it was not."""
+        now, _ = await self.get(head.name)
+        if now.deletions == head.deletions and segment_number >= now.first_segment_number:
+            key = log_page_key_path(head.name, head.page_of(segment_number))
+            problem = f"segment {segment_number} of log {head.name!r} stands nowhere: not in the log's record, nor in its page"
+            raise MetastoreCorruptError(f"{problem}, key {key!r}; restore that from a backup of the metastore")
+        return now
+
+    async def named(self, name: str) -> frozenset[int]:
+        """The ledgers that the log names, from its beginning; none if there is no such log."""
+        try:
+            return frozenset(segment.ledger_id for segment in await self.segments(name))
+        except LogNotFoundError:
+            return frozenset()
+
+    async def named_before(self, log: LogMetadata) -> frozenset[int]:
+        """The ledgers that the log names before those in this record of it. If it was deleted since, that record is not its
+        record any more."""
+        try:
+            segments = await self.segments(log.name, end=log.first_listed_number)
+        except LogNotFoundError:
+            return frozenset()
+        return frozenset(segment.ledger_id for segment in segments)
+
+    # -- ledgers that are pending (L7) ----------------------------------------------------------------------------------
+
+    async def pending(self, name: str) -> tuple[PendingLedger, ...]:
+        """The ledgers that are being created for the log, or were and are left over. Raises `MetastoreError`."""
+        key, what = log_pending_key_path(name), f"listing the pending ledgers of log {name!r}"
+        try:
+            found = await self._records.persist(what, lambda: self._records.metastore.values(key))
+        except MetastoreUncertainError as error:
+            raise MetastoreError(f"{what}: {error}") from error
+        return tuple(decode_pending(f"{key}/{word}", each.value) for word, each in sorted(found.items()))
+
+    async def announce(self, name: str, ledger_id: int, segment_number: int) -> None:
+        """Writes down that a ledger is about to be created for this segment of the log. Raises `MetastoreError`."""
+        key = log_pending_key_path(name, ledger_id)
+        value = encode_pending(PendingLedger(name, ledger_id, segment_number, self._ledgers.chance.time_ms()))
+        deadline = trio.current_time() + self._records.timeout_s
+        while True:
+            try:
+                await self._records.persist(f"creating {key}", lambda: self._records.metastore.create(key, value))
+                return
+            except KeyExistsError:
+                return  # by an earlier attempt: nobody else has this id
+            except MetastoreUncertainError as error:
+                await self._records.pause(deadline, error)
+
+    async def delete_key(self, key: str) -> None:
+        """Deletes a key, if there is one. Raises `MetastoreError`."""
+        deadline = trio.current_time() + self._records.timeout_s
+        while True:
+            try:
+                return await self._records.persist(f"deleting {key}", lambda: self._records.metastore.delete(key))
+            except KeyNotFoundError:
+                return None
+            except MetastoreUncertainError as error:
+                await self._records.pause(deadline, error)  # else again: deleting twice is deleting once

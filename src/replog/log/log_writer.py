@@ -1,0 +1,235 @@
+"""The writer of a log: appends to the log's last ledger, and rolls to new ones (L2, L5).
+
+Entries keep the order of the calls across ledgers; `replog.log.rolling` says how.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+
+import trio
+
+from replog.client.endings import WriterContext
+from replog.client.ledger_writer import LedgerWriter
+from replog.client.ledgers import Ledgers
+from replog.errors import FencedError
+from replog.log.log_driver import LogDriver
+from replog.log.record_batches import Positions
+from replog.log.rolling import CurrentSegment, NextLedger, Rolling
+from replog.protocol.batch import Payloads, check_payload
+from replog.protocol.chaining import LogChanged
+from replog.protocol.model import Position
+from replog.runtime.nursery import open_service_nursery
+
+# `Position(...)` in a third of the time: without the keywords of a named tuple's constructor.
+_position: Callable[[tuple[int, int]], Position] = partial(tuple.__new__, Position)
+
+
+class LogWriter(WriterContext):
+    """The one writer of a log, until somebody else takes over. Made by `Client.write_log`; use it as a context manager.
+
+    Leaving the context without an error confirms everything and closes the last ledger; leaving it on an error closes
+    it at the last confirmed entry. Once deposed, every method raises `FencedError`, whose `positions` have an unknown
+    outcome: read them back after the takeover (L5). Appends of many tasks share batches.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        ledgers: Ledgers,
+        driver: LogDriver,
+        changed: LogChanged,
+        writer: LedgerWriter,
+        create_ledger: Callable[[int], Awaitable[LedgerWriter]],
+        password: bytes,
+    ) -> None:
+        self.name = name
+        self._driver = driver
+        self._current = CurrentSegment(writer, changed.metadata.segments[-1].number)
+        self._next = NextLedger(ledgers, driver, changed, create_ledger, password)
+        self._rolling = Rolling(name, self._current, self._next, ledgers, driver, password)
+        self._background = trio.CancelScope()
+        self._background_ended = trio.Event()
+        self._finished = trio.Event()  # what others had left unfinished
+
+    # -- looking --------------------------------------------------------------------------------------------------
+
+    @property
+    def segment(self) -> int:
+        """The number of the segment that is appended to."""
+        return self._current.segment
+
+    @property
+    def ledger_id(self) -> int:
+        """The ledger that is appended to."""
+        return self._writer.ledger_id
+
+    @property
+    def _writer(self) -> LedgerWriter:
+        return self._current.writer
+
+    @property
+    def last_add_pushed(self) -> Position | None:
+        """Where the last entry was put that was pushed by this writer; None before the first."""
+        return self._current.last_add_pushed
+
+    @property
+    def last_add_confirmed(self) -> Position | None:
+        """The last entry of this writer that is confirmed, with all before it; None before the first."""
+        return self._current.last_add_confirmed
+
+    @property
+    def unconfirmed_bytes(self) -> int:
+        """Payload bytes that were pushed and are not confirmed."""
+        previous = self._current.previous
+        return self._writer.unconfirmed_bytes + (0 if previous is None else previous.unconfirmed_bytes)
+
+    def statistics(self) -> dict[str, float]:
+        """Counters and gauges: those of the current ledger's writer, and of rolling."""
+        rolling = {"segment": self.segment, "rolls": self._rolling.rolls, "roll_failures": self._rolling.failures}
+        return {**self._writer.statistics(), **rolling}
+
+    # -- appending --------------------------------------------------------------------------------------------------
+
+    async def append(self, data: bytes) -> Position:
+        """Appends an entry, and returns its position once it is confirmed: it survives from then on.
+
+        Raises `FencedError` if somebody took over (outcome unknown), `AddTimeoutError` or `NotEnoughBookiesError` if it
+        was not confirmed in time (outcome unknown), `PayloadTooLargeError` or TypeError (not written). If cancelled, the
+        outcome is unknown; `last_add_pushed` and `last_add_confirmed` tell where it stands."""
+        try:
+            current = self._current
+            backlog = current.writer.backlog
+            if backlog.unconfirmed_bytes + len(data) > backlog.bytes_max:
+                await self._wait_for_room(len(data))
+            writer, segment = current.writer, current.segment  # which a roll changes while this waits
+            return Position(segment, await writer.append(data))
+        except FencedError as error:
+            raise self._current.with_positions(error) from None
+        except TypeError:
+            check_payload(data)
+            raise
+
+    async def extend(self, data: Sequence[bytes]) -> Positions:
+        """Appends many entries, in order, in as few batches as can be; returns their positions once all are confirmed.
+        Raises as `append` does: then each of them has an unknown outcome, unless one was no entry (nothing written)."""
+        payloads = Payloads(data)
+        await self._wait_for_room(payloads.size_bytes)
+        writer, segment = self._current.writer, self._current.segment
+        try:
+            return Positions(segment, await writer.extend(payloads))
+        except FencedError as error:
+            raise self._current.with_positions(error) from None
+
+    def push_nowait(self, data: bytes) -> Position:
+        """Puts an entry in flight, and returns where it will stand. `flush` tells when it is confirmed.
+
+        Raises `trio.WouldBlock` if the byte budget is used up: nothing was pushed. Otherwise as `append`."""
+        try:
+            current = self._current
+            return _position((current.segment, current.writer.push_nowait(data)))
+        except FencedError as error:
+            raise self._current.with_positions(error) from None
+
+    async def push(self, data: bytes) -> Position:
+        """As `push_nowait`, but waits for the byte budget. If cancelled, nothing was pushed."""
+        check_payload(data)
+        await trio.lowlevel.checkpoint()
+        await self._wait_for_room(len(data))
+        return self.push_nowait(data)
+
+    async def _wait_for_room(self, size_bytes: int) -> None:
+        """Room in whatever ledger is current when there is some: a roll may come in between."""
+        while True:
+            writer = self._writer
+            try:
+                await writer.wait_for_room(size_bytes)
+            except trio.ClosedResourceError:
+                if self._writer is writer:
+                    raise
+            except FencedError as error:
+                raise self._current.with_positions(error) from None
+            if self._writer is writer:
+                return
+
+    async def flush(self) -> None:
+        """Waits until everything pushed so far is confirmed. If cancelled, it goes on being in flight."""
+        previous = self._current.previous
+        writers = [self._writer] if previous is None else [previous, self._writer]
+        for writer in writers:
+            try:
+                await writer.flush()
+            except FencedError as error:
+                raise self._current.with_positions(error) from None
+            except trio.ClosedResourceError:
+                if writer is self._writer:
+                    raise  # else a roll has closed it, after all of it was confirmed
+
+    # -- rolling ----------------------------------------------------------------------------------------------------
+
+    async def roll(self) -> Position:
+        """Goes on to a new ledger (L2), so that all before it can be trimmed; returns its first position.
+
+        Appends go on meanwhile. Raises `FencedError` if somebody took over, `NotEnoughBookiesError` or `MetastoreError`
+        if there can be no new ledger now: then the current one goes on, and the roll is tried again later. If cancelled,
+        it may roll or not."""
+        await trio.lowlevel.checkpoint_if_cancelled()
+        self._check_usable()
+        segment = await self._rolling.roll()
+        if not segment:
+            self._check_usable()
+        return Position(segment, 0)
+
+    def _check_usable(self) -> None:
+        try:
+            self._writer.check_usable()
+        except FencedError as error:
+            raise self._current.with_positions(error) from None
+        if self._background_ended.is_set():
+            raise trio.ClosedResourceError(f"log {self.name!r}: this writer was closed")
+
+    async def run(self) -> None:
+        """The background task: rolls on demand, by bytes, entries and age. Ends when the writer is closed or failed."""
+        try:
+            with self._background:
+                async with open_service_nursery() as nursery:
+                    nursery.start_soon(self._finish)
+                    await self._rolling.run()
+                    nursery.cancel_scope.cancel()
+        finally:
+            self._finished.set()
+            self._background_ended.set()
+            self._rolling.end()
+
+    async def _finish(self) -> None:
+        """What others have left unfinished, and this takeover itself: that the ledger is pending no more (L7)."""
+        try:
+            await self._driver.settle(self.name, self._writer)
+            await self._driver.finish(self.name)
+        finally:
+            self._finished.set()
+
+    # -- closing ----------------------------------------------------------------------------------------------------
+
+    async def aclose(self) -> None:
+        """Confirms everything and closes the last ledger. Idempotent. Raises as `append` does."""
+        self._rolling.leaving.set()
+        async with self._rolling.busy:
+            try:
+                await self._writer.aclose()
+                await self._finished.wait()
+            except FencedError as error:
+                raise self._current.with_positions(error) from None
+            finally:
+                self._background.cancel()
+
+    async def say_farewell(self, error: BaseException) -> None:
+        """Ends a roll under way, and closes at the last confirmed entry, if that can be done in a few seconds."""
+        self._rolling.leaving.set()
+        self._background.cancel()
+        with trio.CancelScope(shield=True):  # it was cancelled: it ends at once
+            await self._background_ended.wait()
+        for writer in (self._current.previous, self._current.writer):
+            if writer is not None:
+                await writer.say_farewell(error)

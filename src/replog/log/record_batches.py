@@ -1,0 +1,108 @@
+"""What readers and writers of a log give out: records, batches of them as they were stored, positions of many entries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from itertools import repeat
+from typing import Any, NamedTuple, overload
+
+from replog.client.entries import EntryBatch
+from replog.protocol.model import Position
+
+
+class Record(NamedTuple):
+    """One entry of a log."""
+
+    segment: int
+    entry: int
+    data: bytes
+    timestamp_ns: int
+
+    @property
+    def position(self) -> Position:
+        """Where it stands; prints as "17:42" and parses back."""
+        return Position(self.segment, self.entry)
+
+    @property
+    def timestamp(self) -> datetime:
+        """When its writer sent it, by the writer's clock, in UTC."""
+        return datetime.fromtimestamp(self.timestamp_ns / 1e9, UTC)
+
+
+class RecordBatch:
+    """Consecutive records of one segment, as they were stored."""
+
+    __slots__ = ("_batch", "segment")
+
+    def __init__(self, segment: int, batch: EntryBatch) -> None:
+        self.segment = segment
+        self._batch = batch
+
+    def __len__(self) -> int:
+        return len(self._batch)
+
+    @property
+    def first_position(self) -> Position:
+        """Where the first record stands."""
+        return Position(self.segment, self._batch.first_entry_id)
+
+    @property
+    def last_position(self) -> Position:
+        """Where the last record stands: read on after it."""
+        return Position(self.segment, self._batch.last_entry_id)
+
+    @property
+    def timestamp_ns(self) -> int:
+        """When the first of them was sent, by its writer's clock, in ns since the epoch."""
+        return self._batch.timestamp_ns
+
+    @property
+    def size_bytes(self) -> int:
+        """The memory that it holds: the stored batches, with their headers."""
+        return self._batch.size_bytes
+
+    def payloads(self) -> list[bytes]:
+        """The records' bytes, in order."""
+        return self._batch.payloads()
+
+    def to_arrow(self) -> Any:
+        """A pyarrow BinaryArray of the records' bytes, without a copy where that can be. Needs `replog[arrow]`."""
+        return self._batch.to_arrow()
+
+    def __iter__(self) -> Iterator[Record]:
+        entries = range(self._batch.first_entry_id, self._batch.last_entry_id + 1)
+        return map(Record, repeat(self.segment), entries, self._batch.payloads(), repeat(self._batch.timestamp_ns))
+
+
+class Positions(Sequence[Position]):
+    """The positions of consecutive entries of one segment; made when they are looked at."""
+
+    __slots__ = ("entries", "segment")
+
+    def __init__(self, segment: int, entries: range) -> None:
+        self.segment = segment
+        self.entries = entries
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    @overload
+    def __getitem__(self, place: int) -> Position: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> Positions: ...
+
+    def __getitem__(self, place: int | slice) -> Position | Positions:
+        if isinstance(place, slice):
+            return Positions(self.segment, self.entries[place])
+        return Position(self.segment, self.entries[place])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and len(self) == len(other) and all(map(Position.__eq__, self, other))
+
+    def __hash__(self) -> int:
+        return hash((self.segment, self.entries))
+
+    def __repr__(self) -> str:
+        return f"<positions {self[0]} to {self[-1]}>" if self.entries else "<no positions>"

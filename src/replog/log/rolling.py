@@ -1,0 +1,290 @@
+"""Rolling: a log's writer goes on to a new ledger, on demand or because the current one is large, long or old (L2, L5).
+
+`CurrentSegment` is where entries go now. `NextLedger` creates a ledger and changes the log's record so that it names it.
+`Rolling` decides when, and then leads the writer over:
+
+1. the new ledger's writer becomes the current one; it gathers what is pushed, and sends nothing;
+2. the previous ledger's entries are confirmed;
+3. the new writer sends what it has gathered, and the previous ledger is closed.
+
+So no entry of a ledger is confirmed before all entries of the ledger before it, and at most two ledgers of a log are open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import trio
+
+from replog.client.endings import copy_for_raise
+from replog.client.ledger_writer import LedgerWriter
+from replog.client.ledgers import Ledgers
+from replog.errors import FencedError, LedgerNotFoundError, ReplogError
+from replog.hookspecs import LogRolled
+from replog.log.log_driver import LogDriver
+from replog.log.record_batches import Positions
+from replog.protocol.chaining import LogChanged, LogRolling
+from replog.protocol.model import Position
+
+_RETRY_AFTER_S = 5.0
+
+
+class CurrentSegment:
+    """The ledger that a log's writer appends to; and the one before, while not all of it is confirmed."""
+
+    def __init__(self, writer: LedgerWriter, segment: int) -> None:
+        self.writer = writer
+        self.segment = segment
+        self.previous: LedgerWriter | None = None
+        self._confirmed: Position | None = None  # in segments before the current one
+
+    @property
+    def last_add_pushed(self) -> Position | None:
+        """Where the last entry was put that was pushed; None before the first."""
+        if self.writer.last_add_pushed >= 0:
+            return Position(self.segment, self.writer.last_add_pushed)
+        if self.previous is not None and self.previous.last_add_pushed >= 0:
+            return Position(self.segment - 1, self.previous.last_add_pushed)
+        return self._confirmed
+
+    @property
+    def last_add_confirmed(self) -> Position | None:
+        """The last entry that is confirmed, with all before it; None before the first."""
+        if self.writer.last_add_confirmed < 0:
+            if self.previous is not None and self.previous.last_add_confirmed >= 0:
+                return Position(self.segment - 1, self.previous.last_add_confirmed)
+            return self._confirmed
+        return Position(self.segment, self.writer.last_add_confirmed)
+
+    def with_positions(self, error: FencedError) -> FencedError:
+        """The same error, with the positions of the entries whose outcome is unknown."""
+        error.positions = Positions(self.segment, self.writer.unconfirmed)
+        if self.previous is not None and self.previous.unconfirmed:
+            earlier = Positions(self.segment - 1, self.previous.unconfirmed)
+            error.positions = [*earlier, *error.positions]
+        return error
+
+    def go_on_to(self, writer: LedgerWriter, segment: int) -> LedgerWriter:
+        """From now on entries go to the new ledger, whose writer holds them back. Returns the previous writer."""
+        previous = self.previous = self.writer
+        self.writer, self.segment = writer, segment
+        return previous
+
+    def previous_confirmed(self) -> None:
+        """All entries of the previous ledger are confirmed: the current writer may send."""
+        assert self.previous is not None, "a ledger was gone on from"
+        if self.previous.last_add_confirmed >= 0:
+            self._confirmed = Position(self.segment - 1, self.previous.last_add_confirmed)
+        self.previous = None
+        self.writer.release()
+
+
+class NextLedger:
+    """Creates the next ledger of a log, and has the log's record name it.
+
+    If that fails or its answer is lost, the record may name the ledger, or come to name it. So the ledger is kept, and the next
+    roll is to the same one."""
+
+    def __init__(
+        self,
+        ledgers: Ledgers,
+        driver: LogDriver,
+        changed: LogChanged,
+        create_ledger: Callable[[int], Awaitable[LedgerWriter]],
+        password: bytes,
+    ) -> None:
+        self.writer: LedgerWriter | None = None  # while the log's record may name its ledger, or come to
+        self.metadata = changed.metadata
+        self._version = changed.version
+        self._ledgers = ledgers
+        self._driver = driver
+        self._create_ledger = create_ledger
+        self._password = password
+        self._since_ms = 0
+        self._base = (changed.metadata, changed.version)  # the log's record on which the ledger was created
+
+    async def roll(self) -> tuple[LedgerWriter, int]:
+        """Returns the new ledger's writer, which holds back what it gathers, and its segment number. Raises why not.
+
+        After a `MetastoreError` the log's record may name the new ledger. The current ledger goes on all the same, because a
+        takeover recovers both."""
+
+        async def create_ledger(segment_number: int) -> int:
+            self.leave()  # the one that was kept was given back
+            self.writer = await self._create_ledger(segment_number)
+            self.writer.hold()
+            return self.writer.ledger_id
+
+        token = self._ledgers.chance.token()
+        if self.writer is None:
+            self._since_ms = self._ledgers.chance.time_ms()
+            machine = LogRolling(self.metadata, self._version, token, self._since_ms)
+        else:
+            machine = LogRolling(*self._base, token, self._since_ms, self.writer.ledger_id)
+        machine.start()
+        try:
+            changed = await self._driver.drive(machine, create_ledger, self._password)
+        except FencedError:
+            self.leave()
+            raise
+        finally:
+            self._base = machine.base
+        assert self.writer is not None
+        self.metadata, self._version = changed.metadata, changed.version
+        writer, self.writer = self.writer, None
+        return writer, changed.metadata.segments[-1].number
+
+    def leave(self) -> None:
+        """Ends the writer that was kept, if any: nobody appends to its ledger."""
+        if self.writer is not None:
+            self.writer.leave()
+            self.writer = None
+
+
+class _Request:
+    """A call of `roll` that waits."""
+
+    __slots__ = ("done", "error", "segment")
+
+    def __init__(self) -> None:
+        self.done = trio.Event()
+        self.error: ReplogError | None = None
+        self.segment = 0  # the new one, if it succeeded
+
+
+class Rolling:
+    """Decides when a log's writer rolls, and leads it over to the next ledger."""
+
+    def __init__(
+        self,
+        name: str,
+        current: CurrentSegment,
+        following: NextLedger,
+        ledgers: Ledgers,
+        driver: LogDriver,
+        password: bytes,
+    ) -> None:
+        self.rolls = 0
+        self.failures = 0
+        self.busy = trio.Lock()  # held during a roll
+        self.leaving = trio.Event()  # the log's writer is being closed
+        self._name = name
+        self._current = current
+        self._next = following
+        self._ledgers = ledgers
+        self._driver = driver
+        self._password = password
+        self._wanted = trio.Event()
+        self._requests: list[_Request] = []
+        self._segment_started = trio.current_time()
+        entries_max, bytes_max = ledgers.options.roll_entries, ledgers.options.roll_bytes
+        self._entries_max = float("inf") if entries_max is None else entries_max
+        self._bytes_max = float("inf") if bytes_max is None else bytes_max
+        self._report()
+
+    def _report(self) -> None:
+        self._current.writer.report_to(self._progressed, self._failed)
+
+    def _progressed(self, entries: int, size_bytes: int) -> None:
+        if entries >= self._entries_max or size_bytes >= self._bytes_max:
+            self._wanted.set()
+
+    def _failed(self) -> None:
+        self._wanted.set()  # wakes the background task, which ends
+
+    async def roll(self) -> int:
+        """Waits for a roll that begins now or later; returns the new segment's number, or 0 if the background task has ended.
+        Raises why it could not roll, unless the current writer has failed with that."""
+        request = _Request()
+        self._requests.append(request)
+        self._wanted.set()
+        await request.done.wait()
+        if request.error is not None and request.error is not self._current.writer.error:
+            raise copy_for_raise(request.error)
+        return request.segment
+
+    async def run(self) -> None:
+        """Rolls when that is wanted, until the current writer has failed."""
+        while self._current.writer.error is None:
+            age_s = self._ledgers.options.roll_age_s
+            deadline = float("inf") if age_s is None else self._segment_started + age_s
+            with trio.move_on_at(deadline):
+                await self._wanted.wait()
+            async with self.busy:
+                self._wanted = trio.Event()
+                requests = tuple(self._requests)
+                error = await self._roll_or_say_why(is_demanded=bool(requests))
+                for request in requests:
+                    request.error, request.segment = error, 0 if error else self._current.segment
+                    request.done.set()
+                del self._requests[: len(requests)]
+                # Meanwhile the previous ledger may have asked for the roll that has just happened.
+                self._wanted = trio.Event()
+                if self._requests:
+                    self._wanted.set()
+            if error is not None and self._current.writer.error is None:
+                await trio.sleep(_RETRY_AFTER_S)
+                if self._next.writer is not None:
+                    self._wanted.set()
+            self._progressed(self._current.writer.last_add_pushed + 1, self._current.writer.length_bytes)
+
+    def end(self) -> None:
+        """The background task ends: nothing is rolled any more."""
+        self._next.leave()
+        for request in self._requests:
+            request.done.set()
+
+    async def _roll_or_say_why(self, *, is_demanded: bool) -> ReplogError | None:
+        writer = self._current.writer
+        if writer.error is not None:
+            return writer.error
+        self._segment_started = trio.current_time()
+        if writer.last_add_pushed < 0 and not is_demanded and self._next.writer is None:
+            return None  # an empty ledger need not be rolled for its age
+        try:
+            await self._roll()
+        except ReplogError as error:
+            self.failures += 1  # the current ledger goes on, unless it failed itself
+            return error
+        return None
+
+    async def _roll(self) -> None:
+        try:
+            writer, segment = await self._next.roll()
+        except FencedError as error:
+            self._current.writer.abandon(error)
+            raise
+        await self._go_on_to(writer, segment)
+        await self._driver.settle(self._name, writer)
+
+    async def _go_on_to(self, writer: LedgerWriter, segment: int) -> None:
+        previous = self._current.go_on_to(writer, segment)
+        previous.report_to(None, None)
+        self.rolls += 1
+        try:
+            await previous.flush()
+        except ReplogError as error:
+            writer.abandon(error)
+            raise
+        self._report()
+        self._current.previous_confirmed()
+        await self._close_previous(previous)
+        self._ledgers.observe(LogRolled(self._name, segment, writer.ledger_id, previous.ledger_id))
+
+    async def _close_previous(self, previous: LedgerWriter) -> None:
+        """Closes the ledger before the current one. The next roll must wait for it, because a takeover recovers only two."""
+        try:
+            await previous.aclose()
+            return
+        except ReplogError:
+            pass  # the metastore fails, or a client recovers it that may die: it is closed as any client would close it
+        while self._current.writer.error is None and not self.leaving.is_set():  # a takeover recovers both
+            try:
+                await self._ledgers.recover(previous.ledger_id, self._password)
+                return
+            except LedgerNotFoundError:
+                return  # it was trimmed already
+            except ReplogError:
+                self.failures += 1
+                with trio.move_on_after(_RETRY_AFTER_S):
+                    await self.leaving.wait()
