@@ -16,7 +16,7 @@ import trio.testing
 import replog
 from replog.config import ClientOptions
 from replog.errors import LogNotFoundError, ReplogError
-from replog.log import records as log_records
+from replog.log import log_driver
 from replog.metastores.memory import MemoryMetastore
 from replog.records.logs import decode_log
 from replog.records.paths import log_key_path
@@ -236,7 +236,7 @@ async def test_what_is_pending_is_forgotten_after_a_while(
             await client.sweep_log("log")
             assert await client.ledgers() == []
             assert len(await world.metastore.children(key)) == 2
-            monkeypatch.setattr(log_records, "PENDING_KEPT_S", 0.0)
+            monkeypatch.setattr(log_driver, "PENDING_KEPT_S", 0.0)
             await client.sweep_log("log")
             assert await world.metastore.children(key) == []
 

@@ -17,7 +17,7 @@ from replog.client.endings import copy_for_raise
 from replog.client.membership import Membership, Quarantine
 from replog.config import ClientOptions
 from replog.errors import BookieError, BookieUnreachableError, ConfigError, MetastoreError, ReplogError
-from replog.records.membership import BookieAddress, Endpoint
+from replog.records.bookies import BookieAddress, Endpoint
 
 OUTSTANDING_BYTES_MAX = 128 << 20  # for one bookie: above it, the bookie counts as too slow
 _CONNECT_AGAIN_S = 0.05  # after connecting failed, for callers that can do without; doubled each time

@@ -27,8 +27,8 @@ from replog.protocol.effects import ReadMetadata, WriteMetadata
 from replog.protocol.model import LedgerMetadata
 from replog.protocol.recovery import LedgerRecovery
 from replog.protocol.writing import LedgerWriting
-from replog.records.ledgers import NEXT_LEDGER_ID_KEY, decode_ledger, decode_next_ledger_id, encode_ledger
-from replog.records.paths import ledger_key_path
+from replog.records.ledgers import decode_ledger, encode_ledger
+from replog.records.paths import NEXT_LEDGER_ID_KEY, decode_next_ledger_id, ledger_key_path
 
 _FIRST_PAUSE_S = 0.01
 _LONGEST_PAUSE_S = 1.0

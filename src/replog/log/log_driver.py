@@ -44,7 +44,8 @@ from replog.protocol.chaining import (
 from replog.protocol.dropping import DeletePending, DropSegments, ListPending, LogDeleting, LogTrimming
 from replog.protocol.model import LogMetadata, PendingLedger
 from replog.protocol.sweeping import CondemnLedgers, DeleteUnnamed, LogSweeping
-from replog.records.metadata import encode_log, encode_log_page, log_key_path, log_page_key_path, log_pending_key_path
+from replog.records.logs import encode_log, encode_log_page
+from replog.records.paths import log_key_path, log_page_key_path, log_pending_key_path
 from replog.runtime.nursery import for_each
 
 PENDING_KEPT_S = 600.0  # a request to create a ledger that was sent before that never arrives any more

@@ -15,16 +15,8 @@ from replog.errors import (
     MetastoreUncertainError,
 )
 from replog.protocol.model import PAGE_SEGMENTS, LogMetadata, LogPage, PendingLedger, Segment
-from replog.records.metadata import (
-    decode_log,
-    decode_log_page,
-    decode_pending,
-    encode_pending,
-    list_log_pages,
-    log_key_path,
-    log_page_key_path,
-    log_pending_key_path,
-)
+from replog.records.logs import decode_log, decode_log_page, decode_pending, encode_pending, list_log_pages
+from replog.records.paths import log_key_path, log_page_key_path, log_pending_key_path
 
 
 class LogRecords:
