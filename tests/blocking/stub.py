@@ -31,7 +31,7 @@ FACES = (
 FUNCTIONS = ("connect", "embed", "served_bookie")
 ATTRIBUTES = {  # that objects have from their beginning
     client.Client: "default_quorum: Quorum\nbookies: tuple[ServedBookie, ...]\nleft_out: Mapping[str, StorageError]",
-    writers.LedgerWriter: "ledger_id: int\nlast_add_pushed: int",
+    writers.LedgerWriter: "ledger_id: int",
     writers.LogWriter: "name: str",
     readers.LedgerReader: "ledger_id: int\ndef __iter__(self) -> Iterator[Entry]: ...",
     readers.LogReader: "name: str\ntimeout_s: float | None\ndef __iter__(self) -> Iterator[Record]: ...",

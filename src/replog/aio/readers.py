@@ -9,8 +9,8 @@ from typing import Any
 import trio
 
 from replog.aio.faces import FACES
-from replog.client.ledger_reader import LedgerReader as TrioLedgerReader
 from replog.client.ledger_reader import LedgerRangeReader as TrioLedgerStretch
+from replog.client.ledger_reader import LedgerReader as TrioLedgerReader
 from replog.errors import EndOfLogError
 from replog.log.log_reader import LogReader as TrioLogReader
 from replog.protocol.model import Position

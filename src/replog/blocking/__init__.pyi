@@ -25,8 +25,7 @@ from replog.errors import (
     StorageError,
 )
 from replog.log.appending import AppendedLedgers
-from replog.log.positions import Positions
-from replog.log.reader import Record, RecordBatch
+from replog.log.record_batches import Positions, Record, RecordBatch
 from replog.protocol.digest import DigestType
 from replog.protocol.model import LedgerMetadata, LogMetadata, Position, Segment
 from replog.protocol.quorum import Quorum
@@ -234,18 +233,18 @@ class LedgerWriter:
     """The one writer of a ledger, for every thread. Made by `Client.create_ledger`; places are entry ids."""
 
     ledger_id: int
-    last_add_pushed: int
+    @property
+    def metadata(self) -> LedgerMetadata:
+        """The ledger's record, as this writer knows it."""
+    @property
+    def last_add_pushed(self) -> int:
+        """The last entry that was pushed; -1 if there is none."""
     @property
     def last_add_confirmed(self) -> int:
         """The last entry that is confirmed, with all before it; -1 if there is none."""
     @property
     def unconfirmed(self) -> range:
         """The ids that were pushed and are not confirmed."""
-    def run(self) -> None:
-        """The writer's background task: changes of ensemble. Ends when it is closed."""
-    @property
-    def metadata(self) -> LedgerMetadata:
-        """The ledger's record, as this writer knows it."""
     @property
     def unconfirmed_bytes(self) -> int:
         """Payload bytes that were pushed and are not confirmed."""
@@ -261,7 +260,7 @@ class LedgerWriter:
         """Puts an entry in flight and returns its id; `flush` or `last_add_confirmed` tells when it is confirmed.
 
         Raises `trio.WouldBlock` if the byte budget `in_flight_bytes_max` is used up (W6), `PayloadTooLargeError` or
-        TypeError for what is no entry: then nothing was pushed. Costs no system call while others are in flight.
+        TypeError for what can't be an entry: then nothing was pushed. Costs no system call while others are in flight.
         """
     def push(self, data: bytes) -> int:
         """As `push_nowait`, but waits for the byte budget. If cancelled, nothing was pushed."""
@@ -274,7 +273,9 @@ class LedgerWriter:
     def flush(self) -> None:
         """Waits until everything pushed so far is confirmed. If cancelled, it goes on being in flight."""
     def leave(self) -> None:
-        """Ends the writer, and leaves its ledger as it is: nobody was to write to it after all."""
+        """Ends the writer and leaves its ledger as it is: nobody was to write to it after all."""
+    def run(self) -> None:
+        """The writer's background task. Ends when the writer is closed or has failed."""
     def close(self) -> None:
         """Leaves the context that gave this, as the end of its block does. Idempotent."""
 
