@@ -225,7 +225,6 @@ TOO_LARGE: dict[str, str] = {
     "replog.testing.simulating.disks.SimulatedDisk": "what can go wrong in a simulation, one field each",
     "replog.transports.tcp.client.TcpConnection": "to be split: requests, reads, answers, bounds",
     "replog.transports.tcp.listener.Listener": "to be split: requests, reads, answers, bounds",
-    "replog.transports.tcp.session.Session": "to be split: requests, reads, answers, bounds",
 }
 
 # Classes that inherit from the only other class that nobody else inherits from, and why.

@@ -89,13 +89,15 @@ def is_counted_exactly(listener: Listener) -> bool:
     for session in sessions:
         pieces = {id(view.obj): len(view.obj) for view in session._stream._waiting}  # type: ignore[arg-type]
         held_bytes = sum(pieces.values()) + len(session._stream._small)
-        assert session._stream.held_bytes == session._held_bytes
-        assert held_bytes == session._held_bytes or len(pieces) < len(session._stream._waiting)  # one batch, sent often
-        assert session._answer_bytes == session._held_bytes + sum(session._reads.values())
-        known_bytes = sum(session._charges.values()) + session._begun_bytes + session._kept_bytes
-        assert session._charged_bytes == session._answer_bytes + known_bytes
-    assert budget.used_bytes == sum(each._charged_bytes for each in sessions) <= budget.total_bytes_max
-    assert budget.answer_bytes == sum(each._answer_bytes for each in sessions)
+        assert session._stream.held_bytes == session._answers.held_bytes
+        assert held_bytes == session._answers.held_bytes or len(pieces) < len(
+            session._stream._waiting
+        )  # one batch, sent often
+        assert session._account.answer_bytes == session._answers.held_bytes + sum(session._answers.reads.values())
+        known_bytes = sum(session._account.requests.values()) + session._begun_bytes + session._kept_bytes
+        assert session._account.charged_bytes == session._account.answer_bytes + known_bytes
+    assert budget.used_bytes == sum(each._account.charged_bytes for each in sessions) <= budget.total_bytes_max
+    assert budget.answer_bytes == sum(each._account.answer_bytes for each in sessions)
     return budget.answer_bytes <= budget.answer_bytes_max + len(LARGE.data)
 
 
@@ -170,7 +172,7 @@ async def test_client_that_left_is_noticed_when_nothing_is_received_from_it(
             leaving.say(*[read(number, MIB) for number in range(1000)])
             await settled()
             (session,) = listener._sessions
-            assert session._is_waiting
+            assert session._pace.is_waiting
         await settled(2)
         assert not listener._sessions
         assert session.problem == ""
@@ -189,7 +191,7 @@ async def test_client_that_broke_off_is_noticed_when_nothing_is_received_from_it
             leaving.say(*[read(number, MIB) for number in range(1000)])
             await settled()
             (session,) = listener._sessions
-            assert session._is_waiting
+            assert session._pace.is_waiting
             leaving.stream._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         await settled(2)
         assert not listener._sessions

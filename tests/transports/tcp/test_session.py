@@ -59,9 +59,9 @@ async def test_deaf_client_stops_itself_and_nobody_else(autojump_clock: trio.tes
         (session,) = listener._sessions
         answered = len(handler.requests)
         assert 2 <= answered < 20  # what the two systems' buffers hold, and a share
-        assert session._answer_bytes == session._stream.held_bytes <= 8 * len(LARGE.data)
-        assert session._charged_bytes <= session._answer_bytes + 1024 * 1024
-        assert listener._budget.used_bytes == session._charged_bytes
+        assert session._account.answer_bytes == session._stream.held_bytes <= 8 * len(LARGE.data)
+        assert session._account.charged_bytes <= session._account.answer_bytes + 1024 * 1024
+        assert listener._budget.used_bytes == session._account.charged_bytes
         async with raw_client(listener.address) as other:
             other.say(read(1, MIB))
             (response,) = await other.answers(1)
@@ -84,14 +84,14 @@ async def test_answers_have_a_bound_when_larger_than_asked_for(autojump_clock: t
         assert len(handler.held) == 32  # the others wait for their turn
         handler.release()
         (session,) = listener._sessions
-        assert session._charged_bytes <= 8 * MIB
+        assert session._account.charged_bytes <= 8 * MIB
         answers = await greedy.answers(32)
         while len(answers) < 200:
             await settled()
             # From here on the session knows how large answers may be, and asks for no more than it can give.
             assert len(handler.held) <= 8
             handler.release()
-            assert session._charged_bytes <= 8 * MIB + len(LARGE.data)
+            assert session._account.charged_bytes <= 8 * MIB + len(LARGE.data)
             answers += await greedy.answers(1)
         assert [answer.request_id for answer in answers] == list(range(1, 201))
         assert {answer.status for answer in answers[:32]} == {Status.OK, Status.TOO_BUSY}
@@ -99,7 +99,7 @@ async def test_answers_have_a_bound_when_larger_than_asked_for(autojump_clock: t
         assert all(answer.batches == (LARGE,) for answer in answers if answer.status is Status.OK)
         assert "of 1048" in next(answer.detail for answer in answers if answer.status is Status.TOO_BUSY)
         await settled()
-        assert session._charged_bytes == 0
+        assert session._account.charged_bytes == 0
 
 
 async def test_what_is_answered_at_once_is_charged_until_it_can_go(nursery: trio.Nursery) -> None:
@@ -109,7 +109,7 @@ async def test_what_is_answered_at_once_is_charged_until_it_can_go(nursery: trio
 
     def answer(request: Request) -> Response:
         charged_bytes.append(budget.used_bytes)
-        assert session._charged_bytes == budget.used_bytes
+        assert session._account.charged_bytes == budget.used_bytes
         return large_answer(request)
 
     session = Session(near, FrameSplitter(FRAME_BYTES_MAX), Handler(answer), None, TcpOptions(), budget)
@@ -122,7 +122,7 @@ async def test_what_is_answered_at_once_is_charged_until_it_can_go(nursery: trio
     for place, used_bytes in enumerate(charged_bytes):
         assert place * size_bytes < used_bytes <= place * size_bytes + 4 * 2048, charged_bytes
     await wait_all_tasks_blocked()
-    assert session._charged_bytes == budget.used_bytes == 0
+    assert session._account.charged_bytes == budget.used_bytes == 0
     far.close()
 
 
@@ -140,17 +140,17 @@ async def test_a_long_poll_brings_nothing_along_that_there_is_no_room_for(
         await settled()
         (session,) = listener._sessions
         assert len(handler.held) == 1000
-        assert session._charged_bytes < 2 * MIB
+        assert session._account.charged_bytes < 2 * MIB
         handler.release()
-        assert session._charged_bytes <= 8 * MIB
+        assert session._account.charged_bytes <= 8 * MIB
         answers = await greedy.answers(1000)
         assert {(each.status, each.last_add_confirmed) for each in answers} == {(Status.OK, 5)}
         brought = [len(each.batches) for each in answers]
         assert set(brought) == {0, 1}
         assert brought[0] == 1
         await settled()
-        assert session._charged_bytes == 0
-        assert not session._polls
+        assert session._account.charged_bytes == 0
+        assert not session._answers._polls
         greedy.say(ReadLastAddConfirmedRequest(1, 7, KEY, 5, 0, 6, 1, MIB))
         handler.holds = False
         handler.release()
@@ -168,7 +168,7 @@ async def test_what_is_sent_in_one_piece_is_answered_as_far_as_there_is_room(
         answers: list[Response] = []
         while len(answers) < 100:
             answers += await client.answers(1)
-            assert session._charged_bytes <= 5 * MIB + 4096
+            assert session._account.charged_bytes <= 5 * MIB + 4096
         assert [answer.request_id for answer in answers] == list(range(100))
         assert [request.request_id for request in handler.requests] == list(range(100))
         assert all(answer.batches == (LARGE,) for answer in answers)
@@ -185,7 +185,7 @@ async def test_who_sends_and_never_reads_is_no_longer_read(autojump_clock: trio.
                 sent += 1
                 await settled()
             (session,) = listener._sessions
-            assert session._charged_bytes <= FRAME_BYTES_MAX + LARGEST_QUANTUM_BYTES
+            assert session._account.charged_bytes <= FRAME_BYTES_MAX + LARGEST_QUANTUM_BYTES
             assert deaf.stream.waiting_bytes >= 8 * MIB  # the rest is where it came from
             await settled(35)
             assert "it takes none" in session.problem
@@ -213,15 +213,15 @@ async def test_bytes_are_set_aside_for_a_message_that_has_begun_and_given_back(
         (session,) = listener._sessions
         client.stream.write([frame[:200]])
         await settled()
-        assert session._charged_bytes == listener._budget.used_bytes == len(frame)
+        assert session._account.charged_bytes == listener._budget.used_bytes == len(frame)
         client.stream.write([frame[200:]])
         await settled()
-        assert session._charged_bytes == len(LARGE.data) + 1024
+        assert session._account.charged_bytes == len(LARGE.data) + 1024
         handler.release()
-        assert session._charged_bytes == 0
+        assert session._account.charged_bytes == 0
         client.stream.write([frame[:200]])
         await settled()
-        assert session._charged_bytes == len(frame)
+        assert session._account.charged_bytes == len(frame)
     assert listener._budget.used_bytes == 0
 
 
@@ -343,7 +343,7 @@ async def test_a_long_poll_keeps_nobody_waiting_and_a_silent_client_is_taken_for
     handler = Handler(holds=True)
     async with listening(handler, silence_max_s=30.0) as listener:
         async with raw_client(listener.address) as silent, raw_client(listener.address) as alive:
-            silent_session, alive_session = sorted(listener._sessions, key=lambda each: each._heard_at_s)
+            silent_session, alive_session = sorted(listener._sessions, key=lambda each: each._pace._heard_at_s)
             for client in (silent, alive):
                 client.say(ReadLastAddConfirmedRequest(1, 7, KEY, 5, 60_000))
             client_of = {True: alive, False: silent}
