@@ -15,6 +15,7 @@ import pytest
 import typer
 
 from replog import cli
+from replog.demo import command as demo_command
 from replog.errors import StorageFailedError
 
 
@@ -92,7 +93,7 @@ def test_an_error_of_replog_is_one_line_and_status_1(
     async def fail(*_: object) -> None:
         raise StorageFailedError("the disk is gone", "Buy another")
 
-    monkeypatch.setattr(cli.demo, "run_demo", fail)
+    monkeypatch.setattr(demo_command, "run", fail)
     assert run(monkeypatch, "demo") == 1
     assert capsys.readouterr().err == "replog: the disk is gone. Buy another\n"
 
@@ -117,9 +118,9 @@ def test_a_reader_who_leaves_ends_the_command_quietly(tmp_path: Path) -> None:
 
 def commands(group: Any, path: tuple[str, ...] = ()) -> Iterator[Any]:
     """All commands, by what is typed; of groups those that do something themselves."""
-    below = getattr(group, "commands", {})
-    for name, command in below.items():
-        yield from commands(command, (*path, name))
+    below = group.list_commands(None) if hasattr(group, "list_commands") else []
+    for name in below:
+        yield from commands(group.get_command(None, name), (*path, name))
     if not below or group.invoke_without_command:
         yield pytest.param(group, id=" ".join(path))
 

@@ -22,8 +22,8 @@ from replog.cli.connecting import (
     run_gently,
     takes_connection,
 )
+from replog.cli.ending import InterruptedBySignal
 from replog.config import ClientOptions
-from replog.demo.running import InterruptedBySignal
 from replog.errors import ConfigError, MetastoreError, ReplogError
 from tests.cli.logs import make_log
 

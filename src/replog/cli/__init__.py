@@ -10,11 +10,14 @@ Errors are one line on standard error, and standard output has results only.
 from __future__ import annotations
 
 import sys
-from typing import NoReturn
+from importlib import import_module
+from typing import Any, NoReturn
 
 import typer
+from typer.core import TyperGroup
+from typer.main import get_command
 
-from replog.cli import bookie, bookies, demo, inspect, ledger, log, plugins
+from replog.cli import bookie, bookies, inspect, ledger, log, plugins
 from replog.cli.bench import command as bench_command
 from replog.cli.cluster.command import cluster
 from replog.cli.ending import status_of
@@ -23,12 +26,28 @@ from replog.runtime.memory import keep_freed_memory
 
 __all__ = ["app", "main"]
 
+# Commands of packages that are built upon this one, and that it must not import: name -> module, whose `app` it is.
+_ELSEWHERE = {"demo": "replog.demo.command"}
+
+
+class _Commands(TyperGroup):
+    """The commands below, and those elsewhere, which are imported when somebody asks for them."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [*_ELSEWHERE, *super().list_commands(ctx)]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name in _ELSEWHERE:
+            return get_command(import_module(_ELSEWHERE[cmd_name]).app)
+        return super().get_command(ctx, cmd_name)
+
+
 app = typer.Typer(
+    cls=_Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     help="An embeddable replicated log. Exit status: 0 well, 1 failed, 2 wrong usage, 128 + n stopped by signal n.",
 )
-app.command()(demo.demo)
 app.command()(cluster)
 app.command()(top_command.top)
 app.command()(bench_command.bench)

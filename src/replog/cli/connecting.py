@@ -34,9 +34,9 @@ import typer
 import replog
 from replog.backends.files.directory import FORMAT_NAME as FILES_FORMAT_NAME
 from replog.backends.inspection.format_names import format_name
+from replog.cli.ending import InterruptedBySignal
 from replog.cli.inspect.common import LMDB_FORMAT_NAME
 from replog.config import BackendURL, ClientOptions, ledger_password, load
-from replog.demo.running import InterruptedBySignal
 from replog.errors import ConfigError
 from replog.protocol.quorum import Quorum
 from replog.runtime.nursery import open_service_nursery

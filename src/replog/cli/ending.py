@@ -10,8 +10,15 @@ from collections.abc import Callable
 import typer
 
 from replog.cli.output import OutputClosed, flush, forget_output
-from replog.demo.running import InterruptedBySignal
 from replog.errors import ConfigError, ReplogError, StorageDamagedError, StorageIdentityError
+
+
+class InterruptedBySignal(Exception):
+    """The command was stopped by this signal, and has cleaned up."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.number = number
 
 
 def status_of(action: Callable[[], object]) -> int:

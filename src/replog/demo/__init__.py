@@ -1,6 +1,6 @@
-"""`replog demo`: a replicated log survives a killed leader, a killed bookie and a leader that was stopped, in front of one's
-eyes.
+"""`replog demo`: a log survives a killed leader, a killed bookie and a stopped leader, while you watch.
 
-Nothing here is put on: bookies, leaders and a follower are processes of their own, killed and stopped by signals with entries
-in flight; the verdict reads everything back through a fresh client and compares it with the input.
+Bookies, leaders and a follower are processes of their own, which are killed and stopped by signals while entries are in flight.
+Each leader and the follower write down what they do and see (`replog.testing.History`); in the end the log is read back through
+a fresh client, and `replog.testing.judge` says whether it may look so.
 """

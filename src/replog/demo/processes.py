@@ -1,163 +1,203 @@
-"""The processes of the demonstration, seen by the one that watches them: start, read what they tell, kill, stop, wake, wait."""
+"""The processes of leaders and of the follower: `python -m replog.demo.processes leader|follower TASK`, with TASK as JSON.
+
+Each writes down what it does and sees in a history, and reports its progress on standard output, as one JSON object a line.
+"""
 
 from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
+import sys
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections import deque
+from collections.abc import Iterator
+from itertools import cycle, islice
 from pathlib import Path
-from typing import IO, Any, TypeVar
 
+import attrs
 import trio
 
-from replog.demo.errors import DemoFailedError
-from replog.demo.reports import Report, decode
-from replog.runtime.children import python_module
+from replog.api import connect
+from replog.config import ClientOptions
+from replog.errors import FencedError, ReplogError
+from replog.hookspecs import EnsembleChanged, Event, LogTakenOver, hookimpl
+from replog.log.log_writer import LogWriter
+from replog.protocol.model import Position
+from replog.protocol.quorum import Quorum
+from replog.registry import Registry
+from replog.testing import History
 
-SILENCE_S = 30.0  # a process that tells nothing for so long has failed
-_EXIT_S = 15.0
-_STOPPED_S = 10.0
-_LOOK_EVERY_S = 0.001
-_RECEIVED_BYTES = 1 << 16
-_LAST_WORDS_BYTES = 2000
-
-Kind = TypeVar("Kind", bound=Report)
-
-
-class Process:
-    """A process that tells things, a line each, on standard output. Made by `running`."""
-
-    def __init__(self, name: str, process: trio.Process, errors: Path) -> None:
-        self.name = f"{name} (process {process.pid})"
-        self.pid = process.pid
-        self.started_s = time.monotonic()
-        self._process = process
-        self._errors = errors
-        self._buffer = bytearray()
-
-    # -- what it tells ------------------------------------------------------------------------------------------------
-
-    async def next_line(self, silence_s: float | None = SILENCE_S) -> bytes | None:
-        """Its next line; None once it is dead and all that it wrote was read. If cancelled, nothing is lost.
-
-        Raises `DemoFailedError` if it is silent for longer than this; None: it may be."""
-        assert self._process.stdout is not None
-        while b"\n" not in self._buffer:
-            received = None
-            with trio.move_on_after(float("inf") if silence_s is None else silence_s):
-                received = await self._process.stdout.receive_some(_RECEIVED_BYTES)
-            if received is None:
-                raise DemoFailedError(f"{self.name} told nothing for {silence_s:g} s")
-            if not received:
-                return None
-            self._buffer += received
-        line, _, self._buffer = self._buffer.partition(b"\n")
-        return bytes(line)
-
-    async def next_report(self, silence_s: float | None = SILENCE_S) -> Report | None:
-        """The same, as a report."""
-        line = await self.next_line(silence_s)
-        return None if line is None else decode(line)
-
-    async def expect(self, kind: type[Kind]) -> Kind:
-        """Its next report, which must be of this kind. Raises `DemoFailedError`."""
-        report = await self.next_report()
-        if report is None:
-            raise await self.ended_by_itself()
-        if not isinstance(report, kind):
-            raise DemoFailedError(f"{self.name} told {report} where {kind.__name__} was due")
-        return report
-
-    # -- what is done to it -------------------------------------------------------------------------------------------
-
-    def kill(self) -> None:
-        """SIGKILL: no farewell, nothing flushed."""
-        self._process.send_signal(signal.SIGKILL)
-
-    async def stop(self) -> None:
-        """SIGSTOP: it keeps its connections and its memory, and does nothing. Returns when it does nothing any more."""
-        self._process.send_signal(signal.SIGSTOP)
-        with trio.move_on_after(_STOPPED_S):
-            while not self._has_stopped():  # noqa: ASYNC110 - the kernel tells nobody
-                await trio.sleep(_LOOK_EVERY_S)
-            return
-        raise DemoFailedError(f"{self.name} did not stop within {_STOPPED_S:.0f} s")
-
-    def _has_stopped(self) -> bool:
-        return os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None
-
-    def wake(self) -> None:
-        """SIGCONT: it goes on as if nothing had been."""
-        self._process.send_signal(signal.SIGCONT)
-
-    def ask_to_end(self) -> None:
-        """SIGTERM."""
-        self._process.terminate()
-
-    @property
-    def is_running(self) -> bool:
-        """Whether it has not ended."""
-        return self._process.poll() is None
-
-    async def wait(self) -> int:
-        """Its exit status; negative is the signal that ended it. Raises `DemoFailedError` if it doesn't end."""
-        with trio.move_on_after(_EXIT_S):
-            return await self._process.wait()
-        raise DemoFailedError(f"{self.name} did not end within {_EXIT_S:.0f} s")
-
-    async def ended_by_itself(self) -> DemoFailedError:
-        """What to raise when it has ended, and should not have: with its last words."""
-        status = await self.wait()
-        words = self._errors.read_bytes()[-_LAST_WORDS_BYTES:].decode(errors="replace").strip()
-        last = _plain(words.splitlines()[-1]) if words else "it said nothing"
-        return DemoFailedError(f"{self.name} ended by itself with status {status}: {last}")
+LOG_NAME = "demo"
+QUORUM = Quorum(ensemble=3, write=3, ack=2)
+SILENCE_MAX_S = 2.0  # how long an append may stall for a silent bookie: short, because people wait for it
+_LINE_BYTES_MAX = 1 << 16
+_PUSHED_AT_ONCE = 64
+_STANDARD_OUTPUT = 1
 
 
-def _plain(line: str) -> str:
-    """What a line says to people, if it is one of a log for programs."""
-    try:
-        fields: Any = json.loads(line)
-    except ValueError:
-        return line
-    return str(fields.get("problem", line)) if isinstance(fields, dict) else line
+@attrs.frozen
+class Task:
+    """What a process is to do. A leader appends the lines of the file `input` until it has appended so many `entries`, or for so
+    many `seconds`, whichever comes first; without both it never ends."""
+
+    name: str
+    metastore: str
+    history: str
+    input: str = ""
+    entries: int | None = None
+    seconds: float | None = None
 
 
-@asynccontextmanager
-async def running(
-    name: str, arguments: Sequence[str], errors: Path, *, tells_errors: bool = False
-) -> AsyncIterator[Process]:
-    """`python -m ARGUMENTS...`, as a context: whatever happens, it is dead when the context is left. Its standard error goes
-    to this file; or it is told too, and who listens puts it there. Raises `DemoFailedError` if it can't be started."""
-    async with AsyncExitStack() as stack:
-        with errors.open("wb") as file:
-            child = running_child(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT if tells_errors else file)
+# Options that keep the log busy and few entries in doubt, with deadlines that people can wait for.
+CLIENT = ClientOptions(
+    in_flight_bytes_max=1 << 20,
+    batch_bytes_max=1 << 18,
+    add_timeout_s=SILENCE_MAX_S,
+    read_timeout_s=SILENCE_MAX_S,
+    connect_timeout_s=SILENCE_MAX_S,
+)
+
+
+def as_payload(entry: bytes) -> str:
+    """An entry as text for a history, whatever its bytes are."""
+    return entry.decode("latin-1")
+
+
+def _say(event: str, **fields: object) -> None:
+    # A line shorter than PIPE_BUF is written as a whole: a kill leaves no half of one.
+    line = json.dumps({"event": event, "at_s": time.monotonic(), **fields})
+    os.write(_STANDARD_OUTPUT, line.encode() + b"\n")
+
+
+class Observer:
+    """A plugin: replog calls it when a log was taken over, and when a bookie was replaced."""
+
+    @hookimpl
+    def replog_observe(self, event: Event) -> None:
+        """Report the event."""
+        if isinstance(event, LogTakenOver):
+            _say("taken over", ledgers=len(event.recovered))
+        elif isinstance(event, EnsembleChanged):
+            for old, new in event.replaced.values():
+                _say("replaced", old=old, new=new, first_entry_id=event.first_entry_id)
+
+
+class Appender:
+    """Appends lines without waiting for each, and writes down which of them are confirmed."""
+
+    def __init__(self, task: Task, history: History) -> None:
+        self._task = task
+        self._history = history
+        self._pushed = 0
+        self._in_flight: deque[tuple[Position, int]] = deque()
+        self._started_s = time.monotonic()
+
+    async def run(self, log: LogWriter) -> None:
+        """Append until there is enough, and wait until all of it is confirmed."""
+        lines = _lines_of(Path(self._task.input))
+        await self._push(log, next(lines))  # alone: it shows when the log can be appended to again
+        await log.flush()
+        self._confirm(log)
+        while not self._is_enough():
+            for line in islice(lines, _PUSHED_AT_ONCE):
+                if not self._is_enough():
+                    await self._push(log, line)
+            self._confirm(log)
+            await trio.lowlevel.checkpoint()
+        await log.flush()
+        self._confirm(log)
+
+    def _is_enough(self) -> bool:
+        entries, seconds = self._task.entries, self._task.seconds
+        has_all = entries is not None and self._pushed >= entries
+        return has_all or (seconds is not None and time.monotonic() - self._started_s >= seconds)
+
+    async def _push(self, log: LogWriter, line: bytes) -> None:
+        # No two entries are equal, whatever the input is: so each can be told from every other when the log is read back.
+        entry = f"{self._task.name}, {self._pushed + 1}: ".encode() + line
+        call = self._history.invoked(as_payload(entry))
+        try:
             try:
-                process = await stack.enter_async_context(child)
-            except OSError as error:
-                raise DemoFailedError(f"{name}: cannot be started: {error.strerror}") from error
-        yield Process(name, process, errors)
+                position = log.push_nowait(entry)
+            except trio.WouldBlock:
+                position = await log.push(entry)
+        except ReplogError as error:  # then nothing was pushed
+            self._history.not_written(call, error)
+            raise
+        self._pushed += 1
+        self._in_flight.append((position, call))
+
+    def _confirm(self, log: LogWriter) -> None:
+        last = log.last_add_confirmed
+        before = len(self._in_flight)
+        while last is not None and self._in_flight and self._in_flight[0][0] <= last:
+            position, call = self._in_flight.popleft()
+            self._history.confirmed(call, position)
+        if len(self._in_flight) < before:
+            entries = self._pushed - len(self._in_flight)
+            _say("confirmed", entries=entries, in_flight=len(self._in_flight), position=str(last))
+
+    def deposed(self, error: FencedError) -> None:
+        """Write down the outcomes: of all that was pushed, only the entries that the error names are in doubt."""
+        doubts = set(error.positions)
+        for position, call in self._in_flight:
+            if position in doubts:
+                self._history.unknown(call, error)
+            else:
+                self._history.confirmed(call, position)
+        self._history.fenced(error)
+        names = [str(position) for position in error.positions] or ["-"]
+        _say("fenced", entries=len(doubts), first=names[0], last=names[-1])
 
 
-@asynccontextmanager
-async def running_child(
-    arguments: Sequence[str], *, stdout: int | IO[bytes] | None = None, stderr: int | IO[bytes] | None = None
-) -> AsyncIterator[trio.Process]:
-    """`python -m ARGUMENTS...` as a child, as a context manager: it is dead when the context is left."""
-    process = await trio.lowlevel.open_process(
-        python_module(*arguments), stdin=subprocess.PIPE, stdout=stdout, stderr=stderr, start_new_session=True
+def _lines_of(path: Path) -> Iterator[bytes]:
+    """The lines of a file, again and again; a line that is too long is several."""
+    return cycle(
+        line[start : start + _LINE_BYTES_MAX]
+        for line in path.read_bytes().splitlines(keepends=True)
+        for start in range(0, len(line), _LINE_BYTES_MAX)
     )
+
+
+async def lead(task: Task) -> None:
+    """Take the log over, replay it, and append until there is enough or until deposed. Raises other `ReplogError`."""
+    registry = Registry({"demo": Observer()})
+    async with connect(task.metastore, options=CLIENT, quorum=QUORUM, registry=registry) as client:
+        await client.remote_bookies()
+        _say("connected")
+        with History(task.history, task.name) as history:
+            appender = Appender(task, history)
+            history.takeover_began()
+            try:
+                async with client.write_log(LOG_NAME) as log:
+                    history.served(log.segment)
+                    _say("served")
+                    async with client.read_log(LOG_NAME) as reader:  # as an application does, to restore its state
+                        _say("replayed", entries=sum([len(batch) async for batch in reader.batches()]))
+                    await appender.run(log)
+                _say("closed")
+            except FencedError as error:
+                appender.deposed(error)
+
+
+async def follow(task: Task) -> None:
+    """Read the log along from its first entry, even before there is a log, until killed."""
+    entries = 0
+    with History(task.history, task.name) as history:
+        async with connect(task.metastore, options=CLIENT) as client:
+            await client.remote_bookies()
+            _say("connected")
+            history.reading(None)
+            async with client.read_log(LOG_NAME, follow=True) as reader:
+                async for batch in reader.batches():
+                    for record in batch:
+                        history.saw(record.position, as_payload(record.data))
+                    entries += len(batch)
+                    _say("followed", entries=entries)
+
+
+if __name__ == "__main__":
     try:
-        yield process
-    finally:
-        with trio.CancelScope(shield=True):
-            if process.returncode is None:
-                process.kill()
-            with trio.move_on_after(_EXIT_S):
-                await process.wait()
-            for pipe in (process.stdin, process.stdout, process.stderr):
-                if pipe is not None:
-                    await pipe.aclose()
+        trio.run({"leader": lead, "follower": follow}[sys.argv[1]], Task(**json.loads(sys.argv[2])))
+    except ReplogError as failure:
+        sys.exit(str(failure))

@@ -1,159 +1,125 @@
-"""What the acts and the reading back came to, as data and as JSON."""
+"""What the demonstration has shown, as data: computed from the histories and from the log as it was read back."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import attrs
 
-from replog.demo.verdict import Findings
+from replog.protocol.model import Position
+from replog.testing import Finding
+from replog.testing.history import Event
+
+
+class Evidence:
+    """The events of all processes, by time, and the log as it was read back."""
+
+    def __init__(self, events: Sequence[Event], final: Sequence[tuple[Position, str]]) -> None:
+        self.final = final
+        self._events = events
+        self._confirmed = self._of_kind("confirmed")
+        self._ended_s = {(each.actor, each.call): each.at_s for each in self._confirmed + self._of_kind("not written")}
+        saw = self._of_kind("saw")
+        self.followed = len(saw)
+        self.behind_s = saw[-1].at_s - self._confirmed[-1].at_s if saw and self._confirmed else 0.0
+
+    def _of_kind(self, kind: str) -> list[Event]:
+        return [event for event in self._events if event.kind == kind]
+
+    def confirmed(self, until_s: float = math.inf) -> int:
+        """How many entries were confirmed until then."""
+        return sum(event.at_s <= until_s for event in self._confirmed)
+
+    def in_flight(self, actor: str, at_s: float) -> set[str]:
+        """The payloads that this leader had appended by then, and that were not confirmed yet."""
+        return {
+            event.payload
+            for event in self._of_kind("invoked")
+            if event.actor == actor and event.at_s <= at_s <= self._ended_s.get((actor, event.call), math.inf)
+        }
+
+    def stalled_s(self, since_s: float, until_s: float) -> float:
+        """For how long at most nothing was confirmed, in this span of time."""
+        moments = [event.at_s for event in self._confirmed if event.at_s <= until_s]
+        return max((after - before for before, after in pairwise(moments) if after >= since_s), default=0.0)
+
+    def rate(self, *actors: str) -> float:
+        """Entries a second that were confirmed to these leaders while they appended."""
+        moments = [[event.at_s for event in self._confirmed if event.actor == actor] for actor in actors]
+        seconds = sum(each[-1] - each[0] for each in moments if each)
+        return sum(map(len, moments)) / seconds if seconds > 0 else 0.0
 
 
 @attrs.frozen
-class Takeover:
-    """How long each part of a takeover took, in seconds.
+class Act:
+    """What was noted while an act was played: the leader to whom it happened, and when; and whose rate is shown.
 
-    `start_s`: the process, until its client knew the bookies. `recovery_s`: fencing and closing the last ledgers, a new one,
-    the CAS. `replay_s`: reading the whole log. `append_s`: the first append, until it was confirmed."""
-
-    start_s: float
-    recovery_s: float
-    replay_s: float
-    append_s: float
-    ledgers_recovered: int
-
-    @property
-    def total_s(self) -> float:
-        """From the decision to the first confirmed append."""
-        return self.start_s + self.recovery_s + self.replay_s + self.append_s
-
-
-@attrs.frozen
-class Rate:
-    """How fast a leader got entries confirmed."""
-
-    entries: int
-    seconds: float
-
-    @property
-    def entries_per_s(self) -> float:
-        """Entries a second."""
-        return self.entries / self.seconds if self.seconds > 0 else 0.0
-
-
-@attrs.frozen
-class ActResult:
-    """One act. `faults` are what is wrong, in words: none means that the act passed.
-
-    `confirmed` and `in_flight` are of the moment at which it happened: entries that must not be lost, and those whose fate
-    was unknown, of which `survived` are in the log (None: it does not matter). `stalled_s` is how long at most nothing was
-    confirmed to anybody. `replaced_s` is how long after a bookie's death another had its place; `learnt_s` how long after
-    its waking a leader knew that it is fenced, and `in_doubt` the first and the last entry that it named then."""
+    `takeover_s` has the parts of a takeover, from starting the process to its first confirmed append. `bookie_replaced_s` is the
+    time from a bookie's death until another had its place, `leader_learnt_s` that from a leader's waking until it knew that it
+    is fenced, `entries_in_doubt` the first and the last entry that it named then. `faults` say in words what is wrong."""
 
     title: str
-    confirmed: int
-    in_flight: int
-    stalled_s: float
-    rate: Rate
-    survived: int | None = None
-    takeover: Takeover | None = None
-    replaced_s: float | None = None
-    learnt_s: float | None = None
-    in_doubt: tuple[str, str] | None = None
+    leader: str
+    at_s: float
+    measured: str
+    takeover_s: dict[str, float] | None = None
+    bookie_replaced_s: float | None = None
+    leader_learnt_s: float | None = None
+    entries_in_doubt: list[str] | None = None
     faults: tuple[str, ...] = ()
 
-    def to_json(self) -> dict[str, Any]:
-        """For programs."""
-        takeover = self.takeover
-        return {
-            "title": self.title,
-            "passed": not self.faults,
-            "faults": list(self.faults),
-            "entries_confirmed": self.confirmed,
-            "entries_in_flight": self.in_flight,
-            "entries_in_flight_survived": self.survived,
-            "stalled_s": self.stalled_s,
-            "takeover_s": None if takeover is None else {"total": takeover.total_s, **attrs.asdict(takeover)},
-            "bookie_replaced_s": self.replaced_s,
-            "leader_learnt_s": self.learnt_s,
-            "entries_in_doubt": None if self.in_doubt is None else list(self.in_doubt),
-            "entries_per_s": self.rate.entries_per_s,
-        }
 
-
-@attrs.frozen
-class Reading:
-    """What was read back, and what the follower had read along: `behind_s` after the last entry was confirmed all of it."""
-
-    findings: Findings
-    followed: int
-    followed_digest: str
-    behind_s: float
-
-    @property
-    def followers_faults(self) -> tuple[str, ...]:
-        """What the follower read differently."""
-        found = []
-        if self.followed != self.findings.read:
-            found.append(f"the follower read {self.followed:,} entries, and {self.findings.read:,} were read back")
-        elif self.followed_digest != self.findings.digest_read:
-            found.append("the follower read other entries than were read back: the checksums differ")
-        return tuple(found)
-
-    @property
-    def faults(self) -> tuple[str, ...]:
-        """All of them."""
-        return (*self.findings.faults, *self.followers_faults)
-
-    def to_json(self) -> dict[str, Any]:
-        """For programs."""
-        return {
-            "passed": not self.faults,
-            "faults": list(self.faults),
-            "entries_confirmed": self.findings.confirmed,
-            "entries_read": self.findings.read,
-            "bytes_read": self.findings.read_bytes,
-            "sha256_of_input": self.findings.digest_expected,
-            "sha256_read": self.findings.digest_read,
-            "entries_followed": self.followed,
-            "sha256_followed": self.followed_digest,
-            "follower_behind_s": self.behind_s,
-        }
-
-
-@attrs.frozen
 class Result:
-    """The whole demonstration."""
+    """The whole demonstration. `faults` say in words what is wrong: it has passed if there are none."""
 
-    acts: Sequence[ActResult]
-    reading: Reading
+    def __init__(self, acts: Sequence[Act], evidence: Evidence, findings: Sequence[Finding]) -> None:
+        self._acts = acts
+        self._evidence = evidence
+        self.log_faults = [str(each) for each in findings]
+        self.faults = [f"{act.title}: {fault}" for act in acts for fault in act.faults]
+        self.faults += [f"The log: {fault}" for fault in self.log_faults]
 
-    @property
-    def faults(self) -> tuple[str, ...]:
-        """All of them, each with where it was found."""
-        found = [f"{act.title}: {fault}" for act in self.acts for fault in act.faults]
-        return (*found, *(f"The log: {fault}" for fault in self.reading.faults))
-
-    @property
-    def entries_per_s(self) -> float:
-        """Of all leaders, while they appended."""
-        return Rate(
-            sum(act.rate.entries for act in self.acts), sum(act.rate.seconds for act in self.acts)
-        ).entries_per_s
-
-    @property
-    def bytes_per_s(self) -> float:
-        """The same in payload bytes, by the average entry."""
-        findings = self.reading.findings
-        return self.entries_per_s * findings.read_bytes / max(findings.read, 1)
+    def _act_to_json(self, act: Act, end_s: float) -> dict[str, Any]:
+        evidence = self._evidence
+        # A leader that is killed or deposed never learns the outcome of these; act two's leader goes on, and does.
+        in_flight = evidence.in_flight(act.leader, math.inf if act.takeover_s else act.at_s)
+        survived = sum(payload in in_flight for _, payload in evidence.final)
+        return {
+            "title": act.title,
+            "passed": not act.faults,
+            "faults": list(act.faults),
+            "entries_confirmed": evidence.confirmed(act.at_s),
+            "entries_in_flight": len(in_flight),
+            "entries_in_flight_survived": survived if act.takeover_s else None,
+            "stalled_s": evidence.stalled_s(act.at_s, end_s),
+            "takeover_s": act.takeover_s,
+            "bookie_replaced_s": act.bookie_replaced_s,
+            "leader_learnt_s": act.leader_learnt_s,
+            "entries_in_doubt": act.entries_in_doubt,
+            "entries_per_s": evidence.rate(act.measured),
+        }
 
     def to_json(self) -> dict[str, Any]:
-        """For programs."""
+        """All of it, for programs and for the tables."""
+        evidence = self._evidence
+        read_bytes = sum(len(payload) for _, payload in evidence.final)
+        ends_s = [*(act.at_s for act in self._acts[1:]), math.inf]
+        rate = evidence.rate(*{act.measured for act in self._acts})
         return {
             "passed": not self.faults,
-            "acts": [act.to_json() for act in self.acts],
-            "log": self.reading.to_json(),
-            "entries_per_s": self.entries_per_s,
-            "bytes_per_s": self.bytes_per_s,
+            "acts": [self._act_to_json(act, end_s) for act, end_s in zip(self._acts, ends_s, strict=True)],
+            "log": {
+                "passed": not self.log_faults,
+                "faults": self.log_faults,
+                "entries_confirmed": evidence.confirmed(),
+                "entries_read": len(evidence.final),
+                "bytes_read": read_bytes,
+                "entries_followed": evidence.followed,
+                "follower_behind_s": evidence.behind_s,
+            },
+            "entries_per_s": rate,
+            "bytes_per_s": rate * read_bytes / max(len(evidence.final), 1),
         }

@@ -1,171 +1,141 @@
-"""What people see: a live picture in a terminal, plain lines anywhere else."""
+"""What people see: steps as they are done, a live line in a terminal or plain lines anywhere else, and the tables at the end."""
 
 from __future__ import annotations
 
 import time
-from collections import deque
-from types import TracebackType
-from typing import Self
+from typing import Any
 
-import trio
-from rich.console import Console, Group, RenderableType
-from rich.live import Live
-from rich.padding import Padding
-from rich.progress_bar import ProgressBar
-from rich.rule import Rule
-from rich.spinner import Spinner
+from rich import box
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-_FRAME_S = 0.1
+from replog.demo.results import Result
+
 _PLAIN_EVERY_S = 1.0
-_RATE_OVER_FRAMES = 10
-_HISTORY_FRAMES = 30
-_BAR_WIDTH = 30
-_HEIGHTS = "▁▂▃▄▅▆▇█"
+_WIDE = 76  # columns that the table of all acts needs
 
 
 class View:
-    """Shows steps as they are done, and how the present one goes. Use it as a context, and run `animate` meanwhile.
+    """Shows what is done, and what goes on while the context manager `status` is entered.
 
-    Without a terminal there are no control codes: a line for each step, and one a second while it goes on."""
+    Without a terminal there are no control codes: one line for each step, and one a second while a step goes on."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._is_live = console.is_terminal and not console.is_dumb_terminal
         self._is_unicode = not console.options.ascii_only
-        self._spinner = Spinner("dots" if self._is_unicode else "line", style="cyan")
-        self._live = Live(self, console=console, auto_refresh=False, transient=True)
+        # Without a terminal, `status` prints nothing.
+        self.status = console.status("", spinner="dots" if self._is_unicode else "line")
         self._step = ""
-        self._forget()
-
-    def _forget(self) -> None:
-        self._started = self._spoken = time.monotonic()
-        self._entries = 0
-        self._position = ""
-        self._in_flight: int | None = None
-        self._followed: int | None = None
-        self._fraction: float | None = None
-        self._moving = False
-        self._samples: deque[tuple[float, int]] = deque(maxlen=_RATE_OVER_FRAMES)
-        self._rates: deque[float] = deque(maxlen=_HISTORY_FRAMES)
-
-    # -- what happens -----------------------------------------------------------------------------------------------
+        self._begun: tuple[float, int] | None = None
+        self._spoken_s = 0.0
 
     def heading(self, text: str) -> None:
         """An act begins."""
-        self._step = ""
         self._console.print()
-        if self._is_live:
-            self._console.print(Rule(Text(text, style="bold"), align="left", style="dim"))
-        else:
-            self._console.print(Text(text))
+        self._console.print(Text(text, style="bold"))
 
     def step(self, text: str) -> None:
-        """This goes on now; it has no end yet."""
-        self._step = text
-        self._forget()
+        """Something goes on from now on, until `done`."""
+        self._step, self._begun, self._spoken_s = text, None, time.monotonic()
+        self.status.update(Text(text))
+
+    def progress(self, entries: int, remark: str) -> None:
+        """Show how far the present step is. This may be called as often as one likes."""
+        now_s = time.monotonic()
+        self._begun = self._begun or (now_s, entries)
+        elapsed_s = now_s - self._begun[0]
+        rate = (entries - self._begun[1]) / elapsed_s if elapsed_s > 0 else 0.0
+        text = f"{self._step}: {entries:,} entries, {rate:,.0f}/s, {remark}"
         if self._is_live:
-            self._live.refresh()
+            self.status.update(Text(text))
+        elif now_s - self._spoken_s >= _PLAIN_EVERY_S:
+            self._spoken_s = now_s
+            self._console.print(Text(f"  ..  {text}"), soft_wrap=True)
 
-    def progress(
-        self,
-        entries: int,
-        position: str,
-        *,
-        in_flight: int | None = None,
-        followed: int | None = None,
-        fraction: float | None = None,
-    ) -> None:
-        """How far the present step is. May be called as often as one likes."""
-        self._entries, self._position, self._fraction = entries, position, fraction
-        self._in_flight, self._followed = in_flight, followed
-        now = time.monotonic()
-        if not self._moving:
-            self._moving = True
-            self._samples.append((now, entries))
-        if not self._is_live and now - self._spoken >= _PLAIN_EVERY_S:
-            self._spoken = now
-            self._samples.append((now, entries))
-            line = f"  ..  {self._step}: {entries:,} entries, {self._rate():,.0f}/s, at {position}"
-            self._console.print(Text(line), soft_wrap=True)
+    def done(self, text: str, *, is_bad: bool = False) -> None:
+        """A step has ended with this; it stays on the screen."""
+        marks = ("✔", "✘") if self._is_unicode else ("ok", "!!")
+        mark = (marks[is_bad], "bold red" if is_bad else "green")
+        self._console.print(Text.assemble("  ", mark, "  ", text), soft_wrap=not self._is_live)
+        self.step("")
 
-    def done(self, text: str, *, bad: bool = False) -> None:
-        """A step has come to its end: this stays."""
-        self._step = ""
-        if self._is_unicode:
-            mark = ("✘", "bold red") if bad else ("✔", "green")
-        else:
-            mark = ("!!", "bold red") if bad else ("ok", "green")
-        if self._is_live:
-            line = Table.grid(padding=(0, 2, 0, 0))
-            line.add_row("", Text(*mark), text)
-            self._console.print(line)
-        else:
-            self._console.print(Text.assemble("  ", mark, "  ", text), soft_wrap=True)
+    def note(self, text: str) -> None:
+        """Something that stays on the screen as it is."""
+        self._console.print(Text(text), soft_wrap=not self._is_live)
 
-    def show(self, renderable: RenderableType) -> None:
-        """Something that stays, as it is."""
-        self._console.print(renderable, soft_wrap=not self._is_live)
 
-    # -- the live picture ---------------------------------------------------------------------------------------------
+def show_result(console: Console, result: Result) -> None:
+    """Print the tables, and what is wrong, if anything. docs/demo.md explains the rows."""
+    found = result.to_json()
+    acts = found["acts"]
+    console.print()
+    for each in [acts] if console.width >= _WIDE else [[act] for act in acts]:
+        console.print(_table_of_acts(each))
+    console.print(_table_of_log(found))
+    for line in result.faults or ["Every confirmed entry is there: once, unchanged, in order."]:
+        console.print(Text(line, style="red" if result.faults else "green"), soft_wrap=True)
 
-    async def animate(self) -> None:
-        """Draws the live picture again and again, until cancelled."""
-        while self._is_live:
-            now = time.monotonic()
-            if self._moving:
-                self._samples.append((now, self._entries))
-                self._rates.append(self._rate())
-            self._live.refresh()
-            await trio.sleep(_FRAME_S)
 
-    def _rate(self) -> float:
-        """Entries a second of late."""
-        (since, before), (until, after) = self._samples[0], self._samples[-1]
-        return (after - before) / (until - since) if until > since else 0.0
+def _table_of_acts(acts: list[dict[str, Any]]) -> Table:
+    table = _new_table(*(act["title"].replace(": ", ":\n") for act in acts))
+    takeovers = [act["takeover_s"] or {} for act in acts]
+    rows = [
+        ("confirmed by then", [act["entries_confirmed"] for act in acts]),
+        ("in flight then", [act["entries_in_flight"] for act in acts]),
+        ("  of these in the log", [act["entries_in_flight_survived"] for act in acts]),
+        ("appends stalled", [act["stalled_s"] for act in acts]),
+        ("takeover", [each.get("total") for each in takeovers]),
+        ("  process and client", [each.get("start_s") for each in takeovers]),
+        ("  recovery", [each.get("recovery_s") for each in takeovers]),
+        ("  replay", [each.get("replay_s") for each in takeovers]),
+        ("  first append", [each.get("append_s") for each in takeovers]),
+        ("bookie replaced in", [act["bookie_replaced_s"] for act in acts]),
+        ("knew it is fenced in", [act["leader_learnt_s"] for act in acts]),
+        ("entries/s", [round(act["entries_per_s"]) for act in acts]),
+    ]
+    for name, values in rows:
+        if any(value is not None for value in values):
+            table.add_row(name, *map(_shown, values))
+    table.add_section()
+    table.add_row("verdict", *(_verdict(act["passed"]) for act in acts))
+    return table
 
-    def __rich__(self) -> RenderableType:
-        if not self._step:
-            return Text("")
-        self._spinner.update(text=Text.assemble(f" {self._step}", (f"  {self._elapsed():.1f} s", "dim")))
-        step = Padding(self._spinner, (0, 0, 0, 2), expand=False)
-        if not self._moving:
-            return step
-        bar = ProgressBar(
-            total=1.0,
-            completed=min(self._fraction or 0.0, 1.0),
-            width=_BAR_WIDTH,
-            pulse=self._fraction is None,
-            complete_style="cyan",
-            finished_style="cyan",
-        )
-        counts = Table.grid(padding=(0, 1))
-        counts.add_column(width=_BAR_WIDTH)
-        counts.add_row(bar, Text.assemble((f"{self._entries:,}", "bold"), f" entries, at {self._position}"))
-        flying = "" if self._in_flight is None else f", {self._in_flight:,} in flight"
-        flying += "" if self._followed is None else f", the follower at {self._followed:,}"
-        rate = self._samples and f"{self._rate():,.0f} entries/s"
-        counts.add_row(Text(self._sparkline(), style="cyan"), Text.assemble(rate or "", (flying, "dim")))
-        return Group(step, Padding(counts, (0, 0, 0, 4), expand=False))
 
-    def _elapsed(self) -> float:
-        return time.monotonic() - self._started
+def _table_of_log(found: dict[str, Any]) -> Table:
+    log = found["log"]
+    table = _new_table("The log")
+    rows = [
+        ("entries confirmed", log["entries_confirmed"]),
+        ("in flight, and kept", log["entries_read"] - log["entries_confirmed"]),
+        ("entries read back", log["entries_read"]),
+        ("read by the follower", log["entries_followed"]),
+        ("  behind the last append", log["follower_behind_s"]),
+        ("throughput, entries/s", round(found["entries_per_s"])),
+        ("throughput, bytes/s", round(found["bytes_per_s"])),
+    ]
+    for name, value in rows:
+        table.add_row(name, _shown(value))
+    table.add_section()
+    table.add_row("verdict", _verdict(found["passed"]))
+    return table
 
-    def _sparkline(self) -> str:
-        if not self._is_unicode:
-            return ""
-        highest = max(self._rates, default=0.0) or 1.0
-        return "".join(_HEIGHTS[int(rate / highest * (len(_HEIGHTS) - 1))] for rate in self._rates)
 
-    def __enter__(self) -> Self:
-        if self._is_live:
-            self._live.start()
-        return self
+def _new_table(*headings: str) -> Table:
+    table = Table(box=box.ROUNDED, header_style="bold")
+    table.add_column("", no_wrap=True)
+    for heading in headings:
+        table.add_column(heading, justify="right", overflow="fold")
+    return table
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._step = ""
-        if self._is_live:
-            self._live.stop()
+
+def _shown(value: float | None) -> str:
+    """A duration has a fraction, a number of entries has none."""
+    if value is None:
+        return "-"
+    return f"{value:,}" if isinstance(value, int) else f"{value:.3f} s"
+
+
+def _verdict(is_good: bool) -> Text:
+    return Text("PASSED", style="bold green") if is_good else Text("FAILED", style="bold red")

@@ -165,7 +165,7 @@ def test_bookies_that_cannot_serve(tmp_path: Path, option: str, status: int, wor
     )
     assert done.returncode == status
     assert done.stderr.startswith("replog: bookie-")
-    assert "can't serve: " in done.stderr
+    assert "cannot serve: " in done.stderr
     assert words in done.stderr
     assert "Traceback" not in done.stderr
 

@@ -15,10 +15,10 @@ import typer
 import replog
 from replog.cli.cluster.members import ClusterFailedError, Members, Plan
 from replog.cli.cluster.views import JSONView, LineView, LiveView, Load, View
+from replog.cli.ending import InterruptedBySignal
 from replog.cli.output import AsJSON, OutputClosed, console
 from replog.client.administration import BookieStatistics, RemoteBookie
 from replog.config import BackendURL, ClientOptions
-from replog.demo.running import InterruptedBySignal
 from replog.errors import ConfigError, ReplogError
 from replog.runtime.latencies import LatencyHistogram
 from replog.runtime.nursery import open_service_nursery

@@ -10,7 +10,8 @@ import enum
 import json
 import math
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ import trio
 from replog.config import BackendURL
 from replog.errors import ConfigError, ReplogError
 from replog.runtime.children import Child, python_module, running_child
+from replog.runtime.nursery import open_service_nursery
 
 _LEAVE_S = 30.0  # then it is killed
 _WAIT_MIN_S, _WAIT_MAX_S = 1.0, 30.0  # before one that died is started again
@@ -71,13 +73,16 @@ class Member:
 
 @attrs.frozen
 class Plan:
-    """What is started: so many bookies below a directory. `assignments` are for `--set`."""
+    """What is started: so many bookies below a directory. `assignments` are for `--set`.
+
+    A bookie that dies is started again, unless `restarts` is false; with `needs_all`, all of them leave then."""
 
     directory: Path
     bookies: int
     storage: str = "files"
     restarts: bool = True
     assignments: Sequence[str] = ()
+    needs_all: bool = False
 
     @property
     def metastore(self) -> str:
@@ -89,12 +94,15 @@ class Members:
     """The bookies of a plan. `tell` is called whenever one of them changes."""
 
     def __init__(self, plan: Plan, tell: Callable[[Member], None]) -> None:
+        self.metastore = plan.metastore
         self.members = [Member(f"bookie-{each}", plan.directory / f"bookie-{each}") for each in range(plan.bookies)]
         self._plan = plan
         self._tell = tell
         self._leaving = trio.Event()
         self._failure: ReplogError | None = None
         self._served = trio.Event()  # all of them, at least once
+        self._children: dict[str, Child] = {}
+        self._killed: set[str] = set()
 
     async def run(self) -> None:
         """Runs them until `leave`. Raises `ClusterFailedError`, or `ConfigError` if that is why one can't serve: then none of
@@ -105,7 +113,7 @@ class Members:
                 nursery.start_soon(self._keep, each)
         if self._failure is not None:
             raise self._failure
-        failed = [each for each in self.members if each.state is State.DEAD]
+        failed = [each for each in self.members if each.state is State.DEAD and each.name not in self._killed]
         if failed:
             raise ClusterFailedError("; ".join(f"{each.name}: {each.problem}" for each in failed))
 
@@ -116,6 +124,11 @@ class Members:
     def leave(self) -> None:
         """Asks all of them to leave; `run` ends when they have."""
         self._leaving.set()
+
+    async def kill(self, name: str) -> None:
+        """Kill the process of this bookie, and wait until it is dead. It is not started again, and that is no failure."""
+        self._killed.add(name)
+        await self._children[name].kill()
 
     # -- one of them ------------------------------------------------------------------------------------------------
 
@@ -132,13 +145,16 @@ class Members:
             self._turn(member, State.STARTING)
             status = await self._run_once(member)
             problem = member.problem or _ending(status)
+            if member.name in self._killed:
+                self._turn(member, State.DEAD, problem)
+                return
             if self._leaving.is_set():
                 if status == -signal.SIGTERM:  # it had not begun to listen to signals: there was nothing to leave
                     status = 0
                 self._turn(member, State.DEAD if status else State.LEFT, problem if status else "")
                 return
-            if not member.bookie_id:
-                words = f"{member.name} can't serve: {problem}"
+            if not member.bookie_id or self._plan.needs_all:
+                words = f"{member.name} {'died' if member.bookie_id else 'cannot serve'}: {problem}"
                 self._failure = self._failure or (ConfigError(words) if status == 2 else ClusterFailedError(words))
                 self._turn(member, State.DEAD, problem)
                 self.leave()
@@ -168,7 +184,7 @@ class Members:
             running_child(member.name, command, hear, may_fail=True, log=log) as child,
             trio.open_nursery() as nursery,
         ):
-            member.pid = child.pid
+            member.pid, self._children[member.name] = child.pid, child
             nursery.start_soon(self._end_when_leaving, child, member)
             status = await child.ended(math.inf)
             nursery.cancel_scope.cancel()
@@ -196,6 +212,26 @@ class Members:
             self._turn(member, member.state, str(fields.get("problem", event)))
         elif not fields and line.startswith(b"replog: "):
             member.problem = line[len(b"replog: ") :].decode(errors="replace")
+
+
+@asynccontextmanager
+async def local_cluster(plan: Plan) -> AsyncIterator[Members]:
+    """The bookies of a plan, as a context manager, once all of them serve; when the body ends well, they leave in order.
+
+    The body is cancelled if they end before. Raises as `Members.run`."""
+    members = Members(plan, lambda member: None)
+    left = trio.Event()
+
+    async def run() -> None:
+        await members.run()
+        left.set()
+
+    async with open_service_nursery() as nursery:
+        nursery.start_soon(run)
+        await members.served()
+        yield members
+        members.leave()
+        await left.wait()  # `run` kills those that take too long
 
 
 def _fields(line: bytes) -> dict[str, Any]:
