@@ -218,7 +218,6 @@ TOO_LARGE: dict[str, str] = {
     "replog.cli.top.model.Figures": "facts for people to read, one field each; no behaviour",
     "replog.client.scan.LedgerScan": "to be split by subject",
     "replog.client.recovering.RecoveringShell": "to be split by subject",
-    "replog.demo.view.View": "to be replaced, with the rest of the demo",
     "replog.metastores.lmdb_environment.Environment": "to be split: connection, and what waits for it",
     "replog.metastores.zookeeper.session.Session": "to be split: connection, and what waits for it",
     "replog.protocol.recovery.LedgerRecovery": "a table of states is to take over what its flags say",
