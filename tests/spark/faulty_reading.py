@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 
 from replog.spark import ReplogDataSource
 from replog.spark.read_options import ReadOptions
-from replog.spark.reading import LogBatchReader
+from replog.spark.rows import LogBatchReader
 
 
 class KilledOnceSource(ReplogDataSource):

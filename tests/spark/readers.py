@@ -16,7 +16,7 @@ from replog.spark.streaming import LogStreamReader
 from tests.spark.logs import ask
 
 if TYPE_CHECKING:
-    from replog.spark.reading import LogBatchReader
+    from replog.spark.rows import LogBatchReader
 
 
 def numbers(first: int, count: int) -> list[bytes]:

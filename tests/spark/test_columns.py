@@ -18,7 +18,7 @@ from replog.protocol.digest import Digest, DigestType
 from replog.protocol.effects import Delivered
 from replog.spark.columns import Columns, check_schema, schema_of_rows
 from replog.spark.read_options import ReadOptions
-from replog.spark.reading import LogBatchReader
+from replog.spark.rows import LogBatchReader
 from replog.spark.values import ValueEncoder, ValueFormat, ValueSchema
 
 DIGEST = Digest(DigestType.CRC32C, 7, b"")

@@ -37,13 +37,13 @@ class ReplogDataSource(DataSource):
     def schema(self) -> StructType:
         """What is read if nobody asks for other columns. Raises `ConfigError`; `SchemaMismatchError` if the log holds other
         values than the option says."""
-        from replog.spark.reading import schema_of
+        from replog.spark.rows import schema_of
 
         return schema_of(ReadOptions.parse(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Of one query. Raises `ConfigError` for options and columns that can't be."""
-        from replog.spark.reading import FilteringReader, LogBatchReader
+        from replog.spark.rows import FilteringReader, LogBatchReader
 
         options = ReadOptions.parse(self.options)
         return FilteringReader(options, schema) if options.push_filters else LogBatchReader(options, schema)

@@ -30,7 +30,7 @@ from replog.protocol.model import LogMetadata, Position
 from replog.spark.clients import worker_client
 from replog.spark.extents import CLOSING_S, Extent, Survey
 from replog.spark.read_options import ReadOptions
-from replog.spark.reading import RowReader, partitions_of
+from replog.spark.rows import RowReader, partitions_of
 
 Value = TypeVar("Value")
 Offset = dict[str, Any]

@@ -23,7 +23,7 @@ from replog.errors import (
 )
 from replog.protocol.quorum import Quorum
 from replog.spark.extents import Extent, Measured, Survey
-from replog.spark.reading import LogPartition
+from replog.spark.rows import LogPartition
 from tests.servers.bookies import Bookies
 from tests.spark.logs import ask
 from tests.spark.readers import batch_reader, no_client_left, numbers, rows, values, wait_for, write
@@ -195,7 +195,7 @@ def test_a_trim_amid_planning_does_not_matter(metastore: str, written: str, monk
         async def head(self) -> replog.LogMetadata:
             return heads.pop() if heads else await super().head()
 
-    monkeypatch.setattr("replog.spark.reading.Survey", Late)
+    monkeypatch.setattr("replog.spark.rows.Survey", Late)
     ask(metastore, lambda client: client.trim_log(written, before="3:0"))
     heads += [old]
     assert values(batch_reader(metastore, written)) == numbers(2 * PER_SEGMENT, PER_SEGMENT)
