@@ -292,10 +292,18 @@ def all_classes() -> dict[str, Class]:
 
 
 def ancestors(of: Class) -> Iterator[Class]:
-    for base in of.bases:
-        if base in all_classes():
-            yield all_classes()[base]
-            yield from ancestors(all_classes()[base])
+    for name in of.bases:
+        base = all_classes().get(name) or seams().get(name)
+        if base is not None:
+            yield base
+            yield from ancestors(base)
+
+
+@cache
+def seams() -> dict[str, Class]:
+    """The classes of `replog.abc`, as others import them."""
+    found = [each for each in all_classes().values() if each.name.startswith("replog.abc.")]
+    return {f"replog.abc.{each.name.rpartition('.')[2]}": each for each in found}
 
 
 def is_exception(of: Class) -> bool:
@@ -311,8 +319,7 @@ def called_or_passed() -> frozenset[str]:
 
 @cache
 def seam_methods() -> frozenset[str]:
-    seams = [each for each in all_classes().values() if each.name.startswith("replog.abc")]
-    return frozenset(method for seam in seams for method in seam.methods if not method.startswith("_"))
+    return frozenset(method for seam in seams().values() for method in seam.methods if not method.startswith("_"))
 
 
 def counted(of: Class) -> tuple[list[str], list[str]]:

@@ -1,0 +1,45 @@
+"""The seams: what a storage, a transport, an authenticator, a metastore and a placement policy promise.
+
+Each seam is small, and `replog.testing` has a conformance suite for each: an implementation that passes `check_storage`,
+`check_metastore` or `check_transport` may be trusted with a log. When in doubt, an implementation raises; it returns
+nothing only for what is proven absent.
+"""
+
+from replog.abc.authentication import Authenticator, Identity, Peer, Role
+from replog.abc.metastore import Metastore
+from replog.abc.placement import PlacementPolicy, Random
+from replog.abc.storage import UNBOUNDED, Damage, Doubt, Storage
+from replog.abc.transport import Connection, Reply, RequestHandler, ResponseReceiver, Transport
+from replog.protocol.mutations import DropLedger, Marks, Mutation, PutBatch, SetMarks
+from replog.protocol.proofs import better_proof
+from replog.runtime.keys import Versioned, check_key, check_value
+from replog.runtime.nursery import open_service_nursery
+
+__all__ = [
+    "UNBOUNDED",
+    "Authenticator",
+    "Connection",
+    "Damage",
+    "Doubt",
+    "DropLedger",
+    "Identity",
+    "Marks",
+    "Metastore",
+    "Mutation",
+    "Peer",
+    "PlacementPolicy",
+    "PutBatch",
+    "Random",
+    "Reply",
+    "RequestHandler",
+    "ResponseReceiver",
+    "Role",
+    "SetMarks",
+    "Storage",
+    "Transport",
+    "Versioned",
+    "better_proof",
+    "check_key",
+    "check_value",
+    "open_service_nursery",
+]

@@ -1,0 +1,155 @@
+"""The seam of metastores: a map with compare-and-set, and who is alive."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+
+import trio
+
+from replog.errors import KeyExistsError, KeyNotFoundError, MetastoreCorruptError, MetastoreError
+from replog.runtime.keys import Versioned
+from replog.runtime.leases import Leases
+
+_POLL_S = 0.05
+
+
+class Metastore(ABC):
+    """A map with CAS. Keys are words joined by "/", like "ledgers/00/0000/0001"; a key may have both a value and children.
+
+    Every call has its own deadline and ends in a named error; only the waits have no deadline, and go on while the store is
+    unreachable. A change that was sent but not answered raises `MetastoreUncertainError` (M1): the caller must read the key to
+    learn the outcome. A cancelled change has an unknown outcome. Reads are linearizable: a `get` sees every change that was
+    answered before it began. Values have at least 512 KiB; `check_key` and `check_value` refuse what some store could not
+    keep.
+
+    Versions of a key may repeat after it was deleted and created again: so keys that are changed by CAS are never created
+    again.
+    """
+
+    lease_s: float = 10.0
+    """How long a silent process counts as alive, in the default `announce` and `elect`."""
+
+    @abstractmethod
+    async def create(self, key: str, value: bytes) -> int:
+        """Creates the key and returns its version. Raises `KeyExistsError`, `MetastoreUncertainError`."""
+
+    @abstractmethod
+    async def get(self, key: str) -> Versioned:
+        """Raises `KeyNotFoundError` only if the key does not exist."""
+
+    @abstractmethod
+    async def put(self, key: str, value: bytes, expected: int) -> int:
+        """Replaces the value if the version is as expected, and returns the new version.
+        Raises `VersionConflictError`, `KeyNotFoundError`, `MetastoreUncertainError`."""
+
+    @abstractmethod
+    async def delete(self, key: str, expected: int | None = None) -> None:
+        """Deletes the key, if it has the expected version (None: any).
+        Raises `VersionConflictError`, `KeyNotFoundError`, `MetastoreUncertainError`."""
+
+    @abstractmethod
+    async def children(self, key: str) -> list[str]:
+        """The words that follow `key + "/"` in existing keys, each once, sorted.
+
+        For a short time, a word may be listed although nothing is left below it."""
+
+    async def aclose(self) -> None:  # noqa: B027 - a default, not an oversight
+        """Releases connections and files. Idempotent."""
+
+    async def wait_changed(self, key: str, version: int | None) -> None:
+        """Returns soon after the key's version differs from this (None: after the key exists). May return early."""
+        await self._poll(lambda: self._version(key), version)
+
+    async def wait_children_changed(self, key: str, known: Sequence[str]) -> None:
+        """Returns soon after the children differ from these. May return early."""
+        await self._poll(lambda: self.children(key), list(known))
+
+    async def _poll(self, look: Callable[[], Awaitable[object]], known: object) -> None:
+        while True:
+            try:
+                if await look() != known:
+                    return
+            except MetastoreCorruptError:
+                raise
+            except MetastoreError:
+                pass  # a wait goes on while the store is unreachable
+            await trio.sleep(_POLL_S)
+
+    async def _version(self, key: str) -> int | None:
+        try:
+            return (await self.get(key)).version
+        except KeyNotFoundError:
+            return None
+
+    async def values(self, key: str) -> dict[str, Versioned]:
+        """The values right below this key, by their last words. One read each: together they are not a snapshot."""
+        found = {}
+        for word in await self.children(key):
+            with suppress(KeyNotFoundError):  # it has only children, or was deleted between the two calls
+                found[word] = await self.get(f"{key}/{word}")
+        return found
+
+    # -- who is alive: advice, never safety (M3) ------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def announce(self, key: str, value: bytes) -> AsyncIterator[None]:
+        """Makes the key exist while the context is open and this process lives; afterwards it vanishes soon.
+
+        If the process dies, `announced` and `announce` notice after `lease_s`. Raises `KeyExistsError` if another process
+        announces the key, or it exists otherwise; `MetastoreError`. What `get` returns for such a key depends on the store:
+        use `announced`.
+
+        The default calls `put` a few times per `lease_s`. Override it where the store itself knows which clients live."""
+        async with self._leases.announce(key, value):
+            yield
+
+    async def announced(self, key: str) -> dict[str, bytes]:
+        """The values that live processes announce right below this key, by their last words."""
+        return await self._leases.announced(key)
+
+    @asynccontextmanager
+    async def elect(self, key: str, candidate: bytes) -> AsyncIterator[None]:
+        """Waits for its turn, and is elected at this key while the context is open and this process lives.
+
+        `candidate` is for people. Raises `MetastoreError` if the store is unreachable at first; later it waits. Losing an
+        election gives no notice: only fences make writing safe (M3). The key has no other use; what the store keeps at it
+        or below it is its own affair."""
+        async with AsyncExitStack() as stack:
+            is_first = True
+            while not await self._try_to_be_elected(stack, key, candidate, is_first):
+                is_first = False
+                with trio.move_on_after(self.lease_s / 4):
+                    version = await self._version_or_none(key)
+                    if version is None:
+                        await trio.sleep(_POLL_S)
+                    else:
+                        await self.wait_changed(key, version)
+            yield
+
+    async def _try_to_be_elected(self, stack: AsyncExitStack, key: str, candidate: bytes, is_first: bool) -> bool:
+        try:
+            await stack.enter_async_context(self.announce(key, candidate))
+        except KeyExistsError:
+            return False
+        except MetastoreCorruptError:
+            raise
+        except MetastoreError:
+            if is_first:
+                raise
+            return False
+        return True
+
+    async def _version_or_none(self, key: str) -> int | None:
+        try:
+            return await self._version(key)
+        except MetastoreCorruptError:
+            raise
+        except MetastoreError:
+            return None
+
+    @property
+    def _leases(self) -> Leases:
+        leases: Leases = self.__dict__.setdefault("_leases", Leases(self, self.lease_s))
+        return leases

@@ -1,0 +1,152 @@
+"""The seam of storages: where one bookie keeps its ledgers."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+
+import attrs
+import trio
+
+from replog.protocol.batch import Batch
+from replog.protocol.messages import Status
+from replog.protocol.mutations import Marks, Mutation
+
+
+@attrs.frozen
+class Damage:
+    """A stored batch that cannot be read: its identity (T3), and a description of the damage, for people."""
+
+    ledger_id: int
+    stamp: int
+    first_entry_id: int
+    last_entry_id: int
+    description: str
+
+
+UNBOUNDED = (1 << 63) - 1  # above every ledger id: the doubt concerns every ledger, until `bound_doubt`
+
+
+@attrs.frozen
+class Doubt:
+    """The ledgers for which a storage cannot vouch (B8): those with ids below two bounds.
+
+    Below `doubted_below`, the storage cannot prove that it still has every entry that it made durable. Below `lost_below`,
+    it knows that it lost some. `lost_below <= doubted_below`. `reasons` name files and offsets, for people."""
+
+    doubted_below: int = 0
+    lost_below: int = 0
+    reasons: tuple[str, ...] = ()
+
+    @property
+    def is_unbounded(self) -> bool:
+        """True until `bound_doubt` says which ledgers existed before the storage was opened."""
+        return self.doubted_below == UNBOUNDED
+
+    def denial(self, ledger_id: int) -> Status:
+        """The status that a bookie answers instead of "no such entry" in this ledger (R10)."""
+        if ledger_id >= self.doubted_below:
+            return Status.NO_ENTRY
+        return Status.NO_ENTRY_AFTER_LOSS if ledger_id < self.lost_below else Status.NO_ENTRY_IN_DOUBT
+
+
+class Storage(ABC):
+    """The ledgers of one bookie. Synchronous: the bookie owns the threads.
+
+    Only one thread at a time calls `commit`; any thread may call the other methods at any time, even during a commit. After
+    `StorageFailedError` every call except `close` raises it again: a failed sync is fatal (B1). A new storage makes a random
+    identity, which never changes (B4).
+    """
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def bookie_id(self) -> str:
+        """The random identity that was made with the storage (B4)."""
+
+    @abstractmethod
+    def commit(self, mutations: Sequence[Mutation]) -> None:
+        """Makes all mutations durable, in this order, before it returns: they survive power loss (B1).
+
+        Raises `StorageFullError` if there is no space: then no mutation happened, and reads and later commits work. Raises
+        `StorageFailedError` if a write or a sync failed: then each mutation may have happened or not, and the storage has
+        stopped. A reader sees a mutation only when it is durable."""
+
+    @abstractmethod
+    def read(self, ledger_id: int, entry_id: int, stamp: int, bytes_max: int) -> list[Batch]:
+        """The batch of this stamp that holds the entry, and the following batches of the same stamp, by their first ids.
+
+        Returns as many as fit into `bytes_max`, and the first one in any case. Returns [] only if the entry is proven absent.
+        Raises `StorageUncertainError` if the entry may exist but cannot be read. Every returned batch was checked for
+        damage."""
+
+    @abstractmethod
+    def marks(self, ledger_id: int) -> Marks | None:
+        """The durable marks of a ledger; None only if the storage can prove that it never had this ledger."""
+
+    @abstractmethod
+    def ledger_ids(self) -> list[int]:
+        """The ids of all ledgers with entries or marks, in ascending order: a snapshot."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Releases files and locks. Idempotent. Committed mutations stay."""
+
+    @property
+    def place(self) -> str:
+        """The directory of its ledgers, for people; "" if there is none."""
+        return ""
+
+    @property
+    def is_instant(self) -> bool:
+        """True if no call ever waits for a disk: then the bookie calls from its event loop, without threads."""
+        return False
+
+    def read_nowait(self, ledger_id: int, entry_id: int, stamp: int, bytes_max: int) -> list[Batch]:
+        """As `read`, but raises `trio.WouldBlock` instead of waiting for a disk."""
+        raise trio.WouldBlock
+
+    def free_bytes(self) -> int | None:
+        """Free bytes on the disk, or None without a known limit. May look at the disk, but never waits for a commit.
+
+        The bookie takes no new entries while this is low (B5)."""
+        return None
+
+    def compact(self, *, is_major: bool = False) -> None:  # noqa: B027 - a default, not an oversight
+        """Frees unused space now, before the storage's own schedule does; a minor run only where it gains most (B6).
+
+        Blocks until done; commits and reads go on meanwhile. All entries stay readable throughout, even after a crash at any
+        moment. Returns early if the storage is closed meanwhile. Raises `StorageFullError` if there is no room to work
+        (nothing is lost), `StorageFailedError`."""
+
+    def scrub(self) -> None:  # noqa: B027 - a default, not an oversight
+        """Checks all entries for damage now, before the storage's own schedule does; `damage` returns what it finds.
+
+        Blocks until done; commits and reads go on meanwhile. Returns early if the storage is closed meanwhile. Raises
+        `StorageFailedError`."""
+
+    def damage(self) -> Sequence[Damage]:
+        """The known damaged batches that were not stored again: reading them raises `StorageUncertainError` (R4)."""
+        return ()
+
+    def lock_name(self) -> str | None:
+        """The name of the lock that keeps other processes from opening this storage; None without such a lock.
+
+        It is unique on this machine since it was booted; a copy of the storage has another name. A bookie that holds the lock
+        under which it is still announced has proof that its former process is gone (B4)."""
+        return None
+
+    def doubt(self) -> Doubt:
+        """The ledgers for which this storage cannot vouch (B8). Durable, and known when the storage is opened."""
+        return Doubt()
+
+    def bound_doubt(self, below_ledger_id: int) -> None:  # noqa: B027 - a default, not an oversight
+        """Ends the doubt about ledgers with this id or a higher one: they did not exist before the storage was opened.
+
+        Lowers each bound of `doubt` that is `UNBOUNDED` to this id, durably. Blocks for a sync. Raises `StorageFullError`
+        (the doubt stays as it was), `StorageFailedError`."""
+
+    def statistics(self) -> Mapping[str, float]:
+        """Counters and gauges, by names with units, for people and metrics."""
+        return {}
