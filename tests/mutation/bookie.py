@@ -9,6 +9,12 @@ _FIRST = {
         "tests/bookie/test_server.py",
         "tests/bookie/test_full_disk.py",
     ),
+    "groups.py": (
+        "tests/bookie/test_groups.py",
+        "tests/bookie/test_duplicates.py",
+        "tests/bookie/test_server.py",
+        "tests/bookie/test_full_disk.py",
+    ),
     "garbage.py": ("tests/bookie/test_garbage.py",),
     "polls.py": ("tests/bookie/test_server.py",),
     "server.py": ("tests/bookie/test_doubt.py", "tests/bookie/test_server.py", "tests/bookie/test_full_disk.py"),
@@ -25,15 +31,15 @@ MUTANTS = (
     _mutant(
         "failed-group-acknowledged",
         "B1",
-        "commits.py",
+        "groups.py",
         "        self.outcomes += [_failure(error)] * (len(self.works) - len(self.outcomes))\n",
-        "        self.outcomes += [_DURABLE] * (len(self.works) - len(self.outcomes))\n",
+        "        self.outcomes += [DURABLE] * (len(self.works) - len(self.outcomes))\n",
         "what a failed commit should have made durable is acknowledged",
     ),
     _mutant(
         "decided-survives-failure",
         "B1",
-        "commits.py",
+        "groups.py",
         "del self.outcomes[self.decided if isinstance(error, StorageFullError) else 0 :]",
         "del self.outcomes[self.decided :]",
         "after a storage failed, what it said before in the same group is believed",
@@ -41,7 +47,7 @@ MUTANTS = (
     _mutant(
         "epoch-does-not-end",
         "B1",
-        "commits.py",
+        "groups.py",
         "if self._ended_by is not None and works[0].epoch <= self._ended_epoch:",
         "if False:",
         "what builds on a commit that failed is committed",
@@ -65,7 +71,7 @@ MUTANTS = (
     _mutant(
         "full-disk-forgets-confirmed",
         "B5",
-        "commits.py",
+        "groups.py",
         (
             "        accepted.mutations += [\n"
             "            SetMarks(each.ledger_id, None, None, each.last_add_confirmed, "
@@ -79,7 +85,7 @@ MUTANTS = (
     _mutant(
         "full-disk-forgets-fence",
         "R3",
-        "commits.py",
+        "groups.py",
         "            marks.fence_term = _higher(marks.fence_term, each.fence_term)\n",
         "",
         "on a full disk, a fence is answered and is not durable",
@@ -87,7 +93,7 @@ MUTANTS = (
     _mutant(
         "stored-again",
         "T3",
-        "commits.py",
+        "groups.py",
         (
             "        if status is not None:\n"
             "            accepted.mutations = [each for each in accepted.mutations if not isinstance(each, "
@@ -99,7 +105,7 @@ MUTANTS = (
     _mutant(
         "settled-before-durable",
         "T3",
-        "commits.py",
+        "groups.py",
         (
             "                self._decide(group, mutations)  # so that what is stored shows everything "
             "accepted before\n"
@@ -111,15 +117,15 @@ MUTANTS = (
     _mutant(
         "look-up-doubt-is-absence",
         "R4",
-        "commits.py",
-        "            return _Outcome(found=None)\n",
-        "            return _Outcome(found=[])\n",
+        "groups.py",
+        "            return Outcome(found=None)\n",
+        "            return Outcome(found=[])\n",
         "a recovery read that the disk can't answer is answered with a denial",
     ),
     _mutant(
         "looked-up-before-commit",
         "R3",
-        "commits.py",
+        "groups.py",
         (
             "        self._decide(group, mutations)\n"
             "        for place, work in enumerate(group.works):\n"

@@ -14,7 +14,8 @@ import trio
 
 from replog.abc import Marks, Reply, Storage
 from replog.bookie.calls import StorageCalls, broken_contract
-from replog.bookie.commits import GroupCommit, Work
+from replog.bookie.commits import GroupCommit
+from replog.bookie.groups import Work
 from replog.bookie.polls import LongPolls
 from replog.bookie.space import Space
 from replog.bookie.traffic import Traffic
@@ -410,8 +411,8 @@ class BookieServer:
         return {
             "queued_bytes": self._commits.queued_bytes,
             "queued_requests": self._commits.queued_requests,
-            "commits": self._commits.commits,
-            "last_commit_s": self._commits.commit_s,
+            "commits": self._commits.committer.commits,
+            "last_commit_s": self._commits.committer.commit_s,
             "ledgers_in_memory": len(self._ledgers),
             "waiting_polls": len(self._polls),
             "read_only": float(self.is_read_only),
@@ -435,4 +436,4 @@ class BookieServer:
         """What took how long since the start, in copies: `commit`, a call to the storage; `answer`, from accepting the
         first request of a commit to answering it."""
         commits = self._commits
-        return {"commit": commits.commit_latencies.copy(), "answer": commits.answer_latencies.copy()}
+        return {"commit": commits.committer.commit_latencies.copy(), "answer": commits.answer_latencies.copy()}

@@ -51,6 +51,7 @@ class Absences:
     def await_silent(self, silent: int) -> bool:
         """These members are silent, and are waited for. Returns whether any of them answered something before."""
         self._awaited = silent & ~self.given_up
+        assert self._awaited, "somebody is waited for"
         return bool(self._awaited & self._has_answered)
 
     def patience_ended(self) -> None:
@@ -85,12 +86,18 @@ class Hearing:
         else:
             self.weak |= bit
             self._after_loss |= bit if denial is Denial.AFTER_LOSS else 0
+        self._check()
 
     def cannot_tell(self, index: int) -> None:
         """This member answered with doubt: damage, an I/O error, a copy that does not verify."""
         bit = self._only_member(index)
         self._forget(bit)
         self.unknown |= bit
+        self._check()
+
+    def _check(self) -> None:
+        assert self.proven + self.weak + self.unknown == self.heard, "one answer of each member counts, the last"
+        assert not self._after_loss & ~self.weak, "a denial after a loss is weak (R10)"
 
     def _only_member(self, index: int) -> int:
         return 1 << index & self.members
@@ -111,6 +118,7 @@ class Hearing:
 
     def decide(self, absences: Absences) -> Verdict:
         """Whether the entry is absent (R10)."""
+        assert not absences.lost & absences.unreachable, "who is lost for good is not waited for (B8a)"
         expected = self.members & ~absences.lost
         if expected == self.members and self._quorum.is_absent(self.entry_id, self.proven):
             is_heard = not self.silent(absences) & ~absences.given_up

@@ -126,6 +126,7 @@ class LogAppending(LogMachine):
     # -- before the CAS -----------------------------------------------------------------------------------------------
 
     def _start_over(self) -> None:
+        assert self._stage is _Stage.READING, "what is to be done is decided upon a head that was just read"
         if self._doubt:
             self._settle_doubt()
             return
@@ -159,7 +160,9 @@ class LogAppending(LogMachine):
         if wanted.transaction is not None:
             head = head.with_transaction(wanted.transaction)
         head = attrs.evolve(head, custom={**head.custom, **wanted.custom})
-        return head.with_ledgers(wanted.ledger_ids, self._now_ms)
+        added = head.with_ledgers(wanted.ledger_ids, self._now_ms)
+        assert added.segment_count == head.segment_count + len(wanted.ledger_ids), "all ledgers are added"
+        return added
 
     def ledgers_checked(self) -> None:
         """All can be added to the log as it was read."""
@@ -193,6 +196,7 @@ class LogAppending(LogMachine):
     def _write_when_recovered(self) -> None:
         if not self._to_recover:
             self._move("last ledgers closed")
+            assert self._change.proposed is None, "one change at a time"
             self._is_uncertain = False
             self._propose(self._ready_head, self._ready_pages)
 
@@ -205,6 +209,7 @@ class LogAppending(LogMachine):
             Segment(number, ledger_id, self._now_ms)
             for number, ledger_id in enumerate(self._addition.ledger_ids, first)
         )
+        assert all(self.metadata.listed(each.number) == each for each in self.segments), "the log names what was added"
         self._finish(None)
 
     def log_uncertain(self) -> None:
@@ -221,6 +226,7 @@ class LogAppending(LogMachine):
     def _settle_doubt(self) -> None:
         """The answer was lost, and others changed the record since: who has the number that was proposed tells."""
         log, first = self.metadata, self._doubt[0]
+        assert self._change.proposed is None, "who has the number is known once the proposal is settled"
         listed = log.listed(first.number)
         if listed is not None or first.number >= log.next_segment_number:
             self._settle(listed)
@@ -249,6 +255,7 @@ class LogAppending(LogMachine):
 
     def _settle(self, segment: Segment | None) -> None:
         doubt, self._doubt = self._doubt, ()
+        assert doubt, "only what is in doubt is settled"
         if segment is not None and segment.ledger_id == doubt[0].ledger_id:
             self.is_new, self.segments = True, doubt
             self._finish(None)

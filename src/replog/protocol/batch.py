@@ -226,6 +226,7 @@ def build(
         timestamp_ns,
         cumulative_length,
     )
+    assert len(batch.data) == batch_bytes, "a batch has the size that its header says"
     batch.is_sealed = digest.digest_type is DigestType.CRC32C
     return batch
 

@@ -105,6 +105,7 @@ class LedgerOnBookie:
         if refusal is not None:
             return Accepted(request, [], refusal)
         marks = self._raise_marks(request)
+        assert self.fence_term >= self._durable_fence_term, "a fence is raised in memory first (R3)"
         mutations: list[Mutation] = [] if marks is None else [marks]
         if not isinstance(request, AddRequest):
             return Accepted(request, mutations)
@@ -194,7 +195,8 @@ class LedgerOnBookie:
             return None
         if self.stored_key is None:
             self.stored_key, self._shown_key = new_key, request.key
-        self.fence_term = max(self.fence_term, request.term)
+        assert request.term >= self.fence_term, "a lower term is refused before it raises anything (T1)"
+        self.fence_term = request.term
         self.last_add_confirmed = max(self.last_add_confirmed, confirmed)
         if new_confirmed is None:
             return SetMarks(self.ledger_id, new_key, new_term)
@@ -222,6 +224,7 @@ class LedgerOnBookie:
 
     def proof_read(self, found: Sequence[Batch] | None) -> None:
         """What was read at `proof_place`, or None if that failed: then what is at hand is all that can be proven."""
+        assert self.lacks_proof, "a proof is read only where one is lacking (R11)"
         self.lacks_proof = False
         for batch in found or ():
             with suppress(RemoteProtocolError):
@@ -238,6 +241,7 @@ class LedgerOnBookie:
         `proof_place` (R11)."""
         request = accepted.request
         if accepted.refusal is not None:
+            assert not accepted.mutations, "what is refused changes nothing"
             return accepted.refusal
         if accepted.mutations and isinstance(accepted.mutations[0], SetMarks):
             self._remember_durable(accepted.mutations[0])
@@ -251,14 +255,18 @@ class LedgerOnBookie:
         if isinstance(request, FenceRequest):
             if self.lacks_proof:
                 self.proof_read(found)
+            assert not self.lacks_proof, "a proof is looked for once (R11)"
             answer.proof = self.proof
         return answer
 
     def _remember_durable(self, marks: SetMarks) -> None:
+        assert self.stored_key is not None, "what is durable was accepted"
         self._is_key_durable = True
         if marks.fence_term is not None:
+            assert marks.fence_term <= self.fence_term, "a fence is raised in memory first (R3)"
             self._durable_fence_term = max(self._durable_fence_term, marks.fence_term)
         if marks.last_add_confirmed is not None:
+            assert marks.last_add_confirmed <= self.last_add_confirmed, "what is confirmed never sinks"
             self._durable_last_add_confirmed = max(self._durable_last_add_confirmed, marks.last_add_confirmed)
 
     # -- plain reads ----------------------------------------------------------------------------------------------

@@ -173,6 +173,7 @@ class LogMachine(ABC):
     def log_written(self, version: int) -> None:
         """The CAS under way succeeded."""
         if not self.is_done:
+            assert not self._pages, "pages are written before the head that leaves them out (L3)"
             self._change.written(version)
             self._won()
 
@@ -214,6 +215,8 @@ class LogMachine(ABC):
 
     def _propose(self, metadata: LogMetadata, pages: tuple[LogPage, ...] = ()) -> None:
         """Writes these pages, then the record."""
+        assert not self._reads_back, "nothing is proposed while the record is being read"
+        assert all(page.segments for page in pages), "a page that leaves the head names segments"
         self._change.propose(metadata)
         self._pages = {page.number: page for page in pages}
         self._write()
@@ -221,7 +224,7 @@ class LogMachine(ABC):
     def _write(self) -> None:
         """The pages first: what a record leaves out stands in pages."""
         proposed, version = self._change.proposed, self._change.version
-        assert proposed is not None
+        assert proposed is not None, "there is something to write"
         if self._pages:
             assert version is not None, "a record that does not exist names nothing"
             self._effects += [WritePage(page, version) for page in self._pages.values()]
@@ -230,6 +233,7 @@ class LogMachine(ABC):
 
     def _propose_ledger(self, ledger_id: int, now_ms: int) -> None:
         """The log with this ledger at its end; what is complete leaves the head for pages."""
+        assert all(each.ledger_id != ledger_id for each in self.metadata.segments), "a ledger is added once"
         pages, head = self._ready(now_ms)
         self._propose(head.with_ledger(ledger_id, now_ms), pages)
 
@@ -254,6 +258,7 @@ class LogMachine(ABC):
         What the number tells: at or above the next one, it can't be written any more, since its CAS expects an older record.
         Below the first one, whoever trimmed it away deletes it too."""
         log, number = self.metadata, segment.number
+        assert self._change.proposed is None, "who has the number is known once the proposal is settled"
         listed = log.listed(number)
         if listed is not None and listed.ledger_id == segment.ledger_id:
             return  # it was written, and somebody has changed the record since
@@ -344,10 +349,12 @@ class LogTakeover(LogMachine):
         if self._stage is not _Stage.CREATING:
             return
         self._move("ledger created")
+        assert self._ledger_id is None, "one new ledger for each attempt"
         self._ledger_id = ledger_id
         self._propose_ledger(ledger_id, self._now_ms)
 
     def _won(self) -> None:
+        assert self.metadata.segments[-1].ledger_id == self._ledger_id, "the log names the new ledger (L1)"
         self._finish(self._ledger_id)
 
     def _lost(self, proposed: LogMetadata) -> None:
@@ -376,6 +383,7 @@ class LogRolling(LogMachine):
         super().__init__(metadata, version, nonce)
         self.base = (metadata, version)
         self._now_ms = now_ms
+        assert metadata.segments, "a log that is rolled has a ledger"
         self._current = metadata.segments[-1]
         self._ledger_id = ledger_id
         self._stage = _Stage.READING
@@ -416,6 +424,7 @@ class LogRolling(LogMachine):
             self._propose_ledger(ledger_id, self._now_ms)
 
     def _won(self) -> None:
+        assert self.metadata.segments[-1].ledger_id == self._ledger_id, "the log names the new ledger (L2)"
         self._finish(self._ledger_id)
 
     def _lost(self, proposed: LogMetadata) -> None:

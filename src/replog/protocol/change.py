@@ -46,12 +46,12 @@ class Change(Generic[Record]):
 
     def written(self, version: int) -> None:
         """The proposal is true now, as this version."""
-        assert self.proposed is not None
+        assert self.proposed is not None, "only what was proposed is written"
         self.record, self.version, self.proposed = self.proposed, version, None
 
     def read_back(self, record: Record, version: int | None) -> Settled:
         """What the record says of the proposal. WRITTEN and LOST adopt the record."""
-        assert self.proposed is not None
+        assert self.proposed is not None, "only a proposal is read back"
         if record.token != self.proposed.token and version == self.version:
             return Settled.REPEAT
         settled = Settled.WRITTEN if record.token == self.proposed.token else Settled.LOST

@@ -121,6 +121,7 @@ class _LogDropping(LogMachine):
         """Their ledgers are deleted."""
         if self._stage is not _Stage.DROPPING:
             return
+        assert self._end is None, "segments are dropped once"
         self.dropped = ledger_ids
         self._end = self.metadata.first_segment_number
         self._clear()
@@ -140,6 +141,7 @@ class _LogDropping(LogMachine):
         """Only what is below the first number of a record that is true: no log names it any more, and none will again."""
         self._move("drop")
         log = self.metadata
+        assert log.deleted_before_number <= log.first_segment_number, "only what left the list is dropped (L3)"
         self._effects.append(
             DropSegments(log.name, log.deleted_before_number, log.first_segment_number, log.page_segments, log.dropped)
         )
@@ -149,6 +151,7 @@ class _LogDropping(LogMachine):
         to add one of them loses."""
         log = self.metadata
         cleared = log if self._end is None else log.cleared_before(self._end)
+        assert cleared.segments == log.segments, "clearing takes nothing from the list"
         if cleared == log and (self._has_changed or not self._pending):
             self._delete_pending()
             return
@@ -200,6 +203,7 @@ class LogTrimming(_LogDropping):
             self._clear()
         else:
             trimmed = log if before is None else log.trimmed_before(before)
+            assert trimmed.first_segment_number >= log.first_segment_number, "a trim takes only from the beginning (L3)"
             if trimmed == log:
                 self._drop()
             else:
@@ -246,6 +250,7 @@ class LogDeleting(_LogDropping):
 
     def _delete_when_recovered(self) -> None:
         if not self._to_recover:
+            assert self._deletions == self.metadata.deletions, "the log is deleted whose writer was fenced (L5)"
             self._move("cut")
             self._propose(self.metadata.deleted(self._now_ms))
 

@@ -34,6 +34,7 @@ class Fencing:
 
     def is_enough(self, absences: Absences) -> bool:
         """True if no ack quorum of any write set can accept adds any more (R2)."""
+        assert not absences.lost & ~self._everybody, "only members can be lost"
         if absences.lost and self.awaited(absences):
             return False  # bookies were declared lost: then all others must be fenced (B8a)
         return self._quorum.is_covered(self.fenced) or bool(absences.lost and absences.is_loss_accepted)

@@ -121,6 +121,7 @@ class FrameSplitter:
 
     def _keep_rest(self, data: bytes, start: int, needed_bytes: int) -> None:
         """What begins there is to be looked at again when there are so many bytes of it."""
+        assert needed_bytes > len(data) - start, "what has arrived is not enough yet"
         self.wanted_bytes = 0
         self.is_empty = False
         self._needed = needed_bytes
@@ -128,6 +129,7 @@ class FrameSplitter:
 
     def _begin(self, frame: Frame, size: int, head_bytes: int, missing_bytes: int) -> None:
         """The end of this frame's body is missing."""
+        assert missing_bytes > 0, "only a frame whose end is missing is kept"
         self._frame = frame
         self._parts = [frame.body] if frame.body else []
         self._missing = missing_bytes
@@ -143,6 +145,7 @@ class FrameSplitter:
             start = min(self._missing, len(data))
             self._keep(data if start == len(data) else data[:start])
             self._missing -= start
+            assert self._missing >= 0, "no more of a body is taken than is missing"
             if self.wanted_bytes:
                 self.wanted_bytes = self._missing or self._head_bytes
             if self._missing:

@@ -76,6 +76,7 @@ def _joined(gaps: Sequence[Gap]) -> list[Gap]:
         distances = [later.first_entry_id - (gap.last_entry_id or 0) for gap, later in itertools.pairwise(found)]
         place = distances.index(min(distances))
         found[place : place + 2] = [_join(found[place], found[place + 1])]
+    assert len(found) <= GAPS_MAX, "the record of a ledger stays small"
     return found
 
 
@@ -84,6 +85,8 @@ def _first(gap: Gap) -> int:
 
 
 def _join(gap: Gap, later: Gap) -> Gap:
+    assert gap.index == later.index, "gaps of one index are joined"
+    assert gap.first_entry_id <= later.first_entry_id, "gaps are joined in their order"
     is_open = gap.last_entry_id is None or later.last_entry_id is None
     last = None if is_open else max(gap.last_entry_id or 0, later.last_entry_id or 0)
     return Gap(gap.index, gap.first_entry_id, last)

@@ -39,6 +39,7 @@ class WriterGaps:
         self._proposed += self._ended
         self._ended = []
         self._proposed_since = dict(self._since)
+        assert all(gap.last_entry_id is not None for gap in self._proposed), "what is no longer going on has ended"
         since = [Gap(index, first, last_entry_id) for index, first in self._since.items() if first <= last_entry_id]
         return [*recorded, *self._proposed, *since]
 
@@ -79,12 +80,14 @@ class RecoveryGaps:
 
     def sent(self, index: int, bookie_id: str, batch: Batch) -> None:
         """A batch is on its way to the bookie at this index."""
+        assert self._quorum.stores(index, batch.first_entry_id), "a batch goes to its write set (W1)"
         self._unanswered.setdefault((index, bookie_id), {})[batch.first_entry_id] = batch.last_entry_id
 
     def taken(self, index: int, bookie_id: str, first_entry_id: int) -> None:
         """The batch that starts there is durable at this bookie."""
         last = self._unanswered.get((index, bookie_id), {}).pop(first_entry_id, None)
         if last is not None:
+            assert last >= first_entry_id, "a batch has entries"
             ranges = self._taken.setdefault((index, bookie_id), _Ranges(self._quorum.stride))
             ranges.add(first_entry_id, last)
 
@@ -99,6 +102,7 @@ class RecoveryGaps:
 
         What is on its way to a bookie of the last ensemble is taken for stored, as when a writer closes a ledger. A bookie that
         was replaced lacks what it did not acknowledge."""
+        assert last_entry_id >= start, "a recovery does not cut off what it knows to be confirmed"
         found = [gap.until(start) for gap in closing.gaps if gap.first_entry_id <= start]
         ends = [fragment.first_entry_id - 1 for fragment in closing.fragments[1:]]
         for fragment, end in zip(closing.fragments, [*ends, last_entry_id], strict=True):
@@ -130,6 +134,7 @@ class _Ranges:
 
     def add(self, first_entry_id: int, last_entry_id: int) -> None:
         """Adds a batch."""
+        assert (last_entry_id - first_entry_id) % self._stride == 0, "a batch has the entries of one rotation"
         rotation = first_entry_id % self._stride
         joined: list[tuple[int, int]] = []
         for first, last in sorted([*self._by_rotation.get(rotation, ()), (first_entry_id, last_entry_id)]):
@@ -155,6 +160,7 @@ class _Ranges:
             if next_id < first:
                 found.append((next_id, first - self._stride))
             next_id = max(next_id, last + self._stride)
+        assert next_id % self._stride == first_entry_id % self._stride, "ranges are of one rotation"
         if next_id <= last_entry_id:
             found.append((next_id, last_entry_id - (last_entry_id - next_id) % self._stride))
         return found

@@ -26,7 +26,7 @@ class LedgerMachine(ABC):
     @property
     def version(self) -> int:
         """The version of `metadata`."""
-        assert self._change.version is not None
+        assert self._change.version is not None, "a ledger that a machine works on has a record"
         return self._change.version
 
     @property
@@ -72,7 +72,7 @@ class LedgerMachine(ABC):
         if self.is_done:
             return
         proposed = self._change.proposed
-        assert proposed is not None
+        assert proposed is not None, "the record is read back only for a proposal"
         settled = self._change.read_back(metadata, version)
         if settled is Settled.REPEAT:
             self._repeat()
@@ -82,11 +82,12 @@ class LedgerMachine(ABC):
             self._lost(metadata, proposed)
 
     def _propose(self, metadata: LedgerMetadata) -> None:
+        assert metadata.ledger_id == self.metadata.ledger_id, "a machine changes its own ledger's record"
         self._change.propose(metadata)
         self._repeat()
 
     def _repeat(self) -> None:
-        assert self._change.proposed is not None
+        assert self._change.proposed is not None, "there is something to write"
         self._effects.append(WriteMetadata(self._change.proposed, self.version))
 
     @abstractmethod

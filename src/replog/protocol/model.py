@@ -93,6 +93,7 @@ class LedgerMetadata:
         fragments = (self.fragments[0], *kept)
         ended = [gap.until(last_entry_id) for gap in self.gaps if gap.first_entry_id <= last_entry_id]
         gaps = merged(ended, fragments)
+        assert last_entry_id >= NO_ENTRY, "a ledger ends at an entry, or is empty (R8)"
         return attrs.evolve(self, fragments=fragments, gaps=gaps, state=LedgerState.CLOSED, last_entry_id=last_entry_id)
 
 
@@ -198,6 +199,7 @@ class LogMetadata:
     def with_ledgers(self, ledger_ids: Sequence[int], created_at_ms: int) -> LogMetadata:
         """The same with these ledgers as its last segments, in this order. All stand in the head until the next change."""
         first = self.next_segment_number
+        assert first >= self.first_segment_number, "numbers are never used again (L3)"
         added = tuple(Segment(number, ledger_id, created_at_ms) for number, ledger_id in enumerate(ledger_ids, first))
         return attrs.evolve(self, segments=(*self.segments, *added), next_segment_number=first + len(added))
 
@@ -230,12 +232,15 @@ class LogMetadata:
             for number in numbers
         )
         kept = tuple(each for each in self.segments if each.number // size not in numbers)
+        moved = sum(len(page.segments) for page in pages)
+        assert moved + len(kept) == len(self.segments), "each segment is in a page or in the head"
         return pages, attrs.evolve(self, segments=kept)
 
     def trimmed_before(self, segment_number: int) -> LogMetadata:
         """The same without the segments below this number. The last segment always stays."""
         first = max(self.first_segment_number, min(segment_number, self.next_segment_number - 1))
         kept = tuple(segment for segment in self.segments if segment.number >= first)
+        assert kept[-1:] == self.segments[-1:], "the last segment always stays (L3)"
         dropped = (*self.dropped, *(segment for segment in self.segments if segment.number < first))
         return attrs.evolve(self, segments=kept, first_segment_number=first, dropped=dropped)
 
@@ -243,6 +248,7 @@ class LogMetadata:
         """The same once the ledgers of all trimmed segments below this number are deleted."""
         end = max(self.deleted_before_number, min(segment_number, self.first_segment_number))
         left = tuple(segment for segment in self.dropped if segment.number >= end)
+        assert end <= self.first_segment_number, "only what was trimmed is deleted (L3)"
         return attrs.evolve(self, deleted_before_number=end, dropped=left)
 
     def deleted(self, now_ms: int) -> LogMetadata:

@@ -50,6 +50,7 @@ def prove(digest: Digest, ledger_id: int, stamp: int, last_add_confirmed: int) -
     """The explicit proof of a last add confirmed; nothing for -1."""
     if last_add_confirmed == NO_ENTRY:
         return b""
+    assert last_add_confirmed >= 0, "only an entry can be proven"
     statement = _pack(digest.digest_type, ledger_id, stamp, last_add_confirmed)
     return statement + digest.sign(statement)
 
@@ -68,6 +69,7 @@ def proof_of_head(head: bytes) -> bytes:
     """The proof of the last add confirmed in a batch's header; `head` is what `head_of` gave, or a proof already."""
     if not head.startswith(BATCH_MAGIC):
         return head
+    assert len(head) == HEAD_BYTES + CODE_BYTES, "a head is cut to its size"
     _, _, digest_number, *_, ledger_id, _, confirmed, stamp, _, _ = HEADER.unpack_from(head)
     if confirmed == NO_ENTRY:
         return b""

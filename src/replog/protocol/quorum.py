@@ -87,4 +87,5 @@ class Quorum:
         mask = 0
         for index in self.write_set(entry_id):
             mask |= 1 << index
+        assert mask < 1 << self.ensemble, "a write set has indices of the ensemble only (W1)"
         return mask

@@ -229,12 +229,14 @@ class LedgerReading:
     def _dismiss_guests(self, host: _Rotation) -> bool:
         """From now on they are asked for themselves. Returns whether one still lacks a batch."""
         guests, host.guests = host.guests, []
+        assert host not in guests, "nobody is a guest of its own"
         for guest in guests:
             guest.is_guest = False
         return any(not guest.held for guest in guests)
 
     def _ask_next(self, rotation: _Rotation) -> None:
-        assert rotation.asked_entry_id is not None
+        assert rotation.asked_entry_id is not None, "a rotation that asks knows what for"
+        assert rotation.order, "somebody is left to ask"
         index = rotation.order.pop(0)
         rotation.waiting |= 1 << index
         fragment = self.metadata.fragment_of(rotation.asked_entry_id)
@@ -256,6 +258,7 @@ class LedgerReading:
         if not batches or not self._accept(rotation, batches[0], entry_id):
             self.read_unknown(index, entry_id)
             return
+        assert rotation.next_entry_id > entry_id, "what was found is not asked for again"
         rotation.preferred = index
         stride = len(self._rotations)
         for batch in batches[1:]:
@@ -283,6 +286,7 @@ class LedgerReading:
             and batch.verify(self._digest)
         )
         if good:
+            assert entry_id == rotation.next_entry_id, "batches are taken in order (D3)"
             self.last_add_confirmed_heard(batch.last_add_confirmed)
             rotation.held.append(batch)
             rotation.next_entry_id = batch.last_entry_id + batch.stride
@@ -300,6 +304,7 @@ class LedgerReading:
         rotation = self._rotations[entry_id % len(self._rotations)]
         if rotation.asked_entry_id != entry_id or self._stage is _Stage.DONE:
             return
+        assert entry_id == rotation.next_entry_id, "one entry of a rotation is asked for at a time"
         rotation.waiting &= ~(1 << index)
         rotation.doubted |= doubt << index
         if index == rotation.preferred:
@@ -312,6 +317,8 @@ class LedgerReading:
             self.read_on()
 
     def _exhausted(self, rotation: _Rotation, entry_id: int) -> None:
+        assert not rotation.order, "everybody was asked"
+        assert not rotation.waiting, "everybody who was asked has answered"
         if not rotation.refreshed:  # the entry may have moved to a fragment that we don't know yet
             if self._stage is _Stage.READING:
                 self._move("nobody has the entry")
@@ -335,6 +342,7 @@ class LedgerReading:
                 return
             holders = tuple([rotation.held[0] for rotation in self._rotations if rotation.held])
             last = min(self.last_readable, *map(self._held_through, self._rotations))
+            assert self.next_entry_id <= last <= self.last_readable, "deliveries go forward, to the bound (D3, R7)"
             self._effects.append(Delivered(self.next_entry_id, last, holders))
             self.next_entry_id = last + 1
             for rotation in self._rotations:
@@ -353,6 +361,7 @@ class LedgerReading:
         """A batch reaches past the bound: the rest of it is asked for again when the bound has moved."""
         stride = len(self._rotations)
         rotation.next_entry_id = last + 1 + (self._rotations.index(rotation) - last - 1) % stride
+        assert rotation.next_entry_id > last, "what was handed out is not asked for again"
         rotation.held.clear()
 
     def _fail(self, error: ReplogError) -> None:

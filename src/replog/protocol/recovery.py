@@ -33,7 +33,7 @@ from replog.protocol.effects import AwaitSilentBookies, Failed, Finished, SendFe
 from replog.protocol.fencing import Fencing
 from replog.protocol.machine import LedgerMachine
 from replog.protocol.messages import Denial
-from replog.protocol.model import RECOVERY_TERM, LedgerMetadata, LedgerState
+from replog.protocol.model import NO_ENTRY, RECOVERY_TERM, LedgerMetadata, LedgerState
 from replog.protocol.proofs import prove, proven
 from replog.protocol.stages import Transitions, after, from_each
 from replog.protocol.writing_back import WritingBack
@@ -145,6 +145,7 @@ class LedgerRecovery(LedgerMachine):
     def fence_confirmed(self, index: int, last_add_confirmed: int) -> None:
         """The fence is durable on this index; its answer proved this last add confirmed (R2, R3, R11)."""
         self._absences.answered(index)
+        assert last_add_confirmed >= NO_ENTRY, "what is proven is an entry, or nothing"
         if self._stage is _Stage.FENCING:
             self._fencing.confirm(index, last_add_confirmed)
             self._read_when_fenced()
@@ -153,7 +154,11 @@ class LedgerRecovery(LedgerMachine):
         if self._fencing.is_enough(self._absences):
             self._start_reading()
         elif self._fencing.cannot_be_enough(self._absences):
-            self._entries_may_be_gone(self._absences.lost, self._frozen.first_entry_id)
+            self._fail(
+                undecided.entries_may_be_gone(
+                    self.metadata.ledger_id, self._frozen, self._frozen.first_entry_id, self.quorum, self._absences.lost
+                )
+            )
 
     def _start_reading(self) -> None:
         self._move("enough fenced")
@@ -164,6 +169,7 @@ class LedgerRecovery(LedgerMachine):
         self._read_next()
 
     def _prove(self, last_add_confirmed: int) -> bytes:
+        assert last_add_confirmed >= NO_ENTRY, "only an entry, or nothing, can be proven"
         stamp = self.metadata.fragment_of(last_add_confirmed).term
         return prove(self._digest, self.metadata.ledger_id, stamp, last_add_confirmed)
 
@@ -194,6 +200,7 @@ class LedgerRecovery(LedgerMachine):
             self.read_unknown(index, entry_id)
             return
         self._effects += self._back.add(batch)
+        assert self._back.next_entry_id > entry_id, "an entry that was found is not asked for again"
         if self._back.is_full:
             self._move("enough on their way back")
         else:
@@ -225,6 +232,7 @@ class LedgerRecovery(LedgerMachine):
     def _decide(self) -> None:
         if self._stage is not _Stage.READING:
             return
+        assert self._hearing.entry_id == self._back.next_entry_id, "denials are of the entry that comes next"
         verdict = self._hearing.decide(self._absences)
         if verdict is Verdict.ABSENT:
             assert self._last_entry_id is None, "the end is decided once"
@@ -232,7 +240,12 @@ class LedgerRecovery(LedgerMachine):
             self._move("end found")
             self._close_when_written()
         elif verdict is Verdict.LOST:
-            self._entries_may_be_gone(self._hearing.losers(self._absences), self._hearing.entry_id)
+            losers = self._hearing.losers(self._absences)
+            self._fail(
+                undecided.entries_may_be_gone(
+                    self.metadata.ledger_id, self._frozen, self._hearing.entry_id, self.quorum, losers
+                )
+            )
         elif verdict is Verdict.WAIT and not self._is_waiting_for_silent:
             self._is_waiting_for_silent = True
             has_answered = self._absences.await_silent(self._hearing.silent(self._absences))
@@ -242,6 +255,7 @@ class LedgerRecovery(LedgerMachine):
 
     def bookie_unreachable(self, index: int) -> None:
         """This index of the frozen ensemble refuses connections, or is not announced: it is not waited for."""
+        assert index < self.quorum.ensemble, "only members of the frozen ensemble are asked (R9)"
         self._absences.unreachable |= 1 << index & ~self._absences.lost
         self._decide()
 
@@ -256,6 +270,7 @@ class LedgerRecovery(LedgerMachine):
     def bookie_declared_lost(self, index: int, *, is_loss_accepted: bool) -> None:
         """An operator declared this index of the frozen ensemble permanently lost: it never serves again (B8a). With
         `is_loss_accepted` they know that confirmed entries may be gone with it and others."""
+        assert index < self.quorum.ensemble, "only members of the frozen ensemble count (R9)"
         self._absences.lost |= 1 << index
         self._absences.unreachable &= ~(1 << index)
         self._absences.is_loss_accepted |= is_loss_accepted
@@ -316,6 +331,7 @@ class LedgerRecovery(LedgerMachine):
 
     def _close_when_written(self) -> None:
         assert self._last_entry_id is not None, "the end is known"
+        assert self._last_entry_id >= self._back.start, "what is known to be confirmed is not cut off"
         if not self._back.members.choosing and self._back.written_through >= self._last_entry_id:
             self._move("all written back")
             self._propose_close()
@@ -360,20 +376,14 @@ class LedgerRecovery(LedgerMachine):
             return
         if self.lacks_bookies:
             self._fail(undecided.not_enough_bookies(self.metadata.ledger_id, self._back.members))
-        else:
-            self._undecided(f"{self._what_is_missing()} Recovery went on for {after_s:g} s")
-
-    def _what_is_missing(self) -> str:
+            return
         if self._stage is _Stage.FENCING:
-            needed = undecided.names(self._fencing.awaited(self._absences), self._frozen.ensemble)
-            return f"{needed} could not be fenced, and without them an ack quorum may still accept adds (R2)."
-        if self._stage is not _Stage.READING:
-            return "The metastore or the bookies that recovered entries are written to did not answer."
-        return undecided.why_undecided(self._hearing, self._absences, self._frozen.ensemble)
-
-    def _entries_may_be_gone(self, losers: int, first_entry_id: int) -> None:
-        bookies = undecided.bookies_at(losers, self._frozen.ensemble)
-        self._fail(undecided.entries_may_be_gone(self.metadata.ledger_id, first_entry_id, self.quorum.ack, bookies))
+            problem = undecided.why_not_fenced(self._fencing.awaited(self._absences), self._frozen.ensemble)
+        elif self._stage is _Stage.READING:
+            problem = undecided.why_undecided(self._hearing, self._absences, self._frozen.ensemble)
+        else:
+            problem = "The metastore or the bookies that recovered entries are written to did not answer."
+        self._undecided(f"{problem} Recovery went on for {after_s:g} s")
 
     def _undecided(self, problem: str) -> None:
         needed = self._fencing.awaited(self._absences)

@@ -91,6 +91,7 @@ class LogSweeping(LogMachine):
 
     def _won(self) -> None:
         self._move("log changed")
+        assert self._change.version is not None, "the head was changed"
         self._effects.append(DeleteUnnamed(self.metadata.name, self._ledger_ids))
 
     def _lost(self, proposed: LogMetadata) -> None:

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 from replog.errors import NotEnoughBookiesError, RecoveryUndecidedError
 from replog.protocol.absence import Absences, Hearing
+from replog.protocol.fragments import Fragment
 from replog.protocol.members import Members
+from replog.protocol.quorum import Quorum
 
 
 def bookies_at(indices: int, ensemble: Sequence[str]) -> tuple[str, ...]:
@@ -18,6 +20,11 @@ def bookies_at(indices: int, ensemble: Sequence[str]) -> tuple[str, ...]:
 def names(indices: int, ensemble: Sequence[str]) -> str:
     """The same as text."""
     return ", ".join(bookies_at(indices, ensemble)) or "nobody"
+
+
+def why_not_fenced(awaited: int, ensemble: Sequence[str]) -> str:
+    """Why a recovery does not read yet."""
+    return f"{names(awaited, ensemble)} could not be fenced, and without them an ack quorum may still accept adds (R2)."
 
 
 def why_undecided(hearing: Hearing, absences: Absences, ensemble: Sequence[str]) -> str:
@@ -44,20 +51,21 @@ def undecided(ledger_id: int, problem: str, needed: tuple[str, ...]) -> Recovery
 
 
 def entries_may_be_gone(
-    ledger_id: int, first_entry_id: int, ack: int, losers: tuple[str, ...]
+    ledger_id: int, frozen: Fragment, first_entry_id: int, quorum: Quorum, losers: int
 ) -> RecoveryUndecidedError:
     """The error of a recovery that finds that an ack quorum lost what it stored."""
     assert losers, "entries are gone only with somebody who lost them"
+    bookies = bookies_at(losers, frozen.ensemble)
     problem = (
-        f"Confirmed entries from {first_entry_id} on may be gone: {', '.join(losers)} lost what they stored, or were "
-        f"declared lost, and {ack} of a write set are an ack quorum (R10)"
+        f"Confirmed entries from {first_entry_id} on may be gone: {', '.join(bookies)} lost what they stored, or were "
+        f"declared lost, and {quorum.ack} of a write set are an ack quorum (R10)"
     )
     advice = (
         "The ledger stays in recovery and nothing was cut. Bring the data of one of them back, or accept the loss: "
         f"recover_ledger({ledger_id}, accept_loss=True), "
         f"or replog ledger recover {ledger_id} --accept-loss"
     )
-    return RecoveryUndecidedError(ledger_id, f"{problem}. {advice}", losers)
+    return RecoveryUndecidedError(ledger_id, f"{problem}. {advice}", bookies)
 
 
 def not_enough_bookies(ledger_id: int, members: Members) -> NotEnoughBookiesError:

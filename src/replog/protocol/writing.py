@@ -187,6 +187,9 @@ class LedgerWriting(LedgerMachine):
                 continue
             break
         if confirmed != self.last_add_confirmed:
+            assert self.last_add_confirmed < confirmed <= self.last_add_pushed, (
+                "the last add confirmed never sinks (W2)"
+            )
             self.last_add_confirmed = confirmed
             self._effects.append(Confirmed(confirmed))
 
@@ -194,6 +197,7 @@ class LedgerWriting(LedgerMachine):
         """Tells the bookies the last add confirmed, though no entry follows that would carry it (W5)."""
         confirmed = self.last_add_confirmed
         if self._stage is _Stage.STEADY and confirmed != NO_ENTRY:
+            assert confirmed <= self.last_add_pushed, "what is confirmed was sent"
             proof = prove(self._digest, self.metadata.ledger_id, self._stamp, confirmed)
             for index, bookie_id in enumerate(self._members.bookies):
                 if not self.missing >> index & 1:
@@ -213,6 +217,7 @@ class LedgerWriting(LedgerMachine):
         written" (W4); but it may lack the batch, and does lack what it is not sent from now on (W7)."""
         if self._stage in _ENDING:
             return
+        assert batch is None or batch.last_entry_id <= self.last_add_pushed, "only what was sent can fail"
         if self._members.bookies[index] != bookie_id:
             self._note_gap_of_former(index, bookie_id, batch)
             return
@@ -222,6 +227,7 @@ class LedgerWriting(LedgerMachine):
 
     def _note_gap_of_former(self, index: int, bookie_id: str, batch: Batch | None) -> None:
         """An add to a bookie that was replaced has failed: it may lack the batch, if its fragment holds it (W7)."""
+        assert self._members.bookies[index] != bookie_id, "who stands there now is no former member"
         if batch is not None and self.metadata.fragment_of(batch.first_entry_id).ensemble[index] == bookie_id:
             self._gaps.failed_before(Gap(index, batch.first_entry_id, batch.last_entry_id))
 
@@ -251,6 +257,7 @@ class LedgerWriting(LedgerMachine):
 
     def _propose_ensemble(self) -> None:
         last = self.last_add_confirmed
+        assert last + 1 >= self.metadata.last_fragment.first_entry_id, "fragments ascend (C2)"
         fragment = Fragment(last + 1, self._members.with_replacements(self._replaced), self._stamp)
         gaps = [*self._gaps_until(last), *self._gaps.that_go_on(last, self._replaced)]
         self._propose(self.metadata.with_fragment(fragment).with_gaps(gaps))
@@ -262,8 +269,10 @@ class LedgerWriting(LedgerMachine):
         """All pending entries belong to the new fragment, even those that had their quorum in the old one (C5)."""
         self._gaps.end(self.last_add_confirmed, self._replaced, is_written=is_written)
         resend = self._members.adopt(self._replaced)
+        assert self.ensemble() == self.metadata.last_fragment.ensemble, "the metadata names who is written to (C3)"
         self._replaced = {}
         for pending in self._pending.values():
+            assert not pending.acknowledged & ~pending.write_mask, "only its write set acknowledges a batch (W1)"
             pending.acknowledged &= ~resend
             self._send(pending, resend & self._members.in_use)
         if self._stage is _Stage.CLOSING:
@@ -288,6 +297,7 @@ class LedgerWriting(LedgerMachine):
 
     def _propose_close(self) -> None:
         last = self.last_add_confirmed
+        assert self._stage is _Stage.CLOSING, "a writer closes once nothing else is proposed (R1)"
         self._propose(self.metadata.with_gaps(self._gaps_until(last)).closed_at(last))
 
     # -- what the metastore said ------------------------------------------------------------------------------------
@@ -322,6 +332,7 @@ class LedgerWriting(LedgerMachine):
 
     def _finish_if_closing(self, metadata: LedgerMetadata) -> None:
         if self._stage in _CLOSING:
+            assert metadata.state is LedgerState.CLOSED, "a writer that is done leaves a closed ledger (R1)"
             self._move("closed")
             self._effects.append(Finished(metadata, self.version))
         else:

@@ -62,6 +62,7 @@ class WritingBack:
         return self._sends(pending, self.members.in_use)
 
     def _sends(self, pending: PendingBatch, indices: int) -> list[SendAdd]:
+        assert not indices & ~self.members.in_use, "nothing is sent to who failed or is being replaced"
         sends = []
         for index in self._quorum.write_set(pending.batch.first_entry_id):
             if indices >> index & 1:
@@ -75,6 +76,7 @@ class WritingBack:
         pending = self._pending.get(first_entry_id)
         if pending is not None and self.members.bookies[index] == bookie_id:
             pending.acknowledged |= 1 << index & pending.write_mask
+            assert not pending.acknowledged & ~pending.write_mask, "only its write set acknowledges a batch (W1)"
 
     def fail(self, index: int, bookie_id: str, first_entry_id: int | None) -> None:
         """A bookie did not take the batch that starts there, or something else. If it stands at that index now, it is to be

@@ -7,7 +7,7 @@ from 0 on, at most are needed to find each.
 from __future__ import annotations
 
 from replog.bookie import serving, upkeep
-from replog.bookie.commits import GroupCommit
+from replog.bookie.groups import Committer
 from replog.bookie.server import BookieServer
 from replog.client.ledger_writer import LedgerWriter
 from replog.client.ledgers import Ledgers
@@ -30,7 +30,7 @@ SHELL_MUTANTS = (
         "the group commit answers a group when the one before it is durable",
         (
             Patch(
-                GroupCommit,
+                Committer,
                 "_commit_mutations",
                 "        self.storage.commit(mutations)",
                 "        late, self.late = getattr(self, 'late', []), list(mutations)\n"
@@ -348,7 +348,7 @@ SHELL_MUTANTS = (
         "weak-denial-as-strong",
         "B8",
         "a bookie whose storage may have forgotten an entry answers a recovery read as if it could vouch",
-        (Patch(GroupCommit, "_look_up", ", denial=self.storage.doubt().denial(ledger_id)", ""),),
+        (Patch(Committer, "_look_up", ", denial=self.storage.doubt().denial(ledger_id)", ""),),
         2,
         strategy="forgetful",
     ),
