@@ -212,8 +212,6 @@ TOO_LARGE: dict[str, str] = {
     "replog.backends.files.maintenance.Maintenance": "to be split by what it keeps: entries, files, progress",
     "replog.backends.files.pool.FilePool": "to be split by what it keeps: entries, files, progress",
     "replog.backends.files.replay.Replay": "to be split by what it keeps: entries, files, progress",
-    "replog.bookie.server.BookieServer": "to be split: requests, upkeep, what it counts",
-    "replog.bookie.upkeep.Upkeep": "to be split: requests, upkeep, what it counts",
     "replog.cli.top.model.Figures": "facts for people to read, one field each; no behaviour",
     "replog.client.scan.LedgerScan": "to be split by subject",
     "replog.client.recovering.RecoveringShell": "to be split by subject",

@@ -160,7 +160,7 @@ async def test_too_many_commands_at_once_are_too_many(autojump_clock: trio.testi
         return Status.OK, command.name
 
     async with server.running():
-        server.administer = administer
+        server.administrators.administer = administer
         asker = Asker(server)
         server.handle([AdminRequest(number, AdminCommand.SCRUB) for number in range(100)], asker.replied)
         await trio.testing.wait_all_tasks_blocked()

@@ -483,7 +483,7 @@ async def test_polls_that_were_answered_are_forgotten_at_once(autojump_clock: tr
             served.asker.send(add(a_batch(first)))
             await trio.lowlevel.checkpoint()
         assert served.server.statistics()["waiting_polls"] <= 1
-        assert len(served.server._polls._by_deadline) <= 1100
+        assert len(served.server._reads.polls._by_deadline) <= 1100
 
 
 def poll_and_read(

@@ -6,7 +6,7 @@ import threading
 
 import trio.testing
 
-from replog.bookie import server as servers
+from replog.bookie import traffic
 from replog.errors import StorageFailedError
 from replog.protocol.messages import RecoveryReadRequest, Status
 from tests.bookie.test_server import KEY, a_batch, add, fence, read, serving
@@ -44,9 +44,9 @@ async def test_fences_and_recovery_reads_are_counted_and_what_was_refused_is_not
 async def test_a_ledger_that_nobody_adds_to_is_not_active_for_long(autojump_clock: trio.testing.MockClock) -> None:
     async with serving(is_instant=True) as served:
         await served.ask(add(a_batch()))
-        await trio.sleep(servers._TURN_S * 0.9)
+        await trio.sleep(traffic._TURN_S * 0.9)
         assert served.server.statistics()["active_ledgers"] == 1
-        await trio.sleep(servers._TURN_S * 1.2)
+        await trio.sleep(traffic._TURN_S * 1.2)
         assert served.server.statistics()["active_ledgers"] == 0
 
 

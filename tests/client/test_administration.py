@@ -44,7 +44,7 @@ async def one_bookie(answers: dict[AdminCommand, tuple[Status, str]] | None = No
 
     async with cluster(1) as world, world.client() as client:
         if answers is not None:
-            world.bookies[0].server.administer = administer
+            world.bookies[0].server.administrators.administer = administer
         yield await the_only(client)
 
 

@@ -17,6 +17,7 @@ _FIRST = {
     ),
     "garbage.py": ("tests/bookie/test_garbage.py",),
     "polls.py": ("tests/bookie/test_server.py",),
+    "reads.py": ("tests/bookie/test_doubt.py", "tests/bookie/test_server.py"),
     "server.py": ("tests/bookie/test_doubt.py", "tests/bookie/test_server.py", "tests/bookie/test_full_disk.py"),
     "space.py": ("tests/bookie/test_space.py", "tests/bookie/test_full_disk.py"),
 }
@@ -167,12 +168,12 @@ MUTANTS = (
     _mutant(
         "damage-is-absence-to-reads",
         "R4",
-        "server.py",
+        "reads.py",
         (
-            "            self.storage_raised(error)\n"
+            "            self._raised(error)\n"
             "            reply([Response(request.request_id, Status.UNKNOWN, detail=str(error))])\n"
         ),
-        "            self.storage_raised(error)\n            reply([Response(request.request_id, Status.NO_ENTRY)])\n",
+        "            self._raised(error)\n            reply([Response(request.request_id, Status.NO_ENTRY)])\n",
         "a read that the disk can't answer is answered with a denial",
     ),
     _mutant(
@@ -239,15 +240,15 @@ MUTANTS = (
         "doubt-not-looked-at",
         "B8",
         "server.py",
-        "is_in_doubt = ledger_id < self._doubted_below",
+        "is_in_doubt = ledger_id < self.doubt.doubted_below",
         "is_in_doubt = False",
         "a bookie whose storage doubts takes adds of a deposed writer",
     ),
     _mutant(
         "doubtful-denies-plain-reads",
         "R10",
-        "server.py",
-        "denial = Status.NO_ENTRY if found else self.storage.doubt().denial(request.ledger_id)",
+        "reads.py",
+        "denial = Status.NO_ENTRY if found else self._storage.doubt().denial(request.ledger_id)",
         "denial = Status.NO_ENTRY",
         "a bookie whose storage doubts denies without doubt",
     ),

@@ -64,7 +64,10 @@ async def settle_doubt(server: BookieServer, metastore: Metastore, observe: Call
     """Bounds what the storage is in doubt about to the ledgers that existed before it was opened, and tells observers.
     Raises `MetastoreError`, `StorageError`."""
     if server.storage.doubt().is_unbounded:
-        await server.bound_doubt(await _next_ledger_id(metastore))
+        # Ledgers from this id on did not exist when the storage was opened: it vouches for those.
+        next_ledger_id = await _next_ledger_id(metastore)
+        await server.call(lambda: server.storage.bound_doubt(next_ledger_id))
+        server.look_at_doubt()
     doubt = server.storage.doubt()
     if doubt != Doubt():
         observe(StorageInDoubt(server.bookie_id, doubt))
@@ -80,7 +83,7 @@ async def settle_doubt(server: BookieServer, metastore: Metastore, observe: Call
 async def keep_doubt_bounded(server: BookieServer, metastore: Metastore, observe: Callable[[Event], None]) -> None:
     """Settles again whenever the storage comes upon damage that puts every ledger in doubt. Runs until cancelled."""
     while server.failure is None:
-        await server.doubt_is_unbounded()
+        await server.doubt.until_unbounded()
         try:
             await settle_doubt(server, metastore, observe)
         except (MetastoreError, StorageError) as error:

@@ -6,27 +6,27 @@ machine (B2) and then through the group commit; plain reads go to the storage at
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import TypeVar
 
 import trio
 
 from replog.abc import Marks, Reply, Storage
+from replog.bookie.administrators import Administrators
 from replog.bookie.calls import StorageCalls, broken_contract
 from replog.bookie.commits import GroupCommit
+from replog.bookie.doubt import Doubt
 from replog.bookie.groups import Work
-from replog.bookie.polls import LongPolls
+from replog.bookie.reads import PlainReads
 from replog.bookie.space import Space
 from replog.bookie.traffic import Traffic
 from replog.config import BookieOptions
 from replog.errors import StorageError, StorageFailedError, StorageFullError
 from replog.hookspecs import Event, StorageFailed
-from replog.protocol.batch import Batch
-from replog.protocol.bookie import LedgerOnBookie, OrderedRequest, read_answer
+from replog.protocol.bookie import LedgerOnBookie, OrderedRequest
 from replog.protocol.messages import (
     AddRequest,
-    AdminCommand,
     AdminRequest,
     FenceRequest,
     ReadLastAddConfirmedRequest,
@@ -44,17 +44,11 @@ from replog.runtime.nursery import open_service_nursery
 T = TypeVar("T")
 
 _LEDGERS_MAX = 16384  # machines kept: an idle one is made anew from its durable marks
-_ADMINISTRATIONS_MAX = 32  # at a time
 _LOOK_S = 1.0  # how often the bookie looks how much space is left
 _LOOKED_UP_BYTES = (
     256 << 10
 )  # counted for the batch that a recovery read finds: those of one commit are in memory together
 _URGENT_BYTES_MAX = 1 << 20  # of fences and the like, that wait beside a full queue
-_TURN_S = 10.0  # how long a ledger counts as active after an add, at least
-
-
-async def _nothing_to_administer(command: AdminCommand) -> tuple[Status, str]:
-    return Status.BAD_REQUEST, f"nobody does {command.name.lower()} here"
 
 
 class BookieServer:
@@ -70,18 +64,14 @@ class BookieServer:
         self.space = Space(
             storage.bookie_id, options.read_only_below_bytes, options.writable_above_bytes, storage.place
         )
-        self.drops = 0
         self.traffic = Traffic()
         self._observe = observe
-        self._doubted_below = storage.doubt().doubted_below
-        self._doubt_changed = trio.Event()
+        self.doubt = Doubt(storage)
         self._ledgers: dict[int, LedgerOnBookie] = {}
         self._commits = GroupCommit(self.calls, options.commit_bytes_max, options.close_timeout_s, self._commit_failed)
         self._last_reply: Reply | None = None  # of who brought something to commit last
-        self._polls = LongPolls(options.long_poll_max_s, self._at_hand)
-        self._nursery: trio.Nursery | None = None
-        self.administer: Callable[[AdminCommand], Awaitable[tuple[Status, str]]] = _nothing_to_administer
-        self._administrations = 0  # under way
+        self._reads = PlainReads(self.calls, options, self.traffic, self._ledger, self.storage_raised)
+        self.administrators = Administrators()
         self._turned = trio.Event()  # `is_read_only` is no longer what it was
 
     @property
@@ -95,10 +85,10 @@ class BookieServer:
         still made durable and answered; the storage stays open, and `calls` knows what is still under way in it."""
         await self._look()
         async with open_service_nursery() as nursery:
-            self._nursery = nursery
-            nursery.start_soon(self._polls.expire)
+            self._reads.nursery = self.administrators.nursery = nursery
+            nursery.start_soon(self._reads.polls.expire)
             nursery.start_soon(self._watch_space)
-            nursery.start_soon(self._turn_traffic)
+            nursery.start_soon(self.traffic.turn_at_a_pace)
             async with self._commits.running():
                 yield
 
@@ -110,11 +100,11 @@ class BookieServer:
             if isinstance(request, AddRequest):
                 self._accept(request, reply)
             elif isinstance(request, ReadRequest):
-                self._read(request, reply)
+                self._reads.read(request, reply)
             elif isinstance(request, ReadLastAddConfirmedRequest):
-                self._read_last_add_confirmed(request, reply)
+                self._reads.read_last_add_confirmed(request, reply)
             elif isinstance(request, AdminRequest):
-                self._administer(request, reply)
+                self.administrators.ask(request, reply)
             else:
                 self._accept(request, reply)
         if self._commits.gathered:
@@ -146,7 +136,7 @@ class BookieServer:
             self.traffic.accepted(request)
         work = Work(ledger, accepted, reply, size_bytes)
         if ledger.last_add_confirmed > known:
-            self._polls.advanced(ledger)
+            self._reads.polls.advanced(ledger)
         self._commits.put(work)
 
     def _is_too_busy_for(self, request: OrderedRequest) -> bool:
@@ -177,120 +167,10 @@ class BookieServer:
         if ledger is None:
             if len(self._ledgers) >= _LEDGERS_MAX and self._commits.is_idle:
                 self._ledgers.clear()
-            is_in_doubt = ledger_id < self._doubted_below
+            is_in_doubt = ledger_id < self.doubt.doubted_below
             ledger = LedgerOnBookie(ledger_id, self.storage.marks(ledger_id) or Marks(), is_in_doubt=is_in_doubt)
             self._ledgers[ledger_id] = ledger
         return ledger
-
-    # -- plain reads ----------------------------------------------------------------------------------------------
-
-    def _read(self, request: ReadRequest, reply: Reply) -> None:
-        bytes_max = min(request.bytes_max, self.options.answer_bytes_max)
-        try:
-            ledger = self._ledger(request.ledger_id)
-            refusal = ledger.refuse_read(request)
-            if refusal is not None:
-                reply([refusal])
-                return
-            found = self.storage.read_nowait(request.ledger_id, request.entry_id, request.stamp, bytes_max)
-        except trio.WouldBlock:
-            assert self._nursery is not None
-            self._nursery.start_soon(self._read_in_thread, request, bytes_max, reply)
-        except StorageError as error:
-            reply([Response(request.request_id, Status.UNKNOWN, detail=str(error))])
-        else:
-            self.traffic.read(found)
-            self._answer_read(request, found, ledger, reply)
-
-    def _answer_read(self, request: ReadRequest, found: Sequence[Batch], ledger: LedgerOnBookie, reply: Reply) -> None:
-        denial = Status.NO_ENTRY if found else self.storage.doubt().denial(request.ledger_id)
-        reply([read_answer(request.request_id, found, ledger.last_add_confirmed, denial)])
-
-    async def _read_in_thread(self, request: ReadRequest, bytes_max: int, reply: Reply) -> None:
-        try:
-            found = await self.calls.read(
-                self.storage.read, request.ledger_id, request.entry_id, request.stamp, bytes_max
-            )
-            ledger = self._ledger(request.ledger_id)
-        except StorageError as error:
-            self.storage_raised(error)
-            reply([Response(request.request_id, Status.UNKNOWN, detail=str(error))])
-        else:
-            self.traffic.read(found)
-            self._answer_read(request, found, ledger, reply)
-
-    def _read_last_add_confirmed(self, request: ReadLastAddConfirmedRequest, reply: Reply) -> None:
-        try:
-            ledger = self._ledger(request.ledger_id)
-        except StorageError as error:
-            reply([Response(request.request_id, Status.UNKNOWN, detail=str(error))])
-            return
-        refusal = ledger.refuse_read(request)
-        if refusal is not None:
-            reply([refusal])
-        elif ledger.lacks_proof:
-            self._read_proof(request, ledger, reply)
-        else:
-            self._polls.ask(request, ledger, reply)
-
-    def _read_proof(self, request: ReadLastAddConfirmedRequest, ledger: LedgerOnBookie, reply: Reply) -> None:
-        """After a restart only a stored batch proves the last add confirmed: it is read once, before the answer (R11)."""
-        try:
-            ledger.proof_read(self.storage.read_nowait(request.ledger_id, *ledger.proof_place, 1)[:1])
-        except trio.WouldBlock:
-            assert self._nursery is not None
-            self._nursery.start_soon(self._read_proof_in_thread, request, ledger.proof_place, reply)
-            return
-        except StorageError:
-            ledger.proof_read(None)  # the best that can be proven is told; a fence or a recovery read tells of damage
-        self._polls.ask(request, ledger, reply)
-
-    async def _read_proof_in_thread(
-        self, request: ReadLastAddConfirmedRequest, place: tuple[int, int], reply: Reply
-    ) -> None:
-        found = None
-        try:
-            found = await self.calls.read(self.storage.read, request.ledger_id, *place, 1)
-        except StorageError as error:
-            self.storage_raised(error)
-        try:
-            ledger = self._ledger(request.ledger_id)
-        except StorageError as error:
-            reply([Response(request.request_id, Status.UNKNOWN, detail=str(error))])
-            return
-        if ledger.lacks_proof:
-            ledger.proof_read(found)
-        self._polls.ask(request, ledger, reply)
-
-    def _at_hand(self, ledger_id: int, entry_id: int, stamp: int, bytes_max: int) -> tuple[Batch, ...]:
-        """What a read would find, if no disk is waited for and it is no more than that. Nothing says nothing: it is no answer
-        to a read, which tells what is absent from what is in doubt (R4)."""
-        try:
-            found = self.storage.read_nowait(ledger_id, entry_id, stamp, bytes_max)
-        except (trio.WouldBlock, StorageError):
-            return ()
-        if found and len(found[0].data) > bytes_max:  # the first one is found whatever its size
-            return ()
-        if found:
-            self.traffic.read(found)
-        return tuple(found)
-
-    # -- administration -----------------------------------------------------------------------------------------------
-
-    def _administer(self, request: AdminRequest, reply: Reply) -> None:
-        assert self._nursery is not None
-        if self._administrations >= _ADMINISTRATIONS_MAX:
-            reply([Response(request.request_id, Status.TOO_BUSY, detail="too much is being asked by administrators")])
-            return
-        self._administrations += 1
-        self._nursery.start_soon(self._perform, request, reply)
-
-    async def _perform(self, request: AdminRequest, reply: Reply) -> None:
-        try:
-            status, detail = await self.administer(request.command)
-            reply([Response(request.request_id, status, detail=detail)])
-        finally:
-            self._administrations -= 1
 
     # -- deleted ledgers ----------------------------------------------------------------------------------------------
 
@@ -305,7 +185,7 @@ class BookieServer:
         def dropped(responses: Sequence[Response]) -> None:
             answers.extend(responses)
             if responses[0].status is Status.OK:
-                self.drops += 1
+                self.traffic.dropped_ledgers += 1
                 self._ledgers.pop(ledger_id, None)
             done.set()
 
@@ -327,11 +207,6 @@ class BookieServer:
             await trio.sleep(_LOOK_S)
             await self._look()
 
-    async def _turn_traffic(self) -> None:
-        while True:
-            await trio.sleep(_TURN_S)
-            self.traffic.turn()
-
     async def _look(self) -> None:
         with suppress(StorageError):  # one that stops the storage has been told of; after another it looks again
             free_bytes = await self.call(self.storage.free_bytes)
@@ -339,26 +214,11 @@ class BookieServer:
             self.space.looked(free_bytes, trio.current_time())
             self._turn()
 
-    async def bound_doubt(self, next_ledger_id: int) -> None:
-        """Ledgers from this id on did not exist when the storage was opened: it vouches for those (B8). Raises
-        `StorageError`: then the doubt stays as it was."""
-        await self.call(lambda: self.storage.bound_doubt(next_ledger_id))
-        self.look_at_doubt()
-
     def look_at_doubt(self) -> None:
         """Refuses plain adds to all ledgers that the storage is in doubt about: it may have found damage meanwhile."""
-        doubted_below = self.storage.doubt().doubted_below
-        if doubted_below != self._doubted_below:
-            self._doubted_below = doubted_below
-            self._doubt_changed.set()
-            self._doubt_changed = trio.Event()
+        if self.doubt.look():
             for ledger in self._ledgers.values():
-                ledger.is_in_doubt = ledger.ledger_id < doubted_below
-
-    async def doubt_is_unbounded(self) -> None:
-        """Returns as soon as the storage is in doubt about every ledger, also about those to come."""
-        while not self.storage.doubt().is_unbounded:
-            await self._doubt_changed.wait()
+                ledger.is_in_doubt = ledger.ledger_id < self.doubt.doubted_below
 
     async def space_was_made(self) -> None:
         """Looks at the disk now: those who wait for space need not wait for the next look. Raises `StorageError`."""
@@ -391,7 +251,7 @@ class BookieServer:
             self._ledgers.clear()
             self.failure = error
             self._turn()
-            self._polls.fail(str(error))
+            self._reads.polls.fail(str(error))
             self._observe(StorageFailed(self.bookie_id, error))
 
     def _commit_failed(self, error: StorageError, is_void: bool) -> None:
@@ -414,9 +274,9 @@ class BookieServer:
             "commits": self._commits.committer.commits,
             "last_commit_s": self._commits.committer.commit_s,
             "ledgers_in_memory": len(self._ledgers),
-            "waiting_polls": len(self._polls),
+            "waiting_polls": len(self._reads.polls),
             "read_only": float(self.is_read_only),
-            "doubted_below_ledger_id": self._doubted_below,
+            "doubted_below_ledger_id": self.doubt.doubted_below,
             **({} if self.space.free_bytes is None else {"free_bytes": self.space.free_bytes}),
             **self.traffic.statistics(),
             **self._storage_statistics(),

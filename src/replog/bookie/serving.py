@@ -66,7 +66,7 @@ async def serving(
             async with open_service_nursery() as nursery:
                 upkeep = Upkeep(server, metastore, observe, nursery)
                 bookie = ServedBookie(server, upkeep, endpoints, ways)
-                server.administer = Administration(bookie, upkeep).perform
+                server.administrators.administer = Administration(bookie, upkeep).perform
                 try:
                     await nursery.start(Announcer(server, metastore, endpoints).run)
                     upkeep.start()

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import trio
+
 from replog.protocol.batch import Batch
 from replog.protocol.bookie import OrderedRequest
 from replog.protocol.messages import AddRequest, FenceRequest, RecoveryReadRequest
 
+_TURN_S = 10.0  # how long a ledger counts as active after an add, at least
 _ACTIVE_LEDGERS_MAX = 100_000  # remembered; above it they are counted as so many
 
 
@@ -20,6 +23,7 @@ class Traffic:
         "added_batches",
         "added_bytes",
         "added_entries",
+        "dropped_ledgers",
         "fence_requests",
         "read_bytes",
         "reads",
@@ -30,6 +34,7 @@ class Traffic:
         self.added_batches = self.added_entries = self.added_bytes = 0
         self.fence_requests = self.recovery_reads = 0
         self.reads = self.read_bytes = 0
+        self.dropped_ledgers = 0
         self._active: set[int] = set()  # ledgers that were added to since `turn`
         self._active_before: set[int] = set()  # and between the two turns before
 
@@ -56,6 +61,12 @@ class Traffic:
     def turn(self) -> None:
         """To be called at an even pace: ledgers that nobody adds to any more are forgotten at the second call."""
         self._active_before, self._active = self._active, set()
+
+    async def turn_at_a_pace(self) -> None:
+        """Turns until it is cancelled."""
+        while True:
+            await trio.sleep(_TURN_S)
+            self.turn()
 
     def statistics(self) -> dict[str, float]:
         """Counters since the start; `active_ledgers` were added to lately."""

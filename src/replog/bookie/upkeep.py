@@ -11,6 +11,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Generic, TypeVar
 
+import attrs
 import trio
 
 from replog.abc import Damage, Metastore
@@ -37,6 +38,21 @@ class _Run(Generic[T]):
         self.errors: list[MetastoreError | StorageError] = []
 
 
+@attrs.define
+class _Counts:
+    """What was done since the bookie was started."""
+
+    collections: int = 0
+    collection_failures: int = 0
+    collected_at_s: float = -1.0  # the end of the last pass, by trio's clock
+    collection_s: float = -1.0  # how long it took
+    compaction_failures: int = 0
+    attempts_to_make_space: int = 0
+    forced: dict[str, int] = attrs.field(
+        factory=lambda: dict.fromkeys(("forced_garbage_collections", "forced_compactions", "forced_scrubs"), 0)
+    )
+
+
 class Upkeep:
     """The upkeep of one bookie. Runs in this nursery once it is started, until that is cancelled."""
 
@@ -45,7 +61,6 @@ class Upkeep:
     ) -> None:
         self.is_left = False
         self._server = server
-        self._storage = server.storage
         self._metastore = metastore
         self._observe = observe
         self._nursery = nursery
@@ -54,10 +69,7 @@ class Upkeep:
         self._dropped = trio.Event()  # ledgers, since space was last made
         self._damage: dict[tuple[int, int, int, int], Damage] = {}  # by its identities, as last seen
         self._looking = trio.Lock()
-        self._collections = self._collection_failures = 0
-        self._collected_at_s = self._collection_s = -1.0
-        self._forced = dict.fromkeys(("forced_garbage_collections", "forced_compactions", "forced_scrubs"), 0)
-        self._compaction_failures = self._attempts_to_make_space = 0
+        self._counts = _Counts()
 
     def start(self) -> None:
         """Starts what is done by the clock."""
@@ -86,7 +98,7 @@ class Upkeep:
     async def _force(self, what: str, function: Callable[[], Awaitable[T]]) -> T:
         if self.is_left:
             raise self._closed()
-        self._forced[what] += 1
+        self._counts.forced[what] += 1
         run: _Run[T] = _Run()
         self._nursery.start_soon(self._perform, run, function)
         await run.ended.wait()
@@ -117,32 +129,32 @@ class Upkeep:
             try:
                 dropped = await collect_garbage(self._server, self._metastore)
             except (MetastoreError, StorageError):
-                self._collection_failures += 1  # nothing was dropped that exists
+                self._counts.collection_failures += 1  # nothing was dropped that exists
                 raise
-            self._collections += 1
+            self._counts.collections += 1
             if dropped:
                 self._dropped.set()
-            self._collected_at_s = trio.current_time()
-            self._collection_s = self._collected_at_s - started_s
+            self._counts.collected_at_s = trio.current_time()
+            self._counts.collection_s = self._counts.collected_at_s - started_s
             return dropped
 
     async def _compact(self, *, is_major: bool) -> None:
         async with self._compacting:
             try:
-                await self._server.call(partial(self._storage.compact, is_major=is_major), is_long=True)
+                await self._server.call(partial(self._server.storage.compact, is_major=is_major), is_long=True)
             except StorageError:
-                self._compaction_failures += 1
+                self._counts.compaction_failures += 1
                 raise
 
     async def _scrub(self) -> Sequence[Damage]:
         async with self._scrubbing:
-            await self._server.call(self._storage.scrub, is_long=True)
+            await self._server.call(self._server.storage.scrub, is_long=True)
         return await self._look_for_damage()
 
     async def _look_for_damage(self) -> Sequence[Damage]:
         """Tells of what was not damaged when it was last looked for."""
         async with self._looking:
-            found = await self._server.call(self._storage.damage)
+            found = await self._server.call(self._server.storage.damage)
             known, self._damage = self._damage, {_identities(each): each for each in found}
             for number, (key, each) in enumerate(self._damage.items(), 1):
                 if key not in known:
@@ -169,7 +181,7 @@ class Upkeep:
             await self._server.read_only_turned(was=False)
             if self._server.failure is not None:
                 return
-            self._attempts_to_make_space += 1
+            self._counts.attempts_to_make_space += 1
             # Failures are counted, and told where they stop the storage. There may be something to compact all the same.
             with suppress(MetastoreError, StorageError):
                 await self._collect()
@@ -203,17 +215,17 @@ class Upkeep:
     def statistics(self) -> dict[str, float]:
         """Counters and gauges."""
         found: dict[str, float] = {
-            "garbage_collections": self._collections,
-            "garbage_collection_failures": self._collection_failures,
-            "ledgers_collected": self._server.drops,
-            "compaction_failures": self._compaction_failures,
-            "attempts_to_make_space": self._attempts_to_make_space,
+            "garbage_collections": self._counts.collections,
+            "garbage_collection_failures": self._counts.collection_failures,
+            "ledgers_collected": self._server.traffic.dropped_ledgers,
+            "compaction_failures": self._counts.compaction_failures,
+            "attempts_to_make_space": self._counts.attempts_to_make_space,
             "damaged_batches": len(self._damage),
-            **self._forced,
+            **self._counts.forced,
         }
-        if self._collections:
-            found["last_garbage_collection_s"] = self._collection_s
-            found["since_garbage_collection_s"] = trio.current_time() - self._collected_at_s
+        if self._counts.collections:
+            found["last_garbage_collection_s"] = self._counts.collection_s
+            found["since_garbage_collection_s"] = trio.current_time() - self._counts.collected_at_s
         return found
 
 

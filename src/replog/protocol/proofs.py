@@ -50,7 +50,6 @@ def prove(digest: Digest, ledger_id: int, stamp: int, last_add_confirmed: int) -
     """The explicit proof of a last add confirmed; nothing for -1."""
     if last_add_confirmed == NO_ENTRY:
         return b""
-    assert last_add_confirmed >= 0, "only an entry can be proven"
     statement = _pack(digest.digest_type, ledger_id, stamp, last_add_confirmed)
     return statement + digest.sign(statement)
 

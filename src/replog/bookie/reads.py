@@ -1,0 +1,136 @@
+"""Plain reads of one bookie (D1): answered at once if no disk is waited for, otherwise from a thread.
+
+They carry no term and fence nothing, so they do not wait behind adds. A read that the disk cannot answer is answered with
+doubt, never with a denial (R4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import trio
+
+from replog.abc import Reply
+from replog.bookie.calls import StorageCalls
+from replog.bookie.polls import LongPolls
+from replog.bookie.traffic import Traffic
+from replog.config import BookieOptions
+from replog.errors import StorageError
+from replog.protocol.batch import Batch
+from replog.protocol.bookie import LedgerOnBookie, read_answer
+from replog.protocol.messages import ReadLastAddConfirmedRequest, ReadRequest, Response, Status
+
+
+class PlainReads:
+    """The reads of one bookie. `find_ledger` returns the machine of a ledger, or raises `StorageError`; `raised` is told
+    what the storage raised in a thread. `nursery` is set while the bookie runs."""
+
+    def __init__(
+        self,
+        calls: StorageCalls,
+        options: BookieOptions,
+        traffic: Traffic,
+        find_ledger: Callable[[int], LedgerOnBookie],
+        raised: Callable[[StorageError], None],
+    ) -> None:
+        self.polls = LongPolls(options.long_poll_max_s, self._at_hand)
+        self.nursery: trio.Nursery | None = None
+        self._calls = calls
+        self._storage = calls.storage
+        self._answer_bytes_max = options.answer_bytes_max
+        self._traffic = traffic
+        self._find_ledger = find_ledger
+        self._raised = raised
+
+    def read(self, request: ReadRequest, reply: Reply) -> None:
+        """Answers with the batch that holds an entry and with what follows it."""
+        bytes_max = min(request.bytes_max, self._answer_bytes_max)
+        try:
+            ledger = self._find_ledger(request.ledger_id)
+            refusal = ledger.refuse_read(request)
+            if refusal is not None:
+                reply([refusal])
+                return
+            found = self._storage.read_nowait(request.ledger_id, request.entry_id, request.stamp, bytes_max)
+        except trio.WouldBlock:
+            assert self.nursery is not None, "requests come while the bookie runs"
+            self.nursery.start_soon(self._read_in_thread, request, bytes_max, reply)
+        except StorageError as error:
+            reply([Response(request.request_id, Status.UNKNOWN, detail=str(error))])
+        else:
+            self._traffic.read(found)
+            self._answer_read(request, found, ledger, reply)
+
+    def _answer_read(self, request: ReadRequest, found: Sequence[Batch], ledger: LedgerOnBookie, reply: Reply) -> None:
+        denial = Status.NO_ENTRY if found else self._storage.doubt().denial(request.ledger_id)
+        reply([read_answer(request.request_id, found, ledger.last_add_confirmed, denial)])
+
+    async def _read_in_thread(self, request: ReadRequest, bytes_max: int, reply: Reply) -> None:
+        try:
+            found = await self._calls.read(
+                self._storage.read, request.ledger_id, request.entry_id, request.stamp, bytes_max
+            )
+            ledger = self._find_ledger(request.ledger_id)
+        except StorageError as error:
+            self._raised(error)
+            reply([Response(request.request_id, Status.UNKNOWN, detail=str(error))])
+        else:
+            self._traffic.read(found)
+            self._answer_read(request, found, ledger, reply)
+
+    def read_last_add_confirmed(self, request: ReadLastAddConfirmedRequest, reply: Reply) -> None:
+        """Answers how far a ledger is confirmed, at once or when that has advanced."""
+        try:
+            ledger = self._find_ledger(request.ledger_id)
+        except StorageError as error:
+            reply([Response(request.request_id, Status.UNKNOWN, detail=str(error))])
+            return
+        refusal = ledger.refuse_read(request)
+        if refusal is not None:
+            reply([refusal])
+        elif ledger.lacks_proof:
+            self._read_proof(request, ledger, reply)
+        else:
+            self.polls.ask(request, ledger, reply)
+
+    def _read_proof(self, request: ReadLastAddConfirmedRequest, ledger: LedgerOnBookie, reply: Reply) -> None:
+        """After a restart only a stored batch proves the last add confirmed: it is read once, before the answer (R11)."""
+        try:
+            ledger.proof_read(self._storage.read_nowait(request.ledger_id, *ledger.proof_place, 1)[:1])
+        except trio.WouldBlock:
+            assert self.nursery is not None, "requests come while the bookie runs"
+            self.nursery.start_soon(self._read_proof_in_thread, request, ledger.proof_place, reply)
+            return
+        except StorageError:
+            ledger.proof_read(None)  # the best that can be proven is told; a fence or a recovery read tells of damage
+        self.polls.ask(request, ledger, reply)
+
+    async def _read_proof_in_thread(
+        self, request: ReadLastAddConfirmedRequest, place: tuple[int, int], reply: Reply
+    ) -> None:
+        found = None
+        try:
+            found = await self._calls.read(self._storage.read, request.ledger_id, *place, 1)
+        except StorageError as error:
+            self._raised(error)
+        try:
+            ledger = self._find_ledger(request.ledger_id)
+        except StorageError as error:
+            reply([Response(request.request_id, Status.UNKNOWN, detail=str(error))])
+            return
+        if ledger.lacks_proof:
+            ledger.proof_read(found)
+        self.polls.ask(request, ledger, reply)
+
+    def _at_hand(self, ledger_id: int, entry_id: int, stamp: int, bytes_max: int) -> tuple[Batch, ...]:
+        """What a read would find, if no disk is waited for and it is no more than that. Nothing says nothing: it is no answer
+        to a read, which tells what is absent from what is in doubt (R4)."""
+        try:
+            found = self._storage.read_nowait(ledger_id, entry_id, stamp, bytes_max)
+        except (trio.WouldBlock, StorageError):
+            return ()
+        if found and len(found[0].data) > bytes_max:  # the first one is found whatever its size
+            return ()
+        if found:
+            self._traffic.read(found)
+        return tuple(found)
