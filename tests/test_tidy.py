@@ -217,7 +217,6 @@ TOO_LARGE: dict[str, str] = {
     "replog.client.recovering.RecoveringShell": "to be split by subject",
     "replog.metastores.lmdb_environment.Environment": "to be split: connection, and what waits for it",
     "replog.metastores.zookeeper.session.Session": "to be split: connection, and what waits for it",
-    "replog.testing.simulating.disks.SimulatedDisk": "what can go wrong in a simulation, one field each",
     "replog.transports.tcp.client.TcpConnection": "to be split: requests, reads, answers, bounds",
     "replog.transports.tcp.listener.Listener": "to be split: requests, reads, answers, bounds",
 }

@@ -8,9 +8,8 @@ then knows that it lost something, or only that it cannot vouch for its disk (B8
 
 from __future__ import annotations
 
-import bisect
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 
@@ -28,67 +27,11 @@ from replog.protocol.messages import (
     Status,
 )
 from replog.protocol.mutations import DELETED_TERM, Marks, PutBatch, SetMarks
-from replog.protocol.proofs import better_proof
 from replog.testing.simulating.disks import damaged
+from tests.simulator.bookie_checks import BookieChecks
 from tests.simulator.calls import Call, Reply, Server
+from tests.simulator.disks import LedgerOnDisk
 from tests.simulator.world import Action, World
-
-if TYPE_CHECKING:
-    from tests.simulator.invariants import Oracle
-
-_READ_BATCHES_MAX = 3
-
-
-class LedgerOnDisk:
-    """What is durable of one ledger on one bookie."""
-
-    __slots__ = ("deleted", "fence_term", "firsts", "held", "key", "last_add_confirmed", "last_entry_id", "proof")
-
-    def __init__(self) -> None:
-        self.key: bytes | None = None
-        self.fence_term = 0
-        self.last_add_confirmed = -1
-        self.last_entry_id = -1
-        self.proof = b""
-        self.deleted = False
-        self.held: dict[tuple[int, int], Batch] = {}  # by (stamp, entry id)
-        self.firsts: dict[int, list[int]] = {}  # by stamp: the first ids of the batches, sorted
-
-    def marks(self) -> Marks:
-        """What a restarted bookie makes its machine of."""
-        return Marks(self.key, self.fence_term, self.last_add_confirmed, self.last_entry_id, self.proof)
-
-    def copy(self) -> LedgerOnDisk:
-        """The same, apart from this one."""
-        copied = LedgerOnDisk()
-        copied.key, copied.fence_term, copied.deleted = self.key, self.fence_term, self.deleted
-        copied.last_add_confirmed, copied.last_entry_id = self.last_add_confirmed, self.last_entry_id
-        copied.proof = self.proof
-        copied.held = dict(self.held)
-        copied.firsts = {stamp: list(firsts) for stamp, firsts in self.firsts.items()}
-        return copied
-
-    def put(self, batch: Batch) -> None:
-        """Stores a batch."""
-        for entry_id in batch.entry_ids:
-            self.held[batch.stamp, entry_id] = batch
-        bisect.insort(self.firsts.setdefault(batch.stamp, []), batch.first_entry_id)
-        self.last_entry_id = max(self.last_entry_id, batch.last_entry_id)
-        self.last_add_confirmed = max(self.last_add_confirmed, batch.last_add_confirmed)
-
-    def overlapping(self, batch: Batch) -> list[Batch]:
-        """What is stored of the batch's identities."""
-        return [self.held[batch.stamp, each] for each in batch.entry_ids if (batch.stamp, each) in self.held]
-
-    def read(self, entry_id: int, stamp: int) -> list[Batch]:
-        """The batch that holds the entry, and some that start after it."""
-        found = self.held.get((stamp, entry_id))
-        if found is None:
-            return []
-        firsts = self.firsts[stamp]
-        start = bisect.bisect_right(firsts, found.first_entry_id)
-        following = firsts[start : start + _READ_BATCHES_MAX - 1]
-        return [found, *(self.held[stamp, first] for first in following)]
 
 
 @attrs.define
@@ -104,14 +47,14 @@ class _Waiting:
 class SimulatedBookie(Server):
     """One bookie."""
 
-    def __init__(self, world: World, name: str, oracle: Oracle) -> None:
+    def __init__(self, world: World, name: str, checks: BookieChecks) -> None:
         super().__init__(world, name)
         self.disk: dict[int, LedgerOnDisk] = {}
         self.slow = 0
         self.doubt = Doubt()
         self.is_gone = False  # for good
         self.history: list[dict[int, LedgerOnDisk | None]] | None = None  # what each group changed; None: not kept
-        self._oracle = oracle
+        self._checks = checks
         self._ledgers: dict[int, LedgerOnBookie] = {}
         self._queue: list[_Waiting] = []
         self._syncing: list[_Waiting] = []
@@ -282,7 +225,7 @@ class SimulatedBookie(Server):
                 self._boast(waiting.response, request.ledger_id, self.number)
             else:
                 waiting.response = waiting.ledger.answer(waiting.accepted)
-            self._oracle.answered(self, request, waiting.response)
+            self._checks.answered(self.name, self.disk.get(request.ledger_id), request, waiting.response)
 
     def _commit(self, waiting: _Waiting) -> Status | None:
         status = None
@@ -296,24 +239,14 @@ class SimulatedBookie(Server):
                     status = settle_add(mutation.batch, disk.overlapping(mutation.batch))
                 if status is None:
                     disk.put(mutation.batch)
-                    self._oracle.stored(self, disk, request)
+                    self._checks.stored(self.name, disk, request)
             elif isinstance(mutation, SetMarks):
-                self.set_marks(disk, mutation)
+                disk.raise_marks(mutation)
             else:
                 self.disk[ledger_id] = self.tombstone()
                 self._ledgers.pop(ledger_id, None)
-                self._oracle.dropped(self, ledger_id)
+                self._checks.dropped(self.name, ledger_id)
         return status
-
-    def set_marks(self, disk: LedgerOnDisk, mutation: SetMarks) -> None:
-        """Raises the durable marks."""
-        if mutation.key is not None:
-            disk.key = mutation.key
-        if mutation.fence_term is not None:
-            disk.fence_term = max(disk.fence_term, mutation.fence_term)
-        if mutation.last_add_confirmed is not None:
-            disk.last_add_confirmed = max(disk.last_add_confirmed, mutation.last_add_confirmed)
-        disk.proof = better_proof(disk.proof, mutation.proof)
 
     def tombstone(self) -> LedgerOnDisk:
         """What stays of a deleted ledger: its fence."""
@@ -356,9 +289,9 @@ class SimulatedBookie(Server):
         del self.history[-groups:]
         for ledger_id, before in held.items():
             now = self.disk.get(ledger_id)
-            self._oracle.forgot(self, ledger_id, before - set(now.held if now is not None else ()))
+            self._checks.forgot(self.name, ledger_id, before - set(now.held if now is not None else ()))
         if trace != "nothing":
-            below = self._oracle.ledger_ids_end
+            below = self._checks.ledger_ids_end
             lost_below = below if trace == "loss" else self.doubt.lost_below
             self.doubt = Doubt(below, lost_below, ("simulated",))
 
@@ -373,4 +306,4 @@ class SimulatedBookie(Server):
         if self.is_gone:
             return
         self.alive = True
-        self._oracle.restarted(self)
+        self._checks.restarted(self.name)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from replog.errors import AddTimeoutError, FencedError, LedgerClosedError, ReplogError
 from replog.protocol.digest import Digest, DigestType, ledger_key
@@ -37,10 +37,8 @@ from replog.protocol.writing import LedgerWriting
 from tests.simulator.calls import Call, describe_call
 from tests.simulator.metastore import Outcome, SimulatedMetastore
 from tests.simulator.plan import Plan, mix
+from tests.simulator.setting import Setting
 from tests.simulator.world import Node, World
-
-if TYPE_CHECKING:
-    from tests.simulator.cluster import Cluster
 
 PASSWORD = b"simulated"
 RETRY = 150
@@ -66,16 +64,16 @@ def new_ledger(plan: Plan, ensemble: tuple[str, ...], ledger_id: int) -> LedgerM
 class Client(Node):
     """A process that uses the library. Killing it leaves what it sent on its way."""
 
-    def __init__(self, world: World, name: str, cluster: Cluster) -> None:
+    def __init__(self, world: World, name: str, setting: Setting) -> None:
         super().__init__(world, name)
-        self.cluster = cluster
+        self.setting = setting
         self.suspects: dict[str, int] = {}  # by bookie: until when it is not chosen
         self._nonces = 0
 
     @property
     def metastore(self) -> SimulatedMetastore:
         """Where the records stand."""
-        return self.cluster.metastore
+        return self.setting.metastore
 
     def call(
         self,
@@ -86,7 +84,7 @@ class Client(Node):
         answered: Callable[[Response | None, bool], None],
     ) -> None:
         """Sends a request to a bookie."""
-        bookie = self.cluster.bookies[bookie_id]
+        bookie = self.setting.bookies[bookie_id]
         call = Call(self, bookie, kind, subject, request, answered)
         if self.world.transcript is not None and not call.is_idle_poll(None):
             self.world.tell(f"{self.name} > {bookie_id}: {describe_call(call)}")
@@ -107,8 +105,8 @@ class Client(Node):
         ledger_id = effect.metadata.ledger_id
         bits, _ = self.world.draw(self.number, self.number, "choose", ledger_id)
         now = self.world.now
-        names = [name for name in self.cluster.bookies if name not in effect.excluded]
-        names = [name for name in names if name not in self.cluster.declared_lost]
+        names = [name for name in self.setting.bookies if name not in effect.excluded]
+        names = [name for name in names if name not in self.setting.declared_lost]
         names = [names.pop((bits >> 7 * turn) % len(names)) for turn in range(len(names))]
         rates = self.world.rates
         current = effect.metadata.last_fragment.ensemble
@@ -136,7 +134,7 @@ class LedgerShell:
     def __init__(self, client: Client, ledger_id: int) -> None:
         self.client = client
         self.world = client.world
-        self.oracle = client.cluster.oracle
+        self.oracle = client.setting.oracle
         self.ledger_id = ledger_id
         self.digest, self.key = digest_and_key(ledger_id, self.world.plan.digest_type)
         self.is_done = False
@@ -225,7 +223,7 @@ class WriterShell(LedgerShell):
         if self.machine.is_done or self.is_closing:
             return
         first = self.machine.last_add_pushed + 1
-        self.oracle.added(self.ledger_id, first, payloads)
+        self.oracle.clients.added(self.ledger_id, first, payloads)
         if self.machine.is_changing:
             self.world.count("added during an ensemble change")
         self._sent_through = first - 1
@@ -261,7 +259,7 @@ class WriterShell(LedgerShell):
         elif isinstance(effect, Confirmed):
             if self.world.transcript is not None:
                 self.world.tell(f"{self.client.name}: confirmed {self.ledger_id}/{effect.last_add_confirmed}")
-            self.oracle.confirmed(self.ledger_id, effect.last_add_confirmed)
+            self.oracle.clients.confirmed(self.ledger_id, effect.last_add_confirmed)
             if self.on_changed is not None:
                 self.on_changed()
         elif isinstance(effect, ChooseReplacements):
@@ -284,7 +282,7 @@ class WriterShell(LedgerShell):
     def _send_add(self, effect: SendAdd) -> None:
         request = AddRequest(0, self.ledger_id, self.key, WRITER_TERM, effect.batch)
         index, bookie_id, first = effect.index, effect.bookie_id, effect.batch.first_entry_id
-        self.oracle.sendings.sent(self.nonce, bookie_id, effect.batch)
+        self.oracle.facts.sendings.sent(self.nonce, bookie_id, effect.batch)
         if first <= self._sent_through:
             self.world.count("resent to a replacement")
 
@@ -294,7 +292,7 @@ class WriterShell(LedgerShell):
                 if in_time:
                     self.client.suspect(bookie_id)
                     if not self.is_proposing_end:
-                        self.oracle.sendings.failed(self.nonce, bookie_id, effect.batch)
+                        self.oracle.facts.sendings.failed(self.nonce, bookie_id, effect.batch)
                     machine.bookie_failed(index, bookie_id, effect.batch)
             elif response.status is Status.FENCED:
                 machine.add_fenced(response.fence_term)
@@ -330,9 +328,9 @@ class WriterShell(LedgerShell):
                 self.world.count("closing writer met another's end of the ledger")
             if isinstance(effect.error, FencedError):
                 self.world.count("writer fenced" + (" with unconfirmed entries" if effect.error.unconfirmed else ""))
-                self.oracle.writer_fenced(self.ledger_id, effect.error.unconfirmed)
+                self.oracle.clients.writer_fenced(self.ledger_id, effect.error.unconfirmed)
         else:
-            self.oracle.writer_closed(self.ledger_id, effect.metadata)
+            self.oracle.clients.writer_closed(self.ledger_id, effect.metadata)
         if self.world.transcript is not None:
             self.world.tell(f"{self.client.name}: writer of {self.ledger_id} ended: {self.error or 'closed'}")
         if self.on_changed is not None:

@@ -6,18 +6,18 @@ from typing import Any
 
 import attrs
 
-from replog.protocol.effects import Finished
 from replog.protocol.model import LedgerMetadata, LedgerState
-from replog.protocol.recovery import LedgerRecovery
 from tests.simulator.bookies import SimulatedBookie
 from tests.simulator.clients import Client, WriterShell, new_ledger
+from tests.simulator.facts import Violation
 from tests.simulator.intruders import intrude
-from tests.simulator.invariants import Oracle, Violation
+from tests.simulator.invariants import Oracle
 from tests.simulator.metastore import SimulatedMetastore
 from tests.simulator.plan import Op, Plan, node_number
-from tests.simulator.quorums import check_write_quorums
+from tests.simulator.quorums import check_confirmed, check_write_quorums
 from tests.simulator.readers import ReaderShell
 from tests.simulator.recoveries import RecoveryShell
+from tests.simulator.setting import Setting
 from tests.simulator.world import Node, World
 
 LEDGER_ID = 1
@@ -52,16 +52,15 @@ class Cluster:
         self.oracle = Oracle(self.world)
         self.metastore = SimulatedMetastore(self.world, self.oracle)
         names = [f"b{number}" for number in range(1, plan.bookies + 1)]
-        self.bookies = {name: SimulatedBookie(self.world, name, self.oracle) for name in names}
-        self.oracle.bookies = self.bookies
+        self.bookies = {name: SimulatedBookie(self.world, name, self.oracle.bookies) for name in names}
+        self.oracle.facts.disks = {name: bookie.disk for name, bookie in self.bookies.items()}
+        self.setting = Setting(self.oracle, self.metastore, self.bookies)
         self.clients: dict[str, Client] = {}
         self.healing_max = HEALING_MAX
-        self.recoveries: list[RecoveryShell] = []
         self.world.count(f"strategy {plan.strategy}")
         self.world.count(f"digest {plan.digest_type.name}")
         if plan.bookies == plan.quorum.ensemble:
             self.world.count("as many bookies as an ensemble has")
-        self.declared_lost: dict[str, None] = {}  # bookies, by an operator
         for op in plan.ops:
             if op.verb == "shorten":
                 self.bookies[op.node].history = []
@@ -118,9 +117,9 @@ class Cluster:
 
     def check_end(self) -> None:
         """What must be true when the heap is empty."""
-        for truth in self.oracle.ledgers.values():
-            self.oracle.check_confirmed(truth, 0)
-            check_write_quorums(self.oracle, truth)
+        for truth in self.oracle.facts.ledgers.values():
+            check_confirmed(self.oracle.facts, truth, 0)
+            check_write_quorums(self.oracle.facts, truth)
         for bookie in self.bookies.values():
             if not bookie.is_idle:
                 self.oracle.fail("liveness", f"{bookie.name} still has something to sync")
@@ -129,7 +128,7 @@ class Cluster:
     def _check_named(self, bookie: SimulatedBookie) -> None:
         """Each ledger on a bookie's disk exists, or was deleted, so that garbage collection may drop it (L7, B6)."""
         for ledger_id, disk in bookie.disk.items():
-            truth = self.oracle.ledgers.get(ledger_id)
+            truth = self.oracle.facts.ledgers.get(ledger_id)
             if disk.deleted or ledger_id in self.metastore.records:
                 continue
             if truth is None or not truth.deleted:
@@ -153,7 +152,7 @@ class Cluster:
         """A client by its name, made when it is first spoken of."""
         client = self.clients.get(name)
         if client is None:
-            client = self.clients[name] = Client(self.world, name, self)
+            client = self.clients[name] = Client(self.world, name, self.setting)
         return client
 
     def op_crash(self, op: Op) -> None:
@@ -178,7 +177,7 @@ class Cluster:
     def op_declare(self, op: Op) -> None:
         """An operator declares lost what is gone for good (B8a)."""
         if self.bookies[op.node].is_gone:
-            self.declared_lost[op.node] = None
+            self.setting.declared_lost[op.node] = None
 
     def op_slow(self, op: Op) -> None:
         """A bookie's disk is slow from now on, or no more."""
@@ -203,36 +202,12 @@ class Cluster:
     def op_intrude(self, op: Op) -> None:
         """Somebody who doesn't know the password of the newest ledger tries everything with it."""
         client = self.client(op.node)
-        if self.oracle.ledgers and self.world.faulty:
-            client.wake(intrude, (client, self.oracle.ledgers[max(self.oracle.ledgers)]))
+        if self.oracle.facts.ledgers and self.world.faulty:
+            client.wake(intrude, (client, self.oracle.facts.ledgers[max(self.oracle.facts.ledgers)]))
 
     def op_cut(self, op: Op) -> None:
         """Nothing passes from one node to another, for a while."""
         self.world.cut(node_number(op.node), node_number(op.arguments[0]), int(op.arguments[1]))
-
-    # -- what shells tell ----------------------------------------------------------------------------------------------
-
-    def note_recovery_reading(self, recovery: RecoveryShell) -> None:
-        """A recovery reads: with others of the same ledger?"""
-        if recovery.is_reading:
-            return
-        recovery.is_reading = True
-        others = [each for each in self.recoveries if each is not recovery and each.ledger_id == recovery.ledger_id]
-        if any(each.is_reading and not each.machine.is_done for each in others):
-            self.world.count("concurrent recoveries both read")
-
-    def note_recovered(self, recovery: RecoveryShell, machine: LedgerRecovery, effect: Finished) -> None:
-        """A recovery ended well."""
-        record = self.oracle.ledgers[recovery.ledger_id].record
-        if not self.oracle.ledgers[recovery.ledger_id].deleted and effect.metadata != record:
-            self.oracle.fail("R6", f"{recovery.client.name} ended with {effect.metadata}, the truth is {record}")
-        own = effect.metadata.token.rpartition(".")[0] == recovery.nonce
-        self.world.count("recovery closed the ledger" if own else "recovery adopted another's close")
-        if own and machine.recovered_entries:
-            base = "a confirmed entry" if machine.frozen_last_add_confirmed >= 0 else "nothing"
-            self.world.count(f"recovery from {base} found entries")
-            if self.oracle.reaches_past_end(recovery.ledger_id):
-                self.world.count("recovery ended inside a batch")
 
 
 def _where(error: Exception) -> str:
@@ -250,7 +225,7 @@ class LedgerCluster(Cluster):
         ensemble = tuple(self.bookies)[: plan.quorum.ensemble]
         self._first_record = new_ledger(plan, ensemble, LEDGER_ID)
         self.metastore.records[LEDGER_ID] = self._first_record, 1
-        self.oracle.record_changed(LEDGER_ID, None, self._first_record)
+        self.oracle.records.record_changed(LEDGER_ID, None, self._first_record)
         self.writer = WriterShell(self.client("w1"), self._first_record, 1, "w1")
         self._submitted = 0
         self._recoveries: dict[str, RecoveryShell] = {}
@@ -325,7 +300,7 @@ class LedgerCluster(Cluster):
         return not any(shell.client.alive and not shell.is_done for shell in self._readers.values())
 
     def _record(self) -> LedgerMetadata:
-        return self.oracle.ledgers[LEDGER_ID].record
+        return self.oracle.facts.ledgers[LEDGER_ID].record
 
     def unfinished(self) -> str:
         """What is left to do."""
@@ -339,7 +314,7 @@ class LedgerCluster(Cluster):
         """The ledger is closed, and was read to its end."""
         super().check_end()
         last = self._record().last_entry_id
-        if last is None or self.oracle.ledgers[LEDGER_ID].read_through < last:
+        if last is None or self.oracle.facts.ledgers[LEDGER_ID].read_through < last:
             self.oracle.fail("liveness", f"the ledger ends at {last}, which nobody read")
 
 

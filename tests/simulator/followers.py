@@ -7,8 +7,8 @@ from typing import Any
 
 from replog.protocol.model import LogMetadata, LogPage, Segment
 from tests.simulator.clients import Client
-from tests.simulator.leaders import LOG_NAME
 from tests.simulator.metastore import Outcome, page_key
+from tests.simulator.pages import LOG_NAME
 from tests.simulator.readers import ReaderShell
 
 _POLL = 120
@@ -23,7 +23,7 @@ class LogFollower:
         self.number = 0  # of the segment that is being read, or was read last
         self.is_stopped = False
         self._reader: ReaderShell | None = None
-        self._oracle = client.cluster.oracle
+        self._oracle = client.setting.oracle
 
     def start(self) -> None:
         """Reads the list."""
@@ -62,7 +62,7 @@ class LogFollower:
     def _read(self, segment: Segment) -> None:
         if self.number:
             self.world.count("follower crossed to the next ledger")
-        self._oracle.follower_crosses(self.client.name, self.number, segment.number)
+        self._oracle.log.follower_crosses(self.client.name, self.number, segment.number)
         self.number = segment.number
         self._reader = ReaderShell(self.client, segment.ledger_id, 0, self._ended)
         self._reader.start()
@@ -74,7 +74,7 @@ class LogFollower:
 
     def has_read(self, number: int, entry_id: int) -> bool:
         """Whether it came so far."""
-        return self._oracle.progress_of(self.client.name) >= (number, entry_id)
+        return self._oracle.log.progress_of(self.client.name) >= (number, entry_id)
 
     def stop(self) -> None:
         """Reads no more."""

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from tests.simulator.world import World
-
-if TYPE_CHECKING:
-    from tests.simulator.invariants import LedgerTruth
 
 Identity = tuple[int, int]  # stamp, entry id
 
@@ -19,12 +14,12 @@ class Forgotten:
         self._world = world
         self._by_place: dict[tuple[str, int], set[Identity]] = {}  # by bookie and ledger
 
-    def add(self, bookie_id: str, truth: LedgerTruth, identities: set[Identity]) -> None:
-        """A bookie's disk lost these."""
-        self._by_place.setdefault((bookie_id, truth.ledger_id), set()).update(identities)
+    def add(self, bookie_id: str, ledger_id: int, confirmed: int, identities: set[Identity]) -> None:
+        """A bookie's disk lost these; `confirmed` is the last add confirmed of the ledger."""
+        self._by_place.setdefault((bookie_id, ledger_id), set()).update(identities)
         if identities:
             self._world.count("bookie forgot entries")
-        if any(entry_id <= truth.confirmed for _, entry_id in identities):
+        if any(entry_id <= confirmed for _, entry_id in identities):
             self._world.count("bookie forgot confirmed entries")
 
     def has(self, bookie_id: str, ledger_id: int, identity: Identity) -> bool:

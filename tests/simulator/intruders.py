@@ -22,7 +22,7 @@ from replog.protocol.proofs import prove
 from tests.simulator.clients import Client
 
 if TYPE_CHECKING:
-    from tests.simulator.invariants import LedgerTruth
+    from tests.simulator.facts import LedgerTruth
 
 _GUESS = b"guessed"
 _PLENTY = 1 << 20
@@ -31,7 +31,7 @@ _PLENTY = 1 << 20
 def intrude(client: Client, truth: LedgerTruth) -> None:
     """Asks every bookie that knows the ledger's key for everything, with a wrong one."""
     key = ledger_key(truth.ledger_id, _GUESS)
-    for bookie in client.cluster.bookies.values():
+    for bookie in client.setting.bookies.values():
         disk = bookie.disk.get(truth.ledger_id)
         if disk is None or disk.key is None or bookie.history is not None:
             continue  # it takes the first key that it is shown, also after it has forgotten one
@@ -75,6 +75,6 @@ def _answered(
     elif response.status is Status.UNAUTHORIZED:
         client.world.count("a wrong password was refused")
     elif not truth.deleted:
-        client.cluster.oracle.fail(
+        client.setting.oracle.fail(
             "B7", f"{bookie_id} answered {response.status.name} to a {kind} with a wrong password"
         )

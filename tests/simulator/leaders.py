@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from replog.errors import FencedError, LedgerNotFoundError, ReplogError, TakeoverFailedError
 from replog.protocol.chaining import (
@@ -30,12 +30,9 @@ from replog.protocol.model import LedgerMetadata, LogMetadata, PendingLedger
 from tests.simulator.clients import Client, WriterShell, new_ledger
 from tests.simulator.dropping import DeletingPending, Dropping
 from tests.simulator.metastore import Outcome, page_key, pending_key
+from tests.simulator.pages import LOG_NAME, WritingPage
 from tests.simulator.recoveries import RecoveryShell
 
-if TYPE_CHECKING:
-    from tests.simulator.log_cluster import LogCluster
-
-LOG_NAME = "log"
 _RETRY = 150
 _RECOVERY_ATTEMPTS = 4
 _PAGE_SEGMENTS = 2  # so that few rolls do what thousands do in life
@@ -45,9 +42,8 @@ LogMachine = LogTakeover | LogRolling | LogTrimming | LogDeleting
 class LogShell:
     """Does the effects of machines that change the log's list."""
 
-    def __init__(self, client: Client, cluster: LogCluster) -> None:
+    def __init__(self, client: Client) -> None:
         self.client = client
-        self.cluster = cluster
         self.world = client.world
         self.owner = client.name
         self._created_records: dict[int, tuple[LedgerMetadata, int]] = {}
@@ -66,7 +62,7 @@ class LogShell:
         if isinstance(effect, ReadLog):
             metastore.get(self.client, LOG_NAME, partial(self._log_read, machine))
         elif isinstance(effect, WritePage):
-            self._write_page(machine, effect)
+            WritingPage(self.client, effect, partial(self._page_settled, machine, effect)).start()
         elif isinstance(effect, WriteLog):
             self.write_log(machine, effect)
         elif isinstance(effect, RecoverLedger):
@@ -95,38 +91,10 @@ class LogShell:
         written = partial(self._log_written, machine)
         self.client.metastore.cas(self.client, LOG_NAME, effect.expected, effect.metadata, written)
 
-    def _write_page(self, machine: LogMachine, effect: WritePage) -> None:
-        key = page_key(effect.page.number)
-        self.client.metastore.cas(self.client, key, None, effect.page, partial(self._page_written, machine, effect))
-
-    def _page_written(
-        self, machine: LogMachine, effect: WritePage, outcome: Outcome, record: Any, version: int
-    ) -> None:
-        if outcome is Outcome.UNCERTAIN:
-            self.client.after(_RETRY, self._write_page, machine, effect)
-        elif outcome is Outcome.CONFLICT:
-            self.world.count("page of a log existed")
-            self._compare_page(machine, effect)
+    def _page_settled(self, machine: LogMachine, effect: WritePage, is_written: bool) -> None:
+        if is_written:
+            machine.page_written(effect.page.number)
         else:
-            self.world.count("page of a log written")
-            machine.page_written(effect.page.number)
-            self.pump(machine)
-
-    def _compare_page(self, machine: LogMachine, effect: WritePage) -> None:
-        key = page_key(effect.page.number)
-        self.client.metastore.get(self.client, key, partial(self._page_compared, machine, effect))
-
-    def _page_compared(
-        self, machine: LogMachine, effect: WritePage, outcome: Outcome, record: Any, version: int
-    ) -> None:
-        if outcome is Outcome.UNCERTAIN:
-            self.client.after(_RETRY, self._compare_page, machine, effect)
-            return
-        if outcome is Outcome.DONE and set(effect.page.segments) <= set(record.segments):
-            machine.page_written(effect.page.number)
-        else:  # the oracle sees to it that this is so only if the record has changed
-            self.world.count("page of a log was trimmed meanwhile")
-            self.cluster.oracle.page_lacks(effect.head_version, self.client.metastore.records[LOG_NAME][1])
             machine.log_conflict()
         self.pump(machine)
 
@@ -217,7 +185,7 @@ class LogShell:
 
     def _ensemble(self) -> tuple[str, ...]:
         bits, _ = self.world.draw(self.client.number, self.client.number, "order", 0)
-        names = list(self.cluster.bookies)
+        names = list(self.client.setting.bookies)
         names = [names.pop((bits >> 7 * turn) % len(names)) for turn in range(len(names))]
         names.sort(key=lambda name: self.client.suspects.get(name, 0) > self.world.now)
         return tuple(names[: self.world.plan.quorum.ensemble])
@@ -231,7 +199,7 @@ class LogShell:
             self.client.after(_RETRY, self._create, machine, ledger)
             return
         self._created_records[ledger.ledger_id] = ledger, version or 1  # on a conflict: by an earlier request
-        self.cluster.oracle.ledgers[ledger.ledger_id].owner = self.owner
+        self.client.setting.oracle.facts.ledgers[ledger.ledger_id].owner = self.owner
         machine.ledger_created(ledger.ledger_id)
         self.pump(machine)
 
@@ -268,8 +236,8 @@ class LogShell:
 class DroppingShell(LogShell):
     """One trim or deletion."""
 
-    def __init__(self, client: Client, cluster: LogCluster, machine: LogTrimming | LogDeleting) -> None:
-        super().__init__(client, cluster)
+    def __init__(self, client: Client, machine: LogTrimming | LogDeleting) -> None:
+        super().__init__(client)
         self.is_done = False
         self.machine = machine
 
@@ -292,9 +260,10 @@ class DroppingShell(LogShell):
 class LeaderShell(LogShell):
     """One session of a would-be leader: from its takeover until it is deposed."""
 
-    def __init__(self, client: Client, cluster: LogCluster, owner: str) -> None:
-        super().__init__(client, cluster)
+    def __init__(self, client: Client, owner: str, finish: Callable[[], object]) -> None:
+        super().__init__(client)
         self.owner = owner
+        self._finish = finish  # what others left unfinished (L7)
         self.error: ReplogError | None = None
         self.writer: WriterShell | None = None
         self.is_over = False
@@ -330,7 +299,7 @@ class LeaderShell(LogShell):
         self._metadata, self._version = effect.metadata, effect.version
         if isinstance(machine, LogTakeover):
             self.world.count("takeover served")
-            self.cluster.oracle.took_over(effect.ledger_id, self.owner)
+            self.client.setting.oracle.log.took_over(effect.ledger_id, self.owner)
         elif self.is_over:
             return
         else:
@@ -338,7 +307,7 @@ class LeaderShell(LogShell):
             self._previous = self.writer
         self.serve(effect.ledger_id)
         is_takeover = isinstance(machine, LogTakeover)
-        self.settle(effect.ledger_id, partial(self.cluster.finish_for, self.client) if is_takeover else int)
+        self.settle(effect.ledger_id, self._finish if is_takeover else int)
         self._watch()
 
     def serve(self, ledger_id: int) -> None:

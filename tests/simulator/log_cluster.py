@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from replog.protocol.dropping import LogDeleting, LogTrimming
 from replog.protocol.model import LedgerState, PendingLedger
 from tests.simulator.bookies import SimulatedBookie
@@ -9,7 +11,8 @@ from tests.simulator.clients import Client
 from tests.simulator.cluster import HEALING_MAX, Cluster
 from tests.simulator.dropping import PENDING_KEPT
 from tests.simulator.followers import LogFollower
-from tests.simulator.leaders import LOG_NAME, DroppingShell, LeaderShell
+from tests.simulator.leaders import DroppingShell, LeaderShell
+from tests.simulator.pages import LOG_NAME
 from tests.simulator.plan import Op, Plan
 
 _COLLECTIONS = 3
@@ -29,7 +32,7 @@ class LogCluster(Cluster):
         self._trims: list[DroppingShell] = []  # and deletions
         self._finale = 0
         self._last_finish: DroppingShell | None = None
-        self.oracle.on_deleted = self._deleted
+        self.oracle.records.on_deleted = self._deleted
 
     # -- operations --------------------------------------------------------------------------------------------------
 
@@ -40,7 +43,7 @@ class LogCluster(Cluster):
         if session is not None and not session.is_over:
             return
         owner = f"{op.node}.{len(self.leaders) + 1}"
-        session = LeaderShell(client, self, owner)
+        session = LeaderShell(client, owner, partial(self.finish_for, client))
         self.leaders[owner] = self._current[op.node] = session
         client.wake(session.start, ())
 
@@ -70,21 +73,21 @@ class LogCluster(Cluster):
 
     def op_trim(self, op: Op) -> None:
         """Somebody trims: whole ledgers before the last one that has something confirmed, and as many more stay."""
-        number, _ = self.oracle.highest_position
+        number, _ = self.oracle.facts.highest_position
         client = self.client(op.node)
         machine = LogTrimming(LOG_NAME, number - int(op.arguments[0]), client.new_nonce(), self.world.now)
-        self._drop(DroppingShell(client, self, machine))
+        self._drop(DroppingShell(client, machine))
 
     def op_delete(self, op: Op) -> None:
         """Somebody deletes the log. Leaders make it anew."""
         client = self.client(op.node)
         machine = LogDeleting(LOG_NAME, client.new_nonce(), self.world.now)
-        self._drop(DroppingShell(client, self, machine))
+        self._drop(DroppingShell(client, machine))
 
     def finish_for(self, client: Client) -> DroppingShell:
         """A client finishes what others left unfinished (L7)."""
         machine = LogTrimming(LOG_NAME, None, client.new_nonce(), self.world.now)
-        self._drop(DroppingShell(client, self, machine))
+        self._drop(DroppingShell(client, machine))
         return self._trims[-1]
 
     def _drop(self, shell: DroppingShell) -> None:
@@ -150,10 +153,10 @@ class LogCluster(Cluster):
             last.roll()
             last.append(3)
         last.finish()
-        record = self.oracle.ledgers[last.writer.ledger_id].record
+        record = self.oracle.facts.ledgers[last.writer.ledger_id].record
         if record.state is not LedgerState.CLOSED or record.last_entry_id is None:
             return False
-        end = self.oracle.segments[last.writer.ledger_id], record.last_entry_id
+        end = self.oracle.facts.segments[last.writer.ledger_id], record.last_entry_id
         self._follow(_LAST_FOLLOWER)
         followers = [each for each in self._followers.values() if each.client.alive]
         if not all(follower.has_read(*end) for follower in followers):
@@ -165,12 +168,9 @@ class LogCluster(Cluster):
     def _is_finished(self) -> bool:
         """Somebody finishes what all others left, once no request is under way any more that could create something."""
         self.healing_max = HEALING_MAX + PENDING_KEPT  # all else is done
-        if self._last_finish is None or (self._last_finish.is_done and self._are_old(self._leftovers())):
+        if self._last_finish is None or (self._last_finish.is_done and _are_old(self._leftovers(), self.world.now)):
             self._last_finish = self.finish_for(self.client(_LAST_FINISHER))
         return self._last_finish.is_done and not self._leftovers()
-
-    def _are_old(self, pending: list[PendingLedger]) -> bool:
-        return bool(pending) and all(self.world.now >= each.created_at_ms + PENDING_KEPT for each in pending)
 
     def _leftovers(self) -> list[PendingLedger]:
         return [each for each, _ in self.metastore.records.values() if isinstance(each, PendingLedger)]
@@ -185,5 +185,9 @@ class LogCluster(Cluster):
     def check_end(self) -> None:
         """The log holds every confirmed record once, in order."""
         super().check_end()
-        self.oracle.check_log()
-        self.oracle.check_leaks([key for key in self.metastore.records if isinstance(key, int)])
+        self.oracle.log.check_log()
+        self.oracle.log.check_leaks([key for key in self.metastore.records if isinstance(key, int)])
+
+
+def _are_old(pending: list[PendingLedger], now: int) -> bool:
+    return bool(pending) and all(now >= each.created_at_ms + PENDING_KEPT for each in pending)

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 
 from replog.protocol.model import LedgerMetadata, LogMetadata, LogPage, PendingLedger
+from tests.simulator.invariants import Oracle
 from tests.simulator.plan import METASTORE
 from tests.simulator.world import Node, World
-
-if TYPE_CHECKING:
-    from tests.simulator.invariants import Oracle
 
 Record = LedgerMetadata | LogMetadata | LogPage | PendingLedger
 LOG_SUBJECT = 999
@@ -150,7 +148,7 @@ class SimulatedMetastore(Node):
             return Outcome.MISSING, None, 0
         if old is not None and old[1] != expected:
             if expected is None and isinstance(record, LogMetadata):
-                self._oracle.world.count("two leaders made the log at once")
+                self._oracle.facts.world.count("two leaders made the log at once")
             return Outcome.CONFLICT, None, 0
         return self._put(key, record)
 
@@ -158,7 +156,7 @@ class SimulatedMetastore(Node):
         old = self.records.get(key)
         version = 1 if old is None else old[1] + 1
         self.records[key] = record, version
-        self._oracle.record_changed(key, old[0] if old is not None else None, record)
+        self._oracle.records.record_changed(key, old[0] if old is not None else None, record)
         return Outcome.DONE, record, version
 
     def _create(self, record: LedgerMetadata) -> tuple[Outcome, Record | None, int]:
@@ -171,10 +169,10 @@ class SimulatedMetastore(Node):
         if found is None:
             return Outcome.MISSING, None, 0
         if isinstance(key, int):
-            self._oracle.ledger_deleted(key)
+            self._oracle.records.ledger_deleted(key)
         elif not isinstance(found[0], PendingLedger):
             assert isinstance(found[0], LogPage), "a log's record is never deleted"
-            self._oracle.page_deleted(found[0])
+            self._oracle.log.page_deleted(found[0])
         return Outcome.DONE, None, 0
 
     def _list_pages(self) -> tuple[Outcome, list[int], int]:

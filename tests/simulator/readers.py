@@ -33,8 +33,8 @@ class ReaderShell:
         self._next_entry_id = first
         self._on_end = on_end
         self._polls = 0
-        self._oracle = client.cluster.oracle
-        self._oracle.reader_starts(client.name, ledger_id, first)
+        self._oracle = client.setting.oracle
+        self._oracle.clients.reader_starts(client.name, ledger_id, first)
 
     # -- metadata --------------------------------------------------------------------------------------------------
 
@@ -113,7 +113,7 @@ class ReaderShell:
             first, last = effect.first_entry_id, effect.last_entry_id
             if last < max(batch.last_entry_id for batch in effect.batches):
                 self.world.count("reader trimmed a batch")
-            self._oracle.delivered(self.client.name, self.ledger_id, first, last, effect.batches)
+            self._oracle.clients.delivered(self.client.name, self.ledger_id, first, last, effect.batches)
             self._next_entry_id = last + 1
         elif isinstance(effect, ReadMetadata):
             self.client.metastore.get(self.client, self.ledger_id, partial(self._reread, machine))
@@ -131,7 +131,7 @@ class ReaderShell:
     def _failed(self, effect: Failed) -> None:
         self.world.count(f"reader failed: {type(effect.error).__name__}")
         self.machine = None
-        if type(effect.error) is EntryNotFoundError and not self._oracle.ledgers[self.ledger_id].deleted:
+        if type(effect.error) is EntryNotFoundError and not self._oracle.facts.ledgers[self.ledger_id].deleted:
             self._oracle.fail("D2", f"{self.client.name}: {effect.error}")
         if isinstance(effect.error, LedgerNotFoundError):
             self._end(False)

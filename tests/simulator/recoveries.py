@@ -61,10 +61,10 @@ class RecoveryShell(LedgerShell):
         self._attempt += 1
         self._uncertain = self.is_reading = self.is_proposing_end = False
         self.nonce = self.client.new_nonce()
-        self.oracle.sendings.starts[self.nonce] = ENTRY_ID_MAX  # until it writes something back
+        self.oracle.facts.sendings.starts[self.nonce] = ENTRY_ID_MAX  # until it writes something back
         self._negatives: dict[int, int] = {}
         self.machine = LedgerRecovery(record, version, self.digest, self.nonce)
-        self.client.cluster.recoveries.append(self)
+        self.client.setting.recoveries.append(self)
         self.client.after(_RECOVERY_DEADLINE * self.world.rates.timeout, self._give_up, self.machine)
         self.machine.start()
         self.pump()
@@ -76,7 +76,7 @@ class RecoveryShell(LedgerShell):
 
     def _unreachable(self, machine: LedgerRecovery, index: int, bookie_id: str) -> None:
         """No answer: it is asked again after a while, until the deadline (R12), unless it was declared lost (B8a)."""
-        if bookie_id in self.client.cluster.declared_lost:
+        if bookie_id in self.client.setting.declared_lost:
             self.world.count("recovery knew that a bookie is lost")
             machine.bookie_declared_lost(index, is_loss_accepted=False)
             return
@@ -132,7 +132,7 @@ class RecoveryShell(LedgerShell):
     def _send_read(self, effect: SendRecoveryRead) -> None:
         request = RecoveryReadRequest(0, self.ledger_id, self.key, RECOVERY_TERM, effect.entry_id, effect.stamp)
         index, entry_id, machine = effect.index, effect.entry_id, self.machine
-        self.client.cluster.note_recovery_reading(self)
+        self._note_reading()
 
         def answered(response: Response | None, in_time: bool) -> None:
             if response is not None and response.status is Status.OK:
@@ -159,8 +159,8 @@ class RecoveryShell(LedgerShell):
         request = AddRequest(0, self.ledger_id, self.key, RECOVERY_TERM, effect.batch, True, effect.proof)
         index, bookie_id, machine = effect.index, effect.bookie_id, self.machine
         first, nonce = effect.batch.first_entry_id, self.nonce
-        self.oracle.sendings.sent(nonce, bookie_id, effect.batch)
-        self.oracle.sendings.starts[nonce] = machine.frozen_last_add_confirmed
+        self.oracle.facts.sendings.sent(nonce, bookie_id, effect.batch)
+        self.oracle.facts.sendings.starts[nonce] = machine.frozen_last_add_confirmed
 
         def answered(response: Response | None, in_time: bool) -> None:
             if response is not None and response.status is Status.OK:
@@ -170,7 +170,7 @@ class RecoveryShell(LedgerShell):
             elif in_time:
                 self.client.suspect(bookie_id)
                 if not self.is_proposing_end:
-                    self.oracle.sendings.failed(nonce, bookie_id, effect.batch)
+                    self.oracle.facts.sendings.failed(nonce, bookie_id, effect.batch)
                 machine.bookie_failed(index, bookie_id, first)
             self.pump()
 
@@ -209,5 +209,33 @@ class RecoveryShell(LedgerShell):
         negatives = self._negatives.get(-1 if last is None else last + 1, 0).bit_count()
         if negatives == quorum.negatives_needed < quorum.write:
             self.world.count("negatives at exactly the quorum")
-        self.client.cluster.note_recovered(self, machine, effect)
+        self._note_recovered(machine, effect)
         self._on_done(effect.metadata)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether its machine is done."""
+        return self.machine.is_done
+
+    def _note_reading(self) -> None:
+        """Counts whether others that recover the same ledger read, too."""
+        if self.is_reading:
+            return
+        self.is_reading = True
+        known = self.client.setting.recoveries
+        others = [each for each in known if each is not self and each.ledger_id == self.ledger_id]
+        if any(each.is_reading and not each.has_ended for each in others):
+            self.world.count("concurrent recoveries both read")
+
+    def _note_recovered(self, machine: LedgerRecovery, effect: Finished) -> None:
+        """It ended well."""
+        truth = self.oracle.facts.ledgers[self.ledger_id]
+        if not truth.deleted and effect.metadata != truth.record:
+            self.oracle.fail("R6", f"{self.client.name} ended with {effect.metadata}, the truth is {truth.record}")
+        own = effect.metadata.token.rpartition(".")[0] == self.nonce
+        self.world.count("recovery closed the ledger" if own else "recovery adopted another's close")
+        if own and machine.recovered_entries:
+            base = "a confirmed entry" if machine.frozen_last_add_confirmed >= 0 else "nothing"
+            self.world.count(f"recovery from {base} found entries")
+            if self.oracle.bookies.reaches_past_end(self.ledger_id):
+                self.world.count("recovery ended inside a batch")

@@ -13,9 +13,9 @@ import pytest
 from replog.errors import LocalProtocolError
 from tests.simulator import conversation, draw_plan, simulate
 from tests.simulator.__main__ import main
-from tests.simulator.bookies import LedgerOnDisk
 from tests.simulator.cluster import LedgerCluster
 from tests.simulator.coverage import missing
+from tests.simulator.disks import LedgerOnDisk
 from tests.simulator.mutants import mutant_named
 from tests.simulator.plan import Fault, Op, node_name, node_number
 from tests.simulator.shrink import minimize, shrink

@@ -28,8 +28,9 @@ from replog.testing.simulating.scheduling import Livelock, run
 from tests.simulator.shells.jobs import JOBS_EVERY, Jobs
 from tests.simulator.shells.losses import Losses
 from tests.simulator.shells.oracle import NAMED, Copies, FrozenConfirmed, check_answer, leaves
+from tests.simulator.shells.short_lived import SHORT_LIVED_LOG
 from tests.simulator.shells.weather import Weather, drawn_strategy, loses_disks
-from tests.simulator.shells.workload import LEDGER_QUORUMS, LOG, PASSWORD, SHORT_LIVED_LOG, Workload
+from tests.simulator.shells.workload import LEDGER_QUORUMS, LOG, PASSWORD, Workload
 from tests.simulator.shells.world import JudgedWorld, Violation
 from tests.simulator.shells.write_quorums import WriteQuorums
 
@@ -203,9 +204,9 @@ async def _storm(world: JudgedWorld, weather: Weather, workload: Workload, jobs:
             ("writer", workload.write_ledger, 2),
             ("recovery", workload.recover_ledgers, 1),
             ("looker", workload.read_ledgers, 1),
-            ("brief", workload.write_short_lived, 1),
-            ("deleter", workload.delete_short_lived, 1),
-            ("brief reader", workload.read_short_lived, 1),
+            ("brief", workload.short_lived.write, 1),
+            ("deleter", workload.short_lived.delete, 1),
+            ("brief reader", workload.short_lived.read, 1),
             ("intruder", workload.intrude, 1),
         ):
             for _ in range(count):
@@ -345,7 +346,8 @@ class _Calm:
                 "L7", f"ledger {ledger_id} was made for log {metadata.custom[LOG_KEY]!r}, and is left over"
             )
         process = metadata.custom.get("process", "")
-        if process not in self._workload.unclean and process and not self._workload.trims_failed:
+        has_failed = self._workload.trims_failed or self._workload.short_lived.deletion_failed
+        if process not in self._workload.unclean and process and not has_failed:
             self._world.violated("L1", f"ledger {ledger_id} of {process}, which ended well, is named by no log")
         self._world.count("ledger left behind")
 

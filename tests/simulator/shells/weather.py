@@ -162,7 +162,7 @@ class Weather:
         self._network.cut(*way)
         await trio.sleep(0.05 + self.random.random() * 0.35)  # less than an add may take: nobody is replaced
         self._die_orphaning(writer)
-        blind.disk.uncertain_rate = self.random.choice((0.5, 1.0))
+        blind.disk.reads.uncertain_rate = self.random.choice((0.5, 1.0))
         if self.random.random() < 0.5:
             for bookie in slow:
                 bookie.crash()

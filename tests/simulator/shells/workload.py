@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import trio
 
 from replog.api import Client
-from replog.errors import FencedError, LogNotFoundError, TrimmedError, UnauthorizedError
+from replog.errors import FencedError, TrimmedError, UnauthorizedError
 from replog.log.log_reader import LogReader
 from replog.log.log_writer import LogWriter
 from replog.protocol.digest import DigestType
@@ -20,10 +20,10 @@ from replog.protocol.model import Position
 from replog.protocol.quorum import Quorum
 from replog.testing.simulating.processes import Clients
 from tests.simulator.shells.oracle import NAMED, Copies, Leader, LedgerOracle, LogOracle, leaves
+from tests.simulator.shells.short_lived import ShortLived
 from tests.simulator.shells.world import JudgedWorld
 
 LOG = "log"
-SHORT_LIVED_LOG = "short-lived"
 PASSWORD = b"secret"
 Act = Callable[[Client, str], Awaitable[None]]
 
@@ -43,7 +43,7 @@ class Workload:
         self.is_stopping = False
         self.unclean: dict[str, None] = {}  # processes that may have left a ledger behind
         self.trims_failed = False
-        self._short_lived: dict[Position, bytes] = {}  # what is known to stand in logs of that name, of all times
+        self.short_lived = ShortLived(world)
         self._clients = clients
         self._quorums = quorums
         self._tasks = 0
@@ -211,17 +211,10 @@ class Workload:
             raise
 
     async def _receive(self, reader: LogReader, chain: list[Position], in_batches: bool) -> None:
-        if in_batches:
-            batch = await reader.receive_batch()
-            for record in batch or ():
-                self._read(chain, record.position, record.data)
-        else:
-            record = await reader.receive()
-            self._read(chain, record.position, record.data)
-
-    def _read(self, chain: list[Position], position: Position, data: bytes) -> None:
-        self.world.count("record followed")
-        self.log.read(chain, position, data)
+        records = await reader.receive_batch() or () if in_batches else (await reader.receive(),)
+        for record in records:
+            self.world.count("record followed")
+            self.log.read(chain, record.position, record.data)
 
     async def read(self, client: Client, process: str) -> None:
         """Reads the log as far as is known."""
@@ -322,53 +315,3 @@ class Workload:
                     oracle.saw(entry.entry_id, entry.data)
                     self.world.count("entry read")
                 await reader.refresh(chance.choice((0, 0.3)))
-
-    # -- a log that is deleted again and again ----------------------------------------
-
-    async def write_short_lived(self, client: Client, process: str) -> None:
-        """Writes to a log that others delete."""
-        async with client.write_log(SHORT_LIVED_LOG, custom={"process": process}) as log:
-            for number in range(20):
-                data = b"%s#%d" % (process.encode(), number)
-                self._stands(await log.append(data), data)
-                if number % 3 == 2:
-                    await log.roll()
-                await trio.sleep(0.05)
-
-    def _stands(self, position: Position, data: bytes) -> None:
-        """No position ever means two records, not even in two logs of one name (L4)."""
-        if self._short_lived.setdefault(position, data) != data:
-            self.world.violated(
-                "L4", f"{position} of a deleted log is {data!r}, and was {self._short_lived[position]!r}"
-            )
-
-    async def read_short_lived(self, client: Client, process: str) -> None:
-        """Follows it, until it is deleted: then what comes is told to be of another log, or there is none."""
-        after: Position | None = None
-        try:
-            with trio.move_on_after(2):
-                async with client.read_log(SHORT_LIVED_LOG, follow=True) as reader:
-                    async for record in reader:
-                        if after is not None and record.position <= after:
-                            self.world.violated("L6", f"{record.position} of the short-lived log came after {after}")
-                        after = record.position
-                        self._stands(record.position, record.data)
-                        self.world.count("short-lived record read")
-        except TrimmedError as error:
-            self.world.count("short-lived log begun anew under a reader")
-            begins_at = error.first_available
-            if after is not None and isinstance(begins_at, Position) and begins_at <= after:
-                self.world.violated("L4", f"a log begins anew at {begins_at}, and {after} was read before")
-            raise
-
-    async def delete_short_lived(self, client: Client, process: str) -> None:
-        """Deletes it."""
-        is_done = False
-        try:
-            await client.delete_log(SHORT_LIVED_LOG)
-            is_done = True
-            self.world.count("log deleted")
-        except LogNotFoundError:
-            is_done = True
-        finally:
-            self.trims_failed = self.trims_failed or not is_done

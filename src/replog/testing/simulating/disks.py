@@ -26,6 +26,14 @@ _INSTANT_S = 0.0004
 COMMIT_S = 0.003  # of a healthy disk, on average
 
 
+@attrs.define
+class ReadFaults:
+    """The probability that a read fails, and that it gives damaged bytes."""
+
+    uncertain_rate: float = 0.0
+    lies_rate: float = 0.0
+
+
 class SimulatedDisk:
     """What stays of a bookie when its process ends, and how the disk behaves now."""
 
@@ -38,8 +46,7 @@ class SimulatedDisk:
         self.is_full = False  # for entries
         self.marks_full_rate = 0.0  # of commits without entries that find no space either, when it is full
         self.fails_next_sync = False
-        self.uncertain_rate = 0.0  # of reads
-        self.lies_rate = 0.0
+        self.reads = ReadFaults()
         self.stalled_until_s = 0.0
         self.on_drop: Callable[[int], None] = lambda _ledger_id: None  # told before a ledger is dropped
         self.history: History | None = None  # kept where the disk may forget
@@ -50,7 +57,8 @@ class SimulatedDisk:
     def heal(self) -> None:
         """Nothing is wrong with it any more."""
         self.is_full = self.fails_next_sync = False
-        self.marks_full_rate = self.uncertain_rate = self.lies_rate = 0.0
+        self.marks_full_rate = 0.0
+        self.reads = ReadFaults()
         self.stalled_until_s = 0.0
 
     def forget(self, commits: int, trace: str, next_ledger_id: int) -> None:
@@ -177,12 +185,12 @@ class SimulatedStorage(Storage):
         return self._read(ledger_id, entry_id, stamp, bytes_max)
 
     def _read(self, ledger_id: int, entry_id: int, stamp: int, bytes_max: int) -> list[Batch]:
-        disk = self.disk
-        if disk.uncertain_rate and disk.random.random() < disk.uncertain_rate:
+        disk, faults = self.disk, self.disk.reads
+        if faults.uncertain_rate and disk.random.random() < faults.uncertain_rate:
             self._world.count("read uncertain")
             raise StorageUncertainError(f"ledger {ledger_id}, entry {entry_id}: can't be read", "Ask another bookie")
         found = self._inner.read(ledger_id, entry_id, stamp, bytes_max)
-        if found and disk.lies_rate and disk.random.random() < disk.lies_rate:
+        if found and faults.lies_rate and disk.random.random() < faults.lies_rate:
             self._world.count("read damaged")
             found[0] = damaged(found[0])
         return found

@@ -106,9 +106,9 @@ class BookieTroubles:
     async def damage(self, bookie: BookieHost) -> None:
         """Reads from its disk fail, or give other bytes than were written."""
         if self._random.random() < 0.5:
-            bookie.disk.uncertain_rate = self._random.choice((0.2, 1.0))
+            bookie.disk.reads.uncertain_rate = self._random.choice((0.2, 1.0))
         else:
-            bookie.disk.lies_rate = self._random.choice((0.2, 1.0))
+            bookie.disk.reads.lies_rate = self._random.choice((0.2, 1.0))
         await trio.sleep(drawn_s(self._random, 2.5))
         bookie.disk.heal()
 
