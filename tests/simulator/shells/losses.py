@@ -15,7 +15,7 @@ from replog.client.ledger_writer import LedgerWriter
 from replog.errors import AdministrationError, KeyNotFoundError, MetastoreError
 from replog.protocol.quorum import Quorum
 from replog.records.paths import NEXT_LEDGER_ID_KEY, decode_next_ledger_id
-from replog.testing.simulating.history import History
+from replog.testing.simulating.lost_commits import CommitHistory
 from replog.testing.simulating.metastore import MetastoreServer
 from replog.testing.simulating.network import Network
 from replog.testing.simulating.processes import BookieHost, Clients
@@ -41,7 +41,7 @@ class Losses:
         self.world = workload.world
         self.random = self.world.stream("losses")
         self.victim = self.random.choice(bookies)
-        self.victim.disk.history = History()
+        self.victim.disk.history = CommitHistory()
         self._network = network
         self._metastore = metastore
         self._bookies = bookies

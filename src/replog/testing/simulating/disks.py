@@ -1,8 +1,7 @@
-"""The simulated bookies' disks: commits take virtual time; crashes, want of space, failed syncs and damage are drawn.
+"""The disks of simulated bookies: commits take virtual time, and can fail; reads can fail or give damaged bytes.
 
-What a commit has made durable survives everything but `forget`. A crash in the middle of one leaves any beginning of its
-mutations, a failed sync too: neither was acknowledged. Reads may need the disk, fail, or give bytes that are not what was
-stored.
+What a commit made durable survives everything but `forget`. A crash or a failed sync in the middle of a commit keeps a prefix of
+its mutations; none of them was acknowledged.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from replog.errors import StorageFailedError, StorageFullError, StorageUncertain
 from replog.protocol import batch as batches
 from replog.protocol.batch import Batch
 from replog.protocol.model import WRITER_TERM
-from replog.testing.simulating.history import History
+from replog.testing.simulating.lost_commits import CommitHistory
 from replog.testing.simulating.world import World
 
 _PLENTY_BYTES = 1 << 40
@@ -28,14 +27,14 @@ COMMIT_S = 0.003  # of a healthy disk, on average
 
 @attrs.define
 class ReadFaults:
-    """The probability that a read fails, and that it gives damaged bytes."""
+    """Probabilities that a read fails, and that it gives damaged bytes."""
 
     uncertain_rate: float = 0.0
     lies_rate: float = 0.0
 
 
 class SimulatedDisk:
-    """What stays of a bookie when its process ends, and how the disk behaves now."""
+    """What outlives the processes of a bookie, and the faults that the disk has now."""
 
     def __init__(self, world: World, name: str, bookie_id: str) -> None:
         self.world = world
@@ -43,27 +42,29 @@ class SimulatedDisk:
         self.content = _Content(bookie_id=bookie_id)
         self.random = world.stream(f"disk of {name}")
         self.commit_s = COMMIT_S
-        self.is_full = False  # for entries
-        self.marks_full_rate = 0.0  # of commits without entries that find no space either, when it is full
+        self.is_full = False  # then commits with entries fail
+        self.marks_full_rate = 0.0  # probability that a commit without entries fails too while the disk is full
         self.fails_next_sync = False
         self.reads = ReadFaults()
         self.stalled_until_s = 0.0
-        self.on_drop: Callable[[int], None] = lambda _ledger_id: None  # told before a ledger is dropped
-        self.history: History | None = None  # kept where the disk may forget
-        self.doubt = Doubt()  # what the storage says, durably
-        self.doubted_below = 0  # what it must say at least, once it was bounded: the oracle's knowledge
-        self.forgotten: set[tuple[int, int]] = set()  # ledger and entry ids that were durable here
+        self.on_drop: Callable[[int], None] = lambda _ledger_id: None  # called before a ledger is dropped
+        self.history: CommitHistory | None = None  # None unless the disk may forget commits
+        self.doubt = Doubt()  # what the storage reports, durably
+        self.doubted_below = 0  # what `doubt` must cover once it is bounded; only for oracles
+        self.forgotten: set[tuple[int, int]] = set()  # (ledger id, entry id) of entries that were durable and were lost
 
     def heal(self) -> None:
-        """Nothing is wrong with it any more."""
+        """End all faults but slowness."""
         self.is_full = self.fails_next_sync = False
         self.marks_full_rate = 0.0
         self.reads = ReadFaults()
         self.stalled_until_s = 0.0
 
     def forget(self, commits: int, trace: str, next_ledger_id: int) -> None:
-        """Loses the last commits, while no process has it open. `trace` is what the next process finds: "loss" if it knows
-        that something was lost, "doubt" if it cannot vouch for the disk (B8), "nothing" if it notices nothing."""
+        """Lose the last commits, while no process has the disk open.
+
+        `trace` is what the next process finds: "loss" if it sees that something was lost, "doubt" if it cannot be sure that
+        nothing was lost (B8), "nothing" if it cannot notice."""
         assert self.history is not None
         lost = self.history.forget(self.content, commits)
         self.forgotten.update(lost.entries)
@@ -79,20 +80,20 @@ class SimulatedDisk:
             self.doubt = Doubt(UNBOUNDED, lost_below, ("simulated",))
 
     def commit(self, mutations: Sequence[Mutation]) -> None:
-        """Makes all of these durable."""
+        """Make these mutations durable."""
         if self.history is not None:
             self.history.remember(self.content, mutations)
         MemoryStorage(self.content).commit(mutations)
 
     def duration_s(self, mean_s: float) -> float:
-        """How long something takes now: now and then ten times as long."""
+        """Draw how long an operation takes now; one in twenty takes ten times as long."""
         duration_s = self.random.random() * 2 * mean_s * (10 if self.random.random() < 0.05 else 1)
         return self.world.due_s(max(duration_s, self.stalled_until_s - self.world.now_s)) - self.world.now_s
 
     def holds(self, batch: Batch) -> bool:
-        """Whether these very bytes are durable."""
+        """True if the bytes of this batch are durable, or their ledger was deleted here."""
         if self.has_dropped(batch.ledger_id):
-            return True  # they were, and are gone for good
+            return True  # they were durable until then
         return all(
             any(found.data == batch.data or found.holds(entry_id) for found in self._read(batch, entry_id))
             for entry_id in batch.entry_ids
@@ -102,15 +103,15 @@ class SimulatedDisk:
         return MemoryStorage(self.content).read(batch.ledger_id, entry_id, batch.stamp, 1)[:1]
 
     def has_dropped(self, ledger_id: int) -> bool:
-        """Whether this ledger was deleted here."""
+        """True if this ledger was deleted on this disk."""
         return ledger_id in self.content.deleted
 
     def has_entry(self, ledger_id: int, entry_id: int) -> bool:
-        """Whether an entry of a ledger is durable, or was until the disk forgot it."""
+        """True if an entry is durable, or was durable until the disk lost it."""
         return (ledger_id, entry_id) in self.forgotten or self.stores(ledger_id, entry_id)
 
     def stores(self, ledger_id: int, entry_id: int) -> bool:
-        """Whether an entry of a ledger is durable."""
+        """True if an entry is durable."""
         return bool(MemoryStorage(self.content).read(ledger_id, entry_id, WRITER_TERM, 1))
 
     def marks(self, ledger_id: int) -> Marks | None:
@@ -118,12 +119,12 @@ class SimulatedDisk:
         return MemoryStorage(self.content).marks(ledger_id)
 
     def ledger_ids(self) -> list[int]:
-        """The ledgers that are there."""
+        """The ids of all ledgers on this disk."""
         return MemoryStorage(self.content).ledger_ids()
 
 
 class SimulatedStorage(Storage):
-    """A disk, opened by one process."""
+    """A disk as one process has opened it."""
 
     def __init__(self, disk: SimulatedDisk) -> None:
         self.disk = disk
@@ -138,7 +139,7 @@ class SimulatedStorage(Storage):
         return self._inner.bookie_id
 
     def crash(self) -> None:
-        """The process ends now: of a commit under way any beginning is durable, and nothing comes after it."""
+        """End the process: a prefix of the commit under way becomes durable, and every later call fails."""
         self._apply_some(self._committing)
         self._stopped = StorageFailedError(f"bookie {self.bookie_id}: its process is dead", "It was killed")
 
@@ -196,7 +197,7 @@ class SimulatedStorage(Storage):
         return found
 
     def read_nowait(self, ledger_id: int, entry_id: int, stamp: int, bytes_max: int) -> list[Batch]:
-        """As `Storage.read_nowait`: half of it is in memory."""
+        """As `Storage.read_nowait`: half of the reads find the entry in memory."""
         self._check()
         if self.disk.random.random() < 0.5:
             raise trio.WouldBlock

@@ -1,12 +1,12 @@
-"""Threads that run one at a time, and on trio's virtual time: what a bookie's threads are in a simulation.
+"""The threads of simulated bookies: they run one at a time, on trio's virtual time.
 
-A thread here is a real one, and what it runs is the product's own code: the loop of the group commit, the closing of a
-storage. But it runs only while trio's thread stands still and waits for it, and goes no further than to its next wait: for
-its turn on a disk, at a queue, for a condition. There it is parked, and a task takes it on when virtual time or another
-thread has come so far. So what threads do stands at one place in the order of all that happens, and the seed decides which.
+Each is a real thread that runs the product's own code, for example the loop of the group commit. It runs only while trio's
+thread waits for it, and only to its next wait: for a disk, a queue, or a condition. There it is parked. A task of trio resumes it
+when its time has come, or when another thread has done what it waits for. So the steps of threads have one place in the order of
+all events, and the seed decides which.
 
-What must never be found in code that runs so is a wait for something else, that of a real lock or a real clock: `resume`
-gives up after half a minute of real time, and names the thread.
+Code that runs in such a thread must not wait for anything else, like a real lock or a real clock: `resume` gives up after 30 s
+of real time and raises an error that names the thread.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _REAL_TIME_MAX_S = 30.0
 
 
 class _Ended(BaseException):
-    """Raised in a thread that is parked when the simulation ends. Not an Exception, so nothing handles it."""
+    """Raised in parked threads when the simulation ends. Not an `Exception`, so that no code handles it."""
 
 
 class LockstepThread(Thread):
-    """One thread, and where it is parked."""
+    """One thread. `deadline_s` is until when it is parked at most."""
 
     def __init__(self, owner: Lockstep, name: str, function: Callable[[], object]) -> None:
         self.name = name
@@ -62,16 +62,18 @@ class LockstepThread(Thread):
         return None if self.must_end else function()
 
     def resume(self) -> None:
-        """Takes the thread on to its next wait, or its end. Called in trio's thread, which stands still meanwhile."""
+        """Let the thread run to its next wait, or to its end. Called in trio's thread, which waits meanwhile."""
         self.wake = trio.Event()
         self._may_run.release()
         if not self._is_parked.acquire(timeout=_REAL_TIME_MAX_S):
-            raise LocalProtocolError(f"thread '{self.name}' waits for something that the simulation does not know of")
+            raise LocalProtocolError(
+                f"thread '{self.name}' waits for something outside of the simulation, like a real lock or clock"
+            )
         if self.outcome is not None:
             self._thread.join()
 
     def park(self, deadline_s: float) -> None:
-        """Waits until that time, or `Lockstep.wake`. Called in this thread."""
+        """Wait until this time or until `wake` is set. Called in this thread."""
         self.deadline_s = deadline_s
         self._is_parked.release()
         self._may_run.acquire()
@@ -81,7 +83,7 @@ class LockstepThread(Thread):
     # -- as a thread ----------------------------------------
 
     def join(self, timeout: float | None = None) -> None:
-        """As `Thread.join`: called in another thread of these."""
+        """As `Thread.join`. Called in another simulated thread."""
         self._owner.wait_until(lambda: self.outcome is not None, timeout)
 
     def is_alive(self) -> bool:
@@ -90,7 +92,7 @@ class LockstepThread(Thread):
 
 
 class Lockstep(Threads):
-    """All such threads of one run. `left` says which of them had not ended by themselves."""
+    """All threads of one run. `left` names those that had not ended by themselves when the run ended."""
 
     def __init__(self, nursery: trio.Nursery, clock: trio.abc.Clock) -> None:
         self.left: list[str] = []
@@ -98,26 +100,26 @@ class Lockstep(Threads):
         self._clock = clock
         self._alive: dict[LockstepThread, None] = {}
         self._current: LockstepThread | None = None
-        self._waiting: dict[LockstepThread, Callable[[], bool]] = {}  # for what other threads or trio's may do
-        self._unstarted: deque[tuple[LockstepThread, bool]] = deque()  # and whether what it raises ends the run
+        self._waiting: dict[LockstepThread, Callable[[], bool]] = {}  # conditions that other threads may fulfil
+        self._unstarted: deque[tuple[LockstepThread, bool]] = deque()  # True: an error in it ends the run
 
     # -- waiting, in one of the threads ----------------------------------------
 
     @property
     def is_in_thread(self) -> bool:
-        """Whether the caller runs in one of these threads, and not in trio's."""
+        """True if called in a simulated thread, False in trio's."""
         return self._current is not None
 
     def sleep(self, duration_s: float) -> None:
-        """Waits so long. In trio's thread, which can't wait, it passes at once."""
+        """Wait for so long. In trio's thread, which must not wait, it returns at once."""
         if self._current is not None:
             self._current.park(self.clock_s() + duration_s)
 
     def wait_until(self, predicate: Callable[[], bool], timeout_s: float | None = None) -> bool:
-        """Waits until this is true, or the timeout has passed; returns what it says."""
+        """Wait until the predicate holds or the timeout has passed; return its last value."""
         thread = self._current
         if thread is None:
-            raise LocalProtocolError("trio's thread may not wait for another one")
+            raise LocalProtocolError("trio's thread must not wait for another one")
         deadline_s = math.inf if timeout_s is None else self.clock_s() + timeout_s
         while not predicate() and self.clock_s() < deadline_s:
             self._waiting[thread] = predicate
@@ -128,7 +130,7 @@ class Lockstep(Threads):
         return predicate()
 
     def changed(self) -> None:
-        """Something happened that threads may wait for. What a thread does is looked at when it is parked."""
+        """Wake threads whose conditions hold now. While a thread runs, this is done when it is parked."""
         if self._current is None:
             for thread, predicate in self._waiting.items():
                 if predicate():
@@ -171,12 +173,12 @@ class Lockstep(Threads):
         limiter.release_on_behalf_of(thread)
 
     def _start_tasks(self) -> None:
-        while self._unstarted and self._current is None:  # else when the thread that starts it is parked
+        while self._unstarted and self._current is None:  # otherwise started when the current thread is parked
             thread, raises = self._unstarted.popleft()
             self._nursery.start_soon(self._take_on, thread, raises)
 
     async def _take_on(self, thread: LockstepThread, raises: bool) -> None:
-        """Lets a thread run whenever it may, until it has ended."""
+        """Resume a thread whenever it may run, until it has ended."""
         while thread.outcome is None:
             with trio.move_on_at(thread.deadline_s):
                 await thread.wake.wait()
@@ -196,7 +198,7 @@ class Lockstep(Threads):
         self.changed()
 
     def end(self) -> None:
-        """Ends all threads where they are parked."""
+        """End all threads where they are parked."""
         for thread in list(self._alive):
             self.left.append(thread.name)
             thread.must_end = True
@@ -231,7 +233,7 @@ class _LockstepQueue(Wakes):
 
 
 class _LockstepCondition(Condition):
-    """Nobody else runs while somebody holds it: there is nothing to lock."""
+    """Needs no lock: no other thread runs while one holds it."""
 
     def __init__(self, lockstep: Lockstep) -> None:
         self._lockstep = lockstep
@@ -253,7 +255,7 @@ class _LockstepCondition(Condition):
 
 @asynccontextmanager
 async def lockstep() -> AsyncIterator[Lockstep]:
-    """The threads of this trio run. On leaving, those that have not ended by themselves are ended, and told in `left`."""
+    """The threads of this trio run, as a context manager. On leaving, threads that still run are ended and named in `left`."""
     async with trio.open_nursery() as nursery:
         made = Lockstep(nursery, trio.lowlevel.current_clock())
         try:

@@ -1,8 +1,8 @@
-"""The metastore of the simulated processes: one map, which each of them reaches over the network and with its own faults.
+"""The metastore of a simulation: one map that processes reach over the simulated network.
 
-What is asked for arrives later, and its answer later still; each may be lost, and a change whose caller has given up may
-happen all the same. What a process announces is held by a session, which vanishes some time after the process died, and now
-and then though it lives: then it comes back, unless somebody else took its place.
+Requests and answers take time, and each may be lost. A change may be made after its caller has given up. What a process
+announces belongs to its session, which ends some time after the process died. A fault can end the session of a living process;
+then the keys come back later, unless another process has taken them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LATE_MAX_S = 3.0
 
 
 class Fate(enum.Enum):
-    """What happens to a call, beside nothing."""
+    """The fault that a call meets."""
 
     REQUEST_LOST = "request lost"
     ANSWER_LOST = "answer lost"
@@ -38,35 +38,35 @@ class Fate(enum.Enum):
 
 
 class MetastoreServer:
-    """The map, and what all processes' sessions announce. `rate` is that of the faults."""
+    """The map, and the sessions of all processes."""
 
     def __init__(self, network: Network) -> None:
         self.inner = MemoryMetastore()
         self.network = network
         self.world = network.world
-        self.rate = 0.0
-        self.session_rate = 0.0  # of waits that end early or fail
+        self.rate = 0.0  # probability that a call meets a fault
+        self.session_rate = 0.0  # probability that a wait ends early or fails
         self.random = self.world.stream("metastore")
-        self.deadly_rate = 0.0  # of changes right after which who asked for them dies
+        self.deadly_rate = 0.0  # probability that a process dies right after its change was made
         self.on_deadly: Callable[[str], None] = lambda _process: None
         self.on_put: Callable[[str, str, bytes], None] = lambda _process, _key, _value: None
-        self.sessions: dict[str, dict[str, bytes]] = {}  # what a process announces
-        self._owners: dict[str, str] = {}  # whose session holds a key
+        self.sessions: dict[str, dict[str, bytes]] = {}  # by process: the keys that it announces, and their values
+        self._owners: dict[str, str] = {}  # by key: the process whose session holds it
 
     def fate(self, *, is_put: bool) -> Fate | None:
-        """What is to happen to a call."""
+        """Draw the fault of a call; None if it meets none."""
         if not self.rate or self.random.random() >= self.rate:
             return None
         fates = [fate for fate in Fate if is_put or fate is not Fate.CONFLICT]
         return self.random.choice(fates)
 
     def changed(self, process: str) -> None:
-        """A change that this process asked for was made: now and then it dies right then."""
+        """A change by this process was made: let the process die now, with `deadly_rate`."""
         if self.deadly_rate and process not in self.world.dead and self.random.random() < self.deadly_rate:
             self.on_deadly(process)
 
     async def lose_session(self, process: str, for_s: float) -> None:
-        """What the process announces vanishes though it lives, and comes back later."""
+        """End the session of a living process, and restore it after a while."""
         self.world.tell(process, "loses its session")
         self.world.count("session lost")
         await self.withdraw(process)
@@ -74,44 +74,44 @@ class MetastoreServer:
         await self.restore(process)
 
     async def restore(self, process: str) -> None:
-        """The process has a session again, and announces what is still to be announced."""
+        """Give a process a new session, and announce again what it still announces."""
         if process in self.world.dead:
             return
         for key, value in list(self.sessions.get(process, {}).items()):
-            with suppress(MetastoreError):  # somebody else has it now
+            with suppress(MetastoreError):  # another process has the key now
                 await self.create(process, key, value)
             if process in self.world.dead or key not in self.sessions[process]:
-                await self.remove(process, key)  # it ended meanwhile
+                await self.remove(process, key)  # the announcement ended meanwhile
 
     async def expire(self, process: str) -> None:
-        """The session of a process that died ends after its lease."""
+        """End the session of a dead process within a lease."""
         await trio.sleep(LEASE_S * (0.2 + self.random.random()))
         await self.withdraw(process)
 
     async def withdraw(self, process: str) -> None:
-        """What the session of this process holds vanishes."""
+        """Remove everything that the session of this process holds."""
         for key in list(self.sessions.get(process, {})):
             await self.remove(process, key)
 
     async def create(self, process: str, key: str, value: bytes) -> None:
-        """Creates a key that this process's session holds."""
+        """Create a key that belongs to this process's session."""
         await self.inner.create(key, value)
         self._owners[key] = process
 
     async def announced(self, key: str) -> dict[str, bytes]:
-        """What sessions hold right below this key, by its last word."""
+        """The values that sessions hold right below this key, by the last part of their keys."""
         found = await self.inner.values(key)
         return {word: each.value for word, each in found.items() if f"{key}/{word}" in self._owners}
 
     async def remove(self, process: str, key: str) -> None:
-        """Removes a key, if this process's session holds it."""
+        """Remove a key if it belongs to this process's session."""
         if self._owners.get(key) == process:
             del self._owners[key]
             await self.inner.delete(key)
 
 
 class SimulatedMetastore(Metastore):
-    """The view of one process."""
+    """The metastore as one process sees it."""
 
     def __init__(self, server: MetastoreServer, process: str) -> None:
         self._server = server
@@ -141,7 +141,7 @@ class SimulatedMetastore(Metastore):
         return await self._call(f"children {key}", key, lambda: self._server.inner.children(key))
 
     async def announced(self, key: str) -> dict[str, bytes]:
-        """As `Metastore.announced`: one call, as of stores that can read several keys at once."""
+        """As `Metastore.announced`, in one call: some stores can read several keys at once."""
         return await self._call(f"announced {key}", key, lambda: self._server.announced(key))
 
     # -- calls ----------------------------------------
@@ -149,10 +149,10 @@ class SimulatedMetastore(Metastore):
     async def _call(
         self, what: str, key: str, call: Callable[[], Awaitable[Answer]], *, changes: bool = False
     ) -> Answer:
-        """Sends a call, and waits for its answer until the deadline. The call goes on though the caller doesn't."""
+        """Send a call, and wait for its answer until the deadline. The call goes on after its caller has given up."""
         await trio.lowlevel.checkpoint()
         if self._process in self._world.dead:
-            await trio.sleep(0.1)  # what runs on here has no effect
+            await trio.sleep(0.1)  # a dead process may still run, without effect
             raise MetastoreError(f"{what}: this process is dead")
         fate = self._server.fate(is_put=what.startswith("put"))
         if fate is not None:
@@ -160,7 +160,7 @@ class SimulatedMetastore(Metastore):
             self._world.count(f"metastore: {fate.value}")
         if fate is Fate.UNAVAILABLE:
             await trio.sleep(self._server.network.delay_s())
-            raise MetastoreError(f"{what}: the metastore is away; nothing was changed, try again")
+            raise MetastoreError(f"{what}: the metastore is not reachable; nothing was changed, try again")
         answered = trio.Event()
         answers: list[Answer] = []
         errors: list[MetastoreError] = []
@@ -216,7 +216,7 @@ class SimulatedMetastore(Metastore):
     # -- waiting and announcing ----------------------------------------
 
     async def wait_changed(self, key: str, version: int | None) -> None:
-        """As `Metastore.wait_changed`; now and then it returns early, or fails."""
+        """As `Metastore.wait_changed`; may return early or fail, with `session_rate`."""
         await self._wait(lambda: self._server.inner.wait_changed(key, version))
 
     async def _wait(self, wait: Callable[[], Awaitable[None]]) -> None:
@@ -239,7 +239,7 @@ class SimulatedMetastore(Metastore):
         try:
             create = partial(self._server.create, self._process, key, value)
             await self._call(f"announce {key}", key, create, changes=True)
-        except (MetastoreUncertainError, trio.Cancelled):  # it may be announced: then until the lease ends
+        except (MetastoreUncertainError, trio.Cancelled):  # the key may exist now: remove it when the lease ends
             self._world.spawn(self._forget, key)
             raise
         session[key] = value
@@ -255,7 +255,7 @@ class SimulatedMetastore(Metastore):
                     self._world.spawn(self._forget, key)
 
     async def _forget(self, key: str) -> None:
-        """What a session left behind goes when its lease ends: also what a late request makes of it."""
+        """Remove a key that is no longer announced: when the lease ends, and again after a late request may have created it."""
         for wait_s in (LEASE_S, _LATE_MAX_S):
             await trio.sleep(wait_s)
             if key not in self._server.sessions.get(self._process, {}):

@@ -1,9 +1,9 @@
 """The network between the simulated processes, and a transport over it.
 
-A connection is as TCP gives it: requests arrive in their order, or the connection breaks. Answers may overtake each other,
-since a bookie may give them in any order. Single requests and answers are lost now and then, as by a bookie that is too
-busy. Where a way is cut, what is under way is held, and goes on when the way is mended, unless the connection broke: so late
-messages come in at the worst time. Nothing is doubled, since no connection can do that.
+Connections behave like TCP: requests arrive in order, or the connection breaks. Answers may overtake each other, because a
+bookie may answer in any order. Single requests and answers can get lost, as if the bookie had been too busy. While the way
+between two processes is cut, messages on it are held; they arrive when the way is mended, unless the connection broke. So
+messages arrive late, at bad times. No message is delivered twice: a connection cannot do that.
 """
 
 from __future__ import annotations
@@ -30,18 +30,20 @@ OnAnswer = Callable[[str, str, Request, Response], None]
 
 
 class Rates:
-    """How bad the network is now."""
+    """The current condition of the network."""
 
     def __init__(self) -> None:
-        self.lost = 0.0  # of requests, and of answers
-        self.slow = 0.0  # of messages that take much longer
+        self.lost = 0.0  # probability that a request or an answer is lost
+        self.slow = 0.0  # probability that a message takes up to `slow_s` longer
         self.spread_s = 0.002
         self.slow_s = 0.3
 
 
 class Network:
-    """All ways between processes. `on_send` is told of each request when a client sends it, `on_request` when it arrives,
-    `on_answer` of each answer when a bookie gives it: by the names of the bookie's process and the client's."""
+    """All connections between processes.
+
+    Observers: `on_send` is called for each request when a client sends it, `on_request` when it arrives, `on_answer` for each
+    answer when a bookie gives it. Processes are passed by name."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -59,25 +61,25 @@ class Network:
         self._mended = trio.Event()
 
     def delay_s(self) -> float:
-        """How long a message takes."""
+        """Draw how long a message takes."""
         delay_s = _DELAY_MIN_S + self._random.random() * self.rates.spread_s
         if self.rates.slow and self._random.random() < self.rates.slow:
             delay_s += self._random.random() * self.rates.slow_s
         return delay_s
 
     def loses(self) -> bool:
-        """Whether this message is lost."""
+        """Draw whether a message is lost."""
         return bool(self.rates.lost) and self._random.random() < self.rates.lost
 
     # -- cuts ----------------------------------------
 
     def cut(self, source: str, target: str) -> None:
-        """Nothing passes this way, until it was mended as often."""
+        """Hold all messages from source to target, until `mend` was called as often as `cut`."""
         self._cuts[source, target] = self._cuts.get((source, target), 0) + 1
         self.world.tell("network", f"cut {source} > {target}")
 
     def mend(self, source: str, target: str) -> None:
-        """Undoes one cut."""
+        """Undo one `cut`."""
         self._cuts[source, target] -= 1
         if not self._cuts[source, target]:
             del self._cuts[source, target]
@@ -85,12 +87,12 @@ class Network:
             self.let_go()
 
     def is_open(self, source: str, target: str) -> bool:
-        """Whether a message of this process reaches the other one now. It may have died after it sent it."""
+        """True if a message from source reaches target now; source may have died since it sent the message."""
         paused = self.world.paused
         return (source, target) not in self._cuts and source not in paused and target not in paused
 
     def let_go(self) -> None:
-        """Sends on what was held, in its order, where the way is open again."""
+        """Deliver held messages, in order, where the way is open again."""
         held, self._held = self._held, []
         for source, target, action in held:
             self.deliver(source, target, self.world.now_s, action)
@@ -98,7 +100,7 @@ class Network:
         self._mended = trio.Event()
 
     def deliver(self, source: str, target: str, due_s: float, action: Callable[[], None]) -> None:
-        """Does what a message does at its target when it is due, or when the way is open after that."""
+        """Call the action when a message arrives: when it is due, or later if the way is cut then."""
 
         def arrive() -> None:
             if self.is_open(source, target):
@@ -109,7 +111,7 @@ class Network:
         self.world.at(self.world.due_s(due_s - self.world.now_s), arrive)
 
     def call(self, process: str, action: Callable[[], None]) -> None:
-        """Does what a message causes in a process, in the context of this process. A dead one does nothing."""
+        """Call what a message causes in a process, in that process's context; skip it if the process is dead."""
         caller = self.callers.get(process)
         if caller is None:
             action()
@@ -117,7 +119,7 @@ class Network:
             caller(action)
 
     async def passage(self, source: str, target: str) -> None:
-        """Returns when a message has passed this way."""
+        """Wait for as long as a message takes from source to target."""
         await trio.sleep_until(self.world.due_s(self.delay_s()))
         while not self.is_open(source, target):
             await self._mended.wait()
@@ -125,7 +127,7 @@ class Network:
     # -- processes ----------------------------------------
 
     def kill(self, process: str) -> None:
-        """The process dies: what it sent may arrive, and its connections break."""
+        """Kill a process. Messages that it sent may still arrive; its connections break."""
         self.world.kill(process)
         for connection in self.connections():
             if connection.client == process:
@@ -137,29 +139,29 @@ class Network:
         self.let_go()
 
     def hang_up(self, listener: Listener) -> None:
-        """Breaks all its connections; now and then clients learn that only much later, as when a machine loses power."""
+        """Break all connections of a bookie. Some clients notice it much later, as when a machine loses power."""
         for connection in list(listener.connections):
             connection.break_off(self.delay_s() + (3.0 if self._random.random() < 0.15 else 0.0))
 
     def resume(self, process: str) -> None:
-        """A process that was stopped goes on, with all that came meanwhile."""
+        """End the pause of a process, and deliver everything that was held for it."""
         self.world.resume(process)
         self.let_go()
 
     # -- connections ----------------------------------------
 
     def connections(self) -> list[SimulatedConnection]:
-        """Those that are open."""
+        """All open connections."""
         return [connection for listener in self.listeners.values() for connection in listener.connections]
 
     def cut_connection(self, connection: SimulatedConnection) -> None:
-        """It breaks; each end learns it later."""
+        """Break one connection; each end notices it later."""
         self.world.tell(connection.client, f"connection to {connection.listener.process} breaks")
         connection.break_off(self.delay_s())
 
 
 class Listener:
-    """A bookie that can be connected to."""
+    """A bookie that accepts connections."""
 
     def __init__(self, process: str, handler: RequestHandler) -> None:
         self.process = process
@@ -168,7 +170,7 @@ class Listener:
 
 
 class SimulatedConnection(Connection):
-    """One connection: `client` is the process at its one end, the listener's the other."""
+    """One connection, from the process `client` to the process of the listener."""
 
     def __init__(self, network: Network, client: str, listener: Listener, receiver: ResponseReceiver) -> None:
         self.client = client
@@ -177,9 +179,9 @@ class SimulatedConnection(Connection):
         self._receiver: ResponseReceiver | None = receiver
         self._error: BookieUnreachableError | None = None
         self._last_due_s = 0.0
-        self._inbox: list[Request] = []  # that arrived at this tick
-        self._asked: dict[int, Request] = {}  # arrived, and not answered
-        self._reply: Reply = self._answer  # one object: the bookie tells connections apart by it
+        self._inbox: list[Request] = []  # requests that arrived in this tick
+        self._asked: dict[int, Request] = {}  # requests that arrived and are not answered yet, by their ids
+        self._reply: Reply = self._answer  # always the same object: bookies identify a connection by it
         listener.connections[self] = None
 
     def send(self, requests: Sequence[Request]) -> None:
@@ -187,7 +189,7 @@ class SimulatedConnection(Connection):
         if self._error is not None or self._receiver is None:
             raise self._error or BookieUnreachableError(self.listener.process, "the connection is closed")
         if self.client in self._network.world.dead:
-            return  # what runs on there has no effect
+            return  # a dead process may still run, without effect
         for request in requests:
             self._network.on_send(self.client, self.listener.process, request)
             self._last_due_s = max(self._last_due_s, self._network.world.now_s + self._network.delay_s())
@@ -201,7 +203,7 @@ class SimulatedConnection(Connection):
             self._network.deliver(self.client, self.listener.process, self._last_due_s, arrive)
 
     def _arrived(self, request: Request) -> None:
-        """Hands over what arrives at one tick together."""
+        """Collect requests that arrive in the same tick, and hand them over together."""
         if self not in self.listener.connections:
             return
         self._network.world.tell(self.listener.process, f"< {self.client} {describe(request)}")
@@ -238,7 +240,7 @@ class SimulatedConnection(Connection):
                 network.deliver(process, self.client, due_s, partial(network.call, self.client, arrive))
 
     def break_off(self, after_s: float) -> None:
-        """The bookie's end is gone now; the client learns it after so long, if the way is open then."""
+        """Close the bookie's end now. The client notices it after a delay, or later if the way is cut then."""
         self.listener.connections.pop(self, None)
         world = self._network.world
         error = BookieUnreachableError(self.listener.process, "the connection broke")
@@ -275,16 +277,16 @@ class SimulatedTransport(Transport):
         bookie_id: str = "",
         authenticator: object = None,
     ) -> Connection:
-        """As `Transport.connect`. Over a way that is cut it waits until that is mended."""
+        """As `Transport.connect`. If the way is cut, it waits until the way is mended."""
         network = self._network
         listener = network.listeners.get(address)
         if listener is None:
             await trio.sleep(network.delay_s())
-            raise BookieUnreachableError(address, "nobody listens there")
+            raise BookieUnreachableError(address, "no bookie listens there")
         await network.passage(self._process, listener.process)
         await network.passage(listener.process, self._process)
         if network.listeners.get(address) is not listener or not network.world.is_up(listener.process):
-            raise BookieUnreachableError(address, "it went away")
+            raise BookieUnreachableError(address, "the bookie stopped meanwhile")
         if self._process in network.world.dead:
             raise BookieUnreachableError(address, "this process is dead")
         return SimulatedConnection(network, self._process, listener, receiver)
@@ -305,7 +307,7 @@ class SimulatedTransport(Transport):
 
 
 def describe(request: Request) -> str:
-    """A request, in short."""
+    """A short description of a request, for the trace."""
     name = type(request).__name__.removesuffix("Request")
     if isinstance(request, AddRequest):
         batch = request.batch
@@ -319,7 +321,7 @@ def describe(request: Request) -> str:
 
 
 def _boasting(request: Request, response: Response) -> Response:
-    """Some answers tell more than is true: the bare number may be anything (R11)."""
+    """Make some answers claim too much: clients must not trust the number without its proof (R11)."""
     if not isinstance(request, FenceRequest | ReadLastAddConfirmedRequest) or request.request_id % 8:
         return response
     return attrs.evolve(response, last_add_confirmed=response.last_add_confirmed + 1000)

@@ -1,4 +1,4 @@
-"""The processes of a run: bookies, which crash and come back, and clients."""
+"""The processes of a run: bookies, which can crash and restart, and clients."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from replog.testing.simulating.world import World
 
 
 class _ProcessRegistry(Registry):
-    """The registry of one process: with its transport, and an observer that tells the trace.
+    """The registry of one process: has its transport, and adds observed events to the trace.
 
-    It takes what the plugins offer from another one: to look for them takes a large part of such a process's life."""
+    Plugins are taken from a registry that all processes share, because looking for them takes long."""
 
     def __init__(self, plugins: Registry, network: Network, process: str) -> None:
         self.__dict__.update(plugins.__dict__)
@@ -34,30 +34,30 @@ class _ProcessRegistry(Registry):
         self._process = process
 
     def open_transport(self, url: str | BackendURL) -> Transport:
-        """The way over the simulated network."""
+        """The transport over the simulated network."""
         return SimulatedTransport(self._network, self._process)
 
     def observe(self, event: Event) -> None:
-        """Tells the trace."""
+        """Add an event to the trace."""
         tell_event(self._network.world, self._process, event)
 
 
 def tell_event(world: World, process: str, event: Event) -> None:
-    """An observer in this process was told this."""
+    """Add an event that was observed in this process to the trace, and count it."""
     fields = attrs.asdict(event, recurse=False)
     world.count(type(event).__name__)
     world.tell(process, f"{type(event).__name__} " + " ".join(f"{name}={fields[name]}" for name in fields))
 
 
 class BookieHost:
-    """One bookie: its disk survives its processes."""
+    """One bookie. Its disk outlives its processes."""
 
     def __init__(self, number: int, network: Network, metastore: MetastoreServer, options: BookieOptions) -> None:
         self.name = f"b{number}"
         self.disk = SimulatedDisk(network.world, self.name, f"bookie-{number:02}")
         self.served: ServedBookie | None = None
         self.process = self.name
-        self.is_gone = False  # for good
+        self.is_gone = False  # True: never starts again
         self._incarnation = 0
         self._network = network
         self._world = network.world
@@ -68,11 +68,11 @@ class BookieHost:
         self._ended = trio.Event()
 
     async def start(self) -> None:
-        """Starts a process for it, if none runs, and tries until it serves."""
+        """Start a process if none runs, and try again until it serves."""
         while self.served is None and not self.is_gone:
             try:
                 await self._world.nursery.start(self._serve)
-            except ReplogError as error:  # it can't announce itself, or the disk fails
+            except ReplogError as error:  # it cannot announce itself, or its disk fails
                 self._world.tell(self.process, f"does not start: {error}")
                 await trio.sleep(0.1)
 
@@ -96,7 +96,7 @@ class BookieHost:
             ended.set()
 
     def crash(self) -> None:
-        """Its process ends at once: what is not durable is lost."""
+        """Kill its process: what is not durable is lost."""
         if self.served is None or self._storage is None:
             return
         self.served = None
@@ -106,14 +106,14 @@ class BookieHost:
         self._scope.cancel()
 
     def burn(self) -> None:
-        """Its machine burns: it never comes back."""
+        """Kill its process, and never start another one."""
         self.is_gone = True
         self.crash()
         self._world.tell(self.process, "is gone for good")
         self._world.count("bookie gone for good")
 
     async def is_refused(self) -> bool:
-        """Whether a process for it does not start, for it was declared lost (B8a)."""
+        """True if no process can start because the bookie was declared lost (B8a)."""
         try:
             await self._world.nursery.start(self._serve)
         except StorageIdentityError:
@@ -121,7 +121,7 @@ class BookieHost:
         return False
 
     async def leave(self) -> None:
-        """Its process ends in order: what was accepted is made durable."""
+        """End its process in order: it makes durable what it has accepted."""
         if self.served is None:
             return
         self._world.tell(self.process, "is left")
@@ -131,12 +131,12 @@ class BookieHost:
 
     @property
     def has_failed(self) -> bool:
-        """Whether it serves no more, though its process lives."""
+        """True if its process runs and does not serve any more."""
         return self.served is not None and self.served.server.failure is not None
 
 
 class Clients:
-    """Makes clients, each a process of its own."""
+    """Opens clients, each as a process of its own."""
 
     def __init__(
         self,
@@ -149,28 +149,28 @@ class Clients:
         self.network = network
         self.quorum = quorum
         self.alive: list[str] = []
-        self.scopes: dict[str, trio.CancelScope] = {}  # of who runs in a process
+        self.scopes: dict[str, trio.CancelScope] = {}  # of the task that runs in each process
         self._metastore = metastore
         self._options = options
-        self._page_segments = page_segments  # of logs, if other than usual
+        self._page_segments = page_segments  # of logs; None: the usual number
         self._plugins = Registry(load_installed=False)
         self._made = 0
 
     @asynccontextmanager
     async def client(self, role: str) -> AsyncIterator[tuple[Client, str]]:
-        """A client, and the name of its process."""
+        """Open a client, as a context manager; yields it and the name of its process."""
         self._made += 1
         process = f"{role}{self._made}"
         async with self.connected(process) as client:
             yield client, process
 
     def enter(self, process: str, call: Callable[[Callable[[], None]], None]) -> None:
-        """A process of this name begins; `call` calls what messages cause in it."""
+        """Announce a new process; `call` calls in its context what messages cause in it."""
         self.network.callers[process] = call
 
     @asynccontextmanager
     async def connected(self, process: str) -> AsyncIterator[Client]:
-        """The client of a process whose name nobody else has."""
+        """Open the client of a process, as a context manager. No other process may have had this name."""
         registry = _ProcessRegistry(self._plugins, self.network, process)
         metastore = SimulatedMetastore(self._metastore, process)
         world = self.network.world
@@ -189,13 +189,13 @@ class Clients:
             world.tell(process, "ends")
 
     def kill(self, process: str) -> None:
-        """The process ends at once, and who runs in it is cancelled after that."""
+        """Kill a process, then cancel its tasks: they run to their ends without effect."""
         self.network.kill(process)
         self.scopes.pop(process, trio.CancelScope()).cancel()
         self.network.world.spawn(self._metastore.expire, process)
 
     def die(self, process: str) -> None:
-        """The process ends at once; none of its tasks runs any more."""
+        """Kill a process whose tasks are frozen."""
         self._forget(process)
         self.kill(process)
 

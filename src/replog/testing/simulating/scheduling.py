@@ -1,9 +1,9 @@
-"""Trio runs that follow from a seed: the only place that touches what trio keeps to itself.
+"""Trio runs whose order of tasks follows from a seed.
 
-Trio shuffles the tasks that are ready, so that nobody relies on their order. For Hypothesis it has a switch that makes this
-follow from a random generator of its own: `_ALLOW_DETERMINISTIC_SCHEDULING` and `_r` in `trio._core._run`. With both set,
-and trio's virtual clock, a run depends on nothing but the seed, and each seed has another order of tasks. Should trio change
-this, `seeded` raises, and the tests of this module say what to mend.
+Trio shuffles the tasks that are ready, so that no code relies on their order. It has a private switch, made for Hypothesis, that
+lets the order follow from a private random generator: `_ALLOW_DETERMINISTIC_SCHEDULING` and `_r` in `trio._core._run`. With both
+set, and with trio's virtual clock, a run depends on the seed only. If a new version of trio has neither, `seeded` raises, and the
+tests of this module say what must hold. With `freezing`, this is the only module that uses private parts of trio.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SWITCH = "_ALLOW_DETERMINISTIC_SCHEDULING"
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Trio runs within the context schedule their tasks as the seed says."""
+    """Let trio runs within the context schedule their tasks in the order of the seed."""
     generator = getattr(_run, "_r", None)
     before = getattr(_run, _SWITCH, None)
     if not isinstance(generator, random.Random) or not isinstance(before, bool):
@@ -45,13 +45,13 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 def run(seed: int, function: Callable[[], Awaitable[Result]]) -> Result:
-    """Runs this on virtual time, which jumps to the next deadline whenever all tasks wait, in the order of the seed."""
+    """Run an async function on virtual time, which jumps to the next deadline whenever all tasks wait."""
     with seeded(seed):
         return trio.run(function, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
 class Livelock(trio.abc.Instrument):
-    """Ends a run in which tasks go on for ever while no time passes."""
+    """Cancels a scope once tasks have taken too many steps while no time passed."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Livelock(trio.abc.Instrument):
         self._now_s = -1.0
 
     def before_task_step(self, task: trio.lowlevel.Task) -> None:
-        """Counts."""
+        """Called by trio before each step of each task."""
         self.steps += 1
         self._steps_now += 1
         if self._steps_now % 1000 == 0:

@@ -1,6 +1,6 @@
-"""What can go wrong with bookies, with the network and with the metastore. Every trouble passes after a while.
+"""What can go wrong with bookies, with the network and with the metastore. Every trouble ends after a while.
 
-Each method is one trouble: it begins at once, lasts for a time that it draws, and returns when everything works again.
+Each method is one trouble: it begins at once, lasts for a random time, and returns when everything works again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from replog.testing.simulating.processes import BookieHost
 
 
 def drawn_s(chance: random.Random, longest_s: float = 1.5) -> float:
-    """How long a trouble lasts."""
+    """Draw how long a trouble lasts, in seconds."""
     return 0.05 + chance.random() * longest_s
 
 
@@ -27,7 +27,7 @@ class BookieTroubles:
         self, network: Network, bookies: Sequence[BookieHost], chance: random.Random, at_once_max: int
     ) -> None:
         self.in_trouble: dict[str, None] = {}
-        self.held: dict[str, None] = {}  # those that somebody else broke, and will repair
+        self.held: dict[str, None] = {}  # bookies that the app broke: left alone until it repairs them
         self.at_once_max = at_once_max
         self._network = network
         self._world = network.world
@@ -72,14 +72,14 @@ class BookieTroubles:
         await trio.sleep(drawn_s(self._random))
 
     async def stall(self, bookie: BookieHost) -> None:
-        """Nothing reaches it, and nothing of it reaches anybody: what clients see of a process that is stopped."""
+        """It neither receives nor sends, as if its process were stopped."""
         process = bookie.process
         self._world.pause(process)
         await trio.sleep(drawn_s(self._random, 3.0))
         self._network.resume(process)
 
     async def hang(self, bookie: BookieHost) -> None:
-        """Its disk answers nothing, then everything."""
+        """Its disk does not answer for a while."""
         duration_s = drawn_s(self._random, 2.0)
         bookie.disk.stalled_until_s = self._world.now_s + duration_s
         await trio.sleep(duration_s)
@@ -104,7 +104,7 @@ class BookieTroubles:
         bookie.disk.heal()
 
     async def damage(self, bookie: BookieHost) -> None:
-        """Reads from its disk fail, or give other bytes than were written."""
+        """Reads from its disk fail, or give damaged bytes."""
         if self._random.random() < 0.5:
             bookie.disk.reads.uncertain_rate = self._random.choice((0.2, 1.0))
         else:
@@ -139,7 +139,7 @@ class NetworkTroubles:
         await self._cut_ways(self._random.choice(ways))
 
     async def isolate(self) -> None:
-        """One client cannot reach anybody, or is reached by nobody, or both."""
+        """One client cannot send to anybody, or receives from nobody, or both."""
         clients = self._clients()
         if not clients:
             return

@@ -1,7 +1,7 @@
-"""What one run of the shells has in common: its chance, its trace, who lives, and a task that does things later.
+"""The state that all parts of one simulated run share: random streams, the trace, dead and paused processes, timers.
 
-Rules: whatever is drawn comes from a stream of the world, whatever happens is told to its trace, in order. No set of texts
-is iterated, no object's address is compared: so a seed has one trace, in any process.
+Rules that give a seed the same trace in every process: all random numbers come from a stream of the world; everything that
+happens is added to the trace, in order; no code iterates over a set of texts or compares addresses of objects.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _EPOCH_NS = 1_700_000_000 * 10**9
 
 
 class World:
-    """One run. `transcript` is written to if it is given; `digest` stands for the whole trace."""
+    """One run. Each line of the trace is appended to `transcript`, if given; `digest` is the hash of all lines."""
 
     def __init__(self, seed: int, nursery: trio.Nursery, threads: Lockstep, transcript: list[str] | None) -> None:
         self.seed = seed
-        self.nursery = nursery  # of what happens by itself: messages under way, servers of the metastore
+        self.nursery = nursery  # of tasks outside of all processes: messages under way, calls of the metastore
         self.threads = threads
         self.coverage: Counter[str] = Counter()
-        self.dead: dict[str, float] = {}  # processes that were killed, and when
+        self.dead: dict[str, float] = {}  # killed processes, and when they were killed
         self.paused: dict[str, None] = {}
         self._transcript = transcript
         self._hash = hashlib.sha256()
@@ -44,53 +44,53 @@ class World:
         self._earlier = trio.Event()
         self._resumed = trio.Event()
 
-    # -- time, chance and what happened ----------------------------------------
+    # -- time, randomness and the trace ----------------------------------------
 
     @property
     def now_s(self) -> float:
-        """Virtual time, in any thread."""
+        """Virtual time in seconds; may be read in any thread."""
         return self._clock.current_time()
 
     def stream(self, name: str) -> random.Random:
-        """Random numbers of this thing's own."""
+        """The random numbers of one part of the run, so that more draws in one part change no other."""
         if name not in self._streams:
             self._streams[name] = random.Random(f"{self.seed} {name}")
         return self._streams[name]
 
     def chance_of(self, process: str) -> Chance:
-        """What the product draws from and looks at in this process: its clock is a little wrong."""
+        """The clock and the randomness of one process. Its clock is up to a second wrong."""
         stream = self.stream(f"chance of {process}")
         wrong_ns = stream.randrange(-(10**9), 10**9)
         return Chance(stream, lambda: _EPOCH_NS + wrong_ns + int(self.now_s * 1e9))
 
     def tell(self, who: str, what: str) -> None:
-        """Something happened: one line of the trace."""
+        """Add one line to the trace."""
         line = f"{self.now_s:11.6f} {who:8} {what}"
         self._hash.update(line.encode())
         if self._transcript is not None:
             self._transcript.append(line)
 
     def count(self, situation: str) -> None:
-        """Something that must happen now and then, if the runs are to prove anything."""
+        """Count a situation, so that tests can check that it occurs."""
         self.coverage[situation] += 1
 
     @property
     def digest(self) -> str:
-        """Of the trace so far."""
+        """The hash of the trace so far."""
         return self._hash.hexdigest()
 
     def due_s(self, delay_s: float) -> float:
-        """When something comes that takes so long: at a tick, so that much comes at once, and the seed says in which order."""
+        """The time after a delay, rounded up to a tick: then much happens at the same time, in an order that the seed decides."""
         return math.ceil((self.now_s + delay_s) / _TICK_S - 1e-6) * _TICK_S
 
     def spawn(self, function: Callable[..., Awaitable[object]], *arguments: object) -> None:
-        """Start what happens outside of all processes, whichever process causes it."""
+        """Start a task that belongs to no process, even if a task of a process calls this."""
         self._context.run(self.nursery.start_soon, function, *arguments)
 
     # -- doing things later ----------------------------------------
 
     def at(self, due_s: float, action: Callable[[], None]) -> None:
-        """Does this then, in the order of the times, and among equal ones of the calls."""
+        """Call the action at this time. Actions of the same time are called in the order in which they were given."""
         self._sequence += 1
         heapq.heappush(self._later, (due_s, self._sequence, action))
         if self._later[0][1] == self._sequence:
@@ -98,8 +98,10 @@ class World:
 
     @contextmanager
     def cancelled_after(self, delay_s: float) -> Iterator[trio.CancelScope]:
-        """A scope that is cancelled after so long, in the middle of what else happens then: maybe just when what is waited
-        for has come. A deadline never does that: it is looked at before anything else happens."""
+        """A cancel scope that is cancelled after a delay, in between everything else that happens at that time.
+
+        So it may be cancelled in the same tick in which the awaited event happens. A deadline of trio never is: trio looks at
+        deadlines before it runs tasks."""
         with trio.CancelScope() as scope:
             if delay_s <= 0:
                 scope.cancel()
@@ -108,7 +110,7 @@ class World:
             yield scope
 
     async def run(self) -> None:
-        """Does what is due, until cancelled."""
+        """Call actions when they are due, until cancelled."""
         while True:
             self._earlier = trio.Event()
             with trio.move_on_at(self._later[0][0] if self._later else math.inf):
@@ -119,7 +121,7 @@ class World:
     # -- processes ----------------------------------------
 
     def kill(self, process: str) -> None:
-        """Nothing of this process reaches anybody any more."""
+        """Mark a process as dead: nothing that it does reaches others."""
         self.dead[process] = self.now_s
         self.paused.pop(process, None)
         self.tell(process, "killed")
@@ -127,22 +129,22 @@ class World:
         self._resumed = trio.Event()
 
     def pause(self, process: str) -> None:
-        """Nothing of this process reaches anybody, nor anything it, until it goes on: it is stopped, or gray."""
+        """Mark a process as paused: it neither sends nor receives until `resume`."""
         self.paused[process] = None
         self.tell(process, "stopped")
 
     def resume(self, process: str) -> None:
-        """It goes on."""
+        """End a pause; a process that is not paused stays as it is."""
         if self.paused.pop(process, 1) is None:
             self.tell(process, "goes on")
             self._resumed.set()
             self._resumed = trio.Event()
 
     def is_up(self, process: str) -> bool:
-        """Whether it is neither dead nor stopped."""
+        """True if the process is neither dead nor paused."""
         return process not in self.dead and process not in self.paused
 
     async def running(self, process: str) -> None:
-        """Returns when the process is not stopped."""
+        """Wait until the process is not paused."""
         while process in self.paused:
             await self._resumed.wait()

@@ -1,6 +1,6 @@
-"""What the last commits to a simulated disk changed, so that the disk can forget them.
+"""The last commits to a simulated disk, so that the disk can lose them.
 
-A deletion is never forgotten: what comes back of a deleted ledger would only be garbage again.
+A deletion is never undone: what came back of a deleted ledger would be dropped as garbage again.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ _COMMITS_KEPT = 64
 
 @attrs.define
 class Lost:
-    """Entries, by ledger and entry id, that the disk had, and ledgers of which a fence, or a part of one, was lost."""
+    """Lost entries, as (ledger id, entry id), and the ledgers whose fence was lost or became lower."""
 
     entries: set[tuple[int, int]] = attrs.field(factory=set)
     fences: set[int] = attrs.field(factory=set)
 
 
-class History:
-    """The last commits of one disk."""
+class CommitHistory:
+    """The content of one disk before each of its last commits, as far as they changed it."""
 
     def __init__(self) -> None:
         self._before: deque[dict[int, _Ledger | None]] = deque(maxlen=_COMMITS_KEPT)
 
     def remember(self, content: _Content, mutations: Sequence[Mutation]) -> None:
-        """These are about to be committed."""
+        """Remember what these mutations, which are about to be committed, will change."""
         touched = [each.batch.ledger_id if isinstance(each, PutBatch) else each.ledger_id for each in mutations]
         self._before.append({each: _copied(content.ledgers.get(each)) for each in touched})
         for mutation in mutations:
@@ -41,7 +41,7 @@ class History:
                     changed.pop(mutation.ledger_id, None)
 
     def forget(self, content: _Content, commits: int) -> Lost:
-        """Undoes the last commits."""
+        """Undo the last commits, and return what was lost."""
         lost = Lost()
         for _ in range(min(commits, len(self._before))):
             for ledger_id, before in self._before.pop().items():
