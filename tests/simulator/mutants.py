@@ -19,6 +19,7 @@ from replog.protocol.recovery import LedgerRecovery
 from replog.protocol.writing import LedgerWriting
 from replog.protocol.writing_back import WritingBack
 from tests.simulator.bookies import SimulatedBookie
+from tests.simulator.disks import LedgerOnDisk
 from tests.simulator.log_mutants import LOG_MUTANTS
 from tests.simulator.loss_mutants import LOSS_MUTANTS
 from tests.simulator.mutation import Mutant, Patch
@@ -337,7 +338,7 @@ MUTANTS = (
         "fence-forgotten",
         "R3",
         "BOOKKEEPER-500, -815: the fence is not durable, and a restart forgets it",
-        (Patch(SimulatedBookie, "set_marks", "disk.fence_term = max(disk.fence_term, mutation.fence_term)", "pass"),),
+        (Patch(LedgerOnDisk, "raise_marks", "self.fence_term = max(self.fence_term, mutation.fence_term)", "pass"),),
         1200,
         overlook=frozenset({"R3", "O10"}),
         scenario="ledger",

@@ -269,7 +269,7 @@ def test_a_payload_is_appended_once_and_a_takeover_is_an_actor() -> None:
         judge(story.events, final)
     story, final = good()
     story.serve("two", 3)
-    with pytest.raises(HistoryError, match="an actor of its own"):
+    with pytest.raises(HistoryError, match="must be another actor"):
         judge(story.events, final)
 
 

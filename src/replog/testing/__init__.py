@@ -1,7 +1,6 @@
-"""For those who write plugins or test what is built on replog: exams of the seams, faults on demand,
-and a judge of what happened.
+"""Tools for tests: a simulator for code built on replog, conformance suites for plugins, faults, and a history checker.
 
-Names are imported when they are first used, so that importing this package costs nothing.
+`docs/testing.md` says what to use when. Names are imported when they are first used, so that importing this package is cheap.
 """
 
 from __future__ import annotations

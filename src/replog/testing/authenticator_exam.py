@@ -1,4 +1,4 @@
-"""The exam of authenticators: what passes `check_authenticator` may tell a bookie who its clients are."""
+"""The conformance suite of authenticators."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def check_authenticator(
     strangers: Sequence[tuple[MakeAuthenticator, Peer]] = (),
     proves_by_itself: bool = True,
 ) -> None:
-    """Examines the two sides of an authenticator; raises AssertionError with the first promise of `replog.abc` that it breaks.
+    """Check both sides of an authenticator; raise `AssertionError` with the first promise of `replog.abc` that it breaks.
 
     `peer` is what the transport knows of the client. `strangers` are clients that must be refused, each with what the
-    transport knows of it. Without `proves_by_itself` the transport has proven who both are, or nobody: then nothing is asked
-    of what is said here. Needs no pytest, reads no clock, and takes a moment.
+    transport knows of it. `proves_by_itself=False` is for an authenticator that relies on the transport to prove who the
+    peers are: then replays and forgeries are not checked. Needs no pytest, and takes less than a second.
     """
     with plain_assertions():
         client, bookie = make_client(), make_bookie()
@@ -58,11 +58,11 @@ def _check_a_round(client: Authenticator, bookie: Authenticator, peer: Peer) -> 
     session = _new_session()
     challenge, response = _answered(client, bookie, session)
     identity, proof = bookie.verify(peer, challenge, response, session)
-    promise(isinstance(identity, Identity) and bool(identity.name), "who is let in has a name")
-    promise(identity.roles <= frozenset(Role), "roles are those that there are")
+    promise(isinstance(identity, Identity) and bool(identity.name), "an accepted client has a name")
+    promise(identity.roles <= frozenset(Role), "roles are members of Role")
     client.confirm(response, proof, session)
     for said in (challenge, response, proof):
-        promise(len(said) <= _SAID_BYTES_MAX, f"what is said has at most {_SAID_BYTES_MAX} bytes")
+        promise(len(said) <= _SAID_BYTES_MAX, f"each message has at most {_SAID_BYTES_MAX} bytes")
 
 
 def _check_nothing_is_kept(client: Authenticator, bookie: Authenticator, peer: Peer) -> None:
@@ -70,7 +70,7 @@ def _check_nothing_is_kept(client: Authenticator, bookie: Authenticator, peer: P
     said = [_answered(client, bookie, session) for session in sessions]
     judged = [bookie.verify(peer, *each, session) for each, session in zip(reversed(said), sessions[::-1], strict=True)]
     for (_, response), (_, proof), session in zip(said, judged[::-1], sessions, strict=True):
-        client.confirm(response, proof, session)  # however many introduce themselves at a time
+        client.confirm(response, proof, session)  # handshakes may overlap
     promise(len({identity.name for identity, _ in judged}) == 1, "the same client is the same identity each time")
 
 
@@ -82,7 +82,7 @@ def _check_a_stranger(stranger: Authenticator, bookie: Authenticator, peer: Peer
 
 
 def _check_any_bytes(client: Authenticator, bookie: Authenticator, peer: Peer) -> None:
-    """Whatever a peer says, it ends in a judgement or in AuthenticationError."""
+    """Any bytes of a peer lead to an identity or to `AuthenticationError`."""
     session = _new_session()
     challenge, response = _answered(client, bookie, session)
     _, proof = bookie.verify(peer, challenge, response, session)
@@ -110,12 +110,14 @@ def _check_replays(client: Authenticator, bookie: Authenticator, peer: Peer) -> 
     session, later = _new_session(), _new_session()
     challenge, response = _answered(client, bookie, session)
     _, proof = bookie.verify(peer, challenge, response, session)
-    with promised_error(AuthenticationError, "a response that was recorded proves nothing in another session"):
+    with promised_error(AuthenticationError, "a recorded response is refused in another session"):
         bookie.verify(peer, challenge, response, later)
     _, own = _answered(client, bookie, later)
-    with promised_error(AuthenticationError, "a bookie's proof that was recorded proves nothing in another session"):
+    with promised_error(AuthenticationError, "a recorded proof of a bookie is refused in another session"):
         client.confirm(own, proof, later)
-    with promised_error(AuthenticationError, "a client's own response, sent back to it, is no proof of a bookie"):
+    with promised_error(
+        AuthenticationError, "a client's own response, sent back to it, is refused as a proof of a bookie"
+    ):
         client.confirm(own, own, later)
 
 
@@ -124,15 +126,15 @@ def _check_forgeries(client: Authenticator, bookie: Authenticator, peer: Peer) -
     challenge, response = _answered(client, bookie, session)
     _, proof = bookie.verify(peer, challenge, response, session)
     for said in _distorted(response):
-        with promised_error(AuthenticationError, "a response that was changed is refused"):
+        with promised_error(AuthenticationError, "a changed response is refused"):
             bookie.verify(peer, challenge, said, session)
     for said in _distorted(proof):
-        with promised_error(AuthenticationError, "a bookie's proof that was changed is refused"):
+        with promised_error(AuthenticationError, "a changed proof of a bookie is refused"):
             client.confirm(response, said, session)
 
 
 def _distorted(said: bytes) -> Iterator[bytes]:
-    """Other bytes than these: nothing, too few, too many, changed in each place, and noise."""
+    """Other bytes than these: empty, too short, too long, with one bit flipped in each place, and random."""
     others = [b"", said[:-1], said[1:], said + b"\0", b"\xff" * len(said), secrets.token_bytes(_SAID_BYTES_MAX)]
     others += [said[:at] + bytes([said[at] ^ 1]) + said[at + 1 :] for at in range(min(len(said), 256))]
     return (other for other in others if other != said)

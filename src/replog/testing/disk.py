@@ -1,17 +1,17 @@
-"""A disk in memory that loses power, for the files storage: unsynced writes survive in any part, or not at all.
+"""A disk in memory that can lose power, for the files storage: any part of unsynced writes may survive.
 
-What it keeps to, and what the storage may rely on:
+Guarantees that a storage may rely on:
 
 - Content that `fdatasync` reported, and names that `sync_directory` reported, survive everything.
 - Of unsynced writes any subset of 512-byte sectors may survive a power loss, in any order of time.
-- Of unsynced changes to a directory any beginning may survive, in their order; how far is another matter for each directory,
-  so that a later change of one may survive without an earlier one of another.
+- Of unsynced changes to one directory any prefix may survive. Directories are independent: a later change of one may survive
+  without an earlier change of another.
 - A file's sync makes its content durable, not its name; a name may be durable before the content.
-- When a process is killed, everything written is still there to be read, but no more durable than before.
-- After a failed `fdatasync` the pages count as clean: they can be read until the power fails or they are dropped from the
-  page cache, and no later sync saves them. Any part of them may have reached the disk.
-- What is dropped from the page cache is on the disk only, until some of the file is read or written. A file with unsynced
-  writes stays.
+- When a process is killed, everything that it wrote can still be read, but is not more durable than before.
+- After a failed `fdatasync` the pages are marked clean: they can be read until the power fails or they are dropped from the
+  page cache, and no later sync writes them. Any part of them may have reached the disk.
+- A file that is dropped from the page cache is on the disk only, until some of it is read or written. A file with unsynced
+  writes is not dropped.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SYNCS = ("fdatasync", "sync_directory")
 
 
 class PowerLoss(BaseException):
-    """Raised by a test's fault function where the machine stops. Not an Exception, so nothing handles it."""
+    """Raised by the `fault` function of a test where the machine stops. Not an `Exception`, so that no code handles it."""
 
 
 class _Inode:
@@ -51,7 +51,7 @@ class _Inode:
         self.pending.clear()
 
     def sync_badly(self, chance: random.Random) -> None:
-        """Any part of what was pending is durable, and nobody remembers the rest."""
+        """Make a random part of the pending writes durable, and forget the rest."""
         self._keep_some(self.durable, chance)
         self.pending.clear()
 
@@ -66,13 +66,13 @@ class _Inode:
             _store(content, offset, data)
 
     def drop_cached(self) -> None:
-        """What is clean goes, whether it reached the disk or not."""
+        """Drop clean pages, whether they reached the disk or not."""
         if not self.pending:
             self.is_cached = False
             self.visible = bytearray(self.durable)
 
     def copy(self) -> _Inode:
-        """The same content, as durable as here."""
+        """A copy with the same content and the same durability."""
         twin = _Inode()
         twin.visible, twin.durable = bytearray(self.visible), bytearray(self.durable)
         twin.pending = list(self.pending)
@@ -80,7 +80,7 @@ class _Inode:
         return twin
 
     def after_power_loss(self, chance: random.Random) -> _Inode:
-        """What is on the disk: durable content, and a part of what was not synced."""
+        """What is left after a power loss: durable content, and a random part of unsynced writes."""
         survivor = _Inode()
         survivor.durable = bytearray(self.durable)
         self._keep_some(survivor.durable, chance)
@@ -108,7 +108,7 @@ Names = dict[str, "_Inode | None"]  # by path; None for a directory
 
 
 class _Change(NamedTuple):
-    """A name is made, moved or removed, in one directory."""
+    """A name is created, renamed or removed, in one directory."""
 
     path: str
     inode: _Inode | None = None  # None for a directory
@@ -147,13 +147,14 @@ class MemoryDisk(Disk):
         self._last_fd = 1000
         self._now_s = 0.0
         self._random = random.Random(seed)
-        self._successor_seeds = random.Random(seed + 1)  # apart: looking at what may be left changes nothing here
+        self._successor_seeds = random.Random(
+            seed + 1
+        )  # separate, so that `after_power_loss` does not change what happens here
 
     # -- what may happen to it ------------------------------------------------------------------------------------
 
     def after_kill(self) -> MemoryDisk:
-        """The same disk, for a process that is started after this one was killed. What happens to one of them from now on
-        does not happen to the other."""
+        """A copy of this disk, for a process that starts after this one was killed. Later changes do not affect the other."""
         twins: dict[int, _Inode] = {}
 
         def twin(inode: _Inode | None) -> _Inode | None:
@@ -168,7 +169,7 @@ class MemoryDisk(Disk):
         )
 
     def after_power_loss(self, chance: random.Random) -> MemoryDisk:
-        """What is left after the power failed now: one of the many things that may be."""
+        """A disk that may be left if the power fails now: one of many, drawn from `chance`."""
         names = dict(self._durable_names)
         for directory in sorted({change.directory for change in self._changes}):
             changes = [change for change in self._changes if change.directory == directory]
@@ -176,7 +177,7 @@ class MemoryDisk(Disk):
                 change.apply(names)
         for path in sorted(names):
             if path != "/" and _parent(path) not in names:
-                del names[path]  # its directory never was
+                del names[path]  # its directory is lost
         left: dict[int, _Inode] = {}
         for path, inode in names.items():
             if inode is not None:
@@ -193,21 +194,21 @@ class MemoryDisk(Disk):
         return successor
 
     def content(self, path: str) -> bytearray:
-        """The bytes of a file, to look at or to damage: changes are as durable as what they replace."""
+        """The bytes of a file, to be inspected or damaged. Syncs the file; changes of the bytes are durable."""
         inode = self._inode(path)
         inode.sync()
         inode.durable = inode.visible
         return inode.visible
 
     def paths(self) -> list[str]:
-        """All files, sorted."""
+        """The paths of all files, sorted."""
         return sorted(path for path, inode in self._names.items() if inode is not None)
 
     def size_bytes(self) -> int:
-        """What all files take."""
+        """The total size of all files."""
         return sum(
             len(inode.visible) for inode in list(self._names.values()) if inode is not None
-        )  # others may work on
+        )  # another thread may add a file meanwhile
 
     # -- Disk -----------------------------------------------------------------------------------------------------
 
@@ -232,7 +233,7 @@ class MemoryDisk(Disk):
 
     @property
     def open_count(self) -> int:
-        """How many descriptors are open."""
+        """The number of open descriptors."""
         return len(self._open)
 
     def pread(self, fd: int, size: int, offset: int) -> bytes:
@@ -243,7 +244,7 @@ class MemoryDisk(Disk):
         return bytes(inode.visible[offset : offset + size])
 
     def pread_cached(self, fd: int, size: int, offset: int) -> bytes:
-        """As `Disk.pread_cached`: all is in memory that was not dropped, unless the fault function raises BlockingIOError."""
+        """As `Disk.pread_cached`. Everything that was not dropped is in memory; `fault` may raise `BlockingIOError`."""
         path, inode = self._open[fd]
         self.fault("pread_cached", path)
         if not inode.is_cached:
@@ -295,7 +296,9 @@ class MemoryDisk(Disk):
         self.fault("rename", source)
         self._inode(source)
         if _parent(source) != _parent(target):
-            raise OSError(errno.EXDEV, "two directories, whose changes may be lost one by one", target)
+            raise OSError(
+                errno.EXDEV, "a rename between two directories, of which a power loss may keep one half", target
+            )
         self._change(_Change(source, target=target))
 
     def unlink(self, path: str) -> None:
@@ -351,12 +354,12 @@ class MemoryDisk(Disk):
         return self._free_bytes()
 
     def clock_s(self) -> float:
-        """As `Disk.clock_s`: each look at it takes so long, so that nothing depends on the machine's speed."""
+        """As `Disk.clock_s`. Each call advances the clock by `clock_step_s`, so that nothing depends on the machine's speed."""
         self._now_s += self.clock_step_s
         return self._now_s
 
     def random_bytes(self, size: int) -> bytes:
-        """As `Disk.random_bytes`, but the same for the same seed."""
+        """As `Disk.random_bytes`, but repeatable from the seed."""
         return self._random.randbytes(size)
 
     def _free_bytes(self) -> int:
@@ -378,4 +381,4 @@ def _parent(path: str) -> str:
 
 
 def _no_fault(operation: str, path: str) -> None:
-    """Nothing goes wrong."""
+    """The default of `MemoryDisk.fault`: no operation fails."""

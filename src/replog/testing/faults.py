@@ -1,7 +1,7 @@
-"""A metastore that fails as real ones do: only in ways that the contract of `Metastore` allows (M1).
+"""A metastore that fails as real ones do, in ways that the contract of `Metastore` allows (M1).
 
-The network loses a request or its answer, the server is away, another client was quicker, an old request arrives late.
-A wrapper around any metastore; what it does is written down in `calls`.
+It wraps any metastore. A request or its answer gets lost, the server is not reachable, another client was faster, or an old
+request arrives late. `calls` records every call and its fault.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ Answer = TypeVar("Answer")
 
 
 class Fault(enum.Enum):
-    """What happens to one call."""
+    """The fault of one call."""
 
-    ANSWER_LOST = "it was applied, and `MetastoreUncertainError` raised"
-    REQUEST_LOST = "it was not applied, and `MetastoreUncertainError` raised"
-    ARRIVES_LATE = "`MetastoreUncertainError` raised; it is applied right after the key is next read"
-    UNAVAILABLE = "it was not applied, and `MetastoreError` raised"
-    CONFLICT = "somebody else wrote the same value again just before, so that the version is another"
+    ANSWER_LOST = "it is applied, and raises `MetastoreUncertainError`"
+    REQUEST_LOST = "it is not applied, and raises `MetastoreUncertainError`"
+    ARRIVES_LATE = "it raises `MetastoreUncertainError`, and is applied right after the key is next read"
+    UNAVAILABLE = "it is not applied, and raises `MetastoreError`"
+    CONFLICT = "another client wrote the same value again just before, so that the version has changed"
 
 
 @attrs.frozen
 class Call:
-    """One call that was made, and what was done to it."""
+    """One call, and the fault that it met."""
 
     operation: str
     key: str
@@ -48,12 +48,11 @@ class _Planned:
 
 
 class FaultyMetastore(Metastore):
-    """Passes everything on to `inner`, but for what is planned.
+    """Passes calls on to `inner`, except those that are to fail.
 
-    `fail_next` plans the fate of a coming call. `choose` is asked about every other one, with the operation ("create",
-    "get", "put", "delete", "children", "values", "announce", "announced", "elect") and the key, and may answer with a
-    fault. Announcing and electing fail before anything is announced, whatever the fault; waits never fail by themselves.
-    `delay_s` is how long each call takes.
+    `fail_next` plans faults of coming calls. `choose(operation, key)` may return a fault for any other call; operations are
+    "create", "get", "put", "delete", "children", "values", "announce", "announced", and "elect". Announcing and electing fail
+    before anything is announced, whatever the fault. Waits never fail. `delay_s` is how long each call takes.
     """
 
     def __init__(
@@ -68,11 +67,11 @@ class FaultyMetastore(Metastore):
         self._late: dict[str, list[Callable[[], Awaitable[object]]]] = {}
 
     def fail_next(self, operation: str, fault: Fault, *, under: str = "", times: int = 1) -> None:
-        """The next calls of this operation, to keys that begin with `under`, meet this fault, before those planned later."""
+        """Let the next calls of this operation, to keys that begin with `under`, meet this fault. Earlier plans come first."""
         self._planned.extend([_Planned(operation, under, fault)] * times)
 
     def planned(self) -> int:
-        """How many planned faults have not been met yet: a test that ends with some has not tested them."""
+        """How many planned faults no call has met yet. Assert in the end of a test that there are none."""
         return len(self._planned)
 
     async def create(self, key: str, value: bytes) -> int:
@@ -80,13 +79,13 @@ class FaultyMetastore(Metastore):
         return await self._change("create", key, lambda: self.inner.create(key, value))
 
     async def get(self, key: str) -> Versioned:
-        """As `Metastore.get`. What arrives late arrives after it."""
+        """As `Metastore.get`. Late requests for this key arrive right after it."""
         await self._read("get", key)
         try:
             return await self.inner.get(key)
         finally:
             for arrive in self._late.pop(key, []):
-                with suppress(MetastoreError):  # it came too late
+                with suppress(MetastoreError):  # it came too late to have an effect
                     await arrive()
 
     async def put(self, key: str, value: bytes, expected: int) -> int:
@@ -135,7 +134,7 @@ class FaultyMetastore(Metastore):
             yield
 
     async def aclose(self) -> None:
-        """Closes the inner one."""
+        """Close the inner metastore."""
         await self.inner.aclose()
 
     def _fate(self, operation: str, key: str) -> Fault | None:
@@ -158,7 +157,7 @@ class FaultyMetastore(Metastore):
         fault = self._fate(operation, key)
         await trio.sleep(self.delay_s)
         if fault is Fault.CONFLICT:
-            raise KeyExistsError(key, f"{operation} failed on purpose: somebody else was quicker")
+            raise KeyExistsError(key, f"{operation} failed on purpose: another client was faster")
         if fault is Fault.UNAVAILABLE:
             raise MetastoreError(f"key {key!r}: {operation} failed on purpose; try again")
         if fault is not None:
@@ -181,6 +180,6 @@ class FaultyMetastore(Metastore):
         return answer
 
     async def _interfere(self, key: str) -> None:
-        with suppress(MetastoreError):  # there is nothing to interfere with
+        with suppress(MetastoreError):  # without a value there is no conflict
             found = await self.inner.get(key)
             await self.inner.put(key, found.value, found.version)

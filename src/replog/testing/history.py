@@ -1,11 +1,11 @@
-"""What the processes of a run did and saw, and a judge who says whether a replicated log may have behaved so.
+"""Histories of what the processes of a run did and saw, and a checker of what a replicated log must guarantee.
 
-Each process writes its own file, a line for each event, at once and in one piece: a process that is killed leaves a readable
-file, at worst with a torn last line. Times are of CLOCK_MONOTONIC, which all processes of a machine share: what is
-*invoked* is written before it is done, what is *confirmed* after it was. So "confirmed before invoked" is true of the log
-whenever it is true of the files.
+Each process writes its own file, one line for each event, each with one write: a process that is killed leaves a readable file,
+at worst with an incomplete last line. Times are of CLOCK_MONOTONIC, which all processes of a machine share. "invoked" is
+written before an append begins, "confirmed" after it has returned. So if the files say that one append was confirmed before
+another one was invoked, then it was so.
 
-`judge` is pure: histories in, findings out. Its rules are listed at `RULES`, with those of the protocol that they check.
+`judge` is a pure function from histories to findings. `RULES` lists what it checks, and the rules of the protocol behind that.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ import attrs
 
 from replog.protocol.model import Position
 
-_FINDINGS_MAX = 5  # told of each rule
+_FINDINGS_MAX = 5  # reported of each rule
 
 
 class HistoryError(ValueError):
-    """A history can't be true, whatever the log did: it was not recorded as `History` says."""
+    """A history is impossible, whatever the log did: it was not recorded as `History` demands. Retry: no, fix the recording."""
 
 
 @attrs.frozen
 class Event:
-    """One line of a history. `actor` is who did or saw it: a writer's takeover, or a reader's session."""
+    """One line of a history. `actor` is a writer from one takeover to the next, or a reader from one `read_log` to the next."""
 
     at_s: float
     actor: str
@@ -45,11 +45,11 @@ class Event:
 
 
 class History:
-    """Where a process writes down what it does and sees. Each call is one write to the file, before it returns.
+    """The file in which a process records what it does and sees. Each call makes one write, before it returns.
 
     `actor` names a writer from one takeover to the next, or a reader from one `read_log` to the next: a process that takes over
-    again, or opens another reader, is another actor. Its calls are numbered in the order in which they are made, and their
-    payloads are unique in the whole run.
+    again, or opens another reader, is another actor. Its appends are numbered in the order in which they are made. Payloads
+    must be unique in the whole run.
     """
 
     def __init__(self, path: str | os.PathLike[str], actor: str, clock: Callable[[], float] = time.monotonic) -> None:
@@ -65,51 +65,51 @@ class History:
     # -- writers --------------------------------------------------------------------------------------------------
 
     def takeover_began(self) -> None:
-        """It is about to take over."""
+        """Record that the actor is about to take over."""
         self._write("takeover began")
 
     def served(self, segment: int) -> None:
-        """It has taken over, and appends to this segment first."""
+        """Record that the actor has taken over, and appends to this segment first."""
         self._write("served", segment=segment)
 
     def invoked(self, payload: str) -> int:
-        """It is about to append this, with nothing in between; returns the number of the call."""
+        """Record that the actor appends this right after; return the number of the append."""
         self._calls += 1
         self._write("invoked", call=self._calls, payload=payload)
         return self._calls
 
     def confirmed(self, call: int, position: Position) -> None:
-        """The append has returned this position."""
+        """Record that the append has returned this position."""
         self._write("confirmed", call=call, position=str(position))
 
     def unknown(self, call: int, error: BaseException) -> None:
-        """The append has raised, and nobody knows whether it was written."""
+        """Record that the append has raised an error that leaves its outcome unknown."""
         self._write("unknown", call=call, detail=f"{type(error).__name__}: {error}")
 
     def not_written(self, call: int, error: BaseException) -> None:
-        """The append has raised, and says that nothing was written."""
+        """Record that the append has raised an error that says that nothing was written."""
         self._write("not written", call=call, detail=f"{type(error).__name__}: {error}")
 
     def fenced(self, error: BaseException) -> None:
-        """It has learnt that it is deposed."""
+        """Record that the actor has learned that it is deposed."""
         self._write("fenced", detail=f"{type(error).__name__}: {error}")
 
     # -- readers and others -----------------------------------------------------------------------------------------
 
     def reading(self, after: Position | None) -> None:
-        """It is about to read, from the beginning or after this position."""
+        """Record that the actor begins to read, from the beginning or after this position."""
         self._write("reading", position=None if after is None else str(after))
 
     def saw(self, position: Position, payload: str) -> None:
-        """It has read this."""
+        """Record that the actor has read this."""
         self._write("saw", position=str(position), payload=payload)
 
     def note(self, detail: str) -> None:
-        """Something that is not judged: a fault, its end, an error."""
+        """Record something that is not checked: a fault, its end, an error."""
         self._write("note", detail=detail)
 
     def close(self) -> None:
-        """Closes the file."""
+        """Close the file. Closing twice is allowed."""
         if self._file >= 0:
             os.close(self._file)
         self._file = -1
@@ -124,21 +124,21 @@ class History:
 
 
 def read_histories(paths: Iterable[str | os.PathLike[str]]) -> list[Event]:
-    """The events of several files, by time. A torn last line is left out; raises `HistoryError` for any other damage."""
+    """Read the events of several files, ordered by time. Skips incomplete last lines; raises `HistoryError` for other damage."""
     events: list[Event] = []
     for path in paths:
         lines = Path(path).read_bytes().split(b"\n")
-        lines.pop()  # what follows the last end of a line: nothing, or what a kill has torn
+        lines.pop()  # what follows the last newline: nothing, or an incomplete line
         for number, line in enumerate(lines, 1):
             try:
                 events.append(parse_event(line))
             except HistoryError as error:
                 raise HistoryError(f"{path}, line {number}: {error}") from error
-    return sorted(events, key=lambda event: event.at_s)  # stable: one file's order stays
+    return sorted(events, key=lambda event: event.at_s)  # stable: keeps the order within one file
 
 
 def parse_event(line: bytes) -> Event:
-    """The event of one line, without its end. Raises `HistoryError`."""
+    """Parse one line, without its newline. Raises `HistoryError`."""
     try:
         found: dict[str, Any] = json.loads(line)
         position = found.get("position")
@@ -152,7 +152,7 @@ def parse_event(line: bytes) -> Event:
 
 @attrs.frozen
 class Finding:
-    """A rule that was broken, and how."""
+    """One way in which a rule was broken."""
 
     rule: str
     text: str
@@ -163,7 +163,7 @@ class Finding:
 
 @attrs.define
 class _Append:
-    """One call, and what became of it."""
+    """One append, and its outcome."""
 
     actor: str
     call: int
@@ -171,7 +171,7 @@ class _Append:
     invoked_s: float
     outcome: str = "unheard"
     ended_s: float = float("inf")
-    position: Position | None = None  # where it was said to be
+    position: Position | None = None  # that the append returned
 
     def __str__(self) -> str:
         return f"append {self.call} of {self.actor} ({self.payload!r})"
@@ -190,11 +190,11 @@ class _Term:
 
 
 class _Case:
-    """All that is judged, in a form that rules can ask."""
+    """The events and the final log, in a form that rules can query."""
 
     def __init__(self, events: Sequence[Event], final: Sequence[tuple[Position, str]]) -> None:
         self.final = final
-        self.places: dict[str, Position] = {}  # the first place of each payload in the final log
+        self.places: dict[str, Position] = {}  # the first position of each payload in the final log
         self.contents = dict(final)
         self.terms: dict[str, _Term] = {}
         self.sessions: dict[str, list[Event]] = defaultdict(list)
@@ -207,7 +207,7 @@ class _Case:
     def _take(self, event: Event) -> None:
         if event.kind in ("reading", "saw"):
             if (event.kind == "reading") == bool(self.sessions[event.actor]):
-                raise HistoryError(f"{event.actor} must begin to read once, and before it sees something")
+                raise HistoryError(f"{event.actor} must record `reading` once, before `saw`")
             self.sessions[event.actor].append(event)
         elif event.kind == "invoked":
             append = _Append(event.actor, event.call, event.payload, event.at_s)
@@ -223,7 +223,7 @@ class _Case:
         elif event.kind in ("takeover began", "served", "fenced"):
             name = {"takeover began": "began_s"}.get(event.kind, f"{event.kind}_s")
             if getattr(self._term(event), name) != float("inf"):
-                raise HistoryError(f"{event.actor} has {event.kind!r} twice: each takeover is an actor of its own")
+                raise HistoryError(f"{event.actor} has {event.kind!r} twice: each takeover must be another actor")
             setattr(self._term(event), name, event.at_s)
             self._term(event).segment = event.segment or self._term(event).segment
         elif event.kind != "note":
@@ -232,7 +232,7 @@ class _Case:
     def _end(self, event: Event) -> None:
         calls = self._term(event).appends
         if not 1 <= event.call <= len(calls) or calls[event.call - 1].outcome != "unheard":
-            raise HistoryError(f"call {event.call} of {event.actor} ended, and was not under way")
+            raise HistoryError(f"call {event.call} of {event.actor} ended, and was not running")
         append = calls[event.call - 1]
         append.outcome, append.ended_s, append.position = event.kind, event.at_s, event.position
 
@@ -243,7 +243,7 @@ class _Case:
         return (append for append in self.appends.values() if append.outcome == "confirmed")
 
     def terms_that_served(self) -> list[_Term]:
-        """In the order in which they took over, which is that of their segments (L1)."""
+        """All writers that served, in the order of their takeovers, which is the order of their segments (L1)."""
         served = (term for term in self.terms.values() if term.served_s != float("inf"))
         return sorted(served, key=lambda term: term.segment)
 
@@ -305,7 +305,7 @@ def _hole(case: _Case) -> Iterator[str]:
 
 
 def _real_time(case: _Case) -> Iterator[str]:
-    """A sweep over time: whatever is invoked must stand behind all that was confirmed by then."""
+    """In order of time: each append must be in the log after everything that was confirmed before it was invoked."""
     ended = sorted(case.confirmed(), key=lambda append: append.ended_s)
     furthest: _Append | None = None
     number = 0
@@ -328,7 +328,7 @@ def _deposed(case: _Case) -> Iterator[str]:
     for term in reversed(case.terms_that_served()):
         for append in term.appends:
             if append.outcome == "confirmed" and append.invoked_s > term.fenced_s:
-                yield f"{append} began after {term.actor} had learnt that it is fenced, and was confirmed"
+                yield f"{append} began after {term.actor} had learned that it is fenced, and was confirmed"
             elif append.outcome == "confirmed" and append.invoked_s > next_s:
                 yield f"{append} began after another writer had taken over, and was confirmed"
         next_s = min(next_s, term.served_s)
@@ -376,22 +376,25 @@ RULES: Mapping[str, tuple[str, Callable[[_Case], Iterator[str]]]] = {
     "lost": ("what was confirmed is in the log, at its position, unchanged (W2, B1, R4)", _lost),
     "twice": ("nothing is in the log twice, whatever its outcome (W4)", _twice),
     "foreign": ("nothing is in the log that was not appended, or was said not to be written (T3, W4)", _foreign),
-    "order": ("the log has one order, and each writer's calls stand in theirs (L2, L4)", _order),
-    "hole": ("of each writer's calls the log has all up to one, and none after it (W2, L2)", _hole),
-    "real time": ("what began after something was confirmed stands behind it, whoever did it (W2, L1)", _real_time),
+    "order": ("the log has one order, and each writer's appends are in the order of its calls (L2, L4)", _order),
+    "hole": ("the log has a prefix of each writer's appends, without a hole (W2, L2)", _hole),
+    "real time": (
+        "what was invoked after something was confirmed comes after it in the log, whoever the writers (W2, L1)",
+        _real_time,
+    ),
     "deposed": (
-        "nothing that began after the next writer served is confirmed, or stands behind its entries (L5)",
+        "nothing invoked after the next writer served is confirmed, or comes after that writer's entries (L5)",
         _deposed,
     ),
-    "readers": ("readers see the log as it is, without gap, duplicate or what is not in it (D3, L6)", _readers),
+    "readers": ("readers see the log as it is: no gap, no duplicate, nothing that is not in it (D3, L6)", _readers),
 }
 
 
 def judge(events: Sequence[Event], final: Sequence[tuple[Position, str]]) -> list[Finding]:
-    """What was wrong, [] if nothing: at most a few findings of each rule. `final` is the whole log as it is read in the end,
-    by somebody who took it over. An outcome that nobody heard of, because the process died, is unknown.
+    """Check the events against the final log; return what was wrong, at most a few findings of each rule.
 
-    Raises `HistoryError` if the history can't be judged: a call that ends without beginning, a payload used twice."""
+    `final` is the whole log, read in the end after a takeover. An append whose process died before it returned has an unknown
+    outcome. Raises `HistoryError` if the history is impossible: an append that ended without beginning, a payload used twice."""
     case = _Case(events, final)
     findings = []
     for rule, (_, broken) in RULES.items():
@@ -407,7 +410,7 @@ def judge(events: Sequence[Event], final: Sequence[tuple[Position, str]]) -> lis
 
 
 def latencies_s(events: Sequence[Event], begin_s: float = 0.0, end_s: float = float("inf")) -> list[float]:
-    """How long each append took that was invoked in this span of time and was confirmed; ascending, in seconds."""
+    """Latencies of the confirmed appends that were invoked in this span of time, in seconds, ascending."""
     invoked: dict[tuple[str, int], float] = {}
     found = []
     for event in events:
@@ -419,7 +422,7 @@ def latencies_s(events: Sequence[Event], begin_s: float = 0.0, end_s: float = fl
 
 
 def quantile(ascending: Sequence[float], part: float) -> float:
-    """The value below which this part of them is. Raises ValueError if there are none."""
+    """The value below which this part of the values is: 0.99 for the p99. Raises `ValueError` if there are none."""
     if not ascending:
         raise ValueError("no appends were confirmed in this span of time")
     return ascending[min(len(ascending) - 1, int(len(ascending) * part))]

@@ -1,4 +1,4 @@
-"""What the exams share: saying which promise of a seam was broken."""
+"""Shared by the conformance suites: assertions that name the broken part of a seam's contract."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import trio
 
 Failure = TypeVar("Failure", bound=Exception)
 
-WAIT_MAX_S = 30.0  # for what must happen "soon"
+WAIT_MAX_S = 30.0  # how long "soon" may take
 
 
 def promise(kept: object, contract: str) -> None:
-    """Raises AssertionError with the words of the contract unless it is kept."""
+    """Raise `AssertionError` with the words of the contract if it is not kept."""
     if not kept:
         raise AssertionError(f"the contract is broken: {contract}")
 
 
 @contextmanager
 def promised_error(expected: type[Failure], contract: str) -> Iterator[list[Failure]]:
-    """The block must raise this error; it is put into the list that is given."""
+    """The block must raise this error, which is added to the list that the context yields."""
     raised: list[Failure] = []
     try:
         yield raised
@@ -37,7 +37,7 @@ def promised_error(expected: type[Failure], contract: str) -> Iterator[list[Fail
 
 @contextmanager
 def plain_assertions() -> Iterator[None]:
-    """An AssertionError leaves the block by itself, not in the group of a nursery."""
+    """Raise an `AssertionError` of the block as it is, not inside of a nursery's group."""
     try:
         yield
     except ExceptionGroup as group:
@@ -52,7 +52,7 @@ def _first_assertion(error: BaseException) -> AssertionError | None:
 
 @contextmanager
 def soon(contract: str) -> Iterator[None]:
-    """The block must end within 30 s."""
+    """The block must end within `WAIT_MAX_S`."""
     with trio.move_on_after(WAIT_MAX_S) as scope:
         yield
     promise(not scope.cancelled_caught, f"{contract} (not within {WAIT_MAX_S:.0f} s)")

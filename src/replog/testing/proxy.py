@@ -1,14 +1,14 @@
-"""A TCP proxy that does to connections what networks do: delay, loss, silence one way or both ways, resets, half-closing.
+"""A TCP proxy that disturbs connections as networks do: delay, loss, silence in one or both directions, resets, half-closing.
 
-It forwards bytes between clients and one bookie, which is made to advertise the proxy's address (the option `advertise` of
-the TCP transport). What cannot be done above the kernel is modelled, and this is how:
+It forwards bytes between clients and one bookie, which advertises the proxy's address (the option `advertise` of the TCP
+transport). What a program cannot do above the kernel is modelled:
 
-- *Packet loss* never shows in a TCP stream; what shows is time. So each segment of 1448 bytes is "lost" with a chance, and
-  then it and all behind it wait for its retransmission: 0.2 s, as Linux waits at least, twice as long if it is lost again.
-  A kernel often recovers sooner (fast retransmission): this is the hard case.
-- *A black hole* lets nothing through, neither bytes nor the end of a connection; both sides think that they are connected.
-  When it ends, what was held goes through, as if it were sent again. Somebody who connects meanwhile gets a connection, and
-  silence, where a real network gives no connection: for both, only a deadline helps.
+- *Packet loss* shows in a TCP stream only as delay. So each segment of 1448 bytes is "lost" with a probability; then it and
+  everything behind it wait for its retransmission: 0.2 s, which is the minimum on Linux, and twice as long if it is lost again.
+  A kernel often recovers sooner (fast retransmission): this models the bad case.
+- *A black hole* lets neither bytes nor the end of a connection through; both sides think that they are connected. When it
+  ends, held bytes go through, as if they were sent again. A client that connects meanwhile gets a connection and then
+  silence; a real network would give it no connection. In both cases only a deadline helps.
 """
 
 from __future__ import annotations
@@ -28,17 +28,19 @@ import trio
 from replog.runtime.nursery import open_service_nursery
 
 _CHUNK_BYTES = 16 << 10
-_HELD_BYTES_MAX = 1 << 20  # in one direction of one connection: behind it the sender is held up
+_HELD_BYTES_MAX = 1 << 20  # per direction of a connection; a sender that is further ahead must wait
 _SEGMENT_BYTES = 1448
 _RETRANSMIT_S = 0.2
 _RETRANSMITS_MAX = 5
-_LINGER_NOT = struct.pack("ii", 1, 0)  # closing then sends a reset
+_LINGER_NOT = struct.pack("ii", 1, 0)  # with this option, closing a socket sends a reset
 
 
 @attrs.frozen(kw_only=True)
 class Weather:
-    """What happens to bytes in one direction. `delay_s` and up to `jitter_s` more for each chunk, never out of order;
-    `bytes_per_s`: bandwidth, None for as much as there is; `loss`: the chance of each segment to be lost once."""
+    """Network conditions in one direction.
+
+    Each chunk is delayed by `delay_s` and up to `jitter_s` more, never out of order. `bytes_per_s` limits the bandwidth, unless
+    it is None. `loss` is the probability that a segment is lost, each time that it is sent."""
 
     delay_s: float = 0.0
     jitter_s: float = 0.0
@@ -52,7 +54,7 @@ class Weather:
             raise ValueError(f"{self}: bytes_per_s is above 0, or None")
 
     def wait_s(self, size_bytes: int, chance: random.Random) -> float:
-        """How long a chunk of this size is on its way, beside the bandwidth."""
+        """Draw the delay of a chunk of this size, in seconds, without what the bandwidth adds."""
         wait_s = self.delay_s + (self.jitter_s * chance.random() if self.jitter_s else 0.0)
         if self.loss:
             for _ in range(math.ceil(size_bytes / _SEGMENT_BYTES)):
@@ -67,8 +69,7 @@ CALM = Weather()
 
 
 class Direction:
-    """Where bytes go: to the bookie, or to its clients. `weather` may be changed at any time; `is_open` is False in a black
-    hole."""
+    """One direction of all connections: to the bookie, or to its clients. `weather` may be changed at any time."""
 
     def __init__(self) -> None:
         self.weather = CALM
@@ -78,27 +79,29 @@ class Direction:
 
     @property
     def is_open(self) -> bool:
-        """Whether anything goes through."""
+        """False while this direction is a black hole."""
         return self._opened.is_set()
 
     def swallow(self) -> None:
-        """From now on a black hole."""
+        """Make this direction a black hole, until `let_through`."""
         if self._opened.is_set():
             self._opened = trio.Event()
 
     def let_through(self) -> None:
-        """What was held goes on."""
+        """End the black hole, and forward what was held."""
         self._opened.set()
 
     async def wait_open(self) -> None:
-        """Returns when something goes through."""
+        """Wait until this direction is no black hole."""
         while not self._opened.is_set():
             await self._opened.wait()
 
 
 class TcpProxy:
-    """Forwards connections to `target`, which is "HOST:PORT" and may be changed for those to come. Made by `serve_proxy`;
-    belongs to the trio run that made it. All chance comes from `seed`. `connections` counts those accepted so far."""
+    """Forwards connections to `target`, "HOST:PORT". Made by `serve_proxy`; belongs to the trio run that made it.
+
+    A change of `target` affects new connections only. All random draws follow from `seed`. `connections` counts those accepted
+    so far."""
 
     def __init__(self, target: str, seed: int | str) -> None:
         self.target = target
@@ -112,36 +115,35 @@ class TcpProxy:
 
     @property
     def open_connections(self) -> int:
-        """How many connections there are now."""
+        """The number of connections that are open now."""
         return len(self._open)
 
     def cut(self) -> None:
-        """Resets all connections, and everyone who connects, until `mend`: as a host does where nobody listens."""
+        """Reset all connections, and every new one, until `mend`: as a host does on a port without a listener."""
         self._is_cut = True
         self.reset()
 
     def reset(self) -> None:
-        """Resets the connections that there are, at both ends. New ones are welcome."""
+        """Reset all open connections, at both ends. New ones are accepted."""
         for each in list(self._open):
             each.reset()
 
     def swallow(self) -> None:
-        """A black hole, both ways. For one way: `to_bookie.swallow()`, `to_client.swallow()`."""
+        """Make both directions a black hole, until `mend`. For one direction: `to_bookie.swallow()`, `to_client.swallow()`."""
         self.to_bookie.swallow()
         self.to_client.swallow()
 
     def set_weather(self, weather: Weather) -> None:
-        """The same in both directions."""
+        """Set the network conditions of both directions."""
         self.to_bookie.weather = self.to_client.weather = weather
 
     def half_close(self) -> None:
-        """Tells clients that the bookie has finished, while what they send is still taken: a slow close. The connections
-        end when the clients end them."""
+        """Send clients the end of the stream, and still accept what they send. The connections end when the clients end them."""
         for each in list(self._open):
             each.half_close()
 
     def mend(self) -> None:
-        """All is well again."""
+        """End everything that was set, cut or swallowed."""
         self._is_cut = False
         self.set_weather(CALM)
         self.to_bookie.let_through()
@@ -160,7 +162,7 @@ class TcpProxy:
         try:
             bookie = await trio.open_tcp_stream(host.strip("[]"), int(port))
         except OSError:
-            _reset(client)  # nobody listens there
+            _reset(client)  # no bookie listens there
             return
         if self._refuses():
             _reset(client)
@@ -191,7 +193,7 @@ class _Forwarded:
         self._to_client = _Pump(bookie, client, proxy.to_client, random.Random(f"{seed}/to client"))
 
     async def run(self) -> None:
-        """Forwards until both ends have finished, or one was reset: then the other one is, too."""
+        """Forward until both ends have finished, or one was reset; then the other one is reset, too."""
         is_peaceful = False
         try:
             with self._scope:
@@ -209,7 +211,7 @@ class _Forwarded:
     async def _forward(self, pump: _Pump, opposite: _Pump) -> None:
         ending = await pump.run()
         if ending is _Ending.SINK_RESET:
-            await opposite.direction.wait_open()  # the reset comes from there, and has to go through a black hole, too
+            await opposite.direction.wait_open()  # the reset comes from that end, so a black hole holds it up, too
         if ending is not _Ending.PEACE:
             self._scope.cancel()
 
@@ -221,7 +223,7 @@ class _Forwarded:
 
 
 class _Pump:
-    """One direction of one connection. What was read waits until it is due; a bounded number of bytes does."""
+    """One direction of one connection. Up to `_HELD_BYTES_MAX` of what was read wait until they are due."""
 
     def __init__(
         self, source: trio.SocketStream, sink: trio.SocketStream, direction: Direction, chance: random.Random
@@ -230,7 +232,7 @@ class _Pump:
         self._source = source
         self._sink = sink
         self._chance = chance
-        self._held: deque[tuple[float, bytes]] = deque()  # when it is due, and what; b"" is the end
+        self._held: deque[tuple[float, bytes]] = deque()  # time and bytes; b"" is the end of the stream
         self._held_bytes = 0
         self._changed = trio.Event()
         self._last_due_s = 0.0
@@ -238,7 +240,7 @@ class _Pump:
         self._reading = trio.CancelScope()
 
     async def run(self) -> _Ending:
-        """Forwards until the source ends, or one of the ends was reset."""
+        """Forward until the source ends, or one of the ends was reset."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._read)
             try:
@@ -249,7 +251,7 @@ class _Pump:
         return _Ending.SOURCE_RESET if self._is_source_reset else _Ending.PEACE
 
     def finish_early(self) -> None:
-        """Nothing more is read; what was, still arrives, and then the end."""
+        """Read nothing more; what was read still arrives, and then the end of the stream."""
         self._reading.cancel()
 
     async def _read(self) -> None:
@@ -312,8 +314,10 @@ def _reset(stream: trio.SocketStream) -> None:
 
 @asynccontextmanager
 async def serve_proxy(target: str = "127.0.0.1:0", *, seed: int | str = 0) -> AsyncIterator[TcpProxy]:
-    """A proxy before `target`, listening at `proxy.address` on the loopback while the context is open; leaving it resets what
-    is connected. `target` may be set later, when the bookie has started: it has to advertise the proxy's address."""
+    """A proxy in front of `target`, as a context manager; it listens at `proxy.address`, on the loopback interface.
+
+    Leaving the context resets all connections. `target` may be set later, once the bookie has started: the bookie must
+    advertise the proxy's address."""
     proxy = TcpProxy(target, seed)
     async with AsyncExitStack() as stack:
         (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
