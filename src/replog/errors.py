@@ -1,8 +1,8 @@
 """Every error that replog raises on purpose.
 
 Each class says whether to *retry* and what is known of the *outcome*: not written, written, or unknown. Messages
-name the ledger, bookie or key, and the next step. Exceptions of other packages never cross a seam bare: they are
-chained to one of these. Closed writers, readers and clients raise `trio.ClosedResourceError`; a full byte budget
+name the ledger, bookie or key, and the next step. Exceptions of other packages never leave replog by themselves: they
+are chained to one of these. Closed writers, readers and clients raise `trio.ClosedResourceError`; a full byte budget
 raises `trio.WouldBlock`.
 """
 
@@ -12,14 +12,14 @@ from collections.abc import Iterable, Sequence
 
 
 class ReplogError(Exception):
-    """The base of all errors here. Never raised itself."""
+    """The base class of all errors of replog. Never raised itself."""
 
 
 # -- configuration ------------------------------------------------------------------------------------------------
 
 
 class ConfigError(ReplogError):
-    """Something asked for is impossible: a quorum, an option, a URL. Retry: no, mend it. Outcome: not written."""
+    """An argument is invalid or impossible: a quorum, an option, a URL. Retry: no, correct it. Outcome: not written."""
 
 
 class PluginNotFoundError(ConfigError):
@@ -59,7 +59,7 @@ class EndOfLogError(ReplogError):
 
 
 class ForkedError(ReplogError):
-    """A blocking client, or what it gave out, was used in a fork of its process: the thread that serves it stayed behind.
+    """A blocking client, or one of its objects, was used in a fork of its process, where its thread does not exist.
 
     Retry: no, open a client of its own in each process, after the fork. Outcome: not written, nothing was touched."""
 
@@ -68,7 +68,7 @@ class ForkedError(ReplogError):
 
 
 class LedgerError(ReplogError):
-    """Something about one ledger. Has `ledger_id`."""
+    """The base class of errors about one ledger, `ledger_id`."""
 
     def __init__(self, ledger_id: int, message: str) -> None:
         super().__init__(f"ledger {ledger_id}: {message}")
@@ -82,9 +82,9 @@ class LedgerNotFoundError(LedgerError):
 class FencedError(LedgerError):
     """Another client recovers this ledger: the writer is deposed (T1, W4, L5).
 
-    Retry: no; stop writing, and take over anew if you are still elected. Outcome: unknown for the entry ids in
-    `unconfirmed`, each of which the recovery may have kept or dropped; nothing of them is ever confirmed here. The writer
-    of a log also sets `positions`, the same entries as positions in the log.
+    Retry: no; stop writing, and take over again if you are still elected. Outcome: unknown for the entry ids in
+    `unconfirmed`: the recovery keeps or drops each of them, and this writer never learns which. The writer of a log also
+    sets `positions`, the same entries as positions in the log.
     """
 
     positions: Sequence[object] = ()
@@ -95,18 +95,18 @@ class FencedError(LedgerError):
 
 
 class LedgerClosedError(FencedError):
-    """Another client has recovered this ledger already, and closed it (C4, R1): a `FencedError` that comes late.
+    """Another client has already recovered and closed this ledger (C4, R1): a `FencedError` that comes late.
 
-    Retry: no, open a new ledger. Outcome: unknown for `unconfirmed`; an entry of it survives iff its id is not above the
-    `last_entry_id` of the ledger's metadata.
+    Retry: no, open a new ledger. Outcome: unknown for `unconfirmed`; those with ids up to `last_entry_id` in the
+    ledger's metadata survive.
     """
 
 
 class RecoveryUndecidedError(LedgerError):
-    """Too many bookies were silent, damaged, unreachable or in doubt to tell where the ledger ends (R4, R10).
+    """The end of the ledger is unknown: too many bookies were silent, damaged, unreachable or in doubt (R4, R10).
 
-    `bookies` are those whose answer is needed. Retry: yes, when they are back, or were declared lost; the ledger stays in
-    recovery and nothing was cut. Outcome: unknown.
+    `bookies` are those whose answers are needed. Retry: yes, when they are back or were declared lost. The ledger stays in
+    recovery, and no entry was cut off. Outcome: unknown.
     """
 
     def __init__(self, ledger_id: int, message: str, bookies: Iterable[str] = ()) -> None:
@@ -115,7 +115,7 @@ class RecoveryUndecidedError(LedgerError):
 
 
 class EntryNotFoundError(LedgerError):
-    """Every bookie of the write set says that it has no such entry, or the entry is past the end (R7).
+    """No bookie of the write set has this entry, or the entry is past the ledger's end (R7).
 
     Retry: no, unless bookies of the write set come back."""
 
@@ -125,21 +125,22 @@ class EntryNotFoundError(LedgerError):
 
 
 class EntryUnreadableError(EntryNotFoundError):
-    """No bookie of the write set gave a good copy, and at least one could not say (D2): it was silent, or its copy
-    is damaged. Retry: yes, when bookies are back."""
+    """No bookie of the write set returned an intact copy, and at least one was silent or has a damaged copy (D2).
+
+    Retry: yes, when bookies are back."""
 
 
 class UnauthorizedError(LedgerError):
-    """The password is not this ledger's (B7). Retry: with the right one. Outcome: not written."""
+    """Wrong password for this ledger (B7). Retry: with the right one. Outcome: not written."""
 
 
 class LedgerRefusedError(LedgerError):
-    """The ledger can't be added to the log: it is not closed, was made for another log or job, is in the log already, or has
-    another password. The message says which. Retry: after mending that. Outcome: not written, the log is as it was."""
+    """The ledger cannot be added to the log: it is not closed, was made for another log or job, is in the log already, or has
+    another password. The message says which. Retry: after correcting that. Outcome: not written, the log is unchanged."""
 
 
 class AddTimeoutError(LedgerError):
-    """Entries were not confirmed within the deadline (W6). Retry: take over the log anew. Outcome: unknown for the ids in
+    """Entries were not confirmed within the deadline (W6). Retry: take over the log again. Outcome: unknown for the ids in
     `unconfirmed`."""
 
     def __init__(self, ledger_id: int, message: str, unconfirmed: range = range(0)) -> None:
@@ -148,7 +149,7 @@ class AddTimeoutError(LedgerError):
 
 
 class LogError(ReplogError):
-    """Something about one log. Has `log_name`."""
+    """The base class of errors about one log, `log_name`."""
 
     def __init__(self, log_name: str, message: str) -> None:
         super().__init__(f"log {log_name!r}: {message}")
@@ -156,7 +157,7 @@ class LogError(ReplogError):
 
 
 class LogNotFoundError(LogError):
-    """The metastore has no such log. Retry: after somebody wrote to it. Outcome: not written."""
+    """The metastore has no such log. Retry: after a client has written to it. Outcome: not written."""
 
 
 class TrimmedError(LogError):
@@ -168,17 +169,18 @@ class TrimmedError(LogError):
 
 
 class SchemaMismatchError(LogError):
-    """Rows and the log's schema are not of one kind (Spark): columns differ, or an entry holds something else. Names the
+    """Rows do not fit the log's schema (Spark): columns differ, or an entry contains something else. Names the
     columns. Retry: no, select and cast as the message says. Outcome: not written by an append; a reader has read nothing."""
 
 
 class TakeoverFailedError(LogError):
-    """Others kept winning the race for this log until the deadline. Retry: yes, if still elected. Outcome: not written."""
+    """Other clients kept taking over this log until the deadline. Retry: yes, if still elected. Outcome: not written."""
 
 
 class JobAbandonedError(LogError):
-    """A sweep gave up the job that the ledgers were made by: they are being deleted, and no log takes them any more. Has `job`
-    and `ledger_id`. Retry: the whole job, with new ledgers. Outcome: not written, and none of the job ever will be."""
+    """A sweep gave up the job that made the ledgers: they are being deleted, and can never be added. Has `job` and `ledger_id`.
+
+    Retry: the whole job, with new ledgers. Outcome: not written; this job can never commit."""
 
     def __init__(self, log_name: str, message: str, job: str, ledger_id: int) -> None:
         super().__init__(log_name, message)
@@ -187,8 +189,8 @@ class JobAbandonedError(LogError):
 
 
 class CustomMismatchError(LogError):
-    """The log's custom metadata says something else than what was asked for. Has `names`, the keys that differ. Retry: no,
-    mend what is asked for, or write to another log. Outcome: not written."""
+    """The log's custom metadata differs from the requested. Has `names`, the keys that differ. Retry: no,
+    correct the request, or write to another log. Outcome: not written."""
 
     def __init__(self, log_name: str, message: str, names: Sequence[str]) -> None:
         super().__init__(log_name, message)
@@ -196,8 +198,9 @@ class CustomMismatchError(LogError):
 
 
 class TooManyLedgersError(LogError):
-    """The ledgers don't fit into the log's record, which names them all at first. Has `ledgers_max`, how many would fit.
-    Retry: no, write fewer, larger ledgers. Outcome: not written, the log is as it was."""
+    """Too many ledgers for one record of the log. Has `ledgers_max`, how many fit.
+
+    Retry: no, write fewer, larger ledgers. Outcome: not written, the log is unchanged."""
 
     def __init__(self, log_name: str, message: str, ledgers_max: int) -> None:
         super().__init__(log_name, message)
@@ -227,7 +230,7 @@ class NotEnoughBookiesError(ReplogError):
 
 
 class BookieError(ReplogError):
-    """Something about one bookie. Has `bookie_id`."""
+    """The base class of errors about one bookie, `bookie_id`."""
 
     def __init__(self, bookie_id: str, message: str) -> None:
         super().__init__(f"bookie {bookie_id}: {message}")
@@ -235,13 +238,14 @@ class BookieError(ReplogError):
 
 
 class BookieUnreachableError(BookieError):
-    """No connection to the bookie, or it was lost. Retry: yes. Outcome: unknown for what was under way."""
+    """No connection to the bookie, or it was lost. Retry: yes. Outcome: unknown for calls under way."""
 
 
 class BookieRefusedError(BookieUnreachableError):
-    """The bookie answered, and refused the connection, or it is not the one that was meant: another identity (B4), a version
-    that both know is missing, TLS or the authentication failed, too many connections. The message says which.
-    Retry: after mending what it says; later, if the bookie had too many connections. Outcome: not written."""
+    """The bookie refused the connection, or is another bookie than expected. The message says why: another identity (B4), no
+    common version, failed TLS or authentication, too many connections.
+
+    Retry: after correcting the cause; later, if the bookie had too many connections. Outcome: not written."""
 
 
 class BookieReadOnlyError(BookieError):
@@ -253,8 +257,9 @@ class BookieTooBusyError(BookieError):
 
 
 class AdministrationError(BookieError):
-    """The bookie could not do what an administrator asked, or may not do it for this client.
-    Retry: as the message says. Outcome: nothing that exists was dropped."""
+    """The bookie could not carry out an administrator's command, or not for this client.
+
+    Retry: as the message says. Outcome: no existing ledger was dropped."""
 
 
 class LossNotAcceptedError(ReplogError):
@@ -267,7 +272,7 @@ class LossNotAcceptedError(ReplogError):
 
 
 class AuthenticationError(ReplogError):
-    """Somebody could not prove who they are: a client to a bookie, or a bookie to a client. Raised by authenticators; what
+    """Authentication failed: of a client to a bookie, or of a bookie to a client. Raised by authenticators; what
     connects raises `BookieRefusedError` with the same words. `detail` is for the log of who judged, and told to nobody else.
     Retry: no, mend the credentials. Outcome: not written."""
 

@@ -1,4 +1,4 @@
-"""What a plugin may offer, and what it may be told: pluggy hooks, with the prefix `replog_`.
+"""What plugins may offer and observe: pluggy hooks, with the prefix `replog_`.
 
 A plugin is a module or object with functions marked `@hookimpl` and named as below, found through the entry point
 group `replog`. The built-ins register through the same hooks. All hooks are plain functions: they return *factories*,
@@ -34,13 +34,13 @@ class NoOptions:
 
 @attrs.frozen
 class Backend(Generic[Offered]):
-    """One thing that a plugin offers under a URL scheme: in `scheme:rest?option=value`.
+    """A backend that a plugin offers under a URL scheme, for URLs `scheme:rest?option=value`.
 
-    `open(rest, options)` gets what stands between the scheme and the `?`, and an instance of `options_class`, an attrs
-    class whose fields are the options; unknown and ill-typed ones never reach it. It is a plain function. For a
-    storage it may block, since it is called in a worker thread; for the others it must not: a metastore connects at
-    its first call. It raises only errors of `replog.errors`, or ImportError, which is reported with `extra`.
-    `summary` is one line for people. `extra` is the extra of replog that brings what `open` imports.
+    `open(rest, options)` is a plain function. `rest` is the URL's part between the scheme and the `?`. `options` is an
+    instance of `options_class`, an attrs class whose fields are the options; unknown and ill-typed options were refused
+    before. The `open` of a storage may block: it is called in a worker thread. Others must not block: a metastore connects
+    at its first call. `open` raises only errors of `replog.errors`, or ImportError, which is reported with `extra`.
+    `summary` is one line for people. `extra` is the extra of replog that installs the packages that `open` imports.
     """
 
     scheme: str
@@ -50,7 +50,7 @@ class Backend(Generic[Offered]):
     extra: str = ""
 
 
-# -- what observers are told --------------------------------------------------------------------------------------
+# -- events for observers -----------------------------------------------------------------------------------------
 
 
 @attrs.frozen
@@ -73,7 +73,7 @@ class LedgerRecovered:
 
 @attrs.frozen
 class WriterFenced:
-    """A writer of this client learnt that it is deposed (L5); the outcome of `unconfirmed` is unknown (W4)."""
+    """A writer of this client noticed that it is deposed (L5); the outcome of `unconfirmed` is unknown (W4)."""
 
     ledger_id: int
     unconfirmed: range
@@ -81,7 +81,7 @@ class WriterFenced:
 
 @attrs.frozen
 class LogTakenOver:
-    """This client became the writer of a log (L1), and writes to this ledger; `recovered` had to be closed for it."""
+    """This client became the writer of a log (L1), and writes to this ledger. It closed the ledgers in `recovered` first."""
 
     log_name: str
     segment: int
@@ -92,7 +92,7 @@ class LogTakenOver:
 
 @attrs.frozen
 class LogRolled:
-    """A log went on to its next ledger (L2)."""
+    """A log began its next ledger (L2)."""
 
     log_name: str
     segment: int
@@ -119,8 +119,10 @@ class StorageFailed:
 
 @attrs.frozen
 class StorageInDoubt:
-    """The storage of a bookie in this process cannot vouch for ledgers with lower ids than `doubt` says (B8): it found less
-    than it had made durable, or cannot tell. Told at each start. The bookie takes no plain adds to these ledgers."""
+    """The storage of a bookie in this process cannot vouch for ledgers with ids below the bounds in `doubt` (B8).
+
+    It found less than it had made durable, or cannot tell. Reported at each start. The bookie takes no plain adds to these
+    ledgers."""
 
     bookie_id: str
     doubt: Doubt
@@ -128,8 +130,9 @@ class StorageInDoubt:
 
 @attrs.frozen
 class BookieLeftOut:
-    """`embed` went on without the bookie in this directory, since its storage could not be opened: entries have fewer copies
-    than they should, until the disk is repaired, or replaced by an empty directory (C7)."""
+    """`embed` continued without the bookie in this directory, because its storage could not be opened (C7).
+
+    Entries have fewer copies than they should until the disk is repaired, or replaced by an empty directory."""
 
     directory: str
     error: StorageError
@@ -137,8 +140,9 @@ class BookieLeftOut:
 
 @attrs.frozen
 class BookieStartsEmpty:
-    """`embed` made a new bookie in this directory, which was empty, while the metastore knows bookies that are neither here nor
-    announced: those in `absent`. Perhaps a disk was replaced; perhaps it is not mounted."""
+    """`embed` made a new bookie in this empty directory, although known bookies are missing: those in `absent`.
+
+    They are neither embedded here nor announced. Perhaps a disk was replaced; perhaps it is not mounted."""
 
     bookie_id: str
     directory: str
@@ -147,9 +151,10 @@ class BookieStartsEmpty:
 
 @attrs.frozen
 class DamageFound:
-    """A bookie in this process has a batch stored that it cannot read; it never says that these entries are absent (R4).
+    """A bookie in this process has a stored batch that it cannot read; it never answers that these entries are absent (R4).
 
-    Told once, and again if the batch was mended or dropped meanwhile. `stamp` is the term of the entries' writer (T3)."""
+    Reported once, and again after the batch was repaired or dropped meanwhile. `stamp` is the term of the entries' writer
+    (T3)."""
 
     bookie_id: str
     ledger_id: int
@@ -179,33 +184,34 @@ Event = (
 
 @hookspec
 def replog_storages() -> Sequence[Backend[Storage]]:  # type: ignore[empty-body]
-    """The storages that this plugin offers to bookies: where a bookie keeps its ledgers."""
+    """The storages that this plugin offers to bookies."""
 
 
 @hookspec
 def replog_transports() -> Sequence[Backend[Transport]]:  # type: ignore[empty-body]
-    """The transports that this plugin offers: ways from clients to bookies."""
+    """The transports that this plugin offers."""
 
 
 @hookspec
 def replog_metastores() -> Sequence[Backend[Metastore]]:  # type: ignore[empty-body]
-    """The metastores that this plugin offers: what `replog.connect` takes the URL of."""
+    """The metastores that this plugin offers, for URLs in `replog.connect`."""
 
 
 @hookspec
 def replog_placements() -> Sequence[Backend[PlacementPolicy]]:  # type: ignore[empty-body]
-    """The placement policies that this plugin offers: which bookies store what."""
+    """The placement policies that this plugin offers."""
 
 
 @hookspec
 def replog_authenticators() -> Sequence[Backend[Authenticator]]:  # type: ignore[empty-body]
-    """The ways that this plugin offers for clients and bookies to prove who they are: what the option `authentication` of
-    both names. `open` may read files: it is called once for a client or a bookie, before anything is served."""
+    """The authenticators that this plugin offers, for the option `authentication` of clients and bookies.
+
+    `open` may read files: it is called once for a client or a bookie, before it serves."""
 
 
 @hookspec
 def replog_observe(event: Event) -> None:
-    """Told of ensemble changes, recoveries, takeovers, rolls, trims, storage failures, doubt and damage, after they happened.
+    """Receives ensemble changes, recoveries, takeovers, rolls, trims, storage failures, doubt and damage after they happened.
 
-    Called in the trio thread; must return at once. One that raises is reported by a warning, and told nothing more.
+    Called in the trio thread; must return at once. An observer that raises is reported by a warning, and gets no more events.
     """
