@@ -126,10 +126,10 @@ FAULTS = {
     f'[clients.app]\nsecret = "{CLIENT_SECRET}"\nroles = "admin"': "roles is a list of some of: client, admin",
     f'[clients.app]\nsecret = "{CLIENT_SECRET}"\nroles = []': "roles is a list of some of: client, admin",
     f'[clients.app]\nsecret = "{CLIENT_SECRET}"\nroles = ["root"]': "roles is a list of some of: client, admin",
-    f'[clients."a b"]\nsecret = "{CLIENT_SECRET}"': "'a b' is no name",
+    f'[clients."a b"]\nsecret = "{CLIENT_SECRET}"': "'a b' is not a valid name",
     f'[clients.a]\nsecret = "{CLIENT_SECRET}"\n[clients.b]\nsecret = "{CLIENT_SECRET}"': "a and b have the same secret",
-    f"[clients.app]\nsecret = {CLIENT_SECRET}": r"is no TOML \(at line 2",
-    f'[clients.app]\nsecret = "{CLIENT_SECRET}\n': r"is no TOML \(at line 2",
+    f"[clients.app]\nsecret = {CLIENT_SECRET}": r"is not valid TOML \(at line 2",
+    f'[clients.app]\nsecret = "{CLIENT_SECRET}\n': r"is not valid TOML \(at line 2",
 }
 
 
@@ -152,7 +152,7 @@ def test_a_file_that_is_missing_or_no_text(tmp_path: Path) -> None:
         Registry(load_installed=False).open_authenticator("secret:")
     (tmp_path / "binary").write_bytes(b"\xff\xfe\0")
     (tmp_path / "binary").chmod(0o600)
-    with pytest.raises(ConfigError, match="is no TOML"):
+    with pytest.raises(ConfigError, match="is not valid TOML"):
         opened(tmp_path / "binary")
 
 

@@ -161,7 +161,7 @@ async def test_an_address_that_is_taken() -> None:
         await taken.bind(("127.0.0.1", 0))
         taken.listen(1)
         port = taken.getsockname()[1]
-        with pytest.raises(ConfigError, match=f"can't listen at 127.0.0.1:{port}"):
+        with pytest.raises(ConfigError, match=f"cannot listen at 127.0.0.1:{port}"):
             await metrics.serve_metrics(f"127.0.0.1:{port}", ())
 
 

@@ -1,1 +1,1 @@
-"""Ways to prove who one is: plugins for the hook `replog_authenticators`."""
+"""Authenticators: plugins for the hook `replog_authenticators`."""

@@ -1,4 +1,4 @@
-"""No authentication: everybody may connect. Who connects from the same machine may also administer."""
+"""No authentication: any client may connect. Clients on the same machine may also administer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from replog.hookspecs import Backend, hookimpl
 
 @attrs.frozen
 class NothingOptions:
-    """`administer_from_anywhere`: also who connects from another machine may administer."""
+    """`administer_from_anywhere`: clients on other machines may administer, too."""
 
     administer_from_anywhere: bool = False
 

@@ -75,7 +75,7 @@ class SecretAuthenticator(Authenticator):
                 matching = secret
         if known is None or not matching:
             why = f"there is no such name in {self._place}" if known is None else f"{self._place} has another secret"
-            problem = f"{name!r} is no name that this bookie knows, or has another secret here"
+            problem = f"{name!r} is unknown to this bookie, or has another secret here"
             raise AuthenticationError(problem, detail=why)
         return Identity(name, known.roles), _proof(matching, _BOOKIE, session, name.encode(), proof)
 

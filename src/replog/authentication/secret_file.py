@@ -40,8 +40,8 @@ def read_secrets(path: str) -> dict[str, NamedSecret]:
     except OSError as error:
         raise ConfigError(f"{path}: the secrets can't be read: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        where = re.search(r"\(at [^()]*\)", str(error))  # the rest of its text may show what stands there
-        raise ConfigError(f"{path}: is no TOML {where[0] if where else ''}".rstrip()) from None
+        where = re.search(r"\(at [^()]*\)", str(error))  # the rest of its text may show secrets
+        raise ConfigError(f"{path}: is not valid TOML {where[0] if where else ''}".rstrip()) from None
     if not isinstance(found, dict) or not found:
         raise ConfigError(f'{path}: has no names; one looks like: [clients.app], and below it: secret = "..."')
     known = {name: _named(path, name, fields) for name, fields in found.items()}
@@ -61,7 +61,7 @@ def _read(path: str) -> str:
         if mode & (stat.S_IRWXO | stat.S_IWGRP):
             raise ConfigError(f"{path}: others may read or change it (its mode is {mode:04o}): chmod 600 {path}")
         if status.st_uid not in (0, os.geteuid()):
-            raise ConfigError(f"{path}: belongs to another user, who can change it: chown it")
+            raise ConfigError(f"{path}: belongs to another user, who can change it: change its owner")
         text = opened.read(_FILE_BYTES_MAX + 1)
     if len(text) > _FILE_BYTES_MAX:
         raise ConfigError(f"{path}: is longer than {_FILE_BYTES_MAX} bytes: is it a file of secrets?")
@@ -71,7 +71,9 @@ def _read(path: str) -> str:
 def _named(path: str, name: str, fields: Any) -> NamedSecret:
     where = f"{path}: clients.{name}"
     if not re.fullmatch(NAME, name):
-        raise ConfigError(f"{path}: {name!r} is no name: up to 64 letters, digits, and . _ @ - behind the first one")
+        raise ConfigError(
+            f"{path}: {name!r} is not a valid name: up to 64 letters, digits, and . _ @ - behind the first one"
+        )
     if not isinstance(fields, dict) or "secret" not in fields:
         raise ConfigError(f'{where}: has no secret; it looks like: secret = "..."; {MAKE_ONE}')
     unknown = sorted(fields.keys() - _FIELDS)

@@ -1,4 +1,4 @@
-"""Authentication by mutual TLS: a client is who its certificate says, which the bookie's authority has signed."""
+"""Authentication by mutual TLS: a client's certificate, signed by the bookie's authority, names the client."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""`/metrics` and `/health` over HTTP/1.1: one request per connection, and whoever is slow, large or strange is cut off.
+"""`/metrics` and `/health` over HTTP/1.1: one request per connection; slow, large or malformed ones are cut off.
 
-Rules: a connection has one deadline for all it does, a request a length, and there are only so many connections. What is answered
-is made before the first byte of it is sent, so nobody who reads slowly holds anything but those bytes.
+Rules: a connection has one deadline for all it does, a request a length, and there are only so many connections. What is
+answered is made before the first byte of it is sent, so a slow client holds nothing but those bytes.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ _TEXT = "text/plain; charset=utf-8"
 
 @attrs.frozen(kw_only=True)
 class MetricsOptions(Checked):
-    """What those who ask for metrics may cost."""
+    """Limits of the metrics' HTTP server."""
 
-    connections_max: int = option(16, "Who ask at a time; others are cut off.", at_least(1))
+    connections_max: int = option(16, "Connections at a time; further ones are cut off.", at_least(1))
     request_bytes_max: int = option(16 << 10, "How long a request may be.", at_least(256))
     timeout_s: float = option(10.0, "How long one may take to ask and to take the answer.", positive)
 
@@ -53,9 +53,10 @@ async def serve_metrics(
     task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Answers `/metrics` and `/health` at HOST:PORT until cancelled; `await nursery.start(serve_metrics, "127.0.0.1:9181",
-    client.bookies)` gives where it listens. The bookies are those of this trio run, or a function that says which they are now.
+    client.bookies)` gives where it listens. The bookies are those of this trio run, or a function that says which they are
+    now.
 
-    Raises `ConfigError` if it can't listen there. It speaks no TLS and asks nobody who they are: listen where only those
+    Raises `ConfigError` if it cannot listen there. It speaks no TLS and asks nobody who they are: listen where only those
     are who may know."""
     host, port = parse_listen(listen)
     current: Callable[[], Iterable[ServedBookie]]
@@ -64,7 +65,7 @@ async def serve_metrics(
     try:
         listeners = await trio.open_tcp_listeners(port, host=host or None, backlog=_BACKLOG)
     except OSError as error:
-        raise ConfigError(f"metrics: can't listen at {listen}: {error.strerror or error}") from error
+        raise ConfigError(f"metrics: cannot listen at {listen}: {error.strerror or error}") from error
     bound = listeners[0].socket.getsockname()
     address = f"[{bound[0]}]:{bound[1]}" if ":" in bound[0] else f"{bound[0]}:{bound[1]}"
     try:
@@ -82,7 +83,7 @@ def parse_listen(listen: str) -> tuple[str, int]:
     """Host and port of HOST:PORT. Raises `ConfigError`."""
     host, colon, port = listen.rpartition(":")
     if not colon or not (port.isascii() and port.isdigit() and int(port) <= 65535):
-        raise ConfigError(f"metrics: {listen!r} is no address: one looks like HOST:PORT")
+        raise ConfigError(f"metrics: {listen!r} is not an address: expected HOST:PORT")
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
@@ -145,7 +146,7 @@ class _Server:
         except h11.RemoteProtocolError as error:
             if http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
                 return
-            answer, is_head = _refusal(error.error_status_hint, "that is no request"), False
+            answer, is_head = _refusal(error.error_status_hint, "that is not a request"), False
         headers = [
             ("Content-Type", answer.content_type),
             ("Content-Length", str(len(answer.body))),

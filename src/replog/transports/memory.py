@@ -37,7 +37,7 @@ class MemoryTransport(Transport):
         bookie_id: str = "",
         authenticator: Authenticator | None = None,
     ) -> Connection:
-        """Connects to whoever listens at the address. Raises `BookieUnreachableError`. Starts no task."""
+        """Connects to the listener at the address. Raises `BookieUnreachableError`. Starts no task."""
         await trio.lowlevel.checkpoint()
         listener = _switchboard().get(address)
         if listener is None:

@@ -78,7 +78,7 @@ def test_a_port_in_use(tmp_path: Path) -> None:
         arguments = ["--metastore", f"lmdb:{tmp_path / 'm'}", "--data", str(tmp_path / "b"), "--listen", address]
         status, said = failed(*arguments, "--log-format", "text")
         assert (status, said.count("\n")) == (2, 1)
-        assert said.startswith(f"replog: tcp:{address}: can't listen there: ")
+        assert said.startswith(f"replog: tcp:{address}: cannot listen there: ")
         status, said = failed(*arguments)
         line = json.loads(said)
         assert (status, line["event"], line["error"]) == (2, "failed", "ConfigError")

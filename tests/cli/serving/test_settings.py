@@ -98,7 +98,7 @@ def test_all_faults_at_once(
         f"bookie.queue_bytes_max (from {path}): 'soon' is neither a whole number",
         "bookie.data: must be given: --data, or REPLOG_BOOKIE_DATA, or data in [bookie]",
         "tcp.connections_max=0: at least 1",
-        f"metrics.listen (from {path}): metrics: 'x' is no address",
+        f"metrics.listen (from {path}): metrics: 'x' is not an address",
         "logging.level (from --log-level): 'loud' is none of debug, info, warning, error",
         "bookie.storage: files:/elsewhere names a place: ",
         "bookie.listen: address 'a:b:c': ",

@@ -440,7 +440,7 @@ async def test_administration_is_for_administrators_and_statistics_for_everybody
     for command in AdminCommand:
         may = command is AdminCommand.STATISTICS or roles is None or Role.ADMIN in roles
         assert answers[command].status is (Status.OK if may else Status.UNAUTHORIZED)
-        assert may or "only an administrator may ask that" in answers[command].detail
+        assert may or "needs the role of an administrator" in answers[command].detail
         assert any(isinstance(each, AdminRequest) and each.command is command for each in handler.requests) is may
     assert answers[100].status is Status.OK
     assert budget.used_bytes == 0

@@ -156,13 +156,13 @@ REFUSALS = {
     "wrong secret": Refusal(
         lambda files: (TcpOptions(), f"secret:{files.secrets}"),
         lambda files: (TcpOptions(), f"secret:{files.wrong}"),
-        r"'app' is no name that this bookie knows, or has another secret here$",
+        r"'app' is unknown to this bookie, or has another secret here$",
         r"\(.*all\.toml has another secret\)",
     ),
     "unknown name": Refusal(
         lambda files: (TcpOptions(), f"secret:{files.secrets}"),
         lambda files: (TcpOptions(), f"secret:{files.unknown}"),
-        r"'nobody' is no name that this bookie knows, or has another secret here$",
+        r"'nobody' is unknown to this bookie, or has another secret here$",
         r"\(there is no such name in .*all\.toml\)",
     ),
     "another mechanism": Refusal(

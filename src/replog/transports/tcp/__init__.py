@@ -127,7 +127,7 @@ async def _connected(host: str, port: int) -> socket.socket:
 
 
 def _explained(bookie_id: str, address: str, error: BaseException) -> BaseException:
-    """What a client is told that could not connect. Whatever is no failure of the connection stays as it is."""
+    """The error for a client that could not connect. Errors that are not of the connection stay as they are."""
     if isinstance(error, trio.TooSlowError):
         return BookieUnreachableError(bookie_id, f"no handshake with {address} in time")
     if isinstance(error, RemoteProtocolError):
@@ -154,5 +154,5 @@ def replog_transports() -> Sequence[Backend[Transport]]:
 
 def _open(rest: str, options: TcpOptions) -> Transport:
     if rest:
-        raise ConfigError(f"tcp:{rest}: as a transport it has no address; that stands where it listens")
+        raise ConfigError(f"tcp:{rest}: a transport has no address; give it where a bookie listens")
     return TcpTransport(options)

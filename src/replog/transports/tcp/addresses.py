@@ -21,13 +21,13 @@ def parse_address(text: str) -> tuple[str, int]:
     elif ":" in host:
         raise ConfigError(f"address {text!r}: an IPv6 address is written in brackets, as in [::1]:{DEFAULT_PORT}")
     if not (port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= 65535):
-        raise ConfigError(f"address {text!r}: {port!r} is no port; an address looks like HOST:PORT")
+        raise ConfigError(f"address {text!r}: {port!r} is not a port; an address looks like HOST:PORT")
     try:
         host.encode("idna")  # as the resolver does
     except UnicodeError as error:
-        raise ConfigError(f"address {text!r}: {host!r} is no name of a host: {error}") from error
+        raise ConfigError(f"address {text!r}: {host!r} is not the name of a host: {error}") from error
     if "\0" in host:
-        raise ConfigError(f"address {text!r}: {host!r} is no name of a host")
+        raise ConfigError(f"address {text!r}: {host!r} is not the name of a host")
     return host, int(port)
 
 
@@ -37,7 +37,7 @@ def format_address(host: str, port: int) -> str:
 
 
 def advertised_address(listened: str, port: int, advertise: str) -> str:
-    """What others shall connect to, if this host was listened at and got this port."""
+    """The address for others to connect to, if the bookie listens at this host and got this port."""
     if advertise:
         has_port = ":" in advertise and not advertise.endswith("]")
         host, wanted_port = parse_address(advertise if has_port else f"{advertise}:0")

@@ -24,12 +24,12 @@ Wake = Callable[[], None]
 
 
 class Gate:
-    """Sessions that wait until so many bytes are free. They are woken once, and then ask again."""
+    """Sessions that wait for free bytes. Each is woken once, and then asks again."""
 
     __slots__ = ("_is_scheduled", "_token", "_waiting", "least_bytes")
 
     def __init__(self) -> None:
-        self.least_bytes: float = math.inf  # that one of them needs
+        self.least_bytes: float = math.inf  # the least that a waiting session needs
         self._waiting: dict[Wake, int] = {}
         self._is_scheduled = False
         self._token: trio.lowlevel.TrioToken | None = None
@@ -38,18 +38,18 @@ class Gate:
         return len(self._waiting)
 
     def wait(self, wake: Wake, needed_bytes: int) -> None:
-        """Calls `wake` when so many bytes are free, from the event loop; they may be gone again by then."""
+        """Calls `wake` from the event loop when so many bytes are free; others may have taken them by then."""
         self._token = self._token or trio.lowlevel.current_trio_token()
         self._waiting[wake] = needed_bytes
         self.least_bytes = min(self.least_bytes, needed_bytes)
 
     def leave(self, wake: Wake) -> None:
-        """It waits no more."""
+        """Ends the wait of this session."""
         if self._waiting.pop(wake, None) is not None and not self._waiting:
             self.least_bytes = math.inf
 
     def open(self, free_bytes: int) -> None:
-        """So many are free now, at least as many as `least_bytes`."""
+        """Wakes sessions: this many bytes are free now, at least `least_bytes`."""
         if not self._is_scheduled:
             assert self._token is not None
             self._is_scheduled = True
@@ -66,7 +66,7 @@ class Gate:
 
 
 class Budget:
-    """The bytes that all sessions of a listener use together. Pure arithmetic: sessions charge, ask, and wait at gates."""
+    """The bytes that all sessions of a listener use together. Pure arithmetic: sessions charge, ask and wait at gates."""
 
     __slots__ = ("answer_bytes", "answer_bytes_max", "for_answers", "for_requests", "total_bytes_max", "used_bytes")
 
@@ -80,17 +80,17 @@ class Budget:
 
     @property
     def is_scarce(self) -> bool:
-        """True while somebody waits for others to give something back."""
+        """True while a session waits for others to give bytes back."""
         return bool(self.for_requests or self.for_answers)
 
     def charge(self, change_bytes: int) -> None:
-        """Counts these, or gives them back if negative."""
+        """Charges these bytes, or gives them back if negative."""
         self.used_bytes += change_bytes
         if change_bytes < 0 and self.total_bytes_max - self.used_bytes >= self.for_requests.least_bytes:
             self.for_requests.open(self.total_bytes_max - self.used_bytes)
 
     def charge_answers(self, change_bytes: int) -> None:
-        """The same for what is set aside for answers, or waits to be sent."""
+        """Charges bytes that are set aside for answers, or wait to be sent."""
         self.answer_bytes += change_bytes
         if change_bytes < 0 and self.answer_bytes_max - self.answer_bytes >= self.for_answers.least_bytes:
             self.for_answers.open(self.answer_bytes_max - self.answer_bytes)
@@ -99,20 +99,20 @@ class Budget:
     # -- requests -------------------------------------------------------------------------------------------------
 
     def takes_requests(self, own_bytes: int) -> bool:
-        """Whether more is read from a client that uses so much."""
+        """Whether to receive more from a client that uses this much."""
         return own_bytes * _REQUESTS_SHARE <= self.total_bytes_max - self.used_bytes or own_bytes >= self.used_bytes
 
     def takes_message(self, own_bytes: int, size_bytes: int) -> bool:
-        """Whether a message of this size may arrive from a client that uses so much, some of the message included."""
+        """Whether to receive a message of this size from a client that uses this much, parts of the message included."""
         free_bytes = self.total_bytes_max - self.used_bytes
         return free_bytes >= self.needed_for_message(own_bytes, size_bytes) or own_bytes >= self.used_bytes
 
     def needed_for_requests(self, own_bytes: int) -> int:
-        """How much must be free, so that more is read."""
+        """How many bytes must be free to receive more."""
         return own_bytes * _REQUESTS_SHARE
 
     def needed_for_message(self, own_bytes: int, size_bytes: int) -> int:
-        """How much must be free, so that such a message may arrive."""
+        """How many bytes must be free to receive such a message."""
         needed_bytes = (own_bytes + size_bytes) * _MESSAGE_SHARE
         if own_bytes <= SMALL_BYTES:
             needed_bytes = min(needed_bytes, size_bytes + self.total_bytes_max // _RESERVE)
@@ -122,17 +122,17 @@ class Budget:
 
     @property
     def answer_share_bytes(self) -> int:
-        """How much one client may have for answers now."""
+        """How many bytes one client may have for answers now."""
         return max(0, self.answer_bytes_max - self.answer_bytes) // _ANSWERS_SHARE
 
     def takes_answer(self, own_bytes: int, size_bytes: int) -> bool:
-        """Whether an answer of this size may be made for a client that has so much for answers already."""
+        """Whether to make an answer of this size for a client that has this much for answers already."""
         if not self.answer_bytes:
-            return True  # one at a time always may
+            return True  # one answer at a time is always possible
         if self.used_bytes + size_bytes > self.total_bytes_max:
             return False
         if own_bytes + size_bytes <= SMALL_BYTES:
-            return True  # from what is left to adds, if need be
+            return True  # from the reserve for adds, if necessary
         return self.needed_for_answer(own_bytes, size_bytes) <= self.answer_bytes_max - self.answer_bytes
 
     def wait_for_answer(self, wake: Wake, own_bytes: int, size_bytes: int) -> None:
@@ -143,5 +143,5 @@ class Budget:
             self.for_answers.wait(wake, self.needed_for_answer(own_bytes, size_bytes))
 
     def needed_for_answer(self, own_bytes: int, size_bytes: int) -> int:
-        """How much must be free for answers, so that such a one may be made. A client's only one needs no share."""
+        """How many bytes must be free for such an answer. A client's only answer needs no share."""
         return (own_bytes + size_bytes) * _ANSWERS_SHARE if own_bytes else size_bytes

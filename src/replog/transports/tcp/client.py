@@ -62,7 +62,7 @@ class TcpConnection(Connection):
         self._outstanding = 0
         self._flush_scheduled = False
         self._gathered = 0  # requests since the last scheduled flush
-        self._is_gathering = False  # there were many, so more are to be expected
+        self._is_gathering = False  # there were many, so probably more follow
         self._scope = trio.CancelScope()
         self._token = trio.lowlevel.current_trio_token()
 
@@ -110,7 +110,7 @@ class TcpConnection(Connection):
     # -- answers --------------------------------------------------------------------------------------------------
 
     async def run(self, early: Sequence[Frame]) -> None:
-        """Receives until the connection ends; then the receiver is told."""
+        """Receives until the connection ends; then calls the receiver's `disconnected`."""
         try:
             with self._scope:
                 async with trio.open_nursery() as nursery:
@@ -123,7 +123,7 @@ class TcpConnection(Connection):
             self._end()
 
     async def _receive(self, early: Sequence[Frame]) -> str:
-        """Hands answers on until there are no more; returns why."""
+        """Hands answers on until the connection ends; returns the reason."""
         try:
             self._handle(early)
             while True:
@@ -154,7 +154,7 @@ class TcpConnection(Connection):
             self._receiver.responses_received(responses)
 
     async def _watch(self) -> None:
-        """Asks for a sign of life where nothing is heard, and ends what does not give one (W6)."""
+        """Pings a silent bookie, and ends the connection if it stays silent (W6)."""
         look_s = self._silence_max_s / 4
         stream, heard_at_s = self._stream, trio.current_time()
         while True:
@@ -164,7 +164,7 @@ class TcpConnection(Connection):
             if stream.received_bytes != received_bytes:
                 heard_at_s = now_s
             elif waiting_bytes and stream.taken_bytes > taken_bytes:
-                heard_at_s = now_s  # it takes what has to wait: until then it has nothing to say
+                heard_at_s = now_s  # it receives requests that waited: it has nothing to answer before
             silence_s = now_s - heard_at_s
             if silence_s >= self._silence_max_s:
                 self._problem = f"nothing was heard from it for {self._silence_max_s} s"

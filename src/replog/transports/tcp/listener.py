@@ -33,8 +33,8 @@ from replog.transports.tcp.tls import TlsStream
 _log = logging.getLogger("replog.transports.tcp")
 
 _BACKLOG = 128
-_ACCEPT_AGAIN_S = 0.1  # when there are no descriptors left
-_LINGER_S = 1.0  # for somebody who is refused to read why
+_ACCEPT_AGAIN_S = 0.1  # after the process has run out of descriptors
+_LINGER_S = 1.0  # so that a refused client can receive the reason
 _SILENCE_MAX_MS = (1 << 63) - 1  # what can be said
 _LOOK_S = 1.0  # how often slow and silent clients are looked for
 _OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -59,7 +59,7 @@ class Listener:
         self._certificates = bookie_certificates(options)
         self._sockets: list[socket.socket] = []
         self._sessions: set[Session] = set()
-        self._connections = 0  # also those that have not introduced themselves
+        self._connections = 0  # including those before the handshake
         self._handshakes = 0
         self._counters = counters or Counters()
         self._hosts = Handshakes(options.handshakes_max, options.failed_handshakes_max)
@@ -81,17 +81,17 @@ class Listener:
                 self._sockets.append(_listen(family, where))
         except OSError as error:
             self._close_sockets()
-            raise ConfigError(f"tcp:{shown}: can't listen there: {error.strerror or error}") from error
+            raise ConfigError(f"tcp:{shown}: cannot listen there: {error.strerror or error}") from error
         self.address = advertised_address(host, self._sockets[0].getsockname()[1], self._options.advertise)
         self._warn()
 
     def _check_mutual(self, mechanism: str, shown: str) -> None:
         if not self._options.is_bookie_mutual_tls:
             problem = f"authentication by {mechanism!r} needs a tls_certificate_file and a tls_ca_file here"
-            raise ConfigError(f"tcp:{shown}: {problem}: nobody could ever connect")
+            raise ConfigError(f"tcp:{shown}: {problem}: no client could connect")
 
     def _warn(self) -> None:
-        """Says what somebody on the network could do, if others than this machine can reach the bookie."""
+        """Warns of what others could do, if the bookie can be reached from other machines."""
         if all(is_local_address(each.getsockname()[0]) for each in self._sockets):
             return
         dangers = []
@@ -208,13 +208,13 @@ class Listener:
     async def _greet(
         self, stream: Stream, binding: bytes, host: str, port: int
     ) -> tuple[Session | None, list[wire.Frame]]:
-        """The session of somebody who may connect; None if they may not, which they were told."""
+        """The session of a client that may connect; None if it was refused, with the reason."""
         problem, told = "it did not introduce itself in time", ""
         try:
             with trio.move_on_after(self._options.handshake_timeout_s):
                 return await self._introduce(stream, binding, host, port)
         except SilentPeerError:
-            return None, []  # as somebody does who only looks whether the port is open
+            return None, []  # a probe of the port: it sent nothing
         except RefusedPeerError as error:
             told = str(error)
             problem = f"{told} ({error.detail})" if error.detail else told
@@ -241,7 +241,7 @@ class Listener:
         return None, []
 
     async def _tell(self, stream: Stream, reason: str, *, in_clear: bool) -> None:
-        """The last words to somebody who is refused. What TLS has to say was said."""
+        """Sends the reason to a client that is refused. TLS has sent its own alert."""
         if not reason and not isinstance(stream, TlsStream):
             return
         if reason:
@@ -266,7 +266,7 @@ class Listener:
         peer = Peer(format_address(host, port), is_local_address(host), names)
         limits = options.frame_bytes_max, int(min(options.silence_max_s * 1000, _SILENCE_MAX_MS))
         identity = await greeter.greet(self._bookie_id, peer, self._authenticator, binding, limits)
-        if self._accepting.cancel_called:  # `close` has begun: it would not wait for what this one asks
+        if self._accepting.cancel_called:  # `close` has begun, and would not wait for this session
             raise RefusedPeerError("this bookie is shutting down")
         splitter.frame_bytes_max = options.frame_bytes_max
         session = Session(stream, splitter, self._handler, identity, options, self._budget)

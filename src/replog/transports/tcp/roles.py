@@ -1,4 +1,4 @@
-"""Who may ask a bookie for what."""
+"""Which requests each role allows."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from replog.protocol.messages import AdminCommand, AdminRequest, Request
 
 
 def lacking_role(roles: Collection[Role], request: Request) -> str:
-    """Why somebody with these roles may not ask that, or ""."""
+    """Why these roles do not allow the request, or ""."""
     if not isinstance(request, AdminRequest):
-        return "" if Role.CLIENT in roles else "only a client may ask that: the identity has no such role"
+        return (
+            "" if Role.CLIENT in roles else "this request needs the role of a client, which the identity does not have"
+        )
     is_allowed = request.command is AdminCommand.STATISTICS or Role.ADMIN in roles
-    return "" if is_allowed else "only an administrator may ask that: the identity has no such role"
+    return "" if is_allowed else "this request needs the role of an administrator, which the identity does not have"

@@ -1,4 +1,4 @@
-"""Whether a client takes what waits to be sent to it: looked at now and then, by what its system has taken."""
+"""Whether a client receives the bytes that wait for it, judged by how many its system has acknowledged."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class Taking:
-    """What one look at a stream keeps for the next one. Times are in seconds, by trio's clock."""
+    """The state between two looks at a stream. Times are in seconds, by trio's clock."""
 
     __slots__ = ("_mark_bytes", "_marked_at_s", "_stream", "_taken_at_s", "_taken_bytes")
 
@@ -17,11 +17,12 @@ class Taking:
         self._stream = stream
         self._taken_bytes = 0
         self._taken_at_s = now_s
-        self._mark_bytes, self._marked_at_s = 0, now_s  # what has to be taken, since when, if room is scarce
+        self._mark_bytes, self._marked_at_s = 0, now_s  # the bytes to be taken, and since when, if room is scarce
 
     def problem(self, now_s: float, timeout_s: float, standstill_s: float, *, is_room_scarce: bool) -> str:
-        """Why the client is too slow, or "". It has to take something within `standstill_s`; and if room is scarce, all that
-        waits for it within `timeout_s`."""
+        """Why the client is too slow, or "".
+
+        It must take some bytes within `standstill_s`; if room is scarce, also all waiting bytes within `timeout_s`."""
         stream = self._stream
         if stream.taken_bytes >= self._mark_bytes or not is_room_scarce:
             self._mark_bytes = stream.taken_bytes + stream.waiting_bytes
