@@ -1,4 +1,4 @@
-"""The operating system's part of a storage in files, in one object, so that tests can fail or lose any of it.
+"""All calls of a files storage to the operating system, in one object, so that tests can make any of them fail.
 
 `Disk` calls the system and raises plain OSError; `named_errors` turns that into the errors of the storage seam.
 """
@@ -18,7 +18,7 @@ from replog.errors import StorageFailedError, StorageFullError
 _IOV_MAX = os.sysconf("SC_IOV_MAX")
 _SMALL_BYTES = 16 << 10  # so little is copied sooner than a copy is avoided
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
-UNREADABLE = {errno.EIO, errno.EBADMSG, errno.EUCLEAN}  # the disk has it no more, however often it is asked
+UNREADABLE = {errno.EIO, errno.EBADMSG, errno.EUCLEAN}  # the bytes are lost: reading again would not help
 
 ZEROS = bytes(1 << 20)  # filling in smaller writes than 64 KiB leaves the page cache with small, slow folios
 
@@ -67,7 +67,7 @@ class Disk:
         os.posix_fallocate(fd, offset, size)
 
     def drop_cached(self, fd: int) -> None:
-        """Takes a file out of the page cache, but for pages that are not synced or being read. Only advice."""
+        """Advises the kernel to drop a file from the page cache; it keeps pages that are not synced or being read."""
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def size(self, fd: int) -> int:
@@ -87,7 +87,7 @@ class Disk:
         return sorted(os.listdir(directory))
 
     def make_directory(self, path: str) -> None:
-        """Makes a directory; its parents must exist. One that exists is no error."""
+        """Makes a directory, unless it exists; its parents must exist."""
         try:
             os.mkdir(path)
         except FileExistsError:
@@ -103,9 +103,9 @@ class Disk:
             os.close(fd)
 
     def lock(self, path: str) -> int:
-        """Opens, and creates if need be, a file that nobody else has locked. BlockingIOError if somebody has.
+        """Opens and locks a file, and creates it if need be. Raises BlockingIOError if another process has it locked.
 
-        The kernel gives up the lock with the descriptor, also when the process is killed."""
+        The kernel gives up the lock with the descriptor, even when the process is killed."""
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -115,12 +115,12 @@ class Disk:
         return fd
 
     def unlock(self, fd: int) -> None:
-        """Gives up the lock and the descriptor, also if a child that was just forked has a copy of it."""
+        """Gives up the lock and the descriptor, even if a child that was just forked has a copy of it."""
         fcntl.flock(fd, fcntl.LOCK_UN)
         os.close(fd)
 
     def free_bytes(self, path: str) -> int:
-        """How much the file system below this path still takes, for who is not root."""
+        """How many bytes a user who is not root can still write to the file system of this path."""
         found = os.statvfs(path)
         return found.f_bavail * found.f_frsize
 
@@ -129,13 +129,13 @@ class Disk:
         return time.monotonic()
 
     def random_bytes(self, size: int) -> bytes:
-        """Bytes that nobody can guess and that never repeat."""
+        """Random bytes that cannot be guessed."""
         return os.urandom(size)
 
 
 @contextmanager
 def named_errors(what: str) -> Iterator[None]:
-    """Turns an OSError in the block into `StorageFullError` or `StorageFailedError`; `what` names what was being done."""
+    """Turns an OSError in the block into `StorageFullError` or `StorageFailedError`; `what` completes "could not ..."."""
     try:
         yield
     except OSError as error:
@@ -143,7 +143,7 @@ def named_errors(what: str) -> Iterator[None]:
 
 
 def named_error(what: str, error: OSError, free_bytes: int | None = None) -> StorageFullError | StorageFailedError:
-    """The storage error that says what an OSError means. `free_bytes` is what the disk still takes, if that is known."""
+    """The storage error for an OSError. `free_bytes` is how much space the disk has left, if that is known."""
     if is_full(error):
         free = "" if free_bytes is None else f" ({free_bytes} bytes are free)"
         return StorageFullError(f"disk full: no space left to {what}{free}", "Delete ledgers, or make room on the disk")
@@ -153,7 +153,7 @@ def named_error(what: str, error: OSError, free_bytes: int | None = None) -> Sto
 
 
 def described(error: OSError) -> str:
-    """As an OSError prints itself, and the name that people search for: `[Errno 5] Input/output error (EIO)`."""
+    """The error's own text, and the name that people search for: `[Errno 5] Input/output error (EIO)`."""
     name = errno.errorcode.get(error.errno or 0)
     return f"{error} ({name})" if name else str(error)
 
@@ -182,7 +182,7 @@ def write_all(disk: Disk, fd: int, buffers: Sequence[Buffer], offset: int) -> No
 
 
 def _after(buffers: list[Buffer], written: int) -> list[Buffer]:
-    """What is left of these buffers when so many bytes of them were written."""
+    """The buffers that remain after so many bytes of them were written."""
     for index, buffer in enumerate(buffers):
         if written < len(buffer):
             return [memoryview(buffer)[written:], *buffers[index + 1 :]] if written else buffers[index:]
@@ -204,7 +204,7 @@ def read_all(disk: Disk, fd: int, size: int, offset: int) -> bytes:
 
 
 def write_file_atomically(disk: Disk, directory: str, name: str, pieces: Sequence[Buffer]) -> None:
-    """Writes a file so that after a crash it is there wholly or not at all. May raise OSError."""
+    """Writes a file so that after a crash either all of it exists or none of it. May raise OSError."""
     temporary = f"{directory}/{name}.tmp"
     fd = disk.open(temporary, create=True)
     try:
@@ -215,7 +215,7 @@ def write_file_atomically(disk: Disk, directory: str, name: str, pieces: Sequenc
             disk.close(fd)
         disk.rename(temporary, f"{directory}/{name}")
     except OSError:
-        with suppress(OSError):  # on a full disk the half of it would take what space there is
+        with suppress(OSError):  # on a full disk, the unfinished file would take the last space
             disk.unlink(temporary)
         raise
     disk.sync_directory(directory)

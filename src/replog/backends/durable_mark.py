@@ -1,4 +1,4 @@
-"""How far a storage was durable, and what it cannot vouch for: two small files, for any storage that has a directory (B8).
+"""The durable mark and the doubt: how far a storage was durable, and what it cannot vouch for, in two small files (B8).
 
 `durable-mark` holds the position of the last commit that was synced: a number that only grows, of the storage's choosing.
 It is written after each sync, before the commit returns, and not synced itself. After a kill it is exact, since the page
@@ -217,7 +217,7 @@ class DurableMark:
 
     @property
     def doubt(self) -> Doubt:
-        """What the storage can't vouch for, as far as these files say; all ledgers if one of them is unreadable."""
+        """What the storage can't vouch for, by these files; every ledger if one of the files is unreadable."""
         return self._doubt
 
     def _read(self) -> None:
@@ -245,11 +245,12 @@ class DurableMark:
     # -- the mark -------------------------------------------------------------------------------------------------
 
     def advance(self, position: int) -> None:
-        """Says that all up to this position was synced. One write, no sync.
+        """Writes that all commits up to this position were synced. One write, no sync.
 
         On a full disk of the kind that never overwrites in place, the mark stays behind: a lower bound, as after a power
         loss. Raises `StorageFailedError` if the write fails otherwise: a later loss might go unnoticed, so the storage must
         stop; what was committed stays durable."""
+        assert position >= 0, "a position counts commits"
         with self._lock:
             self._generation = generation = self._generation + 1
             doubt = self._doubt
@@ -265,6 +266,7 @@ class DurableMark:
                 self.catalog_generation,
             )
             packed += _CHECKSUM.pack(crc32c(packed))
+            # The other slot has the position before: a torn write of this one makes the mark lower, never unreadable.
             offset = SLOT_OFFSETS[generation & 1]
             try:
                 if self._disk.pwritev(self._fd, (packed,), offset) != SLOT_BYTES:
@@ -300,6 +302,7 @@ class DurableMark:
         old mark, so that the next start finds the same loss again. `accounted` and `names`: what the next start needn't
         report again. Raises `StorageFullError`, `StorageFailedError`: then nothing else may be changed."""
         with self._lock:
+            # The doubt is durable before the mark moves: a crash between them leaves the old mark, which finds the loss again.
             doubt = Doubt(
                 UNBOUNDED, UNBOUNDED if is_lost else self._doubt.lost_below, _bounded((*self._doubt.reasons, *reasons))
             )
@@ -340,6 +343,7 @@ class DurableMark:
                 self._fd = self._disk.open(self.path)
                 self._generation += 2
                 return
+            # Each slot is synced before the next is written: a torn write leaves the other one intact.
             for _ in SLOT_OFFSETS:
                 self._generation += 1
                 packed = pack_slot(attrs.evolve(slot, generation=self._generation))

@@ -22,8 +22,8 @@ class LockedStorage(Storage):
 
 
 def lock_name(path: str) -> str | None:
-    """The same name for the same file of the same machine since it was booted, and another one for every copy of it. None
-    if the machine can't tell."""
+    """A name that is the same for one file of one machine until the next boot, and another for every copy of the file.
+    None if the machine has no boot id."""
     boot = boot_id()
     try:
         found = os.stat(path)
@@ -33,7 +33,7 @@ def lock_name(path: str) -> str | None:
 
 
 def boot_id() -> bytes:
-    """Another text each time that the machine is booted; empty if it can't tell."""
+    """A text that changes each time the machine boots; empty if the machine has none."""
     try:
         with open(_BOOT_ID, "rb") as file:
             return file.read(63).strip()

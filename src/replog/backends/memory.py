@@ -1,7 +1,7 @@
 """A storage in memory, under the scheme `memory`: for tests, and for bookies whose data may die with the process.
 
-`memory:name` opens what was committed under this name before, as long as the process lives and nobody calls `forget`;
-`memory:` alone is a new storage each time. It keeps every promise of `Storage` but survival of the process.
+`memory:name` opens what was committed under this name before, as long as the process lives and `forget` is not called.
+`memory:` alone is a new storage each time. It keeps every promise of `Storage`, but its data die with the process.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class _Ledger:
 
 @attrs.define(eq=False)
 class _Content:
-    """What one name stands for."""
+    """The content of the storage of one name."""
 
     bookie_id: str = attrs.field(factory=lambda: f"bookie-{uuid.uuid4().hex}")
     ledgers: dict[int, _Ledger] = attrs.field(factory=dict)
@@ -198,7 +198,7 @@ class _Locked:
         content.lock.acquire()
         if self._storage.is_closed:
             content.lock.release()
-            raise trio.ClosedResourceError("this storage was closed: open it anew")
+            raise trio.ClosedResourceError("this storage was closed: open it again")
         return content
 
     def __exit__(self, *_: object) -> None:
@@ -210,7 +210,7 @@ _named_lock = threading.Lock()
 
 
 def open_storage(name: str = "", options: NoOptions | None = None) -> MemoryStorage:
-    """Opens the storage of this name, or a new one that nobody else can open. Raises `StorageInUseError`."""
+    """Opens the storage of this name; without a name, a new one that cannot be opened again. Raises `StorageInUseError`."""
     del options
     if not name:
         return MemoryStorage()

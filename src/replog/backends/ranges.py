@@ -1,4 +1,4 @@
-"""A set of ledger ids as ranges: the deleted ones are remembered for ever, and mostly follow one another."""
+"""A set of ledger ids as ranges: deleted ledgers are remembered permanently, and their ids mostly follow one another."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ def test_a_relative_path_means_the_same_after_chdir(tmp_path: Path, monkeypatch:
         ('{"format": "something else", "version": 1, "bookie_id": "%s"}', "'something else' version 1"),
         ('{"format": "replog files storage", "version": 1}', "can't be read"),
         ('{"format": "replog files storage", "version": 1, "bookie_id": "bob"}', "can't be read"),
-        ('{"format": "replog files storage", "version": 1, "bookie_id": "%S"}', "is no bookie id"),
+        ('{"format": "replog files storage", "version": 1, "bookie_id": "%S"}', "is not a bookie id"),
         ('["replog"]', "can't be read"),
         (
             '{"format": "replog files storage", "version": 1, "journal": "inside", '

@@ -1,4 +1,4 @@
-"""The mark: what is indexed or flushed durably need not be replayed, and what nobody needs can go (B3, seed 002)."""
+"""Advances the mark: what is indexed or flushed durably need not be replayed, and unneeded files can go (B3, seed 002)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _CATALOG_SHARE = 4  # a catalog is written when so many times its size can be in
 
 
 class Checkpointer:
-    """Writes indexes and catalogs. Whoever calls it holds `contents.working`, and not the lock.
+    """Writes indexes and catalogs. Callers hold `contents.working`, and not the lock.
 
     `first_journal` and `sequence` are the mark: replay begins with that file, after that group."""
 
@@ -36,21 +36,21 @@ class Checkpointer:
         self.removed_files = 0
 
     def is_worthwhile(self) -> bool:
-        """Whether enough can be indexed or removed. Called with the lock."""
+        """True if enough can be indexed or removed. Called with the lock."""
         gain = sum(file.position for file in self._journal.sealed) + sum(file.position for file in self._dead())
         return gain > 0 and gain >= _CATALOG_SHARE * self._catalog_bytes
 
     def _dead(self) -> list[LogFile]:
-        """The full files before the mark that nobody needs."""
+        """The full files before the mark of which no batch is needed."""
         contents = self._contents
         journals = [file for file in contents.journals.values() if file.number < self.first_journal]
         return [file for file in [*journals, *contents.entry_logs.values()] if not file.sections]
 
     def run(self, next_entry_log: int) -> list[LogFile]:
-        """Indexes full journal files unless they are to be flushed, advances the mark over what is indexed or empty,
-        and writes a catalog. Returns the files that it doesn't have any more: they are to be retired.
+        """Indexes full journal files unless they will be flushed, advances the mark over files that are indexed or empty,
+        and writes a catalog. Returns the files that the catalog has no more: the caller retires them.
 
-        May raise OSError; then the catalog on the disk is a true one, old or new."""
+        May raise OSError; then the disk has the old catalog or the new one, and both are right."""
         contents, journal = self._contents, self._journal
         with contents.changed:
             sealed = list(journal.sealed)
@@ -62,8 +62,10 @@ class Checkpointer:
                     self.first_journal = sealed[done].number + 1
                     self.sequence = sealed[done].last_sequence or self.sequence
                 done += 1
-            if done == len(journal.sealed):  # after a loss, groups and files before the current one may be missing
-                before = journal.sequence  # asked first: the commit under way raises the other one first
+            if done == len(journal.sealed):
+                # After a loss, groups and files before the current one may be missing: the mark passes over them.
+                # `journal.sequence` is read first, because a commit under way sets `first_sequence` first.
+                before = journal.sequence
                 self.first_journal = journal.current.number
                 self.sequence = (journal.current.first_sequence or before + 1) - 1
             dead = self._dead()
@@ -88,7 +90,11 @@ class Checkpointer:
             list(deleted),
             (),
         )
+        # A start reads these again, in `opening`: replay must be able to get as far as the catalog says.
+        assert catalog.sequence <= catalog.durable_sequence, "the mark is ahead of what is durable"
+        assert catalog.first_journal <= journal.current.number, "the mark has passed the file that is written"
         self._write(pack_catalog(catalog, self._pack_marks(ledgers)))
+        # Only now that the catalog is durable may the files go that it does not have (B6).
         self._generation += 1
         journal.mark.catalog_generation = self._generation
         with contents.changed:
@@ -100,8 +106,9 @@ class Checkpointer:
         return dead
 
     def _pack_marks(self, ledgers: list[tuple[int, LedgerIndex]]) -> list[bytes]:
-        """The marks of all ledgers, of which only those are packed anew that changed. Later ones than the mark do no harm:
-        marks only rise, and all that is in the index is durable."""
+        """The marks of all ledgers; only those that changed are packed again.
+
+        Marks that were set after the catalog's position do no harm: marks only rise, and all in the index is durable."""
         packed: list[bytes] = []
         for start in range(0, len(ledgers), _LEDGERS_AT_ONCE):
             with self._contents.changed:
@@ -111,7 +118,8 @@ class Checkpointer:
     def _index_all(self, sealed: list[JournalFile]) -> OSError | None:
         """Indexes these files as far as there is space; returns why not all of them. May raise another OSError."""
         for file in sealed:
-            if not self._contents.options.journal_dir or file.is_damaged:  # that can't be flushed: it stays where it is
+            # A damaged file can't be flushed to an entry log: it is indexed, and stays in the journal's directory.
+            if not self._contents.options.journal_dir or file.is_damaged:
                 try:
                     self._index(file)
                 except OSError as error:
@@ -140,7 +148,7 @@ class Checkpointer:
         self.catalogs += 1
 
     def _with_reserve(self, write: Callable[[], None]) -> None:
-        """On a full disk, writes with the space that was kept: indexes and a catalog are what frees space."""
+        """Writes; on a full disk, with the space that was kept for this: indexes and catalogs are what frees space."""
         try:
             write()
         except OSError as error:
@@ -151,7 +159,7 @@ class Checkpointer:
             write()
 
     def keep_reserve(self) -> None:
-        """Makes sure that the next catalog has space, if there is any. May raise OSError, but not for want of space."""
+        """Keeps space for the next catalog, if there is any. May raise OSError, but not for lack of space."""
         contents = self._contents
         disk, path = contents.disk, f"{contents.path}/{RESERVE_FILE}"
         wanted = max(_RESERVE_BYTES_MIN, 2 * self._catalog_bytes)

@@ -77,7 +77,7 @@ class Committer:
         Raises `StorageFullError`: then nothing was written; other errors: then the outcome is unknown (B1)."""
         journal = self._journal
         if self._is_journal_elsewhere and plan.has_batches:
-            # Fences and deletions needn't wait: they are what frees space.
+            # Only batches wait. Fences must not, and deletions are what frees space.
             self._maintenance.wait_for_flush()
         journal.make_room(plan.size, keep_reserve=plan.has_batches)
         places = journal.write(plan.records)
@@ -85,7 +85,8 @@ class Committer:
             for place, change in zip(places, plan.changes, strict=True):
                 self._apply(change, place)
             for file in journal.rolled:
-                if not file.is_retired:  # a commit that found no space may have rolled it long ago
+                # A commit that found no space afterwards may have rolled it long ago, and a checkpoint retired it.
+                if not file.is_retired:
                     self._contents.journal_file_is_full(file)
         self.bytes += plan.size
         if self._has_dropped or journal.rolled:
@@ -105,7 +106,8 @@ class Committer:
                 place,
             )
             self.batches += 1
-            if self._contents.damage:  # stored again by a repair: reads find this copy
+            if self._contents.damage:
+                # A repair may have stored the batch again: from now on reads find this copy.
                 identity = change.ledger_id, change.stamp, change.first_entry_id, change.last_entry_id
                 self._contents.damage.pop(identity, None)
         elif isinstance(change, tuple):

@@ -31,7 +31,7 @@ Row = tuple[int, int, int, int, int, Section]  # first id, last id, stride, age 
 
 
 def worth_compacting(contents: Contents, *, is_major: bool) -> list[list[LogFile]]:
-    """The files to rewrite, in groups that make one entry log each; the oldest first. Called with the lock."""
+    """The files to rewrite, in groups that make one entry log each, the oldest first. Called with the lock."""
     options = contents.options
     threshold = options.major_compaction_threshold if is_major else options.minor_compaction_threshold
     groups: list[list[LogFile]] = []
@@ -53,7 +53,7 @@ def worth_compacting(contents: Contents, *, is_major: bool) -> list[list[LogFile
 
 
 def _is_scattered(file: LogFile, journals_of: Mapping[tuple[int, int], int]) -> bool:
-    """Whether reading one ledger of it would jump a lot: inside it, or from one journal file to the next."""
+    """True if reading one ledger of the file would jump a lot: inside the file, or from one journal file to the next."""
     if not file.is_journal or file.position >= file.switches * _SCATTERED_BYTES:
         return False
     stamps = _stamps_of(file)
@@ -69,9 +69,9 @@ def _stamps_of(file: LogFile) -> set[tuple[int, int]]:
 
 
 class Rewriter:
-    """Copies what is needed of some files into new entry logs. `next_number` counts them over the storage's life.
+    """Copies the needed batches of some files into new entry logs. `next_number` counts these over the storage's life.
 
-    `between` is called now and then on the way, so that other work needn't wait for the end; it may rewrite other files."""
+    Calls `between` from time to time, so that other work needn't wait for the end; it may rewrite other files."""
 
     def __init__(self, contents: Contents, next_number: int, between: Callable[[], None]) -> None:
         self._contents = contents
@@ -81,16 +81,18 @@ class Rewriter:
         self.copied_batches = 0
 
     def rewrite(self, files: Sequence[LogFile], bytes_per_s: int) -> None:
-        """After this nothing in these files is needed any more. Called without the lock, by one thread at a time.
+        """Copies all that is needed of these files, so that they can go. Called without the lock, by one thread at a time.
 
-        Raises `DamagedBatch` or `StorageUncertainError` if something can't be copied, `Closing`; may raise OSError. Then
-        all is as before."""
+        Raises `DamagedBatch` or `StorageUncertainError` if a batch can't be copied, `Closing`; may raise OSError. Then
+        nothing has changed."""
         contents = self._contents
         with contents.changed:
             if contents.closing.is_set():
                 raise Closing
-            files = [file for file in files if not file.is_retired]  # its ledgers may have been deleted meanwhile
+            # A file may have been retired since it was chosen: its ledgers were deleted.
+            files = [file for file in files if not file.is_retired]
             sections = [section for file in files for section in file.sections]
+            # Pinned until the end: a recycled file would be copied with another life's bytes.
             contents.descriptors.pin(files, wait=True)
         written: list[EntryLogWriter] = []
         try:
@@ -109,6 +111,7 @@ class Rewriter:
         finally:
             with contents.changed:
                 contents.descriptors.unpin(files)
+        # Only now that the copies are durable may reads find them. The old files stay in the catalog until the next one.
         with contents.changed:
             for writer in written:
                 self._adopt(writer.file)
@@ -157,11 +160,12 @@ class Rewriter:
         """The batches of one ledger and stamp in the order of their first ids; of two copies that in the newer file."""
         try:
             pages = self._contents.pages_of(sections)
-        except SectionGone:  # its ledger was deleted: nobody else rewrites files meanwhile
+        except SectionGone:  # its ledger was deleted; `working` is held, so no other thread rewrites files
             return
         rows = [_rows(section, page) for section, page in pages.items()]
         previous = None
         for first, last, stride, _, at, section in heapq.merge(*rows, key=_order) if len(rows) > 1 else rows[0]:
+            # Rows of one batch follow one another, that of the newest file first: the others are older copies.
             if (first, last, stride) != previous:
                 previous = first, last, stride
                 yield first, last, stride, section.location(pages[section], at)

@@ -1,4 +1,4 @@
-"""What the parts of one open storage share: its files, its index, and the lock over both."""
+"""What the parts of one open storage share: its files, its index, and the lock that guards both."""
 
 from __future__ import annotations
 
@@ -25,8 +25,10 @@ class SectionGone(Exception):
 
 
 class Contents:
-    """The files and the index of a storage. `changed` guards all of it; `working` is held by whoever indexes, flushes,
-    compacts or scrubs, for as long as that takes, and is always taken first."""
+    """The files and the index of a storage.
+
+    `changed` guards all of it. A thread that indexes, flushes, compacts or scrubs holds `working` for as long as that takes;
+    `working` is always taken first."""
 
     def __init__(
         self,
@@ -51,9 +53,9 @@ class Contents:
         self.index = index
         self.journals = journals
         self.entry_logs = entry_logs
-        self.unread = (
-            unread  # files that were missing or damaged at the start: they stay in the catalog, and may come back
-        )
+        # Files that were missing or damaged at the start. They stay in the catalog: a disk that is mounted late, or an
+        # operator, may bring them back.
+        self.unread = unread
         self.cache = LedgerCache(options.ledger_cache_bytes)
         self.descriptors = Descriptors(disk, self.changed, options.open_files_max)
         self.page_cache = PageCache(disk, self.descriptors, self.changed, options.page_cache_bytes)
@@ -65,14 +67,15 @@ class Contents:
         return [*self.journals.values(), *self.entry_logs.values()]
 
     def journal_file_is_full(self, file: JournalFile) -> None:
-        """It stays open while others are read. With a journal elsewhere its batches are flushed soon, and it is written again:
-        until then it stays in memory."""
+        """Keeps a full file open while there are not too many, and lets its pages go when newer files need the memory.
+
+        With a journal elsewhere its batches are flushed soon and the file is written again: it stays in memory."""
         self.descriptors.add(file)
         if not self.options.journal_dir:
             self.page_cache.add(file)
 
     def remove(self, file: LogFile) -> None:
-        """The file is no longer part of the storage."""
+        """Removes a file from the storage; it stays on the disk."""
         (self.journals if file.is_journal else self.entry_logs).pop(file.number)
         self.descriptors.forget(file)
         self.page_cache.forget(file)
@@ -96,7 +99,7 @@ class Contents:
                 self.changed.notify_all()
             raise StorageUncertainError(
                 f"a page of {section.file.index_path} at {section.page_offset} is unreadable: {reason}",
-                "It is made anew from the log file: try again, or read from another bookie",
+                "The storage writes it again from the log file: try again, or read from another bookie",
             )
         with self.changed:
             if section.page is None and section in section.file.sections:
@@ -109,13 +112,15 @@ class Contents:
         Raises `StorageUncertainError`, `SectionGone`."""
         pages = {}
         for section in sections:
-            page = section.page  # asked once: the cache may let it go at any moment
+            # Read once: without the lock, the cache may drop the page between two looks.
+            page = section.page
             pages[section] = self.load_page(section) if page is None else page
         return pages
 
     def note_damage(self, error: DamagedBatch, ledger_id: int, stamp: int, identity: tuple[int, int]) -> None:
-        """A batch is unreadable. Called without the lock. One that was deleted, or of which there is a newer copy, which reads
-        find, is no damage; but its file is not compacted any more."""
+        """Notes that a batch is unreadable. Called without the lock.
+
+        A batch that was deleted, or of which reads find a newer copy, is no damage; but its file is not compacted any more."""
         first, last = identity
         location = error.location
         location.file.is_damaged = True
@@ -133,11 +138,12 @@ class Contents:
                 except SectionGone:
                     continue
                 except StorageUncertainError:
-                    return  # its index is damaged too: that is noted, and the next look tells
+                    return  # its index is damaged, too: that is noted, and the next scrub finds the batch again
 
     def note_unreadable(self, file: LogFile, error: StorageDamagedError) -> None:
-        """The file is damaged, and so is its index. Called without the lock. What is on an unreadable page, no matter which
-        of it, is damage: it is told as one, from the first entry to the last."""
+        """Notes that a file and its index are damaged. Called without the lock.
+
+        All batches of an unreadable page are reported as one damage, from the first entry to the last."""
         with self.changed:
             sections = [section for section in file.sections if section.page is None]
         for section in sections:

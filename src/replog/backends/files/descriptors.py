@@ -1,4 +1,4 @@
-"""Open descriptors of log files: pinned while they are read, closed when too many are open."""
+"""Open descriptors of log files: pinned during reads, closed when too many are open."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ class Descriptors:
             for file in files:
                 if file.fd < 0:
                     self._open(file, wait)
-                file.pins += 1  # at once: opening the next one may close those that nobody pins
+                # Before the next file is opened: that may close files that are not pinned.
+                file.pins += 1
                 pinned.append(file)
         except BaseException:
             self.unpin(pinned)
@@ -47,6 +48,7 @@ class Descriptors:
             file.fd = self._disk.open(file.path)
         except OSError as error:
             if error.errno not in _TOO_MANY:
+                # Compaction leaves it alone from now on; it would fail at the same file each time.
                 file.is_damaged = True
             raise StorageUncertainError(
                 f"could not open {file.path}: {error}", "Read it from another bookie"
@@ -54,11 +56,11 @@ class Descriptors:
         self.add(file)
 
     def unpin(self, files: Iterable[LogFile]) -> None:
-        """The reading is over."""
+        """Ends a read of these files."""
         for file in files:
             file.pins -= 1
             if not file.pins and (file.is_retired or self.is_closing):
-                self._changed.notify_all()  # somebody waits to close or to remove it
+                self._changed.notify_all()  # `close` or the pool waits for the last read of it
         if len(self._opened) > self._open_files_max:
             self._close_excess()
 
@@ -73,6 +75,7 @@ class Descriptors:
                 self._opened.remove(oldest)
 
     def _close(self, file: LogFile) -> bool:
+        # The pool may be writing zeros to it, and would go on in whatever file gets the same descriptor next.
         if isinstance(file, JournalFile) and not file.filling.acquire(blocking=False):
             return False
         self._disk.close(file.fd)
@@ -82,7 +85,7 @@ class Descriptors:
         return True
 
     def forget(self, file: LogFile) -> None:
-        """The file is nobody's any more; who removes it closes it."""
+        """Removes a file that is no longer part of the storage. The caller that removes it closes it."""
         file.is_retired = True
         if file in self._opened:
             self._opened.remove(file)

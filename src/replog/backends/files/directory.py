@@ -62,7 +62,7 @@ class Format:
 class DirectoryLock:
     """The lock on a directory, held until `release`, or until the process ends.
 
-    A forked child gives its copy up at once: else the lock would outlive its owner."""
+    A forked child gives its copy up at once: otherwise the lock would outlive its owner."""
 
     def __init__(self, disk: Disk, path: str) -> None:
         self._disk = disk
@@ -109,8 +109,8 @@ os.register_at_fork(after_in_child=_release_in_child)
 
 
 def check_is_ours(disk: Disk, path: str) -> None:
-    """Makes the directory, and those above it, if there is none; refuses, untouched, one that holds anything but a
-    storage. Its name is durable afterwards, also if it was made by a process that was killed right then."""
+    """Makes the directory, and those above it, if there is none. Refuses, without touching it, a directory with anything
+    but a storage in it. Its name is durable afterwards, even if a process made it that was killed right then."""
     with named_errors(f"make the directory {path}"):
         try:
             names = disk.names(path)
@@ -120,11 +120,11 @@ def check_is_ours(disk: Disk, path: str) -> None:
     foreign = sorted(set(names) - _OWN_NAMES)
     if FORMAT_FILE not in names and foreign:
         raise StorageIdentityError(
-            f"{path} is no storage of replog, and not empty: it has {', '.join(foreign[:3])}",
+            f"{path} is not a storage of replog, and not empty: it has {', '.join(foreign[:3])}",
             "Nothing was touched: name another directory",
         )
     with named_errors(f"sync the directory above {path}"), suppress(PermissionError):
-        disk.sync_directory(_parent(path))  # one that we may not even read was not made by us
+        disk.sync_directory(_parent(path))  # a directory above that this user may not read was not made by this user
 
 
 def make_directories(disk: Disk, path: str) -> None:
@@ -205,7 +205,7 @@ def _parse(text: bytes, where: str, expected_name: str) -> tuple[int, str, objec
         name, version, bookie_id = content["format"], content["version"], content["bookie_id"]
         place = content.get("journal")
         identity_of(bookie_id)
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:  # nobody writes that: the file is damaged
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:  # no version of replog writes that: it is damaged
         raise StorageDamagedError(f"{where} can't be read: {error!r}", _RESTORE) from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise _unreadable(where, repr(error)) from error
@@ -232,10 +232,10 @@ def new_bookie_id(disk: Disk, expected: str, path: str) -> str:
 
 
 def identity_of(bookie_id: str) -> bytes:
-    """The 16 bytes of an identity, for file headers and checksums. Raises ValueError, also if it is spelt otherwise."""
+    """The 16 bytes of an identity, for file headers and checksums. Raises ValueError, even for another spelling of it."""
     identity = uuid.UUID(hex=bookie_id.removeprefix(_PREFIX))
     if bookie_id != f"{_PREFIX}{identity.hex}":
-        raise ValueError(f"{bookie_id!r} is no bookie id: one is {_PREFIX} and 32 hexadecimal digits in lower case")
+        raise ValueError(f"{bookie_id!r} is not a bookie id: {_PREFIX} and 32 hexadecimal digits in lower case")
     return identity.bytes
 
 

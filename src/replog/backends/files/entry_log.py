@@ -1,10 +1,11 @@
-"""Entry logs: files in which the batches stand in the order of their ledgers, written by flushing and compaction.
+"""Entry logs: files with batches in the order of their ledgers, written by flushing and compaction.
 
 An entry log begins with a page as journal files do, with a magic of its own and a random epoch. RUN records follow, laid
 out as in a journal: each has batches of one ledger and stamp back to back, verbatim, in the order of their first ids. Small
-ones share a record of up to 64 KiB, so that what stood scattered over the journal is read in one piece; they are not made
-into one batch, since their codes cover each as it is, with its writer's timestamp (W3). All records have the file's epoch and
-the sequence 0; their positions count through the file, and the last one has the flag: without it the file is not whole.
+batches share a record of up to 64 KiB, so that batches which were scattered over the journal are read in one piece. They are
+not made into one batch, since the code of each covers it as it is, with its writer's timestamp (W3). All records have the
+file's epoch and the sequence 0. Their positions count through the file, and the last one has the flag: without it the file is
+not whole.
 
 A file gets its name when all of it and its index are durable, and never changes afterwards.
 """
@@ -32,11 +33,12 @@ from replog.backends.files.record import (
 
 RUN_BYTES = 64 << 10
 _PIECE_BYTES = 1 << 20
-_SYNC_BYTES = 8 << 20  # written back little by little, so that nobody else's sync waits for much
+# Synced in pieces of this size: a commit's sync on the same disk would wait for all that is not written back yet.
+_SYNC_BYTES = 8 << 20
 
 
 class EntryLogWriter:
-    """Writes one entry log. Methods may raise OSError; then, or if it isn't wanted, call `abandon`."""
+    """Writes one entry log. Methods may raise OSError; then, or if the file is not needed, call `abandon`."""
 
     def __init__(self, disk: Disk, directory: str, number: int, identity: bytes) -> None:
         self._disk = disk
@@ -58,7 +60,7 @@ class EntryLogWriter:
         self.sections: list[Section] = []
 
     def begin_section(self, ledger_id: int, stamp: int) -> None:
-        """What is added from here on is of this ledger and stamp."""
+        """Begins the batches of this ledger and stamp."""
         self._end_run(is_last=False)
         self._begin_section(ledger_id, stamp)
 
@@ -75,6 +77,7 @@ class EntryLogWriter:
         if section.count >= PAGE_BATCHES and first > section.last_first:
             self._begin_section(section.ledger_id, section.stamp)
             section = self.sections[-1]
+        assert not section.count or first >= section.last_first, "a section's batches come in the order of first ids"
         offset = self._written_bytes + self._buffered_bytes + RECORD_HEADER_BYTES + self._run_bytes
         self._run.append(data)
         self._run_bytes += len(data)
@@ -121,9 +124,11 @@ class EntryLogWriter:
 
     def finish(self) -> EntryLogFile:
         """Makes the file and its index durable, under their names. At least one batch was added."""
+        assert self._run, "the last run says that the file is whole"
         self._end_run(is_last=True)
         self._write()
         self._sync()
+        # The name comes last: a start removes what has no name in a catalog, and takes nothing that is not whole.
         file = self.file
         file.position = self._written_bytes
         file.switches = len({(section.ledger_id, section.stamp) for section in self.sections})
@@ -133,7 +138,7 @@ class EntryLogWriter:
         return file
 
     def abandon(self) -> None:
-        """Removes what there is, as far as the disk allows; the next start removes the rest."""
+        """Removes the parts that were written, as far as the disk allows; the next start removes the rest."""
         with suppress(OSError):
             self._disk.close(self.file.fd)
         for path in (self._temporary, self._path, self.file.index_path):

@@ -17,7 +17,7 @@ _ELSEWHERE = "Read it from another bookie, and re-replicate this one"
 
 
 class DamagedBatch(StorageUncertainError):
-    """What stands at a place is not what was written there, or can't be read."""
+    """The bytes at a place are not those that were written there, or can't be read."""
 
     def __init__(self, location: Location, reason: str) -> None:
         super().__init__(f"{location.file.path} is damaged at {location.offset}: {reason}", _ELSEWHERE)
@@ -32,7 +32,7 @@ def fetch_one(disk: Disk, location: Location, *, wait: bool) -> Batch:
         if len(data) == size and payload_checksum(data) == checksum:
             return decode(data)
     except (OSError, RemoteProtocolError):
-        pass  # below it is done again, with care
+        pass  # the lines below read it again, more carefully, and say what is wrong
     return _checked(location, _read_bytes(disk, location, size, wait), wait)
 
 
@@ -56,7 +56,7 @@ def fetch(disk: Disk, locations: Sequence[Location], *, wait: bool) -> list[Batc
 
 
 def _adjacent_end(locations: Sequence[Location], at: int) -> int:
-    """How far the batches from here on stand one after the other, so that one read gets them all."""
+    """The end of the batches from `at` on that follow one another in the file, so that one read gets them all."""
     stop = at + 1
     while stop < len(locations):
         before, after = locations[stop - 1], locations[stop]
@@ -110,7 +110,8 @@ def _read_bytes(disk: Disk, location: Location, size: int, wait: bool) -> bytes:
     try:
         return read_all(disk, file.fd, size, start) if wait else disk.pread_cached(file.fd, size, start)
     except OSError as error:
-        if not wait:  # not in memory, or a file system that cannot tell: `read` will say what is wrong, if anything is
+        if not wait:
+            # It is not in memory, or the file system cannot say. A later `read` says what is wrong, if anything is.
             raise trio.WouldBlock from error
         raise DamagedBatch(location, f"it cannot be read: {error}") from error
 

@@ -1,4 +1,4 @@
-"""Where each batch stands, and the marks of each ledger: what reads consult (B3, R4).
+"""The index: the place of each batch, and the marks of each ledger (B3, R4).
 
 The index points at batches, never at entries. The batches of one ledger and stamp in one log file are a *section*; its
 *page* has 44 bytes for each of them, in the order of their first ids, found by bisection. Pages of the journal files that
@@ -22,7 +22,7 @@ from replog.backends.files.index_page import PAGE_BATCHES, IndexPage
 from replog.backends.files.log_file import Location, Place, Section
 from replog.backends.files.record import RecordType, unpack_drop, unpack_marks
 from replog.backends.ranges import LedgerRanges
-from replog.protocol.mutations import Marks
+from replog.protocol.mutations import DELETED_TERM, Marks
 from replog.protocol.proofs import better_proof
 
 
@@ -50,6 +50,7 @@ class StampSections:
 
     def add(self, section: Section) -> None:
         """Adds a section that has its range."""
+        assert section.first <= section.last_first <= section.last, "a section holds at least one batch"
         if self.sections and section.first < self.firsts[-1]:
             self.replace((), (section,))
             return
@@ -58,7 +59,7 @@ class StampSections:
         self.sections.append(section)
 
     def widen(self, section: Section, first: int, last: int) -> None:
-        """A batch of this range was added to the section."""
+        """Notes that a batch of this range was added to the section."""
         if first > section.last_first:
             section.last_first = first
         if last > section.last:
@@ -78,6 +79,7 @@ class StampSections:
         self.sections = sorted([*kept, *new], key=lambda section: section.first)
         self.firsts = array("q", (section.first for section in self.sections))
         self.reaches = array("q", accumulate((section.last for section in self.sections), max))
+        assert len(self.sections) == len(set(self.sections)), "a section is listed once"
 
     def locate(self, entry_id: int, bytes_max: int, loaded: Pages) -> list[Location]:
         """The batch that holds the entry, and those that start after it while they fit; [] if there is none.
@@ -111,12 +113,13 @@ class StampSections:
         return found
 
     def _holder(self, entry_id: int, place: int, loaded: Pages) -> tuple[Section, IndexPage, int] | None:
-        """Looked for in newer files first: what is stored there again needs no page of those before."""
+        """The copy of the batch that counts. Newer files come first: if they have it, no older page need be loaded."""
         candidates = []
         while place >= 0 and self.reaches[place] >= entry_id:
             if self.sections[place].last >= entry_id:
                 candidates.append(self.sections[place])
             place -= 1
+        assert all(section.first <= entry_id <= section.last for section in candidates), "only these can hold it"
         candidates.sort(key=lambda section: section.file.age, reverse=True)
         best: tuple[Section, IndexPage, int] | None = None
         for section in candidates:
@@ -149,6 +152,7 @@ class StampSections:
                 heapq.heappush(heap, (page.firsts[0], _rank(sections[due], page, 0), due, page, 0))
                 due += 1
             start, _, place, page, at = heapq.heappop(heap)
+            assert start >= first, "batches come in the order of their first ids"
             if start != first:
                 seen.clear()
             limit = min(heap[0][0] if heap else _NEVER, firsts[due] if due < len(sections) else _NEVER)
@@ -198,7 +202,7 @@ class LedgerIndex:
         self._packed: bytes | None = None  # the marks, if they haven't changed since
 
     def note_batch(self, last: int, last_add_confirmed: int) -> None:
-        """A batch with this last entry id and last add confirmed is stored."""
+        """Raises the marks for a stored batch with this last entry id and last add confirmed."""
         if last_add_confirmed > self.last_add_confirmed:
             self.last_add_confirmed = last_add_confirmed
         if last > self.last_entry_id:
@@ -211,16 +215,18 @@ class LedgerIndex:
         self.fence_term = max(self.fence_term, marks.fence_term)
         self.last_add_confirmed = max(self.last_add_confirmed, marks.last_add_confirmed)
         self.last_entry_id = max(self.last_entry_id, marks.last_entry_id)
+        assert self.fence_term >= marks.fence_term, "a fence never falls"
         self.proof = better_proof(self.proof, marks.proof)
         self._packed = None
 
     def marks(self) -> Marks:
-        """All that is known of the ledger beside its entries."""
+        """The ledger's marks."""
         return Marks(self.key, self.fence_term, self.last_add_confirmed, self.last_entry_id, self.proof)
 
     def pack(self, ledger_id: int) -> bytes:
-        """The marks, as a catalog has them."""
+        """The marks, packed for a catalog."""
         if self._packed is None:
+            assert self.fence_term < DELETED_TERM, "a deleted ledger has no marks"
             self._packed = pack_ledger(ledger_id, self.marks())
         return self._packed
 
@@ -249,7 +255,7 @@ class Index:
         last_add_confirmed: int,
         place: Place,
     ) -> None:
-        """A batch stands at this place, in a file that is being written or replayed."""
+        """Adds a batch at this place, in a file that is being written or replayed."""
         ledger = self.ledgers.get(ledger_id) or self.ledger(ledger_id)
         if ledger is None:
             return
@@ -259,6 +265,7 @@ class Index:
             stamps = ledger.stamps[stamp] = StampSections()
         file, offset, size, checksum = place
         section = stamps.growing
+        # A full section is closed only when the ids go on upwards: a batch that fills a hole belongs among the others.
         if (
             section is None
             or section.file is not file
@@ -276,12 +283,14 @@ class Index:
             section.data_bytes += size
             file.batch_bytes += size
             file.live_bytes += size
+        # Compaction puts files with many such switches in the order of their ledgers.
         if file.last_ledger_id != ledger_id:
             file.last_ledger_id = ledger_id
             file.switches += 1
 
     def put_section(self, section: Section) -> None:
-        """An index file has this section. Of a deleted ledger it is not kept."""
+        """Adds a section that an index file has. A section of a deleted ledger is not kept."""
+        assert section.file.is_indexed, "an index file has this section"
         section.file.batch_bytes += section.data_bytes
         ledger = self.ledger(section.ledger_id)
         if ledger is None:
@@ -292,13 +301,14 @@ class Index:
         section.file.live_bytes += section.data_bytes
 
     def put_marks(self, ledger_id: int, key: bytes | None, fence_term: int, confirmed: int, proof: bytes) -> None:
-        """These are marks of the ledger."""
+        """Raises the marks of the ledger to these."""
         ledger = self.ledger(ledger_id)
         if ledger is not None:
             ledger.raise_marks(Marks(key, fence_term, confirmed, -1, proof))
 
     def put_record(self, record_type: int, content: bytes | memoryview) -> None:
-        """Applies a MARKS or DROP record of the journal; others that are no BATCH say nothing of ledgers."""
+        """Applies a MARKS or DROP record of the journal. An EPOCH changes no ledger."""
+        assert record_type != RecordType.BATCH, "a batch comes with its place, by put_batch"
         if record_type == RecordType.MARKS:
             self.put_marks(*unpack_marks(content))
         elif record_type == RecordType.DROP:
@@ -316,17 +326,19 @@ class Index:
                 ledger.raise_marks(marks)
 
     def drop(self, ledger_id: int) -> list[Section]:
-        """The ledger was deleted, for ever. Returns the sections that nobody needs any more."""
+        """Deletes a ledger, permanently. Returns the sections that are not needed any more."""
         self.deleted.add(ledger_id)
         ledger = self.ledgers.pop(ledger_id, None)
         gone = [section for stamps in ledger.stamps.values() for section in stamps.sections] if ledger else []
         for section in gone:
             section.file.sections.discard(section)
             section.file.live_bytes -= section.data_bytes
+            assert section.file.live_bytes >= 0, "more was deleted from a file than it held"
+        assert ledger_id not in self.ledgers, "a deleted ledger comes back"
         return gone
 
     def locate_lone(self, ledger_id: int, entry_id: int, stamp: int) -> Place | None:
-        """The only batch that can hold the entry, by two bisections; None if it isn't that simple: then `locate` tells."""
+        """The only batch that can hold the entry, by two bisections. None if it isn't that simple: then use `locate`."""
         ledger = self.ledgers.get(ledger_id)
         stamps = ledger.stamps.get(stamp) if ledger is not None else None
         if stamps is None:

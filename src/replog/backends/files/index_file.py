@@ -1,7 +1,7 @@
-"""The bytes of an index file (format 1): where the batches of one full journal file, or of one entry log, stand.
+"""The bytes of an index file (format 1): the places of the batches of one full journal file, or of one entry log.
 
-It is written once, when its log file is full, and never changes. What it says can be read from the log file too, so
-a damaged one is made anew. Little-endian:
+It is written once, when its log file is full, and never changes. All that it says can be read from the log file, too, so a
+damaged index is written again. Little-endian:
 
     header (72 bytes)   magic "rlogindx", format, kind of the log file (1 journal, 2 entry log), its number, identity of
                         the bookie (16 bytes), its end in bytes, its switches (how often a batch is not of the ledger of

@@ -1,4 +1,4 @@
-"""The batches of one section of an index, in memory: a page, as an index file has it.
+"""A page: the batches of one section of an index, in memory, in the columns that an index file has.
 
 A page has 44 bytes for each batch, in columns, in the order of first ids. Batches of one ledger may overlap in range without
 sharing an entry (strides, W1) and may arrive in any order (recovery fills holes), so a page also knows how far the batches
@@ -42,6 +42,7 @@ class IndexPage:
     @classmethod
     def from_bytes(cls, data: bytes, count: int) -> IndexPage:
         """The page of an index file; its checksum was compared, its length is right."""
+        assert len(data) == count * BATCH_BYTES, "the caller compared its length and checksum"
         page = cls()
         start = 0
         for column, code in zip(page.columns, _COLUMNS, strict=True):
@@ -52,7 +53,7 @@ class IndexPage:
         return page
 
     def put(self, first: int, last: int, stride: int, offset: int, size: int, checksum: int) -> bool:
-        """Adds a batch; if the same one is here, the new place counts: then False."""
+        """Adds a batch. If the page has the same batch, only its place changes, and this returns False."""
         firsts = self.firsts
         if not firsts or first > firsts[-1]:
             reach = self.reaches[-1] if firsts else last
@@ -71,6 +72,7 @@ class IndexPage:
         at = bisect_right(firsts, first)
         for column, value in zip(self.columns, (first, last, offset, stride, size, checksum), strict=True):
             column.insert(at, value)
+        assert len(set(map(len, self.columns))) == 1, "columns have one length"
         self.reaches = array("q", accumulate(self.lasts, max))
         return True
 
@@ -105,7 +107,7 @@ class IndexPage:
         return self.offsets[at]
 
     def at_offset(self, offset: int) -> int:
-        """The position of the batch that stands at this place in the file, or -1."""
+        """The position of the batch at this offset of the file, or -1."""
         return self.offsets.index(offset) if offset in self.offsets else -1
 
     @property

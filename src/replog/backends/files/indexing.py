@@ -25,6 +25,7 @@ def write_index(disk: Disk, file: LogFile, identity: bytes, sections: Iterable[S
     """Writes the index of a full file, durably, and notes in the sections where their pages are. May raise OSError.
 
     The sections' pages are in memory, and don't change any more."""
+    # Sorted, so that an index that is written again is the same, byte for byte.
     ordered = sorted(sections, key=lambda section: (section.ledger_id, section.stamp, section.first))
     pairs = [(_entry_of(section), _columns_of(section)) for section in ordered]
     header = IndexHeader(file.is_journal, file.number, identity, file.position, file.switches)
@@ -51,8 +52,16 @@ def _entry_of(section: Section) -> SectionEntry:
 
 
 def _columns_of(section: Section) -> list[bytes]:
-    assert section.page is not None, "only pages that were never written may be evicted"
-    return [column.tobytes() for column in section.page.columns]
+    page = section.page
+    assert page is not None, "a page that was never written may not be evicted"
+    assert section.count == len(page), "a section counts its page's batches"
+    assert _extent(page) == (section.first, section.last, section.last_first), "a section reaches as far as its page"
+    return [column.tobytes() for column in page.columns]
+
+
+def _extent(page: IndexPage) -> tuple[int, int, int]:
+    """What a section says of its page: the lowest first id, the highest last id, the highest first id."""
+    return page.firsts[0], page.reaches[-1], page.firsts[-1]
 
 
 class DamagedIndex(Exception):
@@ -142,9 +151,12 @@ def read_page(disk: Disk, section: Section) -> IndexPage | None:
     """The page of a section from its index file, or None if it is damaged. May raise OSError."""
     fd = disk.open(section.file.index_path)
     try:
-        return _page_at(disk, fd, section.page_offset, section.count, section.page_checksum)
+        page = _page_at(disk, fd, section.page_offset, section.count, section.page_checksum)
     finally:
         disk.close(fd)
+    # What `write_index` asserted. Both checksums are right, so this is no damage.
+    assert page is None or _extent(page) == (section.first, section.last, section.last_first), "another section's page"
+    return page
 
 
 def _page_at(disk: Disk, fd: int, offset: int, count: int, checksum: int) -> IndexPage | None:

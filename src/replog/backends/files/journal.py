@@ -26,8 +26,8 @@ Record = tuple[RecordType, bytes, int]  # its type, payload and the checksum of 
 
 _EPOCH_RECORD_BYTES = RECORD_HEADER_BYTES + 8
 _ALLOCATE_BYTES = 16 << 20
-# Who writes new files faster than this loses more by the zeros than by waiting for metadata. With large commits that is
-# soon the case: the metadata is a small part of them, and the zeros take as much of the disk as with small ones.
+# Above this rate the zeros cost a writer more than waiting for metadata does. With large commits the rate is lower: the
+# metadata is a small part of them, and the zeros take as much of the disk as with small ones.
 _FILL_BYTES_PER_S_MAX = 100 << 20
 _FILL_LARGE_BYTES_PER_S_MAX = 25 << 20
 _LARGE_COMMIT_BYTES = 192 << 10
@@ -66,6 +66,7 @@ class Journal:
         """Makes sure that a group of this size fits into space that exists, in the current file or in a new one.
 
         Raises `StorageFullError`; then nothing was written. With `keep_reserve` some space stays for small groups."""
+        assert size > 0, "a commit that changes nothing writes no group"
         reserve = self._reserve_bytes if keep_reserve else 0
         needed = size + _EPOCH_RECORD_BYTES + reserve
         file = self.current
@@ -74,9 +75,13 @@ class Journal:
         end = -(-(file.position + needed) // PAGE_BYTES) * PAGE_BYTES
         if end > file.allocated:
             self._allocate(file, end)
+        assert end <= file.allocated, "the group has no room after all"
 
     def _roll(self) -> JournalFile:
         ready = self._pool.take(self.current.number + 1)
+        # Replay finds the next group by the next number, and takes a file with groups in it for one that it lost track of.
+        assert ready.number == self.current.number + 1, "journal files are numbered without gaps"
+        assert ready.position == PAGE_BYTES, "a new file holds no group"
         with self._pool.changed:
             self.files[ready.number] = ready
             self.sealed.append(self.current)
@@ -85,7 +90,7 @@ class Journal:
         return ready
 
     def _allocate(self, file: JournalFile, end: int) -> None:
-        """The writes have caught up with the zeros, or a group is larger than a file: reserve without filling."""
+        """Reserves space without filling it: the writes have caught up with the zeros, or a group is larger than a file."""
         with file.filling:
             if end <= file.allocated:
                 return
@@ -102,18 +107,24 @@ class Journal:
                     raise named_error(f"extend {file.path}", again) from again
 
     def _reserve(self, file: JournalFile, end: int) -> None:
+        assert end % PAGE_BYTES == 0, "files grow by whole pages"
+        assert end > file.allocated, "files never shrink"
         self._disk.allocate(file.fd, file.allocated, end - file.allocated)
         file.allocated = end
 
     def write(self, records: Sequence[Record]) -> list[Place]:
-        """Writes a group into the room that was made, and syncs it; returns where each payload stands.
+        """Writes a group into the room that was made, and syncs it. Returns the place of each payload.
 
         Raises `StorageFullError` if the file system went back on its word, `StorageFailedError`: then the outcome is
         unknown, and nothing may be written any more (B1)."""
         file = self.current
         sequence = self.sequence + 1
+        # A start that finds less than the mark has lost something: the mark must never be ahead of what is written.
+        assert sequence > self.mark.position, "the durable mark is ahead of the journal"
         buffers, places, end, epoch = self._lay_out(file, records, sequence)
-        file.is_pristine = False  # if this fails, a part may stand there: the next group begins another epoch
+        assert end <= file.allocated, "make_room comes before write"
+        # If this write fails, a part of the group may be on the disk: then the next group begins another epoch.
+        file.is_pristine = False
         try:
             write_all(self._disk, file.fd, buffers, file.position)
         except OSError as error:
@@ -127,7 +138,8 @@ class Journal:
                 f"could not sync {file.path}: {described(error)}",
                 "The storage has stopped: look at the disk, then restart the bookie",
             ) from error
-        self.mark.advance(sequence)  # now, before anybody is told (B8)
+        # After the sync, because the mark must not be ahead; before the acknowledgement, so that a loss is noticed (B8).
+        self.mark.advance(sequence)
         file.epoch = epoch
         file.is_pristine = True
         file.position = end
@@ -143,8 +155,10 @@ class Journal:
             return None
 
     def _take_back(self, file: JournalFile, head: Buffer) -> None:
-        """Wipes the beginning of a group that was not written to its end, durably: all of it but the padding may be there, and
-        a replay would find it, though nobody will have been told that it was kept. Raises `StorageFailedError`."""
+        """Wipes the beginning of a group that was not written to its end, durably. Raises `StorageFailedError`.
+
+        All of the group but its padding may be on the disk. Replay would find it, although the commit is going to fail."""
+        assert len(head) <= PAGE_BYTES, "one write of padding wipes it"
         try:
             if read_all(self._disk, file.fd, len(head), file.position) == head:
                 write_all(self._disk, file.fd, (_PADDING[: len(head)],), file.position)
@@ -158,7 +172,7 @@ class Journal:
     def _lay_out(
         self, file: JournalFile, records: Sequence[Record], sequence: int
     ) -> tuple[list[Buffer], list[Place], int, int]:
-        """The group's bytes up to the end of the page, where its payloads stand, its end, and the epoch it has."""
+        """The group's bytes up to the end of the page, the places of its payloads, its end, and its epoch."""
         buffers: list[Buffer] = []
         places: list[Place] = []
         offset = file.position
@@ -185,6 +199,7 @@ class Journal:
             places.append((file, offset, size, checksum))
             offset += size
             position += 1
+        assert position == last + 1, "only the last record of a group says that it is the last"
         padding = -offset % PAGE_BYTES  # whole pages: no page needs to be read before it is written
         if padding:
             buffers.append(_PADDING[:padding])
@@ -199,7 +214,8 @@ class Journal:
             self._pool.fill(file)
 
     def _is_worth_filling(self, file: JournalFile) -> bool:
-        """Whether the next file had better be zeros before it is written, if it goes on as with this one."""
+        """True if filling the next file with zeros pays, at the rate of this one."""
+        assert 0 < file.first_sequence <= file.last_sequence, "it is asked after a commit"
         commits = file.last_sequence - file.first_sequence + 1
         is_large = file.position >= commits * _LARGE_COMMIT_BYTES
         bytes_per_s = _FILL_LARGE_BYTES_PER_S_MAX if is_large else _FILL_BYTES_PER_S_MAX

@@ -29,6 +29,7 @@ class LedgerCache:
         while self.bytes > self._bytes_max and len(self._kept) > 1:
             oldest, size = self._kept.popitem(last=False)
             if oldest.is_touched:
+                # It was read since it was last looked at here: a scan of cold ledgers must not push out what is in use.
                 oldest.is_touched = False
                 self._kept[oldest] = size
                 continue
@@ -36,7 +37,7 @@ class LedgerCache:
             self.bytes -= size
 
     def forget(self, sections: Iterable[Section]) -> None:
-        """These were deleted, or rewritten elsewhere: nobody reads their pages any more."""
+        """Drops the pages of sections that were deleted, or rewritten elsewhere."""
         for section in sections:
             size = self._kept.pop(section, 0)
             if size:

@@ -43,7 +43,7 @@ class LogFile:
         self.live_bytes = 0  # of those that are still needed
         self.switches = 0  # how often a batch is not of the ledger of the one before it
         self.last_ledger_id = -1
-        self.is_indexed = False  # a durable index file stands beside it
+        self.is_indexed = False  # there is a durable index file beside it
         self.is_retired = False  # no longer part of the storage
         self.is_damaged = False  # it has unreadable batches: compaction leaves it alone
 
@@ -54,7 +54,7 @@ class LogFile:
 
 
 class EntryLogFile(LogFile):
-    """A file whose batches stand in the order of their ledgers. Complete since it has its name."""
+    """A file with batches in the order of their ledgers. It is complete: it gets its name last."""
 
     __slots__ = ()
 
@@ -92,7 +92,7 @@ class JournalFile(LogFile):
         self.has_header = has_header  # else its first page is damaged, or another file's
         self.seed = checksum_seed(number, identity)
         self.epoch = epoch
-        self.is_pristine = False  # nobody else wrote records of this epoch here, wholly or in part
+        self.is_pristine = False  # no other process and no failed write left records of this epoch here
         self.allocated = allocated
         self.is_outrun = False  # the writer is faster than the zeros: it allocates what it needs
         self.began_s = 0.0  # when it became the current one
@@ -102,7 +102,7 @@ class JournalFile(LogFile):
 
 
 Place = tuple[LogFile, int, int, int]
-"""Where the bytes of a batch stand: the file, where the batch begins in it, its size and checksum."""
+"""The place of a batch: the file, the offset at which the batch begins, its size and checksum."""
 
 
 def index_path(path: str) -> str:
@@ -111,7 +111,7 @@ def index_path(path: str) -> str:
 
 
 class Location(NamedTuple):
-    """A `Place` with names: for who reads."""
+    """A `Place` with names, for reads."""
 
     file: LogFile
     offset: int

@@ -53,7 +53,9 @@ class Lookup:
                 self._contents.descriptors.unpin(files)
 
     def read_small(self, ledger_id: int, entry_id: int, stamp: int, bytes_max: int) -> Batch | None:
-        """A lone small batch, if it is in the page cache and intact: then copying it under the lock is the shortest way."""
+        """A small batch, if it is the only answer, in the page cache and intact; else None.
+
+        Copying so little under the lock takes less time than pinning its file would."""
         try:
             with self._lock:
                 place = self._index.locate_lone(ledger_id, entry_id, stamp)
@@ -63,10 +65,10 @@ class Lookup:
                 if not bytes_max <= size <= SMALL_BYTES or file.fd < 0:
                     return None
                 data = self._disk.pread_cached(file.fd, size, offset)
-        except OSError:  # it is done again, with care
-            return None
+        except OSError:
+            return None  # not in memory, or unreadable: the longer way finds out which
         code = data[-4:]
-        # Of a batch that ends with its own CRC32C this proves all of it, in one pass; others take the longer way.
+        # For a batch that ends with its own CRC32C, this one pass proves all of it. Other batches take the longer way.
         if crc32c(data) == CRC32C_RESIDUE and crc32c(code, crc32c(code)) == checksum and len(data) == size:
             return decode_stored(data)
         return None
@@ -74,7 +76,7 @@ class Lookup:
     def _locate(
         self, ledger_id: int, entry_id: int, stamp: int, bytes_max: int, wait: bool
     ) -> tuple[list[Location], Sequence[LogFile]]:
-        """Where the batches stand, and their files, pinned. What can't be told for good ends the answer before it."""
+        """The places of the batches, and their files, pinned. An answer ends before a batch whose place is unknown."""
         loaded: dict[Section, IndexPage] = {}
         while True:
             try:
@@ -85,7 +87,8 @@ class Lookup:
                 if not wait:
                     raise trio.WouldBlock from None
                 section = missing.section
-            except StorageUncertainError:  # a file can't be opened
+            except StorageUncertainError:
+                # A file can't be opened. The batch that was asked for may be in another one than those behind it.
                 if bytes_max <= 0:
                     raise
                 bytes_max = 0
@@ -94,12 +97,13 @@ class Lookup:
                 with suppress(SectionGone):  # rewritten or deleted meanwhile: look again
                     loaded[section] = self._contents.load_page(section)
             except StorageUncertainError:
-                if bytes_max <= 0 or not section.file.is_damaged:  # a whole file gets its index anew: then all is told
+                # The index of an intact file is written again soon, and a later read gets a full answer.
+                if bytes_max <= 0 or not section.file.is_damaged:
                     raise
                 bytes_max = 0
 
     def _pin(self, locations: list[Location], wait: bool) -> Sequence[LogFile]:
-        """The files of these places, open, and kept so until they are unpinned."""
+        """Opens the files of these places and keeps them open until they are unpinned."""
         if self._lifecycle.state in (State.CLOSING, State.CLOSED):
             # `close` waits only for files that were pinned before it looked, under the same lock.
             raise self._lifecycle.refusal()

@@ -1,4 +1,4 @@
-"""What a storage does beside commits and reads: checkpoints, flushes, compaction, scrubbing, in a thread of its own."""
+"""The background work of a storage: checkpoints, flushes, compaction and scrubbing, in a thread of its own."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _FLUSH_TIMEOUT_S = 120.0
 
 
 class Maintenance:
-    """Owns the thread, which `close` joins. Without a thread, `commit_done` does in the caller what is due at once."""
+    """Owns the thread, which `close` joins. Without a thread, `commit_done` does the work that is due, in the caller."""
 
     def __init__(
         self, contents: Contents, journal: Journal, pool: FilePool, checkpointer: Checkpointer, next_entry_log: int
@@ -63,7 +63,7 @@ class Maintenance:
         self._thread.start()
 
     def close(self) -> None:
-        """Ends the thread, and what it is doing. What is left is done after the next opening."""
+        """Ends the thread and its current work. The next opening does the work that is left."""
         self._contents.closing.set()
         with self._contents.changed:
             self._contents.changed.notify_all()
@@ -71,7 +71,7 @@ class Maintenance:
             self._thread.join(_JOIN_TIMEOUT_S)
 
     def commit_done(self) -> None:
-        """A journal file became full, or a ledger was deleted: there may be something to index, flush or remove."""
+        """Looks for work after a commit that filled a journal file or deleted a ledger: indexing, flushing, removing."""
         with self._contents.changed:
             self._is_wanted = True
             self._contents.changed.notify_all()
@@ -116,8 +116,8 @@ class Maintenance:
         self._named(self._scrub)
 
     def adopt(self) -> None:
-        """After a loss: indexes or flushes all that was found, and writes a catalog, so that no later start passes over the
-        same damage. On a full disk it stays to be done. Raises `StorageFailedError`."""
+        """Indexes or flushes all that replay found after a loss, and writes a catalog, so that no later start passes over the
+        same damage. If the disk is full, a later checkpoint does it. Raises `StorageFailedError`."""
         with suppress(StorageFullError):
             self._named(self._adopt)
 
@@ -126,7 +126,7 @@ class Maintenance:
             self._flush_and_write_catalog(is_forced=True)
 
     def say_goodbye(self) -> None:
-        """A last catalog: it knows the last group, so that damage there is not taken for a torn tail at the next start."""
+        """Writes a last catalog, which knows the last group: the next start then knows damage there from a torn tail."""
         with suppress(OSError):  # all that was committed is durable without it
             self._write_catalog()
 
@@ -153,7 +153,7 @@ class Maintenance:
             self._attempt(job)
 
     def _attempt(self, job: Callable[[], None]) -> None:
-        """Does something; what fails stops the storage (B1), unless only space was wanting: that is tried again later."""
+        """Does a job. An error stops the storage (B1), unless the disk was full: then the job is tried again later."""
         try:
             job()
         except Closing:
@@ -164,7 +164,8 @@ class Maintenance:
                     self._is_wanted = True
                     self._full_until_s = time.monotonic() + _TRY_AGAIN_S
                     self._contents.changed.notify_all()
-        except Exception as error:  # without this care the journal would grow for ever: stop, and say so
+        except Exception as error:
+            # A thread that dies without a word would let the journal grow until the disk is full.
             with self._contents.changed:
                 self.failure = StorageFailedError(
                     f"could not look after the files in {self._contents.path}: {error!r}",
@@ -227,7 +228,8 @@ class Maintenance:
         except OSError as error:
             if not is_full(error):
                 raise
-            self._write_catalog()  # what nobody needs goes: it may be the space that is wanting
+            # A catalog lets unneeded files go, which may free the space that the flush needs.
+            self._write_catalog()
             self._flush(is_forced=is_forced)
         self._write_catalog()
 
@@ -259,7 +261,7 @@ class Maintenance:
             except StorageUncertainError:  # an index, or a file, can't be read
                 with contents.changed:
                     unreadable = set(contents.unreadable_indexes)
-                for file in unreadable & repaired:  # made anew, and unreadable again
+                for file in unreadable & repaired:  # written again, and unreadable again
                     file.is_damaged = True
                 if not unreadable and not any(file.is_damaged for file in files):
                     return  # too many files are open: another time
@@ -328,7 +330,7 @@ class Maintenance:
             try:
                 repair_index(contents, file)
             except StorageDamagedError as error:
-                file.is_damaged = True  # what the index can't tell stays unknown
+                file.is_damaged = True  # the batches of its unreadable pages stay unknown
                 contents.note_unreadable(file, error)
 
     def statistics(self) -> dict[str, float]:

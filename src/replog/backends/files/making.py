@@ -1,4 +1,4 @@
-"""Making a storage in an empty directory, also where a crash ended an earlier attempt at any place."""
+"""Makes a storage in an empty directory, or in one where a crash ended an earlier attempt, at any point."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def make_storage(disk: Disk, path: str, options: FilesOptions) -> str:
 
 
 def _claim(disk: Disk, journal: str, bookie_id: str) -> None:
-    """Makes a directory elsewhere this bookie's, if it is nobody's."""
+    """Makes a directory elsewhere this bookie's, if it belongs to no bookie yet."""
     try:
         names = set(disk.names(journal))
     except FileNotFoundError:

@@ -42,7 +42,7 @@ _PIECE_BYTES = 4 << 20
 
 @attrs.define
 class Opened:
-    """What stands in a directory: the index, the replayed journal, and the files to use again or to remove."""
+    """What was found in a directory: the index, the replayed journal, and the files to use again or to remove."""
 
     format: Format
     identity: bytes
@@ -84,7 +84,7 @@ def open_directory(disk: Disk, path: str, options: FilesOptions, lock: Callable[
     if found.is_journal_elsewhere:
         lock(journal)
     with named_errors(f"sync {path}"):
-        # First: what is read here decides what is removed, and a process that was killed may not have synced it.
+        # Before anything is read: what is read here decides what is removed, and a killed process may not have synced it.
         disk.sync_directory(path)
     identity = identity_of(found.bookie_id)
     catalog = _read_catalog(disk, path, identity)
@@ -94,6 +94,7 @@ def open_directory(disk: Disk, path: str, options: FilesOptions, lock: Callable[
     mark = DurableMark(disk, path, identity)
     try:
         _check_generation(path, catalog, mark)
+        # From here on each write of the mark has it, so that an older catalog is recognised at the next start.
         mark.catalog_generation = catalog.generation
         _load(disk, path, journal, identity, catalog, index, adopted)
         dead, files, spares, litter, numbers = _find_journals(disk, journal, found.bookie_id, options, adopted, catalog)
@@ -113,10 +114,12 @@ def open_directory(disk: Disk, path: str, options: FilesOptions, lock: Callable[
         is_doubted = _doubt(disk, path, mark, replay, adopted, known)
         with named_errors(f"settle {journal}"):
             ready = _settle_all(disk, journal, replay)
+        # A power loss may have kept an older mark than the journal: what was replayed is durable now.
         if mark.position < replay.sequence:
             mark.advance(replay.sequence)
         unused = [file for file in replay.unused if file is not ready]
-        if is_doubted:  # whoever finds out why can still put files back where they were
+        if is_doubted:
+            # Nothing is removed: an operator who finds the cause can still put files back where they were.
             close_files(disk, unused)
         else:
             dead += unused
@@ -128,6 +131,7 @@ def open_directory(disk: Disk, path: str, options: FilesOptions, lock: Callable[
         close_files(disk, [*files, *adopted.journals.values(), *adopted.entry_logs.values()])
         raise
     gone = {file.number for file in replay.unused}
+    # Prepared files that were never written are no part of the log; the pool makes the next one again.
     journals = {**adopted.journals, **{file.number: file for file in files if file.number not in gone}}
     return Opened(
         found,
@@ -147,7 +151,7 @@ def open_directory(disk: Disk, path: str, options: FilesOptions, lock: Callable[
 
 
 def _check_generation(path: str, catalog: Catalog, mark: DurableMark) -> None:
-    """Refuses a catalog that was put back from a copy: it would have the storage remove what it doesn't know."""
+    """Refuses a catalog that was put back from a copy: the storage would remove the files that it does not list."""
     if catalog.generation < mark.catalog_generation:
         raise StorageDamagedError(
             f"{path}/{CATALOG} is an earlier one: it has generation {catalog.generation}, and {mark.catalog_generation} "
@@ -157,8 +161,10 @@ def _check_generation(path: str, catalog: Catalog, mark: DurableMark) -> None:
 
 
 def current_file(opened: Opened, pool: FilePool) -> JournalFile:
-    """Where writing goes on: behind damage nothing is overwritten, if there is space. Raises `StorageError`."""
+    """The file in which writing goes on. Raises `StorageError`. Bytes behind damage are not overwritten if a new file can
+    be made."""
     replay = opened.replay
+    # The usual case. Otherwise the bytes behind damage stay as they are: an operator may be able to use them.
     if replay.tail is not None and not replay.goes_on_elsewhere:
         return replay.tail
     try:
@@ -167,14 +173,15 @@ def current_file(opened: Opened, pool: FilePool) -> JournalFile:
     except StorageFullError:
         if replay.tail is None or not replay.tail.has_header:
             raise
-        return replay.tail  # what comes next has higher sequences than all that stands there
+        # There is no space for a new file. This one may be used: new groups have higher sequences than all that it holds.
+        return replay.tail
     file.is_outrun = True
     opened.journals[file.number] = file
     return file
 
 
 def _doubt(disk: Disk, path: str, mark: DurableMark, replay: Replay, adopted: _Adopted, known: int) -> bool:
-    """Raises the doubt if anything was lost that was not accounted for, or if nobody can tell; whether it did so."""
+    """Raises the doubt if anything was lost that was not accounted for, or if that is unknown. Returns True if it did."""
     losses = [*replay.losses, *(why for name, why in adopted.losses.items() if name not in mark.accounted_names)]
     reasons = [*losses, *mark.cannot_vouch, *replay.unreadable]
     if not reasons:
@@ -246,6 +253,7 @@ def _read_catalog(disk: Disk, path: str, identity: bytes) -> Catalog:
             f"{CATALOG_FORMAT} of bookie-{identity.hex()}",
             "Nothing was touched: put the right file there",
         )
+    assert catalog.sequence <= catalog.durable_sequence, "as the checkpoint asserted that wrote it"
     return catalog
 
 
@@ -274,6 +282,7 @@ def _load(
             file = EntryLogFile(each.number, f"{path}/{LOGS}/{name}", -1)
         file.age = each.age
         file.position = each.end_bytes
+        # One unreadable file must not keep the others from being served: its ledgers are doubted instead (B8).
         try:
             with named_errors(f"read the index of {file.path}"):
                 size = _size_of(disk, file)
@@ -385,8 +394,10 @@ def _read_file_header(disk: Disk, number: int, path: str, bookie_id: str) -> Jou
 
 
 def _settle(disk: Disk, tail: JournalFile, start: int) -> None:
-    """Makes durable what was read. A process that was killed, or whose sync failed, may have left the last group in
-    the page cache only, where it looks as if it were on the disk: so it is written again, and synced."""
+    """Makes durable what was read.
+
+    A process that was killed, or whose sync failed, may have left the last group in the page cache only, where it looks as
+    if it were on the disk. So the group is written again, and synced."""
     start = start if tail.last_sequence else tail.position
     while start < tail.position:
         piece = read_all(disk, tail.fd, min(_PIECE_BYTES, tail.position - start), start)

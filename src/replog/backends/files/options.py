@@ -1,4 +1,4 @@
-"""What can be set about the files storage."""
+"""The options of the files storage."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class FilesOptions:
     that is larger gets a larger file. Files of other sizes, from other options, stay readable.
     `journal_dir`: keep the journal in this directory, on a device of its own; batches are then written a second time, to
     entry logs in the storage's directory. "" keeps it in the storage's directory, and writes once: full journal files
-    are the log. Decided when the storage is made, for ever.
-    `spare_files`: this many journal files that nobody needs any more are kept for reuse, the others are removed.
+    are the log. This is decided permanently when the storage is made.
+    `spare_files`: keep this many unneeded journal files for reuse, and remove the others.
     `fill_ahead_bytes`: how far the first file is filled with zeros ahead of the writes; the next ones are filled whole, or
     only allocated while commits are so large and fast that writing all of it twice costs more than the metadata.
     `flush_bytes`: with `journal_dir`, full journal files are flushed to entry logs when they have so many bytes in all; four
@@ -66,7 +66,7 @@ class FilesOptions:
                 f"journal_file_bytes={self.journal_file_bytes}: at least {JOURNAL_FILE_BYTES_MIN}, under 1 TiB"
             )
         for name, least in _LEAST.items():
-            if not getattr(self, name) >= least:  # also if it is not a number
+            if not getattr(self, name) >= least:  # `not >=`, so that NaN is refused, too
                 raise ConfigError(f"{name}={getattr(self, name)}: at least {least}")
         for name in ("minor_compaction_threshold", "major_compaction_threshold"):
             if not getattr(self, name) <= 1.0:

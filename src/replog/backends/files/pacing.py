@@ -1,4 +1,4 @@
-"""Work in the background at a bounded rate, which ends early when the storage is closed."""
+"""Bounds the rate of background work, and ends it early when the storage is closed."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from collections.abc import Callable
 _STRETCH_BYTES = 8 << 20
 _PATIENCE_S = 0.002  # shorter pauses are put together: each costs a change of thread
 _CREDIT_S = 0.1  # so much of a delay is made up for; more would be a burst
-# Other threads get the interpreter at once only from one that sleeps: one that just reads takes it back before they wake.
+# Other threads get the interpreter at once only from a thread that sleeps. A thread that just reads takes it back before
+# they wake, and a commit would wait for many such reads.
 _BURST_S = 0.0001
 _REST_S = 0.0001
 
 
 class Closing(Exception):
-    """The storage is being closed: leave what you do, in a state that a crash might leave too."""
+    """The storage is being closed: stop, and leave a state that a crash could leave, too."""
 
 
 class Pace:

@@ -1,9 +1,9 @@
-"""What of the full files stays in the page cache: the newest of what was written, as much as `page_cache_bytes` says.
+"""Drops full files from the kernel's page cache, the oldest first, when they take more than `page_cache_bytes`.
 
-The kernel keeps what was written until something else wants the memory. Where nothing is ever deleted, each journal file
-then takes memory that was not used before: clearing it costs as much as the write, and on a virtual machine a fault in
-its host several times that. Files that are dropped give their pages to the next one. Who reads what was dropped reads the
-disk; what is read then stays in memory for as long as the kernel likes.
+The kernel keeps written pages until something else needs the memory. If nothing is ever deleted, each journal file then
+takes memory that was not used before. The kernel must clear that memory, which costs as much as the write; on a virtual
+machine it may also cause a fault in the host, which costs several times as much. A file that is dropped gives its pages to
+the next one. A read of a dropped file reads the disk, and the kernel decides how long it keeps those pages.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from replog.errors import StorageUncertainError
 
 
 class PageCache:
-    """Full files that were written by this process and not dropped, the oldest content first. `changed` is the storage's lock,
-    held by callers where nothing else is said. With `bytes_max` of 0 nothing is noted, and nothing dropped."""
+    """Full files that this process wrote and has not dropped, the oldest content first.
+
+    `changed` is the storage's lock; callers hold it unless a method says otherwise. A `bytes_max` of 0 drops nothing."""
 
     def __init__(self, disk: Disk, descriptors: Descriptors, changed: threading.Condition, bytes_max: int) -> None:
         self._disk = disk
@@ -31,34 +32,38 @@ class PageCache:
         self.dropped_bytes = 0
 
     def add(self, file: LogFile) -> None:
-        """All of this file was written, and synced: of pages that were not, the kernel lets none go."""
+        """Adds a file that is written and synced. The kernel does not drop pages that are not synced."""
         if self._bytes_max and not file.is_retired:
-            insort(self._files, file, key=_age)  # what compaction wrote just now is as old as what it copied
+            # By age and not by time: what compaction wrote just now is as old as what it copied.
+            insort(self._files, file, key=_age)
             self._bytes += file.position
             self._changed.notify_all()
 
     def forget(self, file: LogFile) -> None:
-        """The file is nobody's any more: as a spare it is soon written again, and that is faster into pages that are there."""
+        """Removes a file that is no longer part of the storage.
+
+        It stays in the cache: as a spare it is soon written again, which is faster if its pages are in memory."""
         if file in self._files:
             self._files.remove(file)
             self._bytes -= file.position
 
     @property
     def is_too_full(self) -> bool:
-        """Whether the oldest file is to be dropped."""
+        """True if the oldest file must be dropped."""
         return self._bytes > self._bytes_max
 
     def drop_oldest(self) -> None:
-        """Lets the oldest file go, if more than wanted is kept. Called without the lock. May raise OSError."""
+        """Drops the oldest file if too much is kept. Called without the lock. May raise OSError."""
         with self._changed:
             if not self.is_too_full:
                 return
             file = self._files.pop(0)
             self._bytes -= file.position
             try:
-                self._descriptors.pin((file,), wait=True)  # nobody makes a spare of it meanwhile
+                # A pinned file is not recycled: else the cache of its next life would be dropped.
+                self._descriptors.pin((file,), wait=True)
             except StorageUncertainError:
-                return  # it can't be opened, and who reads it hears of that: here it is left to the kernel
+                return  # it can't be opened; a read of it reports that, and the kernel may keep its pages
         try:
             self._disk.drop_cached(file.fd)
         finally:

@@ -1,10 +1,10 @@
 """Journal files before and after their use: prepared ahead, filled with zeros or allocated, recycled, dropped from memory.
 
-A write into a file that is filled or was used before needs no metadata from the file system: 1.75 times the latency
-and twice the bandwidth of a growing file. So the next file is made ready while the current one is written, and files
-that nobody needs any more are renamed instead of removed. Who writes much in large commits doesn't get zeros: writing
-all of it twice costs more than the metadata does, and the next file is only allocated. All that happens in a thread
-which the pool owns and joins; so does dropping full files from the page cache.
+A write into a growing file needs metadata from the file system. Measured against that, a write into a file that is filled
+or was used before has 1/1.75 of the latency and twice the bandwidth. So the pool makes the next file ready while the current
+one is written, and renames files that are not needed any more instead of removing them. A writer of many large commits gets
+no zeros: writing all of it twice would cost more than the metadata does, so the next file is only allocated. The pool owns
+and joins the thread that does this; the same thread drops full files from the page cache.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class FilePool:
         self._spare_count = 0
         self._wanted = 0  # the number of the file to prepare
         self._fill_wanted = True
-        self.ready: JournalFile | None = None  # the next file: made in the thread, taken by who writes
+        self.ready: JournalFile | None = None  # the next file: made in the thread, taken by the commit that needs it
         self._refusal: OSError | None = None  # why the wanted file could not be made: no space
         self._to_fill: JournalFile | None = None
         self._retired: deque[LogFile] = deque()
@@ -121,7 +121,7 @@ class FilePool:
         self._work_inline()
 
     def retire(self, file: LogFile) -> None:
-        """Nobody needs this file any more, and no durable catalog has it."""
+        """Recycles or removes a file that is not needed any more and that no durable catalog has."""
         with self.changed:
             self._retired.extend((*self._postponed, file))
             self._postponed.clear()
@@ -171,6 +171,7 @@ class FilePool:
     def _next_job(self) -> Callable[[], None] | None:
         if self.failure is not None:
             return None
+        # Recycling comes first: the file that is wanted next may be made of it.
         if self._retired and not self._retired[0].pins:
             return self._recycle
         if self._wanted:
@@ -212,9 +213,11 @@ class FilePool:
 
     def _rename_or_remove(self, file: LogFile) -> str | None:
         """The new name of a spare, or None if the file was removed."""
+        # The index goes first: a log file without its index can be read again, an index without its file is litter.
         if file.is_indexed:
             self._disk.unlink(file.index_path)
             file.is_indexed = False
+        # A group larger than a file made a larger file: as a spare it would keep that space permanently.
         is_spare = isinstance(file, JournalFile) and file.allocated <= self._options.capacity_bytes
         if is_spare and len(self._spares) < self._options.spare_files:
             name = f"{SPARE_PREFIX}{self._spare_count:06}.journal"
@@ -241,8 +244,9 @@ class FilePool:
             self.changed.notify_all()
 
     def make(self, number: int, *, fill: bool) -> JournalFile:
-        """Makes a journal file from a spare, or anew, and gives it its name when it is durable. A new one has its beginning
-        filled, or all of it allocated, as far as there is space. May raise OSError."""
+        """Makes a journal file, from a spare if there is one, and gives it its name when it is durable. May raise OSError.
+
+        A new file has its beginning filled with zeros, or all of it allocated, as far as there is space."""
         disk = self._disk
         epoch = int.from_bytes(disk.random_bytes(8), "little")
         header = pack_file_header(FileHeader(number, epoch, self._identity))
@@ -255,22 +259,24 @@ class FilePool:
                 write_all(disk, fd, (ZEROS[: self._first_fill_bytes() - PAGE_BYTES],), PAGE_BYTES)
             disk.fdatasync(fd)
             path = f"{self._directory}/{journal_name(number)}"
+            # Named when its header is durable: a start takes every file with a journal's name for a part of the journal.
             disk.rename(source, path)
             if spare:
-                self._spares.pop()  # it is gone, whatever comes next
+                self._spares.pop()  # it is gone, even if the next line fails
             disk.sync_directory(self._directory)
             file = JournalFile(number, path, fd, self._identity, epoch, disk.size(fd) & -PAGE_BYTES)
         except BaseException:
             disk.close(fd)
             if spare is None:
-                with suppress(OSError):  # what matters is why it could not be made
+                with suppress(OSError):  # the first error says why it could not be made
                     disk.unlink(source)
             raise
+        # Its epoch is random and new: nothing in the file, not even a spare's old records, can be taken for a group.
         file.is_pristine = True
         return file
 
     def _allocate(self, fd: int) -> bool:
-        """Makes a new file as long as it may become. False if there is no space for that."""
+        """Makes a new file as long as it may become. Returns False if there is not enough space."""
         try:
             self._disk.allocate(fd, PAGE_BYTES, self._options.capacity_bytes - PAGE_BYTES)
         except OSError as error:
@@ -296,7 +302,7 @@ class FilePool:
             file.is_outrun = True  # no space for zeros: the writer allocates what it needs
 
     def _fill_step(self, file: JournalFile) -> bool:
-        """Writes zeros behind what is allocated. False if there is no space."""
+        """Writes zeros behind what is allocated. Returns False if there is not enough space."""
         with file.filling:
             size = min(len(ZEROS), self._options.capacity_bytes - file.allocated)
             if size <= 0 or file.fd < 0:

@@ -43,6 +43,7 @@ MAGIC = b"rlgr"
 LAST_OF_GROUP = 1
 RECORD_HEADER_BYTES = 40
 PAYLOAD_BYTES_MAX = 1 << 30
+IDENTITY_BYTES = 16
 EPOCH_BYTES = 8  # of the payload of EPOCH
 
 _FILE_HEADER = struct.Struct("<8sIIQQ16s")
@@ -98,6 +99,7 @@ class FileHeader:
 
 def pack_file_header(header: FileHeader) -> bytes:
     """The header page."""
+    assert len(header.identity) == IDENTITY_BYTES, "struct would cut or pad it in silence"
     packed = _FILE_HEADER.pack(header.magic, header.format, 0, header.number, header.epoch, header.identity)
     return (packed + _CHECKSUM.pack(crc32c(packed))).ljust(PAGE_BYTES, b"\0")
 
@@ -113,6 +115,7 @@ def unpack_file_header(page: bytes) -> FileHeader | None:
 
 def checksum_seed(number: int, identity: bytes) -> int:
     """Where the checksums of a file's record headers start."""
+    assert len(identity) == IDENTITY_BYTES, "struct would cut or pad it in silence"
     return int(crc32c(_SEED.pack(number, identity)))
 
 
@@ -134,6 +137,7 @@ def pack_record_header(
 ) -> bytes:
     """The 40 bytes that stand before a payload."""
     flags = LAST_OF_GROUP if is_last else 0
+    # The checksum starts from the file's seed: a header that was copied from another file or bookie is not intact here.
     prefix = _PREFIX.pack(MAGIC, record_type, flags, 0, len(payload), position, epoch, sequence, checksum)
     return prefix + _pack_checksum(crc32c(prefix, seed))
 
@@ -150,6 +154,8 @@ def unpack_record_header(data: bytes, at: int, seed: int) -> RecordHeader | None
 
 def pack_marks(ledger_id: int, key: bytes | None, fence_term: int, last_add_confirmed: int, proof: bytes) -> bytes:
     """The payload of MARKS: always all marks of the ledger, so that the newest record alone tells."""
+    assert fence_term >= 0, "marks only rise from where they begin"
+    assert last_add_confirmed >= -1, "marks only rise from where they begin"
     key_length = -1 if key is None else len(key)
     return _MARKS.pack(ledger_id, fence_term, last_add_confirmed, key_length) + (key or b"") + proof
 
@@ -174,6 +180,7 @@ def unpack_drop(payload: bytes | memoryview) -> int:
 
 def pack_epoch(epoch: int) -> bytes:
     """The payload of EPOCH."""
+    assert 0 <= epoch < 1 << 64, "an epoch has 64 bits"
     return _EPOCH.pack(epoch)
 
 

@@ -1,4 +1,4 @@
-"""Making a damaged index anew: all it says stands in its log file too."""
+"""Writes a damaged index again: all that it says can be read from its log file."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from replog.backends.files.window import damaged
 
 
 def sections_of(disk: Disk, file: LogFile, identity: bytes) -> list[Section]:
-    """The sections of a full file, from its index, or from the file itself if that is damaged or missing: then it is
-    written anew. Raises `StorageDamagedError` if both are damaged; may raise OSError."""
+    """The sections of a full file, from its index. If the index is damaged or missing, reads the file itself and writes the
+    index again. Raises `StorageDamagedError` if both are damaged; may raise OSError."""
     sections = read_directory(disk, file, identity)
     return scan_sections(disk, file, identity) if sections is None else sections
 
 
 def scan_sections(disk: Disk, file: LogFile, identity: bytes) -> list[Section]:
-    """The sections of a full file, by reading it; its index is written anew."""
+    """The sections of a full file, by reading it. Writes its index again."""
     index = Index()
     reader: LogFile
     if isinstance(file, JournalFile):
@@ -50,8 +50,9 @@ def scan_sections(disk: Disk, file: LogFile, identity: bytes) -> list[Section]:
 
 
 def repair_index(contents: Contents, file: LogFile) -> None:
-    """Replaces the index of a file in use. Raises `StorageDamagedError` if the log file is damaged too: then what the index
-    can't tell stays unknown. May raise OSError."""
+    """Replaces the index of a file in use. May raise OSError.
+
+    Raises `StorageDamagedError` if the log file is damaged, too: then the batches of unreadable pages stay unknown."""
     fresh = scan_sections(contents.disk, file, contents.identity)
     with contents.changed:
         contents.unreadable_indexes.discard(file)

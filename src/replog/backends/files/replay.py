@@ -1,12 +1,12 @@
-"""Reading the journal at the start: the index, where writing goes on, and what was lost (B3, B8).
+"""Replays the journal at the start: fills the index, finds where writing goes on, and notes what was lost (B3, B8).
 
-A power loss may keep any part of the last group, which nobody was told of: such a *torn tail* ends the replay, in silence.
-All groups before it were durable. So a group that can't be read is *lost* if anything proves that it was durable: an intact
-group or record header with a higher sequence, the catalog, or the durable mark. Replay names the place, passes over it,
-and goes on with the next whole group of a higher sequence, in this file or a later one.
+A power loss may keep any part of the last group. That group was not acknowledged, so such a *torn tail* ends the replay
+without an error. All groups before it were durable. So a group that can't be read is *lost* if anything proves that it was
+durable: an intact group or record header with a higher sequence, the catalog, or the durable mark. Replay notes the place,
+passes over it, and goes on with the next whole group of a higher sequence, in this file or a later one.
 
-What counts behind a damaged place: a whole group of the epoch that is current there, or one that the mark or the catalog
-knows. Clients can write bytes that look like a group, but they can't know an epoch.
+Behind a damaged place only these groups count: a whole group of the epoch that is current there, or one that the mark or the
+catalog knows. A client can write bytes that look like a group, but it can't know an epoch.
 
 Losses up to the sequence that the doubt accounts for were reported by an earlier start; ledgers of that time are doubted
 already. Replaying changes nothing on the disk, and the same records twice give the same result.
@@ -14,6 +14,7 @@ already. Replaying changes nothing on the disk, and the same records twice give 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 from replog.backends.disk import Disk
@@ -44,6 +45,7 @@ class Replay:
         known: int,
         accounted: int,
     ) -> None:
+        assert all(one.number < other.number for one, other in itertools.pairwise(files)), "files are in their order"
         self._disk = disk
         self._directory = directory
         self._files = files
@@ -55,11 +57,11 @@ class Replay:
         self._trace = 0, ""  # the highest sequence of an intact header that belongs to no whole group, and its place
         self.index = index
         self.sequence = sequence  # of the last group
-        self.tail = files[0] if files else None  # where the last group stands
+        self.tail = files[0] if files else None  # the file with the last group
         self.last_group_start = PAGE_BYTES  # in the tail; the end is the tail's position
         self.unused: list[JournalFile] = []  # after the tail: prepared, never used
         self.losses: list[str] = []  # what was durable and can't be read
-        self.unreadable: list[str] = []  # places that the disk refused to read: nobody knows what stands there
+        self.unreadable: list[str] = []  # places that the disk refused to read: their content is unknown
 
     def run(self) -> None:
         """Reads everything."""
@@ -71,9 +73,10 @@ class Replay:
             self.unreadable += [f"{file.path} can't be read at {offset}" for offset in window.unreadable]
             if at >= self._open_files_max:
                 self._close_oldest(opened)
+        assert len(opened) <= self._open_files_max + 1, "replay keeps no more files open than the options allow"
         if self.tail is not None:
             self.unused = [file for file in self._files if file.number > self.tail.number]
-        self._find_what_is_wanting()
+        self._find_missing_end()
 
     def _close_oldest(self, opened: list[JournalFile]) -> None:
         for file in opened:
@@ -85,14 +88,14 @@ class Replay:
 
     @property
     def goes_on_elsewhere(self) -> bool:
-        """True if nothing more may be written to the tail: what stands behind its last group must stay as it is."""
+        """True if nothing more may be written to the tail: the bytes behind its last group must stay as they are."""
         tail = self.tail
         return tail is None or not tail.has_header or self._has_gaps or bool(self.unreadable)
 
     # -- what was lost --------------------------------------------------------------------------------------------
 
-    def _find_what_is_wanting(self) -> None:
-        """Whatever is known to have been durable and comes after the last group that was found."""
+    def _find_missing_end(self) -> None:
+        """Notes as lost what was durable and comes after the last group that was found."""
         sequence, place = self._trace
         if sequence > self.sequence + 1:
             self._note_loss(sequence, self._end, f"group {sequence} began at {place}")
@@ -101,7 +104,7 @@ class Replay:
 
     @property
     def _end(self) -> str:
-        """Where the group after the last one should stand."""
+        """The place where the group after the last one should be."""
         tail, following = self.tail, f"{self._directory}/{journal_name(self._next_number)}"
         if tail is None:
             return f"{self._directory} has no journal file"
@@ -112,7 +115,8 @@ class Replay:
         return f"{tail.path} is damaged at {tail.position}, or {following} is missing or damaged"
 
     def _note_loss(self, last: int, place: str, proof: str) -> None:
-        """The groups up to this one are gone; it is a loss unless that was reported before."""
+        """Notes that the groups up to this one are gone. It is a loss unless an earlier start reported it."""
+        assert last > self.sequence, "a group that was read is not lost"
         self._has_gaps = True
         if last <= self._accounted:
             return
@@ -122,7 +126,7 @@ class Replay:
 
     @property
     def reached(self) -> int:
-        """The sequence after which writing goes on: whatever comes next is above all that ever was."""
+        """The sequence after which writing goes on: higher than that of any group that ever was written."""
         return max(self.sequence, self._accounted)
 
     # -- one file -------------------------------------------------------------------------------------------------
@@ -136,6 +140,8 @@ class Replay:
                 if found is None:
                     return
                 start, group = found
+            assert group.sequence > self.sequence, "no group counts twice, and none after a later one"
+            assert file.position <= start < group.end, "a group stands behind the one before it"
             if group.sequence > self.sequence + 1:
                 self._note_gap(file, start, group.sequence)
             self._apply(group)
@@ -148,13 +154,14 @@ class Replay:
             file.last_sequence = self.sequence = group.sequence
 
     def _note_gap(self, file: JournalFile, start: int, sequence: int) -> None:
-        wanting = [f"{self._directory}/{journal_name(number)}" for number in range(self._next_number, file.number)]
+        missing = [f"{self._directory}/{journal_name(number)}" for number in range(self._next_number, file.number)]
+        assert start >= file.position, "the gap is before the group that was found"
         place = self._end
         if start > file.position:
             place = f"{file.path} is damaged at {file.position}"
-        elif wanting:
-            several = f" and {len(wanting) - 1} more after it are" if len(wanting) > 1 else " is"
-            place = f"{wanting[0]}{several} missing or damaged"
+        elif missing:
+            several = f" and {len(missing) - 1} more after it are" if len(missing) > 1 else " is"
+            place = f"{missing[0]}{several} missing or damaged"
         self._note_loss(sequence - 1, place, f"group {sequence} stands at {start} in {file.path}")
 
     def _find_group(self, window: Window, file: JournalFile) -> tuple[int, Group] | None:
@@ -169,9 +176,10 @@ class Replay:
             if is_trusted and not header.position:
                 group = read_group(window, file, offset, header.epoch, header.sequence)
                 if group is not None:
+                    assert offset >= file.position, "a search goes forward"
                     return offset, group
             self._trace = max(self._trace, (header.sequence, f"{offset} in {file.path}"))
-            # What looks like a group within a payload is one that a client wrote there.
+            # A payload is skipped: what looks like a group inside one was written by a client.
             offset += RECORD_HEADER_BYTES + (header.length if is_trusted else 0)
         return None
 

@@ -1,6 +1,6 @@
 """The records of log files, one after the other: the only parser of journals and entry logs.
 
-A `Chain` knows what the next record must say to belong where it stands. Its users differ in what they do at the end of the
+A `Chain` knows what the next record must say to belong to the file. Its users differ in what they do at the end of the
 chain: a read of a full file raises, replay looks for the next group that counts, and an inspection says what is wrong there
 and goes on behind it.
 """
@@ -35,7 +35,7 @@ _SIZE_FIELD = 4  # of a batch's header
 
 
 class ScannedRecord(NamedTuple):
-    """A record and where its header stands. The payload is valid until the window moves."""
+    """A record and the place of its header. The payload is valid until the window moves."""
 
     offset: int
     header: RecordHeader
@@ -49,7 +49,7 @@ class ScannedRecord(NamedTuple):
 
 
 class FoundBatch(NamedTuple):
-    """A batch as its header has it, and where it stands."""
+    """A batch as its header describes it, and its place."""
 
     ledger_id: int
     stamp: int
@@ -70,7 +70,7 @@ class Group(NamedTuple):
 
 
 class Chain:
-    """Where a scan is, and what the record that stands there must say.
+    """The place of a scan, and what the record at that place must say.
 
     In a journal a record has the current epoch, its group's sequence and its position in the group. In an entry log all
     have the file's epoch and the sequence 0, and positions count through the file. A sequence of None is not known yet: the
@@ -81,6 +81,7 @@ class Chain:
     def __init__(
         self, seed: int, epoch: int, sequence: int | None, *, offset: int = PAGE_BYTES, is_journal: bool = True
     ) -> None:
+        assert offset >= PAGE_BYTES, "records stand behind the header page"
         self.seed = seed
         self.epoch = epoch
         self.sequence = sequence
@@ -89,7 +90,7 @@ class Chain:
         self.is_journal = is_journal
 
     def next(self, window: Window) -> ScannedRecord | None:
-        """The record that stands here, or None if no intact header that belongs here does. Its payload may be damaged."""
+        """The record at this place, or None if there is no intact header that belongs here. Its payload may be damaged."""
         offset = self.offset
         at = window.seek(offset, RECORD_HEADER_BYTES)
         header = unpack_record_header(window.data, at, self.seed) if at >= 0 else None
@@ -130,6 +131,7 @@ def find_header(window: Window, offset: int, seed: int) -> tuple[int, RecordHead
             continue
         header = unpack_record_header(window.data, at, seed)
         if header is not None:
+            assert window.offset_of(at) == offset, "the window stays where it is while it is searched"
             return offset, header
         offset += 1
     return None
@@ -202,6 +204,7 @@ def scan_journal(disk: Disk, file: JournalFile) -> Iterator[FoundBatch]:
         group = read_group(window, file, offset, epoch, sequence)
         if group is None:
             raise damaged(file, offset, f"group {sequence} is unreadable")
+        assert group.end > offset, "a group takes space"
         for _, content in group.records:
             if isinstance(content, FoundBatch):
                 yield content
@@ -223,7 +226,10 @@ def scan_entry_log(disk: Disk, file: LogFile, identity: bytes) -> Iterator[Found
             raise damaged(file, chain.offset, f"run {chain.position} is unreadable")
         if not record.is_intact:
             raise damaged(file, chain.offset, f"run {chain.position} doesn't match its checksum")
-        yield from batches_of(record, file)
+        found = list(batches_of(record, file))
+        # What `EntryLogWriter` asserts when it writes a run. Its checksum is right, so this is no damage.
+        assert len({(batch.ledger_id, batch.stamp) for batch in found}) == 1, "a run is of one ledger and stamp"
+        yield from found
         chain.advance(record)
         is_whole = record.is_last_of_group
     file.position = chain.offset

@@ -1,4 +1,4 @@
-"""Scrubbing: everything stored is read now and then and checked, so that damage is found while other copies are whole."""
+"""Scrubbing: everything stored is read and checked from time to time, so that damage is found while other copies are whole."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from replog.errors import StorageUncertainError
 
 
 class Scrubber:
-    """Reads all files, the oldest first. `between` is called now and then on the way, as by `Rewriter`."""
+    """Reads all files, the oldest first. Calls `between` from time to time, as `Rewriter` does."""
 
     def __init__(self, contents: Contents, between: Callable[[], None]) -> None:
         self._contents = contents
@@ -41,7 +41,7 @@ class Scrubber:
             try:
                 contents.descriptors.pin([file], wait=True)
             except StorageUncertainError:
-                return  # noted in the file; each read of it says so
+                return  # noted in the file; each read of it raises
             sections = list(file.sections)
         try:
             for section in sections:
@@ -54,12 +54,12 @@ class Scrubber:
         contents = self._contents
         try:
             if section.file.is_indexed:
-                contents.load_page(section)  # also if it is in memory: the one on the disk is looked at
+                contents.load_page(section)  # even if it is in memory: the page on the disk is checked
             pages = contents.pages_of([section])
         except SectionGone:
             return
         except StorageUncertainError:
-            return  # noted: it is made anew
+            return  # noted: the index will be written again
         with contents.changed:
             page = pages[section]
             batches = [(page.identity(at), section.location(page, at)) for at in range(len(page))]

@@ -86,6 +86,7 @@ class FilesStorage(LockedStorage):
             pool.start(opened.spares, opened.ready, contents.page_cache, background=background)
             current = current_file(opened, pool)
             self._journal = journal = Journal(disk, options, pool, opened.mark, opened.journals, current)
+            # Not the last group's sequence: after a loss, no new group may have the sequence of a lost one.
             journal.sequence = replay.reached
             journal.sealed += [file for file in opened.journals.values() if not file.is_indexed and file is not current]
             for file in contents.files():
@@ -269,6 +270,7 @@ class FilesStorage(LockedStorage):
                     return
                 self._lifecycle.close_began()
             self._maintenance.close()
+            # A forced compaction or scrub in another thread ends first: the catalog below must be the last one.
             with self._contents.working:
                 if was_serving and self._pool.failure is None and self._maintenance.failure is None:
                     self._maintenance.say_goodbye()

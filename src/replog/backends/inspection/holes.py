@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from replog.backends.inspection.reports import Hole
 
-_STRIPES_MAX = 256  # an ensemble is smaller; whoever claims more gets no holes
+_STRIPES_MAX = 256  # an ensemble is smaller; no holes are computed for a ledger that claims more
 
 
 class Coverage:

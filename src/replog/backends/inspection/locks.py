@@ -26,7 +26,7 @@ def owner_of(lock_path: str) -> int | None:
 
 
 def is_locked(lock_path: str) -> bool | None:
-    """Whether somebody holds the lock, as far as the system tells this process; None if it does not tell.
+    """True if a process holds the lock, as far as this process can see; None if the system does not say.
 
     Processes of another pid namespace (another container) may be invisible: then False is wrong."""
     try:

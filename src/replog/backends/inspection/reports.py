@@ -1,4 +1,4 @@
-"""What inspections report. Sizes are in bytes, ids as they stand in the files; paths are as they were given."""
+"""What inspections report. Sizes are in bytes, ids as the files have them; paths are as they were given."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import attrs
 
 @attrs.frozen
 class Problem:
-    """Something is wrong at a place of a file: it makes an inspection fail if `is_damage`, else it is only told.
+    """Something is wrong at a place of a file. It makes an inspection fail if `is_damage`; otherwise it is only shown.
 
     `kind`: "damage"; "torn tail": the last group isn't whole, as after a power loss, or while it is being written; "gone":
     the file was removed, renamed or used again since its name was read; "unreadable": the system refused."""
@@ -28,7 +28,7 @@ class Problem:
 
 @attrs.define
 class BatchReport:
-    """A batch and where it stands. `timestamp_ns` is the writer's clock. `problem` says why it isn't intact, or is empty.
+    """A batch and its place. `timestamp_ns` is the writer's clock. `problem` says why it isn't intact, or is empty.
 
     `is_current`: it is the copy that reads get; False if a newer file has the same batch, or if the ledger is deleted."""
 
@@ -84,7 +84,7 @@ class JournalFileReport:
     """A file of the journal. `used_bytes` is where its last whole group ends, `file_bytes` how long the file is.
 
     `state`: "full"; "current": the last one with groups, or the very first; "unused": prepared, never written to; "adopted":
-    full, and indexed; "dropped": nobody needs it any more; "spare": waits for reuse, what it holds means nothing; "gone";
+    full, and indexed; "dropped": not needed any more; "spare": waits for reuse, what it holds means nothing; "gone";
     "unreadable": not even its header is."""
 
     path: str
@@ -183,7 +183,7 @@ class IndexReport:
 
 @attrs.define
 class Hole:
-    """Ids that no batch here holds, from first to last by stride. Where entries stripe that is no fault by itself."""
+    """Ids that no batch here holds, from first to last by stride. If entries stripe, a hole alone is not a fault."""
 
     first_entry_id: int
     last_entry_id: int

@@ -11,7 +11,7 @@ from replog.abc import Damage
 from replog.backends.lmdb.snapshot import SERIES_TORN
 from replog.protocol.batch import Batch
 
-_KNOWN_MAX = 10_000  # more are not remembered: who repairs asks again after them
+_KNOWN_MAX = 10_000  # more are not remembered: a repair asks again when it has mended these
 
 _Identity = tuple[int, int, int, int]
 
@@ -68,7 +68,7 @@ def _left(damage: Damage, batch: Batch) -> Iterator[Damage]:
     first, last = damage.first_entry_id, damage.last_entry_id
     is_other = (damage.ledger_id, damage.stamp) != (batch.ledger_id, batch.stamp)
     if not is_other and damage.description == SERIES_TORN:
-        return  # it was made anew for that
+        return  # storing the batch wrote the series again
     if is_other or batch.last_entry_id < first or last < batch.first_entry_id:
         yield damage
         return

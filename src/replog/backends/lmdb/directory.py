@@ -66,7 +66,7 @@ def is_full(code: int | None) -> bool:
 
 @contextmanager
 def named_errors(what: str) -> Iterator[None]:
-    """Turns an OSError in the block into `StorageFullError` or `StorageFailedError`; `what` names what was being done."""
+    """Turns an OSError in the block into `StorageFullError` or `StorageFailedError`; `what` completes "could not ..."."""
     try:
         yield
     except OSError as error:
@@ -104,12 +104,12 @@ class DirectoryLock:
         _held.add(self)
 
     def say(self, end: Former) -> None:
-        """Says how this process leaves the directory, durably. May raise OSError."""
+        """Writes, durably, how this process leaves the directory. May raise OSError."""
         os.pwrite(self._fd, end.value.ljust(_BOOT_BYTES - 1) + b"\n", _OWNER_BYTES)
         os.fsync(self._fd)
 
     def release(self) -> None:
-        """Gives the lock up, also if a child that was just forked has a copy of it. Idempotent."""
+        """Gives the lock up, even if a child that was just forked has a copy of it. Idempotent."""
         if self._fd >= 0:
             fcntl.flock(self._fd, fcntl.LOCK_UN)
             self.forget()
@@ -139,15 +139,15 @@ os.register_at_fork(after_in_child=_forget_in_child)
 
 
 def check_is_ours(path: str) -> None:
-    """Makes the directory, and those above it, if there is none; refuses, untouched, one that holds anything but a
-    storage. Its name is durable afterwards, also if it was made by a process that was killed right then."""
+    """Makes the directory, and those above it, if there is none. Refuses, without touching it, a directory with anything
+    but a storage in it. Its name is durable afterwards, even if a process made it that was killed right then."""
     with named_errors(f"make the directory {path}"):
         _make_directories(path)
         names = os.listdir(path)
     foreign = sorted(set(names) - _OWN_NAMES)
     if FORMAT_FILE not in names and foreign:
         raise StorageIdentityError(
-            f"{path} is no storage of replog, and not empty: it has {', '.join(foreign[:3])}",
+            f"{path} is not a storage of replog, and not empty: it has {', '.join(foreign[:3])}",
             "Nothing was touched: name another directory",
         )
     with named_errors(f"sync the directory above {path}"), suppress(PermissionError):
@@ -186,7 +186,7 @@ def _parse_format(text: bytes, where: str) -> str:
         content = json.loads(text)
         name, version, bookie_id = content["format"], content["version"], content["bookie_id"]
         if not bookie_id.startswith(_PREFIX):
-            raise ValueError(f"{bookie_id!r} is no bookie id: one begins with {_PREFIX}")
+            raise ValueError(f"{bookie_id!r} is not a bookie id: it must begin with {_PREFIX}")
         uuid.UUID(hex=bookie_id.removeprefix(_PREFIX))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         is_damaged = isinstance(error, json.JSONDecodeError | UnicodeDecodeError)  # nobody writes that

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 _PIECE_RECORDS_MAX = 256
 _PIECE_S = 0.002
-_REST_FACTOR = 4  # so long, times what a piece took, others have the disk to themselves
+# The thread rests this many times as long as a piece took: commits get at least four fifths of the disk.
+_REST_FACTOR = 4
 
 
 def touch_piece(transaction: lmdb.Transaction, ledger_id: int) -> None:
@@ -86,11 +87,11 @@ class Maintenance:
         self._thread.start()
 
     def wake(self) -> None:
-        """There is something to remove."""
+        """Wakes the thread: there is garbage to remove."""
         self._wake.set()
 
     def stop(self) -> None:
-        """Ends the thread after the piece that it is at, and joins it."""
+        """Ends the thread after its current piece, and joins it."""
         self._is_stopping.set()
         self._wake.set()
         if self._thread.ident is not None:
@@ -124,21 +125,22 @@ class Maintenance:
                 scrub_at = time.monotonic() + (self._scrub_interval_s if rest_s is None else rest_s)
 
     def _remove_in_background(self) -> bool:
-        """As `_remove_piece`, in the thread for that, where nobody hears of errors."""
+        """As `_remove_piece`, in the thread, where no caller gets an error."""
         try:
             return self._remove_piece()
         except StorageFullError:
-            return False  # after the next deletion it is tried again
+            return False  # it is tried again after the next deletion
         except (StorageFailedError, trio.ClosedResourceError):
-            return False  # every other call says so too
+            return False  # every other call raises the same
 
     def _remove_piece(self) -> bool:
-        """Removes a piece of what a deleted ledger left. Returns whether there is more."""
+        """Removes a piece of what a deleted ledger left. Returns True if there is more."""
         with self._contents.lock:
             if not self._contents.garbage:
                 return False
             ledger_id = self._contents.garbage[0]
-        with suppress(StorageUncertainError):  # below it is found out what that means
+        # The disk's reads happen here, in a snapshot; the transaction below holds the commit lock and should not wait.
+        with suppress(StorageUncertainError):  # the transaction below meets the same damage
             self._transactions.ask(lambda transaction: touch_piece(transaction, ledger_id))
         with self._commit_lock:
             self._transactions.check_usable()
@@ -152,19 +154,19 @@ class Maintenance:
             return bool(self._contents.garbage)
 
     def _scrub_in_background(self) -> float | None:
-        """Goes on with the scrub of the storage's own schedule. Returns how long to rest, or None when it is done."""
+        """Goes on with the scheduled scrub. Returns how long to rest, in seconds, or None when the scrub is done."""
         self._scrub = self._scrub or Scrub(self._contents.found_damage)
         before = self._scrub.bytes
         try:
             if self._scrub_piece(self._scrub):
                 return (self._scrub.bytes - before) / self._scrub_bytes_per_s if self._scrub_bytes_per_s else 0.0
         except (StorageFailedError, trio.ClosedResourceError):
-            pass  # every other call says so too
+            pass  # every other call raises the same
         self._scrub = None
         return None
 
     def _scrub_piece(self, scrub: Scrub) -> bool:
-        """Looks at the next few megabytes. Returns whether there is more."""
+        """Checks the next few megabytes. Returns True if there is more."""
         self._transactions.check_usable()
         before = scrub.bytes
         try:

@@ -53,7 +53,7 @@ _RECOVER = "Recover this bookie's copies from the others, into a new directory"
 
 @attrs.define
 class Opened:
-    """What stands in a directory."""
+    """What was found in a directory."""
 
     bookie_id: str
     lmdb_map: LMDBMap
@@ -139,8 +139,10 @@ def _read_deleted(transaction: lmdb.Transaction) -> tuple[LedgerRanges, list[byt
 
 
 def _settle(lmdb_map: LMDBMap, damaged: Iterable[bytes]) -> None:
-    """Makes durable what was read, without these damaged records. A process that was killed may have left its last commit in
-    the page cache only, where it looks as if it were on the disk: a commit after it takes it along."""
+    """Makes durable what was read, and removes these damaged records.
+
+    A process that was killed may have left its last commit in the page cache only, where it looks as if it were on the disk.
+    The sync of a commit after it makes both durable."""
     try:
         with lmdb_map.writing, lmdb_map.environment.begin(write=True) as transaction:
             openings = unpack_number(transaction.get(OPENINGS_KEY, pack_number(0)))

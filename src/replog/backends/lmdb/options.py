@@ -1,4 +1,4 @@
-"""What can be set about the LMDB storage."""
+"""The options of the LMDB storage."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class LMDBStorageOptions:
     `read_ahead`: let the kernel read ahead where entries are read. Good for reading ledgers from end to end; bad for
     single reads all over a storage that is larger than the memory.
     `scrub_interval_s`, `scrub_bytes_per_s`: everything stored is read and checked so long after the opening and after the
-    last time, at most so much a second; 0 for the interval turns it off, 0 for the rate is no limit.
+    last time, at most so much a second. An interval of 0 turns it off; a rate of 0 means no limit.
     `expected_bookie_id`: refuse a directory of another identity, and an empty one (B4); "" takes what is there.
     """
 

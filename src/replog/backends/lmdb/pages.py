@@ -1,9 +1,9 @@
 """The pages of a data file, read without LMDB: whether its trees are sound, and what can still be read of them.
 
-LMDB follows its pages blindly: none has a checksum. A damaged one is an error at best, ends the process, or leads a search
-past what is there. So the trees are walked here, with plain reads, where something speaks against the file. What does not
-fit is a *fault*: a page of another kind or number, a key out of order or out of its branch, a node out of its page, counts
-that differ from those of the meta page, a page that is both used and free.
+LMDB follows its pages blindly: none has a checksum. A damaged page causes an error at best; it may end the process, or lead
+a search past the end. So if anything suggests damage, the trees are walked here, with plain reads. What does not fit is a
+*fault*: a page of another kind or number, a key out of order or out of its branch, a node outside of its page, counts that
+differ from those of the meta page, a page that is both used and free.
 
 A page has a head of 16 bytes, then offsets (u16) of its nodes, which stand at its end. A node has a head of 8 bytes: size or
 child, flags or the rest of the child's number, size of the key; then the key, and in a leaf the value, or the number of

@@ -1,9 +1,9 @@
-"""How keys and values stand in the LMDB environment (version 1). All numbers of this module are big-endian.
+"""The keys and values of the LMDB environment (version 1). All numbers of this module are big-endian.
 
     \\0format                                         what this is, its version, and the bookie it belongs to
     \\0openings                                       how often it was opened
     b LEDGER STAMP FIRST LAST STRIDE                  a batch: checksum, then the batch, verbatim
-    d FIRST                                           ledgers deleted for ever: checksum, last id of the range
+    d FIRST                                           ledgers deleted permanently: checksum, last id of the range
     g LEDGER                                          a deleted ledger of which batches are left to be removed
     l LEDGER                                          marks: checksum, fence term, last add confirmed, last entry,
                                                       length of the key or -1, key

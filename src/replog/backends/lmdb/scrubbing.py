@@ -34,7 +34,7 @@ _SCRUB_RECORDS_MAX = 1024
 
 
 class Scrub:
-    """One look at all that is stored, a few megabytes at a time. `found` is told of each damage."""
+    """One check of all that is stored, a few megabytes at a time. Calls `found` with each damage."""
 
     def __init__(self, found: Callable[[Damage], None]) -> None:
         self._found = found
@@ -74,8 +74,9 @@ class Scrub:
         return False
 
     def give_up(self, description: str) -> None:
-        """LMDB can't go on from here: its own pages are damaged. What is behind that isn't known, so nothing is listed if it
-        is so from the beginning; reads tell."""
+        """Ends the scrub where LMDB's own pages are damaged.
+
+        What is behind that place is unknown. If it is the first place, nothing is listed; reads still find the damage."""
         if len(self._after) == BATCH_KEY_BYTES:
             _, ledger_id, stamp, first, last, _ = unpack_batch_key(self._after)
             self._found(Damage(ledger_id, stamp, first, last, f"from here on nothing can be scrubbed: {description}"))
@@ -98,7 +99,7 @@ class Scrub:
         self._seen.add(first, last, stride or 1)
 
     def _check_series(self, transaction: lmdb.Transaction, key: bytes, value: bytes | memoryview) -> None:
-        """Batches may have gone with all that tells of them, but for this."""
+        """Checks a series without any batch: all batches may be gone, and then only the series shows that they existed."""
         del value
         _, ledger_id, stamp = unpack_series_key(key)
         if next(Snapshot(transaction, ledger_id, stamp).all_held(), None) is None:
@@ -108,7 +109,7 @@ class Scrub:
             self._end_series(transaction)
 
     def _end_series(self, transaction: lmdb.Transaction) -> None:
-        """Compares what was seen with what should be there. What came meanwhile was not expected, and does no harm."""
+        """Compares the batches that were seen with those of the series. Batches that came meanwhile do no harm."""
         place, expected, seen = self._place, self._expected, self._seen
         self._place, self._expected, self._seen = None, None, Series()
         if place is None:

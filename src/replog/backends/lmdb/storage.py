@@ -228,9 +228,10 @@ class LMDBStorage(LockedStorage):
                 self._lifecycle.released()
 
     def _let_go(self) -> None:
-        is_closed = self._map.close(_CLOSE_TIMEOUT_S)  # a read that hangs keeps its map: closing it would crash
+        # A read that hangs keeps its map: unmapping it would crash the process. Then the end is not vouched for either.
+        is_closed = self._map.close(_CLOSE_TIMEOUT_S)
         if is_closed and self._lifecycle.failure is None:
-            with suppress(OSError):  # then the next opening looks longer
+            with suppress(OSError):  # then the next opening checks more pages
                 self._mark.sync()
                 self._lock.say(Former.TORN if self._transactions.has_torn_page else Former.CLOSED)
         self._mark.close()

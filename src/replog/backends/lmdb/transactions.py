@@ -113,11 +113,14 @@ class Transactions:
             except BaseException:
                 self._map.abort(transaction)
                 raise
-            transaction.commit()  # where nothing was changed, this writes nothing
+            # LMDB writes nothing if nothing was changed.
+            transaction.commit()
+        # A transaction that changed nothing got no number. After the commit, because the mark must not be ahead (B8).
         number = int(self._map.environment.info()["last_txnid"])
         if number != self._mark.position:
             self._mark.advance(number)
-        if self._map.map_bytes > self._map.map_bytes_max:  # it took from the reserve: batches must not
+        if self._map.map_bytes > self._map.map_bytes_max:
+            # This transaction took from the reserve. Made small again, so that batches don't.
             self._map.resize(self._map.map_bytes_max)
         return answer
 
@@ -133,7 +136,7 @@ class Transactions:
         return False
 
     def _age_free_pages(self) -> None:
-        """Commits next to nothing, twice: LMDB uses a page again only in the second transaction after it was freed."""
+        """Commits almost nothing, twice: LMDB reuses a page only in the second transaction after it was freed."""
         with_reserve = self._map.map_bytes_max + RESERVE_BYTES
         for _ in range(2):
             if not has_addresses(with_reserve):
@@ -142,7 +145,7 @@ class Transactions:
             self._try_to_transact(lambda transaction: transaction.put(FORMAT_KEY, format_text(self._bookie_id)))
 
     def _is_lack_of_space(self, error: Exception) -> bool:
-        """Whether nothing is wrong but that there is no space. LMDB says EIO also of a write that the disk took half of."""
+        """True if the error is only a lack of space. LMDB reports EIO for a write of which the disk took a part, too."""
         if isinstance(error, lmdb.DiskError | lmdb.TxnFullError):
             return True
         code = getattr(error, "code", None) if isinstance(error, lmdb.Error) else getattr(error, "errno", None)
@@ -168,8 +171,9 @@ class Transactions:
             ) from error
 
     def _found_torn_page(self, error: lmdb.Error) -> None:
-        """LMDB's own pages are damaged, which nothing else shows: what else is, nobody knows. At the next opening they are
-        all looked at, and a new file is made of what can be read."""
+        """Notes that one of LMDB's own pages is damaged. What else is damaged is unknown.
+
+        The next opening checks all pages, and makes a new file of what can be read."""
         with self._commit_lock:
             self._say_torn(error)
 
@@ -193,13 +197,13 @@ class Transactions:
         return Space(information["map_size"], used_bytes, min(used_bytes, pages * self.page_bytes))
 
     def disk_free_bytes(self) -> int:
-        """What the file system still takes, for a user who is not root."""
+        """How many bytes a user who is not root can still write to the file system."""
         found = os.statvfs(self._path)
         return found.f_bavail * found.f_frsize
 
 
 def _described(error: Exception) -> str:
-    """As it prints itself, and the name of its errno, which people search for."""
+    """The error's own text, and the name of its errno, which people search for."""
     code = getattr(error, "code", None) if isinstance(error, lmdb.Error) else getattr(error, "errno", None)
     name = errno.errorcode.get(code or 0)
     return f"{error} ({name})" if name else str(error)

@@ -1,10 +1,10 @@
-"""Whether a data file holds all that was durable, found out before LMDB maps it; what is damaged is set right (B3, B8).
+"""Checks that a data file holds all that was durable, before LMDB maps it, and repairs what is damaged (B3, B8).
 
 The durable mark says the number of the last transaction that was committed. Rules:
 - A file whose newest intact meta page is of an earlier transaction has lost something: LMDB would silently show that.
-- The trees are walked where something speaks against the file, wholly; else the pages next to the root, so many that opening
-  stays quick, and more if the storage was not closed.
-- What can't be vouched for is doubted, durably, before anything is changed. Then a damaged meta page is made again from the
+- If anything suggests damage, the trees are walked wholly. Otherwise only the pages next to the root are, so few that opening
+  stays quick, and more of them if the storage was not closed.
+- The doubt is raised, durably, before anything is changed. Then a damaged meta page is made again from the
   other one; a damaged tree is replaced by a new file with all records that can still be read, so that LMDB never meets a
   page that would end the process.
 - A file of another bookie is refused untouched.
@@ -38,7 +38,7 @@ _DAMAGED_MAX = 1_000  # records that are remembered one by one
 
 
 def vouch(path: str, data: str, bookie_id: str, mark: DurableMark, former: Former) -> None:
-    """Looks at the file, and raises the doubt if it must.
+    """Checks the file, and raises the doubt if it must.
 
     Raises `StorageIdentityError`, `StorageFullError`, `DataFileDamagedError` if nothing of the file can be read, OSError."""
     with open(data, "rb") as file:
@@ -96,7 +96,7 @@ def _newest(fd: int, data: str, mark: DurableMark, former: Former) -> tuple[Meta
 
 
 def _check_identity(fd: int, meta: Meta, data: str, bookie_id: str) -> None:
-    """A file of somebody else is no damage. The record is the first of all."""
+    """Refuses the file of another bookie: that is not damage. The record that says so is the first of all."""
     for key, value in Pages(fd, meta).records():
         if key == FORMAT_KEY and value != format_text(bookie_id):
             raise StorageIdentityError(

@@ -46,6 +46,7 @@ class Known:
 
     def learn(self, changes: Changes) -> None:
         """These changes are durable."""
+        # All at once: keeping an order of use would cost each commit more than reading some marks again.
         if len(self.marks) > _KNOWN_MAX or len(self.series) > _KNOWN_MAX:
             self.marks.clear()
             self.series.clear()
@@ -70,7 +71,7 @@ def read_marks(transaction: lmdb.Transaction, ledger_id: int) -> Marks | None:
         if value is not None:
             return unpack_marks(unseal(key, value))
     raise StorageUncertainError(
-        f"ledger {ledger_id}: its marks are damaged, so nobody knows whether it is fenced",
+        f"ledger {ledger_id}: its marks are damaged, so it is unknown whether it is fenced",
         "Ask another bookie, and recover this bookie's copies from the others",
     )
 
@@ -161,7 +162,8 @@ class Changes:
             if found is not None:
                 return found
         series = Series()
-        for held in snapshot.all_held():  # none of a new series; if its record is damaged or lost, it is made anew
+        # A new series holds nothing. A series whose record is damaged or lost is made again from the batches' keys.
+        for held in snapshot.all_held():
             series.add(*held)
         return series
 
@@ -169,6 +171,7 @@ class Changes:
         """Deletes the marks now; the batches are left to be removed in pieces, since they may be very many."""
         transaction = self._transaction
         was_known = transaction.delete(id_key(LEDGER, ledger_id))
+        # The garbage mark is written in the same transaction: a crash leaves no batches that nothing removes.
         if was_known or ledger_id in self.marks or has_series(transaction, ledger_id):
             transaction.put(id_key(GARBAGE, ledger_id), b"")
             self.garbage.append(ledger_id)
@@ -184,6 +187,7 @@ class Changes:
         first = last = ledger_id
         place = id_key(DELETED, ledger_id)
         with self._transaction.cursor() as cursor:
+            # Ids are deleted in nearly ascending order: joined, millions of them are a few records.
             behind = cursor.set_range(place)
             if behind and cursor.key() == id_key(DELETED, ledger_id + 1) and (end := _end_of(cursor)) is not None:
                 last = end

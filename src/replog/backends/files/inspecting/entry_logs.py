@@ -50,8 +50,8 @@ def log_places(place: Place, catalog: Catalog | None) -> list[LogPlace]:
 def inspect_entry_logs(
     place: Place, *, with_records: bool = False, progress: Progress = ignore_progress
 ) -> Iterator[RecordReport | EntryLogReport | Problem]:
-    """Each entry log and adopted journal file: its records, if they are wanted, then the file. The indexes tell, unless
-    records are wanted, or one is damaged. In a storage without indexes all journal files are the log, and are read."""
+    """Each entry log and adopted journal file: its records, if `with_records`, then the file. The figures come from the
+    indexes, unless records are asked for or an index is damaged. Without indexes all journal files are the log, and are read."""
     found = place.catalog()
     catalog = None if isinstance(found, Problem) else found
     try:
@@ -80,7 +80,9 @@ def _single(place: Place, catalog: Catalog | None) -> LogPlace:
     of_journal, of_entry_log = journal_number(name), entry_log_number(name)
     number = of_entry_log if of_journal is None else of_journal
     if number is None:
-        raise ConfigError(f"{place.file} is neither an entry log nor a journal file: one is called {entry_log_name(1)}")
+        raise ConfigError(
+            f"{place.file} is neither an entry log nor a journal file: its name must be like {entry_log_name(1)}"
+        )
     is_journal = of_journal is not None
     files = [] if catalog is None else catalog.files
     ages = [each.age for each in files if (each.is_journal, each.number) == (is_journal, number)]

@@ -60,7 +60,7 @@ def inspect_indexes(
 def _paths(place: Place) -> list[str]:
     if place.file is not None:
         if number_of_index(os.path.basename(place.file)) is None:
-            raise ConfigError(f"{place.file} is no index file: one is called 000000000001.index")
+            raise ConfigError(f"{place.file} is not an index file: its name must be like 000000000001.index")
         return [place.file]
     try:
         found = [

@@ -166,7 +166,7 @@ def inspect_journal(
     """The journal in order: of each file its records, if they are wanted, then the file; the spare files; and what is wrong
     with the whole. Raises `ConfigError` if there is no journal here."""
     if place.journal is None:
-        raise ConfigError(f"{place.path}: its journal stands elsewhere; name it with --journal-dir")
+        raise ConfigError(f"{place.path}: its journal is in another directory; name that with --journal-dir")
     catalog = place.catalog()
     if isinstance(catalog, Problem):
         yield catalog
@@ -196,7 +196,7 @@ def _only(path: str) -> list[tuple[int, str]]:
     name = os.path.basename(path)
     number = journal_number(name)
     if number is None and not name.startswith(SPARE_PREFIX):
-        raise ConfigError(f"{path} is no journal file: one is called {journal_name(1)}")
+        raise ConfigError(f"{path} is not a journal file: its name must be like {journal_name(1)}")
     return [] if number is None else [(number, path)]
 
 

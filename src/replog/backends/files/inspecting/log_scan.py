@@ -31,7 +31,7 @@ from replog.backends.files.scanning import Chain, FoundBatch, ScannedRecord, bat
 from replog.backends.inspection.read_only import Progress, ignore_progress
 from replog.backends.inspection.reports import Problem
 
-_PROBLEMS_MAX = 1000  # in one file: who has more of them has lost the file
+_PROBLEMS_MAX = 1000  # of one file: a file with more is lost
 
 
 class LogScan:
@@ -96,10 +96,10 @@ class LogScan:
                 self.end = self.chain.offset
                 self.groups += 1
 
-    # -- what it means that no intact record stands here ------------------------------------------------------------
+    # -- when there is no intact record -----------------------------------------------------------------------------
 
     def _judge_journal(self) -> ScannedRecord | None:
-        """The next record, intact or not, if the scan can go on. None at the end of what the file holds."""
+        """The next record, intact or not, if the scan can go on. None at the end of the file's records."""
         record = self._read_again()
         if record is not None and record.is_intact:
             return record

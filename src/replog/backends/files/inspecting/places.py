@@ -1,4 +1,4 @@
-"""What stands at a path: a storage, its journal elsewhere, one of its directories, or a single file."""
+"""Finds out what a path is: a storage, its journal elsewhere, one of its directories, or a single file."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from replog.errors import ConfigError, StorageFailedError
 class Place:
     """Where to look. `root` is None for directories and files without a storage around them; `file` is set for a file.
 
-    Nothing is known of identity and version where no format file is."""
+    Without a format file, identity and version are None."""
 
     path: str
     root: str | None = None
@@ -88,7 +88,7 @@ class Place:
             return Problem(path, 0, "damage" if error.is_gone else "unreadable", reason)
         catalog = unpack_catalog(data)
         if catalog is None:
-            return Problem(path, 0, "damage", "it is no catalog, or its checksum is wrong")
+            return Problem(path, 0, "damage", "it is not a catalog, or its checksum is wrong")
         if catalog.format != CATALOG_FORMAT:
             return Problem(path, 0, "unreadable", f"it has format {catalog.format}: use a newer replog")
         if catalog.identity != self.identity:
@@ -100,7 +100,7 @@ class Place:
         return Vouching() if self.root is None or self.identity is None else read_vouching(self.root, self.identity)
 
     def log_path(self, is_journal: bool, number: int) -> str | None:
-        """Where a log file of the catalog stands, if its directory is known."""
+        """The path of a log file of the catalog, if its directory is known."""
         directory, name = (self.journal, journal_name) if is_journal else (self.logs, entry_log_name)
         return f"{directory}/{name(number)}" if directory else None
 
@@ -111,7 +111,7 @@ class Place:
 
 def _total_bytes(file: str | None, files: Callable[[], list[tuple[int, str]]]) -> int:
     total = 0
-    with suppress(OSError, Unreadable):  # who reads them says what is wrong
+    with suppress(OSError, Unreadable):  # the inspection itself says what is wrong
         for path in [path for _, path in files()] if file is None else [file]:
             total += os.stat(path).st_size
     return total
@@ -123,7 +123,7 @@ def _numbered(directory: str, number_of: Callable[[str], int | None]) -> list[tu
 
 
 def find_place(path: str, journal_dir: str | None = None) -> Place:
-    """What stands at this path. Raises `ConfigError` if it is nothing that can be inspected, `StorageIdentityError`."""
+    """What this path is. Raises `ConfigError` if it can't be inspected, `StorageIdentityError`."""
     path = os.path.normpath(path)
     if not os.path.exists(path):
         raise ConfigError(f"{path} does not exist")

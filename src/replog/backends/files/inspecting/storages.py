@@ -1,4 +1,4 @@
-"""Inspecting a storage as a whole: who it is, who has it open, and how much there is of everything."""
+"""Inspecting a storage as a whole: its identity, the process that has it open, and how much it holds."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from replog.errors import ConfigError, StorageFailedError
 
 
 def inspect_storage(place: Place, progress: Progress = ignore_progress) -> StorageReport:
-    """All there is to know of a storage. Reads the part of the journal that a start would replay.
+    """Everything about a storage. Reads the part of the journal that a start would replay.
 
-    Raises `ConfigError` if this is no storage's directory, `StorageFailedError` if it can't be read."""
+    Raises `ConfigError` if this is not a storage's directory, `StorageFailedError` if it can't be read."""
     if place.root is None or place.version is None or place.bookie_id is None or place.file is not None:
-        raise ConfigError(f"{place.path} is no storage's directory: name the one with storage.json in it")
+        raise ConfigError(f"{place.path} is not a storage's directory: name the one with storage.json in it")
     lock_path = f"{place.root}/lock"
     report = StorageReport(
         place.root, "files", place.version, place.bookie_id, is_locked(lock_path), owner_of(lock_path), place.journal

@@ -57,9 +57,9 @@ def survey(place: Place, progress: Progress = ignore_progress, on_batch: BatchSe
     """Reads the catalog, and the journal from where it says; a storage without one: all of the journal.
 
     Records of a last group that isn't whole don't count. Raises `Unreadable` if a directory can't be read, `ConfigError`
-    if the journal stands elsewhere."""
+    if the journal is in another directory."""
     if place.journal is None:
-        raise ConfigError(f"{place.path}: its journal stands elsewhere; name it with --journal-dir")
+        raise ConfigError(f"{place.path}: its journal is in another directory; name that with --journal-dir")
     found = Survey(place)
     catalog = place.catalog()
     if isinstance(catalog, Problem):
