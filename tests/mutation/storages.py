@@ -221,7 +221,7 @@ MUTANTS = (
     _files(
         "damaged-file-compacted",
         "B6",
-        "contents.py",
+        "damages.py",
         "        location.file.is_damaged = True\n",
         "",
         "a file with unreadable batches is compacted again and again, and upkeep never ends",

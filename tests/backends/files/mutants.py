@@ -11,9 +11,10 @@ from replog.backends.files import checkpoint, indexing, opening, storage
 from replog.backends.files.checkpoint import Checkpointer
 from replog.backends.files.compaction import Rewriter
 from replog.backends.files.entry_log import EntryLogWriter
+from replog.backends.files.jobs import Jobs
 from replog.backends.files.journal import Journal
-from replog.backends.files.maintenance import Maintenance
 from replog.backends.files.pool import FilePool
+from replog.backends.files.spares import Spares
 from tests.simulator.mutation import Mutant, Patch
 
 
@@ -54,8 +55,8 @@ MUTANTS = (
         "files that nobody needs are removed before a catalog without them is durable",
         (
             Patch(
-                Maintenance,
-                "_write_catalog",
+                Jobs,
+                "write_catalog",
                 "for file in self._checkpointer.run(self._rewriter.next_number):",
                 "for file in self._checkpointer._dead():\n        self._pool.retire(file)\n"
                 "    self._checkpointer.run(self._rewriter.next_number)\n    for file in ():",
@@ -185,7 +186,7 @@ MUTANTS = (
         "journal-name-not-synced",
         "B1",
         "commits go to a file whose name may still be forgotten",
-        (Patch(FilePool, "make", "        disk.sync_directory(self._directory)\n", ""),),
+        (Patch(Spares, "make", "        disk.sync_directory(self.directory)\n", ""),),
         2,
     ),
     Mutant(
@@ -211,7 +212,7 @@ EQUIVALENT = (
         "journal-header-not-synced",
         "B3",
         "The sync of the first group takes the header along; a file without a header and without a group is passed over.",
-        (Patch(FilePool, "make", "        disk.fdatasync(fd)\n", ""),),
+        (Patch(Spares, "make", "        disk.fdatasync(fd)\n", ""),),
         1,
     ),
     Mutant(

@@ -38,7 +38,7 @@ def test_a_file_that_becomes_empty_and_goes_while_others_are_rewritten() -> None
     options = attrs.evolve(INSIDE, entry_log_bytes=1, open_files_max=1)  # each file makes an entry log
     storage = open_storage("/st", options, disk=disk)
     fill(storage, 8)
-    rewriter = storage._maintenance._rewriter
+    rewriter = storage._maintenance.jobs._rewriter
     rewrite = rewriter.rewrite
     rewritten: list[LogFile] = []
     retired: list[LogFile] = []

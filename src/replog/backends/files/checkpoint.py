@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from replog.backends.disk import is_full, write_file_atomically
@@ -25,8 +25,11 @@ class Checkpointer:
 
     `first_journal` and `sequence` are the mark: replay begins with that file, after that group."""
 
-    def __init__(self, contents: Contents, journal: Journal, catalog: Catalog) -> None:
+    def __init__(self, contents: Contents, journal: Journal, catalog: Catalog, unread: Sequence[CatalogFile]) -> None:
         self._contents = contents
+        # Files that were missing or damaged at the start. They stay in the catalog: a disk that is mounted late, or an
+        # operator, may bring them back.
+        self._unread = list(unread)
         self._journal = journal
         self.first_journal = catalog.first_journal
         self.sequence = catalog.sequence
@@ -72,7 +75,7 @@ class Checkpointer:
             if refusal is not None and not done and not dead:
                 raise refusal
             gone = set(dead)
-            files = contents.unread + [
+            files = self._unread + [
                 CatalogFile(file.is_journal, file.number, file.age, file.position)
                 for file in contents.files()
                 if file not in gone and not (file.is_journal and file.number >= self.first_journal)

@@ -29,6 +29,7 @@ class Committer:
         self._maintenance = maintenance
         self._is_journal_elsewhere = bool(contents.options.journal_dir)
         self._has_dropped = False
+        self.commits = 0
         self.batches = 0
         self.bytes = 0
 
@@ -106,14 +107,11 @@ class Committer:
                 place,
             )
             self.batches += 1
-            if self._contents.damage:
-                # A repair may have stored the batch again: from now on reads find this copy.
-                identity = change.ledger_id, change.stamp, change.first_entry_id, change.last_entry_id
-                self._contents.damage.pop(identity, None)
+            if self._contents.damages.known:
+                self._contents.damages.stored(change)
         elif isinstance(change, tuple):
             self._index.put_marks(*change)
         else:
             self._contents.cache.forget(self._index.drop(change))
             self._has_dropped = True
-            for identity in [each for each in self._contents.damage if each[0] == change]:
-                del self._contents.damage[identity]
+            self._contents.damages.dropped(change)

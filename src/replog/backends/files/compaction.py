@@ -12,10 +12,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 
-from replog.backends.files.contents import Contents, SectionGone
+from replog.backends.files.contents import Contents
 from replog.backends.files.directory import LOGS
 from replog.backends.files.entry_log import EntryLogWriter
 from replog.backends.files.fetching import DamagedBatch, read_checked
+from replog.backends.files.index import SectionGone
 from replog.backends.files.index_page import IndexPage
 from replog.backends.files.log_file import EntryLogFile, Location, LogFile, Section
 from replog.backends.files.pacing import Closing, Pace
@@ -73,8 +74,11 @@ class Rewriter:
 
     Calls `between` from time to time, so that other work needn't wait for the end; it may rewrite other files."""
 
-    def __init__(self, contents: Contents, next_number: int, between: Callable[[], None]) -> None:
+    def __init__(
+        self, contents: Contents, next_number: int, between: Callable[[], None], traffic: Callable[[], int]
+    ) -> None:
         self._contents = contents
+        self._traffic = traffic  # counts commits
         self._between = between
         self.next_number = next_number
         self.copied_bytes = 0
@@ -99,7 +103,7 @@ class Rewriter:
             self._copy(
                 sections,
                 max((file.age for file in files), default=0),
-                Pace(bytes_per_s, contents.closing, lambda: contents.commits),
+                Pace(bytes_per_s, contents.closing, self._traffic),
                 written,
             )
             for writer in written:
@@ -135,7 +139,7 @@ class Rewriter:
                 try:
                     data = read_checked(contents.disk, location)
                 except DamagedBatch as error:
-                    contents.note_damage(error, ledger_id, stamp, (first, last))
+                    contents.damages.note(error, ledger_id, stamp, (first, last))
                     raise
                 if not written or written[-1].size_bytes + len(data) > entry_log_bytes:
                     self._begin(written, age)

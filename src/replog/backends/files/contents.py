@@ -5,23 +5,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable
 
-from replog.abc import Damage
 from replog.backends.disk import Disk
-from replog.backends.files.catalog import CatalogFile
+from replog.backends.files.damages import Damages
 from replog.backends.files.descriptors import Descriptors
-from replog.backends.files.fetching import DamagedBatch
-from replog.backends.files.index import Index, PageMissing
+from replog.backends.files.index import Index, SectionGone
 from replog.backends.files.index_page import IndexPage
 from replog.backends.files.indexing import read_page
 from replog.backends.files.ledger_cache import LedgerCache
 from replog.backends.files.log_file import EntryLogFile, JournalFile, LogFile, Section
 from replog.backends.files.options import FilesOptions
 from replog.backends.files.page_cache import PageCache
-from replog.errors import StorageDamagedError, StorageUncertainError
-
-
-class SectionGone(Exception):
-    """The section was rewritten, or its ledger deleted, before its page could be read."""
+from replog.errors import StorageUncertainError
 
 
 class Contents:
@@ -39,7 +33,6 @@ class Contents:
         index: Index,
         journals: dict[int, JournalFile],
         entry_logs: dict[int, EntryLogFile],
-        unread: list[CatalogFile],
     ) -> None:
         self.disk = disk
         self.options = options
@@ -49,18 +42,13 @@ class Contents:
         self.changed = threading.Condition(self.lock)
         self.working = threading.Lock()
         self.closing = threading.Event()  # long work ends early
-        self.commits = 0  # since the start
         self.index = index
         self.journals = journals
         self.entry_logs = entry_logs
-        # Files that were missing or damaged at the start. They stay in the catalog: a disk that is mounted late, or an
-        # operator, may bring them back.
-        self.unread = unread
         self.cache = LedgerCache(options.ledger_cache_bytes)
         self.descriptors = Descriptors(disk, self.changed, options.open_files_max)
         self.page_cache = PageCache(disk, self.descriptors, self.changed, options.page_cache_bytes)
-        self.damage: dict[tuple[int, int, int, int], Damage] = {}
-        self.unreadable_indexes: set[LogFile] = set()
+        self.damages = Damages(disk, self.changed, index, self.load_page)
 
     def files(self) -> list[LogFile]:
         """All log files."""
@@ -79,7 +67,7 @@ class Contents:
         (self.journals if file.is_journal else self.entry_logs).pop(file.number)
         self.descriptors.forget(file)
         self.page_cache.forget(file)
-        self.unreadable_indexes.discard(file)
+        self.damages.unreadable_indexes.discard(file)
 
     def load_page(self, section: Section) -> IndexPage:
         """A page from its index file, which the cache keeps. Called without the lock.
@@ -95,7 +83,7 @@ class Contents:
             with self.changed:
                 if section not in section.file.sections:
                     raise SectionGone
-                self.unreadable_indexes.add(section.file)
+                self.damages.unreadable_indexes.add(section.file)
                 self.changed.notify_all()
             raise StorageUncertainError(
                 f"a page of {section.file.index_path} at {section.page_offset} is unreadable: {reason}",
@@ -116,58 +104,3 @@ class Contents:
             page = section.page
             pages[section] = self.load_page(section) if page is None else page
         return pages
-
-    def note_damage(self, error: DamagedBatch, ledger_id: int, stamp: int, identity: tuple[int, int]) -> None:
-        """Notes that a batch is unreadable. Called without the lock.
-
-        A batch that was deleted, or of which reads find a newer copy, is no damage; but its file is not compacted any more."""
-        first, last = identity
-        location = error.location
-        location.file.is_damaged = True
-        loaded: dict[Section, IndexPage] = {}
-        while True:
-            try:
-                with self.changed:
-                    found = self.index.locate(ledger_id, first, stamp, 0, loaded)
-                    if found and (found[0].file, found[0].offset) == (location.file, location.offset):
-                        self.damage[ledger_id, stamp, first, last] = Damage(ledger_id, stamp, first, last, str(error))
-                return
-            except PageMissing as missing:
-                try:
-                    loaded[missing.section] = self.load_page(missing.section)
-                except SectionGone:
-                    continue
-                except StorageUncertainError:
-                    return  # its index is damaged, too: that is noted, and the next scrub finds the batch again
-
-    def note_unreadable(self, file: LogFile, error: StorageDamagedError) -> None:
-        """Notes that a file and its index are damaged. Called without the lock.
-
-        All batches of an unreadable page are reported as one damage, from the first entry to the last."""
-        with self.changed:
-            sections = [section for section in file.sections if section.page is None]
-        for section in sections:
-            try:
-                page = read_page(self.disk, section)
-            except OSError:
-                page = None
-            if page is None:
-                key = section.ledger_id, section.stamp, section.first, section.last
-                reason = f"a page of {file.index_path} at {section.page_offset} is unreadable, and {error}"
-                with self.changed:
-                    if section in file.sections:
-                        self.damage[key] = Damage(*key, reason)
-
-    def find_damaged(self, error: DamagedBatch, ledger_id: int, stamp: int) -> None:
-        """As `note_damage`, of a batch known by its place."""
-        location = error.location
-        with self.changed:
-            identities = [
-                section.page.identity(section.page.at_offset(location.offset))[:2]
-                for section in location.file.sections
-                if (section.ledger_id, section.stamp) == (ledger_id, stamp)
-                and section.page is not None
-                and section.page.at_offset(location.offset) >= 0
-            ]
-        for identity in identities:
-            self.note_damage(error, ledger_id, stamp, identity)

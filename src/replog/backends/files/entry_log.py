@@ -47,7 +47,6 @@ class EntryLogWriter:
         self._seed = checksum_seed(number, identity)
         self._epoch = int.from_bytes(disk.random_bytes(8), "little")
         self._path = f"{directory}/{entry_log_name(number)}"
-        self._temporary = self._path + ".tmp"
         self._buffers: list[bytes] = [
             pack_file_header(FileHeader(number, self._epoch, identity, magic=ENTRY_LOG_MAGIC))
         ]
@@ -56,7 +55,7 @@ class EntryLogWriter:
         self._run: list[bytes] = []
         self._run_bytes = 0
         self._records = 0
-        self.file = EntryLogFile(number, self._path, disk.open(self._temporary, create=True))
+        self.file = EntryLogFile(number, self._path, disk.open(self._path + ".tmp", create=True))
         self.sections: list[Section] = []
 
     def begin_section(self, ledger_id: int, stamp: int) -> None:
@@ -133,7 +132,7 @@ class EntryLogWriter:
         file.position = self._written_bytes
         file.switches = len({(section.ledger_id, section.stamp) for section in self.sections})
         write_index(self._disk, file, self._identity, self.sections)
-        self._disk.rename(self._temporary, self._path)
+        self._disk.rename(self._path + ".tmp", self._path)
         self._disk.sync_directory(self._directory)
         return file
 
@@ -141,6 +140,6 @@ class EntryLogWriter:
         """Removes the parts that were written, as far as the disk allows; the next start removes the rest."""
         with suppress(OSError):
             self._disk.close(self.file.fd)
-        for path in (self._temporary, self._path, self.file.index_path):
+        for path in (self._path + ".tmp", self._path, self.file.index_path):
             with suppress(OSError):
                 self._disk.unlink(path)

@@ -34,6 +34,10 @@ class PageMissing(Exception):
         self.section = section
 
 
+class SectionGone(Exception):
+    """The section was rewritten, or its ledger deleted, before its page could be read."""
+
+
 Pages = Mapping[Section, IndexPage]
 
 

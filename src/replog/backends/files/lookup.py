@@ -13,9 +13,9 @@ from contextlib import suppress
 import trio
 from crc32c import crc32c
 
-from replog.backends.files.contents import Contents, SectionGone
+from replog.backends.files.contents import Contents
 from replog.backends.files.fetching import DamagedBatch, fetch, fetch_one
-from replog.backends.files.index import PageMissing
+from replog.backends.files.index import PageMissing, SectionGone
 from replog.backends.files.index_page import IndexPage
 from replog.backends.files.log_file import Location, LogFile, Section
 from replog.backends.lifecycle import Lifecycle, State
@@ -46,7 +46,7 @@ class Lookup:
                 return [fetch_one(self._disk, locations[0], wait=wait)]
             return fetch(self._disk, locations, wait=wait)
         except DamagedBatch as error:
-            self._contents.find_damaged(error, ledger_id, stamp)
+            self._contents.damages.find(error, ledger_id, stamp)
             raise
         finally:
             with self._lock:

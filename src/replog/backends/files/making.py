@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 from replog.backends.disk import Disk, named_errors, read_all, write_file_atomically
 from replog.backends.durable_mark import make_mark
 from replog.backends.files.catalog import NAME as CATALOG
@@ -25,8 +23,8 @@ from replog.backends.files.directory import (
     write_making,
 )
 from replog.backends.files.options import FilesOptions
-from replog.backends.files.pool import FilePool
 from replog.backends.files.record import PAGE_BYTES, unpack_file_header
+from replog.backends.files.spares import Spares
 from replog.errors import StorageDamagedError, StorageIdentityError
 
 _RESTORE = "Nothing was touched: restore the file, or recover this bookie's copies from the others"
@@ -48,8 +46,8 @@ def make_storage(disk: Disk, path: str, options: FilesOptions) -> str:
         _clear_journal(disk, path, journal)
         disk.make_directory(f"{path}/{LOGS}")
         disk.sync_directory(path)
-        pool = FilePool(disk, journal, identity_of(bookie_id), options, threading.Condition())
-        disk.close(pool.make(1, fill=True).fd)
+        spares = Spares(disk, journal, identity_of(bookie_id), options)
+        disk.close(spares.make(1, fill=True).fd)
         catalog = Catalog(identity_of(bookie_id), 1, 1, 0, 0, 1, [], [], [])
         write_file_atomically(disk, path, CATALOG, (pack_catalog(catalog),))
         make_mark(disk, path, identity_of(bookie_id))

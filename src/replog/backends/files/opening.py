@@ -30,10 +30,11 @@ from replog.backends.files.index import Index
 from replog.backends.files.log_file import EntryLogFile, JournalFile, LogFile
 from replog.backends.files.making import make_storage
 from replog.backends.files.options import FilesOptions
-from replog.backends.files.pool import SPARE_PREFIX, FilePool
+from replog.backends.files.pool import FilePool
 from replog.backends.files.record import FORMAT, PAGE_BYTES, unpack_file_header
 from replog.backends.files.repair import sections_of
 from replog.backends.files.replay import Replay
+from replog.backends.files.spares import SPARE_PREFIX
 from replog.backends.files.window import RECOVER
 from replog.errors import ConfigError, StorageDamagedError, StorageFullError, StorageIdentityError
 
@@ -169,7 +170,7 @@ def current_file(opened: Opened, pool: FilePool) -> JournalFile:
         return replay.tail
     try:
         with named_errors(f"make journal file {opened.next_number} in {opened.journal_directory}"):
-            file = pool.make(opened.next_number, fill=False)
+            file = pool.spares.make(opened.next_number, fill=False)
     except StorageFullError:
         if replay.tail is None or not replay.tail.has_header:
             raise

@@ -13,21 +13,16 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 
 from replog.backends.disk import ZEROS, Disk, is_full, named_error, write_all
-from replog.backends.files.directory import journal_name
 from replog.backends.files.log_file import JournalFile, LogFile
 from replog.backends.files.options import FilesOptions
 from replog.backends.files.page_cache import PageCache
-from replog.backends.files.record import PAGE_BYTES, FileHeader, pack_file_header
+from replog.backends.files.spares import Spares
 from replog.errors import StorageError, StorageFailedError
 
-FIRST_FILL_BYTES = 1 << 20
 _PREPARE_TIMEOUT_S = 60.0
 _JOIN_TIMEOUT_S = 60.0
-_TEMPORARY = "new.journal.tmp"
-SPARE_PREFIX = "spare-"
 
 
 class FilePool:
@@ -37,14 +32,10 @@ class FilePool:
         self, disk: Disk, directory: str, identity: bytes, options: FilesOptions, changed: threading.Condition
     ) -> None:
         self._disk = disk
-        self._directory = directory
-        self._identity = identity
         self._options = options
         self.changed = changed
-        self._spares: list[str] = []
-        self._spare_count = 0
-        self._wanted = 0  # the number of the file to prepare
-        self._fill_wanted = True
+        self.spares = Spares(disk, directory, identity, options)
+        self._wanted: tuple[int, bool] | None = None  # the file to prepare: its number, and whether to fill a new one
         self.ready: JournalFile | None = None  # the next file: made in the thread, taken by the commit that needs it
         self._refusal: OSError | None = None  # why the wanted file could not be made: no space
         self._to_fill: JournalFile | None = None
@@ -61,8 +52,7 @@ class FilePool:
     def start(self, spares: list[str], ready: JournalFile | None, page_cache: PageCache, *, background: bool) -> None:
         """Begins, with the spare files of before. Without `background` all work is done in the caller's thread."""
         self._page_cache = page_cache
-        self._spares = spares
-        self._spare_count = 1 + max((int(name[len(SPARE_PREFIX) :].split(".")[0]) for name in spares), default=0)
+        self.spares.start(spares)
         self.ready = ready
         if background:
             self._thread = threading.Thread(target=self._run, name="replog-journal-files", daemon=True)
@@ -83,10 +73,9 @@ class FilePool:
     def want(self, number: int, *, fill: bool) -> None:
         """Asks for the next file to be prepared, and to be filled or else allocated if it is a new one. Returns at once."""
         with self.changed:
-            if self.ready is not None or self._wanted == number:
+            if self.ready is not None or (self._wanted is not None and self._wanted[0] == number):
                 return
-            self._wanted = number
-            self._fill_wanted = fill
+            self._wanted = number, fill
             self._refusal = None
             self.changed.notify_all()
         self._work_inline()
@@ -101,10 +90,10 @@ class FilePool:
                     raise self.failure
                 if self._refusal is not None:
                     refusal, self._refusal = self._refusal, None
-                    raise named_error(f"make journal file {number} in {self._directory}", refusal) from refusal
+                    raise named_error(f"make journal file {number} in {self.spares.directory}", refusal) from refusal
                 if not self.changed.wait(deadline - time.monotonic()):
                     raise StorageFailedError(
-                        f"journal file {number} in {self._directory} was not made within {_PREPARE_TIMEOUT_S:.0f} s",
+                        f"journal file {number} in {self.spares.directory} was not made within {_PREPARE_TIMEOUT_S:.0f} s",
                         "Look at the disk, then restart the bookie",
                     )
             ready, self.ready = self.ready, None
@@ -135,7 +124,7 @@ class FilePool:
     @property
     def spare_files(self) -> int:
         """How many files wait for reuse."""
-        return len(self._spares)
+        return len(self.spares)
 
     # -- the work -------------------------------------------------------------------------------------------------
 
@@ -165,7 +154,7 @@ class FilePool:
             job()
         except OSError as error:
             with self.changed:
-                self.failure = named_error(f"look after the journal files in {self._directory}", error)
+                self.failure = named_error(f"look after the journal files in {self.spares.directory}", error)
                 self.changed.notify_all()
 
     def _next_job(self) -> Callable[[], None] | None:
@@ -174,7 +163,7 @@ class FilePool:
         # Recycling comes first: the file that is wanted next may be made of it.
         if self._retired and not self._retired[0].pins:
             return self._recycle
-        if self._wanted:
+        if self._wanted is not None:
             return self._prepare
         if self._page_cache is not None and self._page_cache.is_too_full:
             return self._page_cache.drop_oldest
@@ -192,7 +181,7 @@ class FilePool:
         for that: then it is tried again with the next one."""
         file = self._retired[0]
         try:
-            name = self._rename_or_remove(file)
+            name = self.spares.keep_or_remove(file)
         except OSError as error:
             if not is_full(error):
                 raise
@@ -206,87 +195,28 @@ class FilePool:
                 self._disk.close(file.fd)
                 file.fd = -1
             if name:
-                self._spares.append(name)
-                self._spare_count += 1
+                self.spares.add(name)
             if file.is_journal:
                 self.recycled_files += 1
 
-    def _rename_or_remove(self, file: LogFile) -> str | None:
-        """The new name of a spare, or None if the file was removed."""
-        # The index goes first: a log file without its index can be read again, an index without its file is litter.
-        if file.is_indexed:
-            self._disk.unlink(file.index_path)
-            file.is_indexed = False
-        # A group larger than a file made a larger file: as a spare it would keep that space permanently.
-        is_spare = isinstance(file, JournalFile) and file.allocated <= self._options.capacity_bytes
-        if is_spare and len(self._spares) < self._options.spare_files:
-            name = f"{SPARE_PREFIX}{self._spare_count:06}.journal"
-            self._disk.rename(file.path, f"{self._directory}/{name}")
-            return name
-        self._disk.unlink(file.path)
-        return None
-
     def _prepare(self) -> None:
+        assert self._wanted is not None, "the job is chosen when a file is wanted"
+        number, is_filled = self._wanted
         try:
-            ready = self.make(self._wanted, fill=self._fill_wanted)
+            ready = self.spares.make(number, fill=is_filled)
         except OSError as error:
             if not is_full(error):
                 raise
             with self.changed:
-                self._wanted = 0
+                self._wanted = None
                 self._refusal = error
                 self.changed.notify_all()
             return
-        ready.is_outrun = not self._fill_wanted
+        ready.is_outrun = not is_filled
         with self.changed:
-            self._wanted = 0
+            self._wanted = None
             self.ready = ready
             self.changed.notify_all()
-
-    def make(self, number: int, *, fill: bool) -> JournalFile:
-        """Makes a journal file, from a spare if there is one, and gives it its name when it is durable. May raise OSError.
-
-        A new file has its beginning filled with zeros, or all of it allocated, as far as there is space."""
-        disk = self._disk
-        epoch = int.from_bytes(disk.random_bytes(8), "little")
-        header = pack_file_header(FileHeader(number, epoch, self._identity))
-        spare = self._spares[-1] if self._spares else None
-        source = f"{self._directory}/{spare or _TEMPORARY}"
-        fd = disk.open(source, create=spare is None)
-        try:
-            write_all(disk, fd, (header,), 0)
-            if spare is None and (fill or not self._allocate(fd)):
-                write_all(disk, fd, (ZEROS[: self._first_fill_bytes() - PAGE_BYTES],), PAGE_BYTES)
-            disk.fdatasync(fd)
-            path = f"{self._directory}/{journal_name(number)}"
-            # Named when its header is durable: a start takes every file with a journal's name for a part of the journal.
-            disk.rename(source, path)
-            if spare:
-                self._spares.pop()  # it is gone, even if the next line fails
-            disk.sync_directory(self._directory)
-            file = JournalFile(number, path, fd, self._identity, epoch, disk.size(fd) & -PAGE_BYTES)
-        except BaseException:
-            disk.close(fd)
-            if spare is None:
-                with suppress(OSError):  # the first error says why it could not be made
-                    disk.unlink(source)
-            raise
-        # Its epoch is random and new: nothing in the file, not even a spare's old records, can be taken for a group.
-        file.is_pristine = True
-        return file
-
-    def _allocate(self, fd: int) -> bool:
-        """Makes a new file as long as it may become. Returns False if there is not enough space."""
-        try:
-            self._disk.allocate(fd, PAGE_BYTES, self._options.capacity_bytes - PAGE_BYTES)
-        except OSError as error:
-            if not is_full(error):
-                raise
-            return False
-        return True
-
-    def _first_fill_bytes(self) -> int:
-        return min(FIRST_FILL_BYTES, self._options.capacity_bytes)
 
     def _fill_current(self) -> None:
         file = self._to_fill

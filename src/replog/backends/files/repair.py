@@ -55,7 +55,7 @@ def repair_index(contents: Contents, file: LogFile) -> None:
     Raises `StorageDamagedError` if the log file is damaged, too: then the batches of unreadable pages stay unknown."""
     fresh = scan_sections(contents.disk, file, contents.identity)
     with contents.changed:
-        contents.unreadable_indexes.discard(file)
+        contents.damages.unreadable_indexes.discard(file)
         replace_sections(contents, [file], fresh)
 
 

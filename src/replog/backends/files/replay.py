@@ -59,7 +59,6 @@ class Replay:
         self.sequence = sequence  # of the last group
         self.tail = files[0] if files else None  # the file with the last group
         self.last_group_start = PAGE_BYTES  # in the tail; the end is the tail's position
-        self.unused: list[JournalFile] = []  # after the tail: prepared, never used
         self.losses: list[str] = []  # what was durable and can't be read
         self.unreadable: list[str] = []  # places that the disk refused to read: their content is unknown
 
@@ -74,8 +73,6 @@ class Replay:
             if at >= self._open_files_max:
                 self._close_oldest(opened)
         assert len(opened) <= self._open_files_max + 1, "replay keeps no more files open than the options allow"
-        if self.tail is not None:
-            self.unused = [file for file in self._files if file.number > self.tail.number]
         self._find_missing_end()
 
     def _close_oldest(self, opened: list[JournalFile]) -> None:
@@ -85,6 +82,12 @@ class Replay:
                 file.fd = -1
                 opened.remove(file)
                 return
+
+    @property
+    def unused(self) -> list[JournalFile]:
+        """The files after the tail: prepared, never used."""
+        tail = self.tail
+        return [] if tail is None else [file for file in self._files if file.number > tail.number]
 
     @property
     def goes_on_elsewhere(self) -> bool:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from replog.backends.files.contents import Contents, SectionGone
+from replog.backends.files.contents import Contents
 from replog.backends.files.fetching import DamagedBatch, read_checked
+from replog.backends.files.index import SectionGone
 from replog.backends.files.log_file import LogFile, Section
 from replog.backends.files.pacing import Closing, Pace
 from replog.errors import StorageUncertainError
@@ -14,17 +15,19 @@ from replog.errors import StorageUncertainError
 class Scrubber:
     """Reads all files, the oldest first. Calls `between` from time to time, as `Rewriter` does."""
 
-    def __init__(self, contents: Contents, between: Callable[[], None]) -> None:
+    def __init__(self, contents: Contents, between: Callable[[], None], traffic: Callable[[], int]) -> None:
         self._contents = contents
+        self._traffic = traffic  # counts commits
         self._between = between
         self.scrubs = 0
         self.scrubbed_bytes = 0
 
     def run(self) -> None:
-        """One round over all that is there when it begins. Called without a lock. What it finds is in `contents.damage` and
-        `contents.unreadable_indexes`. Raises `Closing`."""
+        """One round over all files that exist when it begins. Called without a lock. Raises `Closing`.
+
+        `contents.damages` has what it finds."""
         contents = self._contents
-        pace = Pace(contents.options.scrub_bytes_per_s, contents.closing, lambda: contents.commits)
+        pace = Pace(contents.options.scrub_bytes_per_s, contents.closing, self._traffic)
         with contents.changed:
             files = sorted(contents.files(), key=lambda file: file.age)
         for file in files:
@@ -67,7 +70,7 @@ class Scrubber:
             try:
                 read_checked(contents.disk, location)
             except DamagedBatch as error:
-                contents.note_damage(error, section.ledger_id, section.stamp, (first, last))
+                contents.damages.note(error, section.ledger_id, section.stamp, (first, last))
             self.scrubbed_bytes += location.size
             if pace.spend(location.size):
                 self._between()

@@ -79,7 +79,7 @@ class FilesStorage(LockedStorage):
         self._bookie_id = opened.format.bookie_id
         self._mark = opened.mark
         self._contents = contents = Contents(
-            disk, options, self._path, opened.identity, replay.index, opened.journals, opened.entry_logs, opened.unread
+            disk, options, self._path, opened.identity, replay.index, opened.journals, opened.entry_logs
         )
         self._pool = pool = FilePool(disk, opened.journal_directory, opened.identity, options, contents.changed)
         try:
@@ -92,7 +92,7 @@ class FilesStorage(LockedStorage):
             for file in contents.files():
                 if file.fd >= 0 and file is not current:
                     contents.descriptors.add(file)
-            checkpointer = Checkpointer(contents, journal, opened.catalog)
+            checkpointer = Checkpointer(contents, journal, opened.catalog, opened.unread)
             self._maintenance = Maintenance(contents, journal, pool, checkpointer, opened.catalog.next_entry_log)
             self._committer = Committer(contents, journal, self._maintenance)
             self._lookup = Lookup(contents, self._lifecycle)
@@ -144,7 +144,7 @@ class FilesStorage(LockedStorage):
                 # An interrupt counts, too: the disk may hold what the index does not say.
                 self._lifecycle.failed(error)
                 raise
-            self._contents.commits += 1
+            self._committer.commits += 1
 
     def read(self, ledger_id: int, entry_id: int, stamp: int, bytes_max: int) -> list[Batch]:
         """As `Storage.read`. A damaged batch after good ones ends the answer before it."""
@@ -215,7 +215,7 @@ class FilesStorage(LockedStorage):
         """As `Storage.damage`: what reads, compaction and scrubbing came upon since the start."""
         self._check_usable()
         with self._contents.lock:
-            return tuple(self._contents.damage.values())
+            return tuple(self._contents.damages.known.values())
 
     def doubt(self) -> Doubt:
         """As `Storage.doubt`."""
@@ -236,7 +236,7 @@ class FilesStorage(LockedStorage):
             journal_bytes = sum(file.allocated for file in contents.journals.values())
             entry_log_bytes = sum(file.position for file in contents.entry_logs.values())
             return {
-                "commits": contents.commits,
+                "commits": self._committer.commits,
                 "batches": self._committer.batches,
                 "committed_bytes": self._committer.bytes,
                 "ledgers": len(self._contents.index.ledgers),
@@ -252,7 +252,7 @@ class FilesStorage(LockedStorage):
                 "live_batch_bytes": sum(file.live_bytes for file in files),
                 "ledger_cache_bytes": contents.cache.bytes,
                 "ledger_cache_loaded_pages": contents.cache.loaded_pages,
-                "damaged_batches": len(contents.damage),
+                "damaged_batches": len(contents.damages.known),
                 "open_s": self._open_s,
                 **self._maintenance.statistics(),
             }

@@ -13,9 +13,9 @@ from replog.backends.files.inspecting.inspected_file import Unreadable
 from replog.backends.files.inspecting.log_scan import InspectedLog, LogScan
 from replog.backends.files.inspecting.places import Place
 from replog.backends.files.inspecting.records import as_epoch, problems_in, report_record
-from replog.backends.files.pool import SPARE_PREFIX
 from replog.backends.files.record import RecordType
 from replog.backends.files.scanning import ScannedRecord
+from replog.backends.files.spares import SPARE_PREFIX
 from replog.backends.inspection.locks import is_locked
 from replog.backends.inspection.read_only import Progress, ignore_progress
 from replog.backends.inspection.reports import JournalFileReport, Problem, RecordReport

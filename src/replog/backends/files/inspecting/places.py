@@ -28,7 +28,7 @@ from replog.backends.files.directory import (
     read_journal_cookie,
 )
 from replog.backends.files.inspecting.inspected_file import Unreadable, list_names, read_whole_file
-from replog.backends.files.pool import SPARE_PREFIX
+from replog.backends.files.spares import SPARE_PREFIX
 from replog.backends.inspection.read_only import READ_ONLY
 from replog.backends.inspection.reports import Problem
 from replog.backends.inspection.vouching import Vouching, read_vouching

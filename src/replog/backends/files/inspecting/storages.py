@@ -9,7 +9,7 @@ from replog.backends.files.inspecting.entry_logs import LogInspection, log_place
 from replog.backends.files.inspecting.inspected_file import Unreadable, list_names
 from replog.backends.files.inspecting.places import Place
 from replog.backends.files.inspecting.survey import Survey, survey
-from replog.backends.files.pool import SPARE_PREFIX
+from replog.backends.files.spares import SPARE_PREFIX
 from replog.backends.inspection.locks import is_locked, owner_of
 from replog.backends.inspection.read_only import READ_ONLY, Progress, ignore_progress
 from replog.backends.inspection.reports import Problem, StorageReport
