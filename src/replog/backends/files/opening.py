@@ -100,18 +100,7 @@ def open_directory(disk: Disk, path: str, options: FilesOptions, lock: Callable[
         _load(disk, path, journal, identity, catalog, index, adopted)
         dead, files, spares, litter, numbers = _find_journals(disk, journal, found.bookie_id, options, adopted, catalog)
         known = max(mark.position, catalog.durable_sequence)
-        replay = Replay(
-            disk,
-            journal,
-            files,
-            options.open_files_max,
-            index,
-            first_number=catalog.first_journal,
-            sequence=catalog.sequence,
-            known=known,
-            accounted=mark.accounted,
-        )
-        replay.run()
+        replay = _replay(disk, journal, files, options, index, catalog, known, mark.accounted)
         is_doubted = _doubt(disk, path, mark, replay, adopted, known)
         with named_errors(f"settle {journal}"):
             ready = _settle_all(disk, journal, replay)
@@ -149,6 +138,32 @@ def open_directory(disk: Disk, path: str, options: FilesOptions, lock: Callable[
         spares,
         max(numbers, default=catalog.first_journal) + 1,
     )
+
+
+def _replay(
+    disk: Disk,
+    journal: str,
+    files: list[JournalFile],
+    options: FilesOptions,
+    index: Index,
+    catalog: Catalog,
+    known: int,
+    accounted: int,
+) -> Replay:
+    """The journal, replayed from where the catalog says."""
+    replay = Replay(
+        disk,
+        journal,
+        files,
+        options.open_files_max,
+        index,
+        first_number=catalog.first_journal,
+        sequence=catalog.sequence,
+        known=known,
+        accounted=accounted,
+    )
+    replay.run()
+    return replay
 
 
 def _check_generation(path: str, catalog: Catalog, mark: DurableMark) -> None:
