@@ -23,14 +23,14 @@ def test_exam(tmp_path: Path) -> None:
         memory.forget(name)
 
 
-def test_a_storage_without_a_name_is_nobody_elses() -> None:
+def test_storage_without_name_is_new_each_time() -> None:
     one, other = memory.open_storage(), memory.open_storage()
     one.commit([SetMarks(1, fence_term=1)])
     assert other.ledger_ids() == []
     assert one.bookie_id != other.bookie_id
 
 
-def test_a_name_means_the_same_until_it_is_forgotten() -> None:
+def test_name_opens_the_same_content_until_forget() -> None:
     storage = memory.open_storage("a name")
     storage.commit([PutBatch(make_batch(1, 0))])
     with pytest.raises(StorageInUseError, match="'a name' is open already"):

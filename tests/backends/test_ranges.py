@@ -9,7 +9,7 @@ IDS = st.integers(0, 60)
 
 
 @given(st.lists(st.tuples(IDS, st.integers(0, 5))))
-def test_it_is_a_set_in_as_few_ranges_as_possible(spans: list[tuple[int, int]]) -> None:
+def test_ranges_are_a_set_in_as_few_ranges_as_possible(spans: list[tuple[int, int]]) -> None:
     ranges = LedgerRanges()
     model: set[int] = set()
     for first, more in spans:
@@ -28,7 +28,7 @@ def test_the_highest_id() -> None:
     assert list(ranges) == [((1 << 63) - 2, (1 << 63) - 1)]
 
 
-def test_a_copy_is_apart() -> None:
+def test_copy_does_not_change_with_the_original() -> None:
     ranges = LedgerRanges([(1, 3)])
     copied = ranges.copy()
     copied.add(4)

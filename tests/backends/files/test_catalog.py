@@ -17,7 +17,7 @@ from tests.backends.files.small_storage import small_files as small_files
 CATALOG = "/st/catalog"
 
 
-def test_what_is_packed_comes_back() -> None:
+def test_catalog_unpacks_to_what_was_packed() -> None:
     files = [CatalogFile(True, 3, 3, 9000), CatalogFile(False, 1, 7, 1 << 40)]
     ledgers = [(1, Marks(None, 0, -1, -1)), (2, Marks(b"", 5, 6, 7)), (1 << 40, Marks(b"key", (1 << 63) - 2, 8, 9))]
     catalog = Catalog(b"0123456789abcdef", 4, 5, 6, 7, 8, files, [(0, 3), (9, (1 << 63) - 1)], ledgers)

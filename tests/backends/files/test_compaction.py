@@ -88,7 +88,7 @@ def test_minor_and_major_rewrite_what_is_below_their_thresholds() -> None:
 
 
 @pytest.mark.parametrize("is_major", [False, True])
-def test_a_threshold_of_zero_turns_it_off(is_major: bool) -> None:
+def test_compaction_is_off_when_threshold_is_0(is_major: bool) -> None:
     options = attrs.evolve(OPTIONS, minor_compaction_threshold=0.0, major_compaction_threshold=0.0)
     with open_on(MemoryDisk(), options) as storage:
         (few,) = ledgers_by_file(storage, 1)
@@ -98,7 +98,7 @@ def test_a_threshold_of_zero_turns_it_off(is_major: bool) -> None:
         assert file_of(storage, kept[0]).is_journal
 
 
-def test_ledgers_that_alternate_are_put_in_order() -> None:
+def test_alternating_ledgers_are_put_in_order() -> None:
     """All of it is needed: minor compaction leaves it alone."""
     disk = MemoryDisk()
     with open_on(disk) as storage:
@@ -144,7 +144,7 @@ def test_more_ledgers_than_a_file_has_batches_are_put_in_order_too() -> None:
             assert storage.read(ledger_id, 0, 1, 1 << 30) == [each for each in batches if each.ledger_id == ledger_id]
 
 
-def test_ledgers_that_are_finished_one_after_the_other_are_in_order_as_they_are() -> None:
+def test_consecutive_ledgers_are_not_compacted_for_order() -> None:
     with open_on(MemoryDisk()) as storage:
         files = ledgers_by_file(storage, 4)
         for ledgers in files:
@@ -153,7 +153,7 @@ def test_ledgers_that_are_finished_one_after_the_other_are_in_order_as_they_are(
         assert storage.statistics()["copied_batches"] == 0
 
 
-def test_a_lone_ledger_is_in_order_as_it_is() -> None:
+def test_single_ledger_is_not_compacted_for_its_order() -> None:
     with open_on(MemoryDisk()) as storage:
         for turn in range(200):
             storage.commit([PutBatch(make_batch(1, 2 * turn, 2, size_bytes=700))])
@@ -176,7 +176,7 @@ def test_entry_logs_are_as_long_as_asked_for() -> None:
             assert len(storage.read(ledger_id, 0, 1, 1 << 30)) == 60
 
 
-def test_a_batch_that_was_stored_twice_is_kept_once() -> None:
+def test_compaction_keeps_one_copy_when_stored_twice() -> None:
     with open_on(MemoryDisk()) as storage:
         batches = [make_batch(ledger_id, 2 * turn, 2, size_bytes=700) for turn in range(20) for ledger_id in (1, 2)]
         for _ in range(3):
@@ -188,7 +188,7 @@ def test_a_batch_that_was_stored_twice_is_kept_once() -> None:
         assert storage.statistics()["copied_batches"] <= len(batches)
 
 
-def test_a_batch_of_the_first_entry_alone_is_copied_too() -> None:
+def test_compaction_copies_batch_of_entry_0_alone() -> None:
     """As the first append to a ledger makes it, if nobody else appends at that time."""
     disk = MemoryDisk()
     batches = [make_batch(1000, 0, 1), make_batch(1000, 1, 3)]

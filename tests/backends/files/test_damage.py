@@ -124,7 +124,7 @@ def test_damage_in_any_file_is_served_around(monkeypatch: pytest.MonkeyPatch) ->
         workload.settle(storage)
 
 
-def test_a_missing_format_file_is_no_reason_to_start_anew() -> None:
+def test_storage_is_refused_when_format_file_is_missing() -> None:
     disk, _, _ = small_journal()
     disk = disk.after_kill()
     disk.unlink("/st/storage.json")

@@ -27,7 +27,7 @@ def test_one_read_over_more_files_than_may_be_open() -> None:
     assert disk.open_count == 0
 
 
-def test_a_file_that_can_not_be_opened_leaves_nothing_pinned() -> None:
+def test_no_file_stays_pinned_when_one_cannot_be_opened() -> None:
     disk = MemoryDisk()
     batches = [make_batch(1, 2 * number, 2, size_bytes=12_000) for number in range(20)]
     with contextlib.closing(open_small(disk)) as storage:

@@ -250,7 +250,7 @@ def no_fault(operation: str, path: str) -> None:
 
 
 @pytest.mark.parametrize("taken_bytes", [1, 500, 4000, 4096, 4500, 8191])
-def test_what_a_full_disk_took_of_a_commit_is_taken_back(taken_bytes: int) -> None:
+def test_half_written_group_is_wiped_when_disk_is_full(taken_bytes: int) -> None:
     """`StorageFullError` means that nothing of it happened, also after a crash: the first of several writes may have taken
     all but the padding."""
     disk = MemoryDisk(1)
@@ -283,7 +283,7 @@ def test_what_a_full_disk_took_of_a_commit_is_taken_back(taken_bytes: int) -> No
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-def test_an_index_that_can_never_be_read_ends_no_compaction(profile: str) -> None:
+def test_compaction_goes_on_when_an_index_stays_unreadable(profile: str) -> None:
     """R4: reads say unknown, and upkeep ends."""
     disk = MemoryDisk(1)
     workload = Workload(1, PROFILES[profile])
@@ -357,7 +357,7 @@ def test_a_full_disk_fences_and_drops_and_makes_room_again(
     storage.close()
 
 
-def test_a_file_that_was_rolled_by_a_commit_without_space_goes_before_the_next_commit() -> None:
+def test_file_rolled_without_space_goes_before_next_commit() -> None:
     """Its descriptor is closed once."""
     disk = MemoryDisk(1)
     storage = open_small(disk, INSIDE)
@@ -385,7 +385,7 @@ def test_a_file_that_was_rolled_by_a_commit_without_space_goes_before_the_next_c
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-def test_a_disk_full_to_the_last_byte_makes_room_from_the_reserve(profile: str) -> None:
+def test_full_disk_gets_room_from_the_reserve(profile: str) -> None:
     """B5: indexes and the catalog, without which nothing may go, find no space but that of the reserve."""
     disk = MemoryDisk(1)
     options = PROFILES[profile]
@@ -418,7 +418,7 @@ def test_a_disk_full_to_the_last_byte_makes_room_from_the_reserve(profile: str) 
     assert "/st/reserve" in disk.paths(), "there is one again for the next time"
 
 
-def test_a_disk_that_cannot_tell_its_space_has_failed() -> None:
+def test_storage_stops_when_free_space_is_unknown() -> None:
     disk = MemoryDisk()
     storage = open_small(disk)
 

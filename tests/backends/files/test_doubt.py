@@ -299,7 +299,7 @@ def test_damaged_header_page_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> N
             survivor = survivor.after_kill()
 
 
-def test_new_groups_never_join_stale_later_ones() -> None:
+def test_new_group_never_joins_stale_groups_behind_it() -> None:
     """Groups 5 and 6 can't be read at one start, and can at the next: they are not what comes after the new group."""
     journal = Journal()
     disk = journal.disk.after_kill()
@@ -323,7 +323,7 @@ def forged_group(storage: FilesStorage, sequence: int) -> bytes:
     return pack_record_header(seed, RecordType.BATCH, batch.data, 0, True, 12345, sequence, checksum) + batch.data
 
 
-def test_what_a_client_wrote_is_never_taken_for_a_group_of_a_torn_tail() -> None:
+def test_payload_is_never_taken_for_a_group_of_a_torn_tail() -> None:
     """A payload holds a whole group of the next sequence; the power fails while it is written, and its header is lost."""
     disk = MemoryDisk()
     storage = open_small(disk)
@@ -341,7 +341,7 @@ def test_what_a_client_wrote_is_never_taken_for_a_group_of_a_torn_tail() -> None
         assert storage.doubt() == Doubt()
 
 
-def test_what_a_client_wrote_is_never_taken_for_the_damaged_group_around_it() -> None:
+def test_payload_is_never_taken_for_the_group_around_it() -> None:
     disk = MemoryDisk()
     storage = open_small(disk)
     storage.commit(put(1))
@@ -413,7 +413,7 @@ def test_unreadable_pages_are_passed_over() -> None:
     storage.commit(put(60))
 
 
-def test_disk_that_reads_nothing_is_no_damage() -> None:
+def test_too_few_descriptors_are_no_damage_to_the_mark() -> None:
     journal = Journal()
     disk = journal.disk.after_kill()
     disk.content(FIRST_FILE).extend(bytes(1 << 20))
@@ -527,11 +527,11 @@ MUTANTS: dict[str, tuple[Patch, Callable[[], None]]] = {
     ),
     "any-epoch-counts": (
         Patch(Replay, "_find_group", "if is_trusted and not header.position:", "if not header.position:"),
-        test_what_a_client_wrote_is_never_taken_for_a_group_of_a_torn_tail,
+        test_payload_is_never_taken_for_a_group_of_a_torn_tail,
     ),
     "looks-into-payloads": (
         Patch(Replay, "_find_group", "(header.length if is_trusted else 0)", "0"),
-        test_what_a_client_wrote_is_never_taken_for_the_damaged_group_around_it,
+        test_payload_is_never_taken_for_the_group_around_it,
     ),
     "goes-on-behind-damage": (
         Patch(Replay, "_note_loss", "self._has_gaps = True", "pass"),

@@ -126,7 +126,7 @@ def test_each_missing_file(elsewhere: bool) -> None:
         assert made.examine(disk, named) == ("right" if can_be_made else expected), path
 
 
-def test_a_missing_index_is_made_anew() -> None:
+def test_missing_index_is_written_again() -> None:
     made = make_small_storage(elsewhere=False)
     for path in made.files():
         if path.endswith(".index"):

@@ -118,7 +118,7 @@ def expect_stopped(storage: FilesStorage) -> None:
             call()
 
 
-def test_a_failed_sync_is_fatal_and_never_tried_again() -> None:
+def test_failed_sync_is_fatal_and_not_tried_again() -> None:
     disk = MemoryDisk()
     storage = open_small(disk)
     syncs = 0

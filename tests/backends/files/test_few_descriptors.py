@@ -14,7 +14,7 @@ from replog.testing.storage_exam import make_batch
 from tests.backends.files.workload import SMALL
 
 
-def test_a_reading_over_more_files_than_may_be_open() -> None:
+def test_read_spans_more_files_than_may_be_open() -> None:
     disk = MemoryDisk()
     options = attrs.evolve(SMALL, open_files_max=1)
     batches = [make_batch(1, 3 * at, 3, size_bytes=9000) for at in range(12)]

@@ -75,7 +75,7 @@ def journal_file(number: int) -> JournalFile:
 
 
 @given(PUTS, st.permutations(range(4)), st.sets(st.integers(0, 3)), st.integers(0, 300))
-def test_it_finds_what_a_plain_list_finds(
+def test_page_finds_what_a_plain_list_finds(
     puts: list[tuple[int, int, int, int, int]], ages: list[int], on_disk: set[int], bytes_max: int
 ) -> None:
     files = Files(puts, ages)
@@ -110,7 +110,7 @@ def expect_following(found: list[Identity], newest: dict[Identity, Location], by
 
 
 @given(PUTS)
-def test_files_know_what_is_in_them(puts: list[tuple[int, int, int, int, int]]) -> None:
+def test_files_count_their_batch_bytes(puts: list[tuple[int, int, int, int, int]]) -> None:
     files = Files(puts, [0, 1, 2, 3])
     for file in files.files:
         sizes = [location.size for _, location in files.list if location.file is file]
@@ -145,7 +145,7 @@ def test_a_long_section_becomes_several() -> None:
     assert len(index.locate(1, 0, 1, 1 << 40, {})) == 3 * PAGE_BATCHES
 
 
-def test_of_two_copies_in_one_file_the_later_one_counts() -> None:
+def test_later_copy_counts_when_one_file_has_two() -> None:
     """A repair stored it again while the file was still written, and there are more batches than in a section."""
     index = Index()
     file = journal_file(1)
@@ -161,7 +161,7 @@ def test_of_two_copies_in_one_file_the_later_one_counts() -> None:
     assert len(set(places)) == len(places)
 
 
-def test_what_is_past_the_end_needs_no_page() -> None:
+def test_entry_past_the_end_needs_no_page() -> None:
     index = Index()
     file = journal_file(1)
     index.put_batch(1, 1, 0, 5, 1, -1, Location(file, 0, 1, 0))

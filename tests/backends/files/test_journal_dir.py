@@ -78,7 +78,7 @@ def test_full_files_are_flushed_to_entry_logs_in_the_order_of_their_ledgers() ->
         assert not [path for path in made.disk.paths() if path.startswith(ELSEWHERE) and path.endswith(".index")]
 
 
-def test_commits_wait_for_the_flush_and_nothing_is_lost(tmp_path: Path) -> None:
+def test_commits_wait_when_flush_is_behind(tmp_path: Path) -> None:
     """With the threads: the journal is never further ahead than four times `flush_bytes`, and one file."""
     wanted = options(tmp_path / "journal", flush_bytes=100_000)
     batches = [make_batch(number % 7, 2 * number, 2, size_bytes=8000) for number in range(200)]
@@ -95,7 +95,7 @@ def test_commits_wait_for_the_flush_and_nothing_is_lost(tmp_path: Path) -> None:
     assert not (tmp_path / "data" / "journal").exists()
 
 
-def test_what_is_dropped_before_the_flush_is_never_written_twice() -> None:
+def test_dropped_ledger_is_not_flushed() -> None:
     made = SmallStorage(MemoryDisk(), small_options(elsewhere=True), MemoryStorage())
     with contextlib.closing(made.open(made.disk)) as storage:
         for mutations in commits((1, 2, 3, 4, 5, 6, 7, 8)):
@@ -109,7 +109,7 @@ def test_what_is_dropped_before_the_flush_is_never_written_twice() -> None:
 # -- whose it is (B4) ---------------------------------------------------------------------------------------------
 
 
-def test_the_cookie_says_whose_journal_it_is(tmp_path: Path) -> None:
+def test_journal_cookie_names_its_bookie(tmp_path: Path) -> None:
     with opened(tmp_path / "data", options(tmp_path / "journal")) as storage:
         cookie = json.loads((tmp_path / "journal" / "journal.json").read_text())
         assert cookie == {"format": "replog files journal", "version": 1, "bookie_id": storage.bookie_id}
@@ -133,7 +133,7 @@ def expect_refusal(error: type[Exception], match: str, data: Path, wanted: Files
     assert tree(*paths) == before, "nothing was touched"
 
 
-def test_another_ones_journal_is_refused(tmp_path: Path, pair: tuple[Path, Path]) -> None:
+def test_journal_of_another_bookie_is_refused(tmp_path: Path, pair: tuple[Path, Path]) -> None:
     data, journal = pair
     with opened(tmp_path / "other", options(tmp_path / "other-journal")) as other:
         owner = other.bookie_id
@@ -144,7 +144,7 @@ def test_another_ones_journal_is_refused(tmp_path: Path, pair: tuple[Path, Path]
     )
 
 
-def test_a_lost_journal_is_not_replaced_by_an_empty_one(tmp_path: Path, pair: tuple[Path, Path]) -> None:
+def test_storage_is_refused_when_its_journal_is_lost(tmp_path: Path, pair: tuple[Path, Path]) -> None:
     data, journal = pair
     shutil.rmtree(journal)
     expect_refusal(StorageIdentityError, r"is the journal of nobody.*acknowledged", data, options(journal), tmp_path)
@@ -164,7 +164,7 @@ def test_storage_is_in_doubt_when_its_journal_was_emptied(pair: tuple[Path, Path
             assert f"{journal} has no journal file: group 1 is unreadable" in storage.doubt().reasons[0]
 
 
-def test_somebody_elses_directory_is_refused(tmp_path: Path) -> None:
+def test_directory_that_holds_other_files_is_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "draft.txt").write_text("years of work")
     expect_refusal(
@@ -176,7 +176,7 @@ def test_somebody_elses_directory_is_refused(tmp_path: Path) -> None:
     )
 
 
-def test_where_the_journal_is_was_decided_when_the_storage_was_made(tmp_path: Path, pair: tuple[Path, Path]) -> None:
+def test_journal_place_cannot_change(tmp_path: Path, pair: tuple[Path, Path]) -> None:
     data, journal = pair
     expect_refusal(ConfigError, "is in another directory: name it with journal_dir", data, FilesOptions(), tmp_path)
     with opened(tmp_path / "inside"):
@@ -187,7 +187,7 @@ def test_where_the_journal_is_was_decided_when_the_storage_was_made(tmp_path: Pa
         assert storage.read(1, 0, 1, 1) == [make_batch(1, 0)]
 
 
-def test_a_copy_of_the_storage_can_not_have_the_journal_too(tmp_path: Path, pair: tuple[Path, Path]) -> None:
+def test_copied_storage_is_refused_the_journal(tmp_path: Path, pair: tuple[Path, Path]) -> None:
     """The lock of the journal's directory is taken before anything in it is read, let alone changed."""
     data, journal = pair
     shutil.copytree(data, tmp_path / "copy")
@@ -199,7 +199,7 @@ def test_a_copy_of_the_storage_can_not_have_the_journal_too(tmp_path: Path, pair
         assert storage.read(1, 0, 1, 1000) == [make_batch(1, 0), make_batch(1, 3)]
 
 
-def test_a_crash_at_every_change_while_it_is_made() -> None:
+def test_storage_is_made_after_crash_at_every_change() -> None:
     made = SmallStorage(MemoryDisk(), small_options(elsewhere=True), MemoryStorage())
     count = count_changes(made.disk)
     made.open(made.disk).close()

@@ -30,7 +30,7 @@ def sections(count: int) -> list[Section]:
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 30), st.booleans()), max_size=80), st.integers(1000, 8000))
-def test_its_bound_holds(admitted: list[tuple[int, int, bool]], bytes_max: int) -> None:
+def test_recent_batches_stay_within_their_bound(admitted: list[tuple[int, int, bool]], bytes_max: int) -> None:
     cache = LedgerCache(bytes_max)
     known = sections(10)
     for number, batches, is_read in admitted:
@@ -44,7 +44,7 @@ def test_its_bound_holds(admitted: list[tuple[int, int, bool]], bytes_max: int) 
         assert known[number].page is not None or not section.is_touched
 
 
-def test_what_is_read_again_and_again_stays() -> None:
+def test_pages_in_use_stay_in_the_cache() -> None:
     one, *others = sections(200)
     cache = LedgerCache(10 * page_of(1).memory_bytes)
     cache.admit(one, page_of(1))
@@ -55,7 +55,7 @@ def test_what_is_read_again_and_again_stays() -> None:
     assert sum(other.page is not None for other in others) == 9
 
 
-def test_a_page_takes_about_what_it_says() -> None:
+def test_page_memory_is_about_its_memory_bytes() -> None:
     """The bound is one of memory: what a page says of itself is not far from what it takes."""
     import tracemalloc
 

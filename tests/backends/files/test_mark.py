@@ -54,7 +54,7 @@ def expect_journal(disk: MemoryDisk, made: SmallStorage, catalog: Catalog) -> No
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])
-def test_the_mark_is_true_at_every_change_of_the_disk(elsewhere: bool) -> None:
+def test_mark_is_right_at_every_change_of_the_disk(elsewhere: bool) -> None:
     made = SmallStorage(MemoryDisk(seed=5), small_options(elsewhere=elsewhere), MemoryStorage())
     marks: list[int] = []
     changes = 0
@@ -79,7 +79,7 @@ def test_the_mark_is_true_at_every_change_of_the_disk(elsewhere: bool) -> None:
     assert max(marks) == storage._journal.current.number
 
 
-def test_a_restart_replays_what_is_behind_the_mark_and_nothing_else() -> None:
+def test_start_replays_only_what_is_behind_the_mark() -> None:
     disk = MemoryDisk()
     storage = open_small(disk)
     batches = [make_batch(1, 2 * number, 2, size_bytes=12_000) for number in range(40)]

@@ -22,10 +22,10 @@ def finding(mutant: Mutant, *, share: float = 1.0) -> str:
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_a_broken_order_is_found(mutant: Mutant) -> None:
+def test_crashes_find_each_broken_order(mutant: Mutant) -> None:
     assert finding(mutant)
 
 
 @pytest.mark.parametrize("mutant", EQUIVALENT, ids=lambda mutant: mutant.name)
-def test_what_does_no_harm_is_found_harmless(mutant: Mutant) -> None:
+def test_equivalent_mutants_change_nothing(mutant: Mutant) -> None:
     assert not finding(mutant, share=0.15)

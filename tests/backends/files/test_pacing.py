@@ -41,7 +41,7 @@ def test_the_rate_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     assert clock.now_s - 100.0 == pytest.approx(10.0, abs=0.01)
 
 
-def test_a_long_delay_is_not_made_up_for_by_a_burst(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pace_makes_no_burst_after_a_long_delay(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch)
     pace = Pace(1 << 20, Event(clock), lambda: 0)
     clock.now_s += 60.0
@@ -52,7 +52,7 @@ def test_a_long_delay_is_not_made_up_for_by_a_burst(monkeypatch: pytest.MonkeyPa
     assert clock.now_s - began_s == pytest.approx(10.0, abs=0.2)
 
 
-def test_it_rests_now_and_then_while_there_are_commits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pace_rests_while_there_are_commits(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch)
     commits = 0
     pace = Pace(0, Event(clock), lambda: commits)
@@ -66,13 +66,13 @@ def test_it_rests_now_and_then_while_there_are_commits(monkeypatch: pytest.Monke
     assert 200 <= clock.rests <= 500
 
 
-def test_it_says_when_to_look_after_something_else(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pace_reports_each_stretch(monkeypatch: pytest.MonkeyPatch) -> None:
     pace = Pace(0, Event(Clock(monkeypatch)), lambda: 0)
     told = [pace.spend(1 << 20) for _ in range(32)]
     assert sum(told) == 4
 
 
-def test_closing_ends_it() -> None:
+def test_pace_raises_when_storage_closes() -> None:
     closing = threading.Event()
     pace = Pace(1, closing, lambda: 0)
     threading.Timer(0.05, closing.set).start()

@@ -100,7 +100,7 @@ def test_files_of_a_trimmed_log_are_not_dropped() -> None:
     assert not kinds["drop_cached spare file"]
 
 
-def test_what_compaction_writes_is_as_old_as_what_it_copied() -> None:
+def test_compacted_file_has_the_age_of_its_sources() -> None:
     """It doesn't drive out what was written last, which followers read."""
     ledgers = range(1, 8 * PER_FILE + 1)
     with contextlib.closing(open_small(MemoryDisk(), options_of(3))) as storage:
@@ -130,7 +130,7 @@ def test_a_journal_elsewhere_stays_until_it_is_flushed_and_entry_logs_are_droppe
 
 
 @pytest.mark.parametrize("can_open", [True, False])
-def test_a_file_that_was_closed_is_opened_for_it_if_it_can_be(*, can_open: bool) -> None:
+def test_closed_file_is_opened_to_be_dropped_from_the_cache(*, can_open: bool) -> None:
     """If not, it is left to the kernel, and nothing fails but who reads it."""
     disk = MemoryDisk()
     kinds = count_kinds(disk)
@@ -155,7 +155,7 @@ def test_a_file_that_was_closed_is_opened_for_it_if_it_can_be(*, can_open: bool)
     assert bool(kinds["drop_cached journal file"]) == can_open
 
 
-def test_a_real_disk_is_told_by_the_thread_that_the_storage_has(tmp_path: Path) -> None:
+def test_storage_thread_drops_files_from_a_real_page_cache(tmp_path: Path) -> None:
     """As soon as a file is too old; and all of it can still be read."""
     options = attrs.evolve(options_of(0), journal_file_bytes=1 << 20, page_cache_bytes=2 << 20)
     batches = [make_batch(ledger_id, 0, 3, size_bytes=100 << 10) for ledger_id in range(1, 25)]

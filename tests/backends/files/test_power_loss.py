@@ -51,7 +51,7 @@ def test_power_lost_at_every_change_of_the_disk(profile: str, *, is_fast: bool) 
 @pytest.mark.sized
 @pytest.mark.crash
 @pytest.mark.parametrize("profile", PROFILES)
-def test_many_things_left_by_many_power_losses(profile: str, is_long: bool) -> None:
+def test_storage_opens_after_many_power_losses(profile: str, is_long: bool) -> None:
     kinds: Counter[str] = Counter()
     for seed in range(100, 112 if is_long else 102):
         outcomes, share = (4, 1.0) if is_long else (1, 0.07)
@@ -106,7 +106,7 @@ _reasons: dict[str, Callable[[str], BaseException]] = {
 }
 
 
-def test_what_a_failed_sync_left_readable_is_durable_before_it_is_served() -> None:
+def test_group_after_failed_sync_is_durable_before_served() -> None:
     disk = MemoryDisk()
     workload = Workload(3)
     storage = open_small(disk)

@@ -39,7 +39,7 @@ def damaged_ledgers(storage: FilesStorage) -> list[int]:
     return sorted(each.ledger_id for each in storage.damage())
 
 
-def test_a_scrub_finds_what_nobody_read() -> None:
+def test_scrub_finds_damage_that_no_read_met() -> None:
     disk = MemoryDisk()
     with open_on(disk) as storage:
         first, second, third = ledgers_by_file(storage, 3)
@@ -63,7 +63,7 @@ def test_a_scrub_finds_what_nobody_read() -> None:
         assert damaged_ledgers(storage) == sorted(places)
 
 
-def test_a_file_with_damage_is_not_worth_compacting_any_more() -> None:
+def test_damaged_file_is_not_compacted_again() -> None:
     """Copying it would end at the same batch each time."""
     disk = MemoryDisk()
     with open_on(disk) as storage:
@@ -77,7 +77,7 @@ def test_a_file_with_damage_is_not_worth_compacting_any_more() -> None:
         assert worth_compacting(storage._contents, is_major=False) == [files[1:]]
 
 
-def test_the_file_that_is_written_is_scrubbed_too() -> None:
+def test_scrub_reads_the_current_file() -> None:
     disk = MemoryDisk()
     with open_on(disk) as storage:
         storage.commit([batch_of(1), batch_of(2)])
@@ -89,7 +89,7 @@ def test_the_file_that_is_written_is_scrubbed_too() -> None:
         expect_readable(storage, [1, 2])
 
 
-def test_stored_again_it_is_no_damage_any_more() -> None:
+def test_damage_is_gone_when_batch_is_stored_again() -> None:
     disk = MemoryDisk()
     with open_on(disk) as storage:
         (ledgers,) = ledgers_by_file(storage, 1)
@@ -185,7 +185,7 @@ def flip_page(disk: MemoryDisk, storage: FilesStorage, ledger_id: int) -> str:
     return section.file.index_path
 
 
-def test_a_damaged_index_is_made_anew_and_is_no_damage() -> None:
+def test_damaged_index_is_written_again_and_is_no_damage() -> None:
     disk = MemoryDisk()
     with open_on(disk) as storage:
         ledgers, others = ledgers_by_file(storage, 2)
@@ -227,7 +227,7 @@ def test_without_index_and_batch_nothing_is_called_absent() -> None:
         expect_readable(storage, ledgers)
 
 
-def test_what_can_be_read_is_read_though_what_follows_can_not() -> None:
+def test_read_ends_before_an_unreadable_batch() -> None:
     """A page of the index, or a whole file, that is gone behind good batches ends the answer before it."""
     disk = MemoryDisk()
     batches = [make_batch(1, 2 * number, 2, size_bytes=3000) for number in range(50)]

@@ -52,7 +52,7 @@ def opened(path: Path, options: FilesOptions | None = None) -> contextlib.closin
 # -- whom a directory belongs to (B4) -----------------------------------------------------------------------------
 
 
-def test_a_second_opener_in_this_process_is_told_so(tmp_path: Path) -> None:
+def test_second_opener_in_this_process_is_refused(tmp_path: Path) -> None:
     with opened(tmp_path), pytest.raises(StorageInUseError, match=rf"open in process {os.getpid()} \(this one\)"):
         open_storage(str(tmp_path))
     open_storage(str(tmp_path)).close()
@@ -79,14 +79,14 @@ def test_a_second_process_waits_for_the_first_to_die(tmp_path: Path) -> None:
     open_storage(str(tmp_path)).close()
 
 
-def test_a_directory_of_somebody_else_is_refused_untouched(tmp_path: Path) -> None:
+def test_foreign_directory_is_refused_untouched(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("years of work")
     with pytest.raises(StorageIdentityError, match=r"no storage of replog, and not empty: it has thesis\.txt"):
         open_storage(str(tmp_path))
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
 
 
-def test_a_file_is_no_directory(tmp_path: Path) -> None:
+def test_path_is_refused_when_it_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageFailedError, match="make the directory"):
         open_storage(str(tmp_path / "file"))
@@ -130,7 +130,7 @@ def test_a_relative_path_means_the_same_after_chdir(tmp_path: Path, monkeypatch:
         ),
     ],
 )
-def test_a_strange_format_file_is_refused(tmp_path: Path, text: str, message: str) -> None:
+def test_unknown_format_file_is_refused(tmp_path: Path, text: str, message: str) -> None:
     with opened(tmp_path) as storage:
         bookie_id = storage.bookie_id
     (tmp_path / "storage.json").write_text(
@@ -141,7 +141,7 @@ def test_a_strange_format_file_is_refused(tmp_path: Path, text: str, message: st
 
 
 @pytest.mark.parametrize("content", [b"", b"\0" * 100, b"\xff{"])
-def test_a_damaged_format_file_is_refused(content: bytes, tmp_path: Path) -> None:
+def test_storage_is_refused_when_format_file_is_damaged(content: bytes, tmp_path: Path) -> None:
     with opened(tmp_path):
         pass
     (tmp_path / "storage.json").write_bytes(content)
@@ -160,7 +160,7 @@ def test_the_expected_identity_is_checked(tmp_path: Path) -> None:
         open_storage(str(tmp_path / "two"), FilesOptions(expected_bookie_id=bookie_id))
 
 
-def test_a_foreign_journal_file_is_refused(tmp_path: Path) -> None:
+def test_journal_file_of_another_bookie_is_refused(tmp_path: Path) -> None:
     for name in ("one", "two"):
         open_storage(str(tmp_path / name)).close()
     foreign = tmp_path / "one" / "journal" / "000000000001.journal"
@@ -213,7 +213,7 @@ def test_options_have_upper_bounds_too() -> None:
         open_storage("")
 
 
-def test_an_interval_may_be_for_ever(tmp_path: Path) -> None:
+def test_interval_may_be_infinite(tmp_path: Path) -> None:
     for_ever = float("inf")
     options = FilesOptions(
         minor_compaction_interval_s=for_ever, major_compaction_interval_s=for_ever, scrub_interval_s=for_ever

@@ -33,7 +33,7 @@ def fill(storage: FilesStorage, ledgers: int) -> None:
         storage.commit([DropLedger(1000 + ledger_id)])
 
 
-def test_a_file_that_becomes_empty_and_goes_while_others_are_rewritten() -> None:
+def test_file_is_removed_when_it_empties_during_compaction() -> None:
     disk = MemoryDisk()
     options = attrs.evolve(INSIDE, entry_log_bytes=1, open_files_max=1)  # each file makes an entry log
     storage = open_storage("/st", options, disk=disk)
@@ -79,7 +79,7 @@ class WatchedLock:
         self._lock.release()
 
 
-def test_upkeep_that_waited_for_its_turn_does_nothing_after_the_close() -> None:
+def test_waiting_maintenance_does_nothing_after_close() -> None:
     """B4: by then the directory may be somebody else's."""
     disk = MemoryDisk()
     storage = open_storage("/st", INSIDE, disk=disk)
@@ -107,7 +107,7 @@ def test_upkeep_that_waited_for_its_turn_does_nothing_after_the_close() -> None:
 
 
 @pytest.mark.parametrize("is_scrub", [True, False])
-def test_upkeep_between_two_files_opens_nothing_after_the_close(is_scrub: bool) -> None:
+def test_maintenance_opens_no_file_after_close(is_scrub: bool) -> None:
     disk = MemoryDisk()
     options = attrs.evolve(INSIDE, open_files_max=1, entry_log_bytes=1)
     storage = open_storage("/st", options, disk=disk)
@@ -137,7 +137,7 @@ def test_upkeep_between_two_files_opens_nothing_after_the_close(is_scrub: bool) 
     assert disk.open_count == 0
 
 
-def test_a_flush_that_takes_long_is_not_begun_again_in_its_middle() -> None:
+def test_long_flush_is_not_started_twice() -> None:
     disk = MemoryDisk()
     storage = open_small(disk, attrs.evolve(ELSEWHERE, flush_bytes=400 << 10))
     with frequent_looks():

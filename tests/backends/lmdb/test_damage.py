@@ -42,7 +42,7 @@ def rewrite(path: Path, key: bytes, value: bytes | None, new_key: bytes | None =
 
 
 @pytest.mark.parametrize("at", range(len(BATCHES)))
-def test_a_flipped_byte_in_a_batch_is_unknown_listed_and_mended(tmp_path: Path, at: int) -> None:
+def test_flipped_byte_in_a_batch_is_listed_until_repaired(tmp_path: Path, at: int) -> None:
     fill(tmp_path)
     batch = BATCHES[at]
     key = records.batch_key(batch)
@@ -82,7 +82,7 @@ def test_damage_is_found_in_the_background(tmp_path: Path) -> None:
         assert [damage.first_entry_id for damage in storage.damage()] == [3]
 
 
-def test_damage_to_what_is_left_of_a_deleted_ledger_is_none(tmp_path: Path) -> None:
+def test_garbage_of_a_deleted_ledger_is_no_damage(tmp_path: Path) -> None:
     fill(tmp_path)
     key = records.batch_key(BATCHES[1])
     with contextlib.closing(open_storage(str(tmp_path), OPTIONS)) as storage:
@@ -129,7 +129,7 @@ def test_exam_of_damage(tmp_path: Path, seed: int) -> None:
     assert done.returncode <= 0, done.stderr
 
 
-def test_a_batch_that_vanished_is_not_absent(tmp_path: Path) -> None:
+def test_read_is_uncertain_when_a_batch_vanished(tmp_path: Path) -> None:
     fill(tmp_path)
     rewrite(tmp_path, records.batch_key(BATCHES[1]), None)
     with contextlib.closing(open_storage(str(tmp_path), OPTIONS)) as storage:
@@ -145,7 +145,7 @@ def test_a_batch_that_vanished_is_not_absent(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("bit", [0x01, 0x10, 0x80])
 @pytest.mark.parametrize("offset", range(1, records.BATCH_KEY_BYTES))
-def test_a_flipped_bit_in_the_key_of_a_batch_is_not_taken_for_absence(tmp_path: Path, offset: int, bit: int) -> None:
+def test_flipped_bit_in_a_batch_key_is_never_absence(tmp_path: Path, offset: int, bit: int) -> None:
     """Nor is what others hold, or what never was, told of as damaged."""
     fill(tmp_path)
     batch = BATCHES[1]
@@ -176,7 +176,7 @@ def test_a_flipped_bit_in_the_key_of_a_batch_is_not_taken_for_absence(tmp_path: 
         rewrite(tmp_path, key, None)
 
 
-def test_a_batch_that_claims_endlessly_much_ends_a_scrub(tmp_path: Path) -> None:
+def test_scrub_ends_when_a_batch_claims_too_many_entries(tmp_path: Path) -> None:
     """What it did hold is there otherwise, and what it claims beyond that never was."""
     fill(tmp_path)
     whole = make_batch(2, 0, 3)
@@ -193,7 +193,7 @@ def test_a_batch_that_claims_endlessly_much_ends_a_scrub(tmp_path: Path) -> None
         assert storage.read(2, 3, 1, 0) == []
 
 
-def test_batches_that_vanished_all_are_found_by_a_scrub(tmp_path: Path) -> None:
+def test_scrub_finds_a_series_without_batches(tmp_path: Path) -> None:
     fill(tmp_path)
     for batch in BATCHES:
         rewrite(tmp_path, records.batch_key(batch), None)
@@ -208,7 +208,7 @@ def test_batches_that_vanished_all_are_found_by_a_scrub(tmp_path: Path) -> None:
         assert storage.read(1, 0, 1, 1 << 20) == BATCHES
 
 
-def test_a_damaged_series_is_unknown_where_it_is_needed_and_made_anew(tmp_path: Path) -> None:
+def test_series_is_written_again_when_damaged(tmp_path: Path) -> None:
     fill(tmp_path)
     key = records.series_key(1, 1)
     for value in (b"torn", None):
@@ -241,7 +241,7 @@ def test_damaged_marks_are_unknown_and_never_written_over(tmp_path: Path) -> Non
             storage.commit([SetMarks(1, None, 2)])
 
 
-def test_marks_whose_key_was_damaged_are_unknown_and_not_made_anew(tmp_path: Path) -> None:
+def test_marks_are_uncertain_when_their_key_is_damaged(tmp_path: Path) -> None:
     """Else a fence would be forgotten (R3)."""
     fill(tmp_path)
     key = records.id_key(records.LEDGER, 1)
@@ -267,7 +267,7 @@ def test_marks_whose_key_was_damaged_are_unknown_and_not_made_anew(tmp_path: Pat
         assert not [key for key, _ in transaction.cursor() if key[:1] == records.BATCH]
 
 
-def test_damage_to_what_was_deleted_is_doubt(tmp_path: Path) -> None:
+def test_damaged_record_of_deleted_ledgers_raises_the_doubt(tmp_path: Path) -> None:
     """What it deleted may come back: nobody knows which ledgers those were."""
     with contextlib.closing(open_storage(str(tmp_path), OPTIONS)) as storage:
         storage.commit([DropLedger(5), DropLedger(9)])
@@ -299,7 +299,7 @@ def judge(path: Path) -> int:
     return status
 
 
-def test_a_flipped_byte_anywhere_behind_the_roots_is_never_absence(tmp_path: Path) -> None:
+def test_flipped_byte_behind_the_roots_is_never_absence(tmp_path: Path) -> None:
     """LMDB's own pages have no checksums: damage to them may end the process, but not lie. (The two roots may.)"""
     fill(tmp_path)
     data = tmp_path / "data.mdb"

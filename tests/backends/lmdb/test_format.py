@@ -112,7 +112,7 @@ def test_batches_of_one_length_have_different_checksums() -> None:
 # -- series -------------------------------------------------------------------------------------------------------
 
 
-def test_a_series_joins_what_touches_in_whatever_order_it_came() -> None:
+def test_series_joins_adjacent_ranges_in_any_order() -> None:
     series = Series()
     for first in (0, 30, 10, 20, 10):
         series.add(first, first + 9, 1)
@@ -125,7 +125,7 @@ def test_a_series_joins_what_touches_in_whatever_order_it_came() -> None:
     assert series.is_whole
 
 
-def test_a_series_with_too_many_holes_forgets_the_lowest_and_says_so() -> None:
+def test_series_forgets_lowest_ranges_when_too_many() -> None:
     series = Series()
     for first in range(0, 10 * (RANGES_MAX + 5), 10):
         series.add(first, first + 3, 1)
@@ -136,7 +136,7 @@ def test_a_series_with_too_many_holes_forgets_the_lowest_and_says_so() -> None:
     assert len(series.pack()) < 2000
 
 
-def test_holes_beyond_the_series_are_absent_all_the_same(tmp_path: Path) -> None:
+def test_holes_beyond_the_series_are_absent(tmp_path: Path) -> None:
     with contextlib.closing(open_storage(str(tmp_path))) as storage:
         batches = [make_batch(1, first, 4) for first in range(0, 10 * (RANGES_MAX + 20), 10)]
         storage.commit([PutBatch(batch) for batch in batches])

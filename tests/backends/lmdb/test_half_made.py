@@ -34,7 +34,7 @@ def use(path: Path) -> None:
 
 
 @pytest.mark.parametrize("size_bytes", PREFIXES)
-def test_a_prefix_of_a_new_data_file_is_made_again(tmp_path: Path, initial: bytes, size_bytes: int) -> None:
+def test_half_made_data_file_is_made_again(tmp_path: Path, initial: bytes, size_bytes: int) -> None:
     for number, rest in enumerate((b"", bytes(8192 - size_bytes))):
         path = tmp_path / str(number)
         path.mkdir()
@@ -52,12 +52,12 @@ def test_a_prefix_of_a_new_data_file_is_made_again(tmp_path: Path, initial: byte
         ("storage.json.tmp", b'{"form'),
     ],
 )
-def test_what_a_crash_left_beside_it_is_no_hindrance(tmp_path: Path, name: str, content: bytes) -> None:
+def test_storage_is_made_beside_files_of_a_crash(tmp_path: Path, name: str, content: bytes) -> None:
     (tmp_path / name).write_bytes(content)
     use(tmp_path)
 
 
-def test_a_crash_at_any_step_of_making_leaves_what_opens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_storage_opens_after_crash_at_any_step_of_making(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("rename", "fsync", "mkdir"):
         real = getattr(os, name)
         for failing in range(5):
@@ -83,7 +83,7 @@ def test_a_crash_at_any_step_of_making_leaves_what_opens(tmp_path: Path, monkeyp
 
 
 @pytest.mark.parametrize("content", [b"something else" * 1000, b"torn" * 10])
-def test_somebody_elses_data_file_is_left_alone(tmp_path: Path, content: bytes) -> None:
+def test_foreign_data_file_is_left_alone(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "data.mdb").write_bytes(content)
     with pytest.raises(StorageDamagedError, match=r"data\.mdb is damaged"):
         open_storage(str(tmp_path))
@@ -91,7 +91,7 @@ def test_somebody_elses_data_file_is_left_alone(tmp_path: Path, content: bytes) 
 
 
 @pytest.mark.parametrize("size_bytes", PREFIXES[:-1])
-def test_a_finished_storage_that_lost_its_end_is_damaged(tmp_path: Path, size_bytes: int) -> None:
+def test_truncated_data_file_of_finished_storage_is_damage(tmp_path: Path, size_bytes: int) -> None:
     use(tmp_path)
     os.truncate(tmp_path / "data.mdb", size_bytes)
     before = (tmp_path / "data.mdb").read_bytes()

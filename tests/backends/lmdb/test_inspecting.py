@@ -116,7 +116,7 @@ def test_damage(tmp_path: Path) -> None:
         inspect_storage(str(tmp_path), unwatched)
 
 
-def test_another_bookies_file(tmp_path: Path) -> None:
+def test_data_file_of_another_bookie_is_reported(tmp_path: Path) -> None:
     """B4"""
     make_storage(tmp_path / "one")
     make_storage(tmp_path / "two")

@@ -91,7 +91,7 @@ def kill_often(directory: Path, kills: int) -> int:
 
 @pytest.mark.sized
 @pytest.mark.crash
-def test_what_was_acknowledged_survives_kills(tmp_path: Path, is_long: bool) -> None:
+def test_acknowledged_entries_survive_kills(tmp_path: Path, is_long: bool) -> None:
     kills = 200 if is_long else 5
     assert kill_often(tmp_path, kills) >= 4 * kills
 
@@ -117,9 +117,7 @@ sys.stdin.read()
 
 
 @pytest.mark.crash
-def test_a_ledger_that_is_half_removed_is_gone_and_removed_after_the_kill(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_half_removed_ledger_is_removed_after_a_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(maintenance, "_REST_FACTOR", 1e6)  # here too: one piece, and then a rest that outlasts the test
     command = [sys.executable, "-c", DROPPER, str(tmp_path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as writer:

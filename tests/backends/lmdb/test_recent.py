@@ -4,7 +4,7 @@ from replog.backends.lmdb.recent import RecentBatches
 from replog.testing.storage_exam import make_batch
 
 
-def test_what_follows_without_a_gap_is_given_as_long_as_it_fits() -> None:
+def test_read_returns_following_batches_while_they_fit() -> None:
     recent = RecentBatches()
     batches = [make_batch(1, first, 10) for first in (0, 10, 20, 40)]
     recent.add(batches)
@@ -16,7 +16,7 @@ def test_what_follows_without_a_gap_is_given_as_long_as_it_fits() -> None:
     assert recent.read(1, 0, 2, 10 * size) == []
 
 
-def test_striped_batches_are_given_alone() -> None:
+def test_striped_batch_is_returned_alone() -> None:
     """Those of one gathering interleave (W1): what begins next is known to the storage only."""
     recent = RecentBatches()
     batches = [make_batch(1, first, 4, stride=3) for first in (0, 1, 12, 13)]
@@ -25,7 +25,7 @@ def test_striped_batches_are_given_alone() -> None:
     assert recent.read(1, 5, 1, 1 << 20) == []
 
 
-def test_the_oldest_are_forgotten_and_what_was_put_again_is_not() -> None:
+def test_oldest_batches_are_forgotten_but_not_stored_again() -> None:
     batches = [make_batch(1, first, 1, size_bytes=100) for first in range(8)]
     recent = RecentBatches(5 * len(batches[0].data))
     again = make_batch(1, 0, 1, size_bytes=100)

@@ -55,7 +55,7 @@ def test_the_registry_opens_it_by_url(tmp_path: Path) -> None:
         assert storage.statistics()["map_bytes"] == 2 << 20
 
 
-async def test_a_log_embedded_on_it_is_there_after_reopening(tmp_path: Path) -> None:
+async def test_embedded_log_survives_reopening(tmp_path: Path) -> None:
     entries = [b"%d" % number * 100 for number in range(500)]
     async with replog.embed(tmp_path, storage="lmdb") as client, client.write_log("orders") as log:
         for start in range(0, len(entries), 100):
@@ -74,13 +74,13 @@ async def test_a_log_embedded_on_it_is_there_after_reopening(tmp_path: Path) -> 
 # -- whom a directory belongs to (B4) -----------------------------------------------------------------------------
 
 
-def test_a_second_opener_is_told_so(tmp_path: Path) -> None:
+def test_second_opener_is_refused(tmp_path: Path) -> None:
     with opened(tmp_path), pytest.raises(StorageInUseError, match=rf"open in process {os.getpid()} \(this one\)"):
         open_storage(str(tmp_path))
     open_storage(str(tmp_path)).close()
 
 
-def test_a_directory_of_somebody_else_is_refused_untouched(tmp_path: Path) -> None:
+def test_foreign_directory_is_refused_untouched(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("years of work")
     with pytest.raises(StorageIdentityError, match=r"no storage of replog, and not empty: it has thesis\.txt"):
         open_storage(str(tmp_path))
@@ -96,7 +96,7 @@ def test_neither_storage_opens_the_others_directory(tmp_path: Path) -> None:
         files.open_storage(str(tmp_path / "lmdb"))
 
 
-def test_an_environment_of_somebody_else_is_refused_untouched(tmp_path: Path) -> None:
+def test_foreign_environment_is_refused_untouched(tmp_path: Path) -> None:
     with lmdb.open(str(tmp_path)) as environment, environment.begin(write=True) as transaction:
         transaction.put(b"theirs", b"1")
     before = (tmp_path / "data.mdb").read_bytes()
@@ -124,7 +124,7 @@ def test_a_data_file_that_is_missing_or_foreign_is_damage(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("left", [b"", b"\0" * 100, b"\0" * 20480])
-def test_what_a_crash_left_of_a_storage_that_was_being_made_is_made_anew(tmp_path: Path, left: bytes) -> None:
+def test_half_made_storage_is_made_again(tmp_path: Path, left: bytes) -> None:
     (tmp_path / "data.mdb").write_bytes(left)
     with opened(tmp_path) as storage:
         storage.commit([SetMarks(1, fence_term=1)])
@@ -136,7 +136,7 @@ def test_what_a_crash_left_of_a_storage_that_was_being_made_is_made_anew(tmp_pat
 
 
 @pytest.mark.parametrize("change", [{"version": 2}, {"format": "x"}, {"bookie_id": "bob"}])
-def test_a_strange_format_file_is_refused(tmp_path: Path, change: dict[str, object]) -> None:
+def test_unknown_format_file_is_refused(tmp_path: Path, change: dict[str, object]) -> None:
     open_storage(str(tmp_path)).close()
     path = tmp_path / "storage.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
@@ -273,7 +273,7 @@ storage.close()
 """
 
 
-def test_a_write_that_the_disk_takes_half_of_keeps_nothing(tmp_path: Path) -> None:
+def test_half_written_commit_keeps_nothing(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", FULL_DISK, str(tmp_path)], check=True, timeout=60)
     with opened(tmp_path) as storage:
         for first in (0, 4):
@@ -299,7 +299,7 @@ def pids_of_readers(storage: LMDBStorage) -> list[int]:
     return [int(line.split()[0]) for line in storage._map.environment.readers().splitlines()[1:]]
 
 
-def test_readers_that_died_do_not_keep_pages_from_being_used_again(tmp_path: Path) -> None:
+def test_dead_readers_do_not_keep_old_pages(tmp_path: Path) -> None:
     with opened(tmp_path, SMALL) as storage:
         storage.commit([large(1, 0)])
         command = [sys.executable, "-c", STALE_READER, str(tmp_path)]
@@ -344,7 +344,7 @@ storage.close()
 """
 
 
-def test_a_map_that_can_not_grow_for_want_of_addresses_stays(tmp_path: Path) -> None:
+def test_map_stays_when_addresses_are_exhausted(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", NO_ADDRESSES, str(tmp_path)], check=True, timeout=60)
 
 
@@ -404,7 +404,7 @@ def test_a_failed_sync_stops_the_storage(tmp_path: Path) -> None:
         assert storage.read(1, 0, 1, 0) == [large(1, 0).batch]
 
 
-def test_a_full_disk_is_no_failure(tmp_path: Path) -> None:
+def test_storage_goes_on_after_a_full_disk(tmp_path: Path) -> None:
     with opened(tmp_path) as storage:
         inner = storage._map.environment
         fail_commits(storage, lmdb.DiskError("no space left on device"))
@@ -419,7 +419,7 @@ def test_a_full_disk_is_no_failure(tmp_path: Path) -> None:
 # -- deletion in pieces -------------------------------------------------------------------------------------------
 
 
-def test_a_large_ledger_is_removed_in_pieces_that_stall_nobody(tmp_path: Path) -> None:
+def test_large_ledger_is_removed_in_small_pieces(tmp_path: Path) -> None:
     with opened(tmp_path) as storage:
         for first in range(0, 6000, 1000):
             storage.commit([PutBatch(make_batch(1, at, 1)) for at in range(first, first + 1000)])
@@ -457,7 +457,7 @@ def test_deleted_ledgers_are_kept_as_ranges(tmp_path: Path) -> None:
 # -- reading without waiting --------------------------------------------------------------------------------------
 
 
-def test_what_was_committed_last_is_read_at_once_and_the_rest_is_not(tmp_path: Path) -> None:
+def test_only_recent_batches_are_read_without_waiting(tmp_path: Path) -> None:
     batches = [large(1, number, 200_000).batch for number in range(80)]
     with opened(tmp_path) as storage:
         for batch in batches:
@@ -516,7 +516,7 @@ def test_a_forked_child_can_not_use_the_storage(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
-def test_a_child_may_open_the_directory_when_its_parent_is_done(tmp_path: Path) -> None:
+def test_child_opens_directory_when_its_parent_closed_it(tmp_path: Path) -> None:
     storage = open_storage(str(tmp_path))
     storage.commit([SetMarks(1, fence_term=1)])
     parent_is_done = os.pipe()

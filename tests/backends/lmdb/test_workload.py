@@ -83,7 +83,7 @@ class Twins:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_it_does_what_memory_does(tmp_path: Path, seed: int) -> None:
+def test_storage_does_what_memory_storage_does(tmp_path: Path, seed: int) -> None:
     twins = Twins(tmp_path, seed)
     try:
         for _ in range(100):

@@ -127,7 +127,7 @@ def test_a_single_file_and_a_directory_of_files(tmp_path: Path) -> None:
     assert (found_alone.first_sequence, found_alone.used_bytes) == (whole[1].first_sequence, whole[1].used_bytes)
 
 
-def test_what_is_no_journal(tmp_path: Path) -> None:
+def test_path_without_journal_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").write_bytes(b"")
     for path in (tmp_path / "nowhere", tmp_path / "empty", tmp_path / "file"):
@@ -211,7 +211,7 @@ def test_a_group_with_a_hole_is_not_whole(tmp_path: Path) -> None:
     assert (file.groups, file.records, file.last_sequence) == (3, len(records) - 1, 4)
 
 
-def test_a_torn_tail_is_told_and_is_no_damage(tmp_path: Path) -> None:
+def test_torn_tail_is_reported_and_is_no_damage(tmp_path: Path) -> None:
     disk = MemoryDisk()
     ends = small_journal(disk)
     write_out(disk, tmp_path)
@@ -222,7 +222,7 @@ def test_a_torn_tail_is_told_and_is_no_damage(tmp_path: Path) -> None:
     assert (file.used_bytes, file.last_sequence) == (ends[-2], 3)
 
 
-def test_the_scan_goes_on_behind_damage(tmp_path: Path) -> None:
+def test_scan_goes_on_behind_damage(tmp_path: Path) -> None:
     path = tmp_path / "st"
     make_filled(path)
     journal = path / "journal" / "000000000001.journal"
@@ -252,7 +252,7 @@ def test_a_missing_file_is_damage_unless_a_bookie_runs(tmp_path: Path) -> None:
         assert storage.bookie_id
 
 
-def test_a_journal_that_ends_before_what_was_durable_is_damage(tmp_path: Path) -> None:
+def test_journal_is_damaged_when_it_ends_before_durable_group(tmp_path: Path) -> None:
     """B3: the catalog knows a group that was durable."""
     path = tmp_path / "st"
     make_filled(path)
@@ -269,7 +269,7 @@ def test_a_journal_that_ends_before_what_was_durable_is_damage(tmp_path: Path) -
 # -- somebody writes meanwhile --------------------------------------------------------------------------------------
 
 
-def test_a_group_that_is_written_while_it_is_read_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_damage_is_reported_when_group_is_being_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The window was read before the group was there, the proof that it was durable is found after."""
     disk = MemoryDisk()
     ends = small_journal(disk)
@@ -294,7 +294,7 @@ def test_a_group_that_is_written_while_it_is_read_is_no_damage(tmp_path: Path, m
     assert reads > 2
 
 
-def test_a_file_that_is_used_again_meanwhile_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_damage_is_reported_when_file_is_recycled_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Recycling overwrites a file in place, its header page first."""
     monkeypatch.setattr(window, "WINDOW_BYTES", 8192)
     path = tmp_path / "st"
@@ -313,7 +313,7 @@ def test_a_file_that_is_used_again_meanwhile_is_no_damage(tmp_path: Path, monkey
     assert damage_of(rest) == []
 
 
-def test_a_file_that_vanishes_is_said_so(tmp_path: Path) -> None:
+def test_file_is_reported_gone_when_it_vanishes(tmp_path: Path) -> None:
     path = tmp_path / "st"
     make_filled(path)
     reports = inspect_journal(find_place(str(path)))
@@ -359,9 +359,7 @@ def test_nothing_is_left_behind(tmp_path: Path) -> None:
     assert traces(tmp_path) == before
 
 
-def test_a_file_that_is_used_again_before_its_header_is_read_is_gone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_file_is_gone_when_recycled_before_its_header_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "st"
     make_filled(path)
     journal = path / "journal"
@@ -396,7 +394,7 @@ def test_a_file_that_is_used_again_before_its_header_is_read_is_gone(
     ],
     ids=repr,
 )
-def test_a_record_that_makes_no_sense_is_told(tmp_path: Path, record_type: int, payload: bytes) -> None:
+def test_intact_record_with_invalid_content_is_reported(tmp_path: Path, record_type: int, payload: bytes) -> None:
     identity = bytes(range(16))
     seed = checksum_seed(1, identity)
     page = pack_file_header(FileHeader(1, 5, identity))

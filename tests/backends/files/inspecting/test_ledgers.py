@@ -65,7 +65,7 @@ def test_the_batches_are_those_that_are_read(tmp_path: Path, make: object, is_el
         assert report.batches == len(found)
 
 
-def test_a_deleted_ledger_and_one_that_never_was(tmp_path: Path) -> None:
+def test_deleted_ledger_differs_from_unknown_ledger(tmp_path: Path) -> None:
     make_filled(tmp_path / "st")
     deleted = looked_at(tmp_path / "st", 2)
     assert (deleted.report.is_known, deleted.report.is_deleted) == (True, True)
@@ -119,7 +119,7 @@ def test_marks_alone_are_known(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("digest_type", list(DigestType))
-def test_a_damaged_batch_is_told_and_never_shown(tmp_path: Path, digest_type: DigestType) -> None:
+def test_damaged_batch_is_reported_and_not_shown(tmp_path: Path, digest_type: DigestType) -> None:
     path = tmp_path / "st"
     batches = [make_batch(1, first, 2, size_bytes=4000, digest_type=digest_type) for first in range(0, 40, 2)]
     with contextlib.closing(open_quick(path)) as storage:
@@ -137,7 +137,7 @@ def test_a_damaged_batch_is_told_and_never_shown(tmp_path: Path, digest_type: Di
         inspection.payload(3)
 
 
-def test_a_damaged_page_is_told_and_the_log_file_is_read(tmp_path: Path) -> None:
+def test_log_file_is_read_when_an_index_page_is_damaged(tmp_path: Path) -> None:
     path = tmp_path / "st"
     make_filled(path)
     before = [(each.path, each.offset) for each in looked_at(path, 1).batches()]
@@ -168,7 +168,7 @@ def test_an_index_that_names_another_batch(tmp_path: Path) -> None:
     assert [entry.entry_id for entry in inspection.entries()] == [0, 1]
 
 
-def test_a_group_that_is_not_whole_does_not_count(tmp_path: Path) -> None:
+def test_torn_group_does_not_count(tmp_path: Path) -> None:
     """Its first record deletes a ledger, its last one is torn: nobody was told of either."""
     path = golden(tmp_path / "st")
     assert inspect_storage(find_place(str(path))).deleted_ledgers == 1
@@ -180,7 +180,7 @@ def test_a_group_that_is_not_whole_does_not_count(tmp_path: Path) -> None:
     assert looked_at(path, 7).report.last_entry_id == 1
 
 
-def test_a_file_that_vanishes_between_listing_and_reading(tmp_path: Path) -> None:
+def test_file_is_gone_when_it_vanishes_after_listing(tmp_path: Path) -> None:
     path = tmp_path / "st"
     make_filled(path)
     inspection = looked_at(path, 1)

@@ -115,7 +115,7 @@ def test_deleted_ledgers_are_not_live(tmp_path: Path) -> None:
         assert 0.6 < (log.live_share or 0) < 0.7
 
 
-def test_a_damaged_index_is_told_and_the_file_is_read(tmp_path: Path) -> None:
+def test_log_file_is_read_when_its_index_is_damaged(tmp_path: Path) -> None:
     make_filled(tmp_path / "st")
     before, _ = logs_at(tmp_path / "st")
     flip(tmp_path / "st" / "journal" / "000000000002.index", 80)
@@ -176,7 +176,7 @@ def test_an_index_is_compared_with_its_log_file(tmp_path: Path) -> None:
     assert [each.problem for each in listed if isinstance(each, IndexedBatch) and each.problem]
 
 
-def test_a_batch_that_the_index_lacks_is_found(tmp_path: Path) -> None:
+def test_index_problem_is_shown_when_it_lacks_a_batch(tmp_path: Path) -> None:
     """A ledger whose batches stand in a full file, not in its index, and that nobody deleted, is lost to reads."""
     path = tmp_path / "st"
     make_filled(path)

@@ -69,7 +69,7 @@ def running(path: Path, journal: str) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("is_elsewhere", [False, True], ids=["inside", "elsewhere"])
-def test_nothing_is_imagined_and_nothing_is_missed(tmp_path: Path, is_elsewhere: bool) -> None:
+def test_inspection_is_right_while_a_bookie_writes(tmp_path: Path, is_elsewhere: bool) -> None:
     path = tmp_path / "st"
     journal = str(tmp_path / "journal") if is_elsewhere else ""
     with running(path, journal) as progress:

@@ -73,7 +73,7 @@ def test_mark_and_doubt_are_shown(tmp_path: Path) -> None:
         open_quick(path).close()
 
 
-def test_a_journal_elsewhere_is_asked_for(tmp_path: Path) -> None:
+def test_journal_elsewhere_must_be_named(tmp_path: Path) -> None:
     make_filled(tmp_path / "st", journal=tmp_path / "journal")
     make_filled(tmp_path / "other", journal=tmp_path / "others")
     make_filled(tmp_path / "inside")
@@ -86,7 +86,7 @@ def test_a_journal_elsewhere_is_asked_for(tmp_path: Path) -> None:
         find_place(str(tmp_path / "inside"), str(tmp_path / "others"))
 
 
-def test_who_has_it_open(tmp_path: Path) -> None:
+def test_open_storage_shows_its_process(tmp_path: Path) -> None:
     """The table of locks tells, so that the lock is never taken, not even for a moment."""
     path = tmp_path / "st"
     make_filled(path)
@@ -115,7 +115,7 @@ sys.stdin.read()
     assert inspect_storage(place).is_open is False
 
 
-def test_a_damaged_catalog_is_told_and_nothing_else_fails(tmp_path: Path) -> None:
+def test_damaged_catalog_is_reported_and_all_else_shown(tmp_path: Path) -> None:
     path = tmp_path / "st"
     make_filled(path)
     flip(path / "catalog", 100)
@@ -126,14 +126,14 @@ def test_a_damaged_catalog_is_told_and_nothing_else_fails(tmp_path: Path) -> Non
     assert "the file is missing" in [problem.reason for problem in damage_of([report])]
 
 
-def test_what_is_no_storage(tmp_path: Path) -> None:
+def test_path_without_storage_is_refused(tmp_path: Path) -> None:
     make_filled(tmp_path / "st")
     for path in (tmp_path / "st" / "journal" / "000000000001.journal", tmp_path):
         with pytest.raises(ConfigError):
             inspect_storage(find_place(str(path)))
 
 
-def test_a_directory_that_nobody_may_write_to(tmp_path: Path) -> None:
+def test_storage_is_inspected_when_directory_is_read_only(tmp_path: Path) -> None:
     path = tmp_path / "st"
     make_filled(path)
     before = traces(tmp_path)
