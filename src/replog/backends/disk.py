@@ -46,7 +46,8 @@ class Disk:
             small = bytearray(size)
             count = os.preadv(fd, (small,), offset, os.RWF_NOWAIT)
             return bytes(small) if count == size else bytes(small[:count])
-        target = io.BytesIO()  # gives its bytes away without a copy
+        # BytesIO gives its buffer away as bytes without a copy; a bytearray would be copied.
+        target = io.BytesIO()
         target.seek(size - 1)
         target.write(b"\0")
         with target.getbuffer() as buffer:

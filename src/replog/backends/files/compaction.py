@@ -45,7 +45,8 @@ def worth_compacting(contents: Contents, *, is_major: bool) -> list[list[LogFile
         if file.live_bytes >= threshold * file.position and not (is_major and _is_scattered(file, journals_of)):
             continue
         is_full = group_bytes + file.live_bytes > options.entry_log_bytes
-        if not groups or is_full or len(groups[-1]) >= options.open_files_max:  # those of one group are open together
+        # All files of a group are open while it is rewritten.
+        if not groups or is_full or len(groups[-1]) >= options.open_files_max:
             groups.append([])
             group_bytes = 0
         groups[-1].append(file)

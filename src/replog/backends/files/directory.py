@@ -124,7 +124,8 @@ def check_is_ours(disk: Disk, path: str) -> None:
             "Nothing was touched: name another directory",
         )
     with named_errors(f"sync the directory above {path}"), suppress(PermissionError):
-        disk.sync_directory(_parent(path))  # a directory above that this user may not read was not made by this user
+        # If this user may not read the directory above, this user's processes did not make a name in it.
+        disk.sync_directory(_parent(path))
 
 
 def make_directories(disk: Disk, path: str) -> None:

@@ -92,7 +92,8 @@ class StampSections:
         place = bisect_right(self.firsts, entry_id) - 1
         if place < 0 or self.reaches[place] < entry_id:
             return []  # without a look at any page
-        if place == 0 or self.reaches[place - 1] < entry_id:  # nearly always: no other section can hold it
+        # Nearly always only one section can hold the entry: ids go upwards from file to file.
+        if place == 0 or self.reaches[place - 1] < entry_id:
             section = self.sections[place]
             page = _page_of(section, loaded)
             at = page.find(entry_id)

@@ -119,19 +119,21 @@ class Jobs:
                 return
             except DamagedBatch:
                 pass
-            except StorageUncertainError:  # an index, or a file, can't be read
+            except StorageUncertainError:
+                # An index or a file can't be read. Indexes are written again, and the others are copied without it.
                 with contents.changed:
                     unreadable = set(contents.damages.unreadable_indexes)
                 for file in unreadable & repaired:  # written again, and unreadable again
                     file.is_damaged = True
                 if not unreadable and not any(file.is_damaged for file in files):
-                    return  # too many files are open: another time
+                    return  # too many files are open: the next run tries again
                 repaired |= unreadable
                 self._repair_now()
             files = [file for file in files if not file.is_damaged]
 
     def _checkpoint_between(self) -> None:
         """While files are rewritten, in the thread that does it and holds `working`."""
+        # `_flush_and_write_catalog` may rewrite files, which calls this again.
         if self._is_between or not self.is_checkpoint_due_now():
             return
         self._is_between = True

@@ -200,7 +200,8 @@ class Journal:
             offset += size
             position += 1
         assert position == last + 1, "only the last record of a group says that it is the last"
-        padding = -offset % PAGE_BYTES  # whole pages: no page needs to be read before it is written
+        # Whole pages: the kernel need not read a page before it changes a part of it.
+        padding = -offset % PAGE_BYTES
         if padding:
             buffers.append(_PADDING[:padding])
         return buffers, places, offset, epoch

@@ -110,7 +110,8 @@ class Maintenance:
 
     def say_goodbye(self) -> None:
         """Writes a last catalog, which knows the last group: the next start then knows damage there from a torn tail."""
-        with suppress(OSError):  # all that was committed is durable without it
+        # All that was committed is durable without it; an error here must not keep the files open.
+        with suppress(OSError):
             self.jobs.write_catalog()
 
     def _named(self, work: Callable[[], None]) -> None:

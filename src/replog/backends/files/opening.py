@@ -278,7 +278,8 @@ def _unfinished(disk: Disk, path: str, catalog: Catalog) -> list[str]:
     logs = f"{path}/{LOGS}"
     kept = {entry_log_name(file.number) for file in catalog.files if not file.is_journal}
     kept |= {name.removesuffix(".log") + ".index" for name in kept}
-    disk.make_directory(logs)  # a copy of the storage may lack it while it is empty
+    # A tool that copied the storage may have left out the empty directory.
+    disk.make_directory(logs)
     half = [f"{path}/{name}" for name in disk.names(path) if name == f"{CATALOG}.tmp"]
     return half + [f"{logs}/{name}" for name in disk.names(logs) if name not in kept]
 

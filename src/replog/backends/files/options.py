@@ -66,7 +66,8 @@ class FilesOptions:
                 f"journal_file_bytes={self.journal_file_bytes}: at least {JOURNAL_FILE_BYTES_MIN}, under 1 TiB"
             )
         for name, least in _LEAST.items():
-            if not getattr(self, name) >= least:  # `not >=`, so that NaN is refused, too
+            # `not >=` and not `<`, so that NaN is refused, too.
+            if not getattr(self, name) >= least:
                 raise ConfigError(f"{name}={getattr(self, name)}: at least {least}")
         for name in ("minor_compaction_threshold", "major_compaction_threshold"):
             if not getattr(self, name) <= 1.0:

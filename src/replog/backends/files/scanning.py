@@ -124,7 +124,8 @@ def find_header(window: Window, offset: int, seed: int) -> tuple[int, RecordHead
     while (at := window.seek(offset, RECORD_HEADER_BYTES)) >= 0:
         at = window.data.find(MAGIC, at)
         if at < 0:
-            offset = window.end - RECORD_HEADER_BYTES + 1  # a header may begin in the last bytes of the window
+            # A header may begin in the last bytes of this window, and end in the next one.
+            offset = window.end - RECORD_HEADER_BYTES + 1
             continue
         offset = window.offset_of(at)
         if at + RECORD_HEADER_BYTES > len(window.data):

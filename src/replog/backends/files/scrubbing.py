@@ -57,7 +57,8 @@ class Scrubber:
         contents = self._contents
         try:
             if section.file.is_indexed:
-                contents.load_page(section)  # even if it is in memory: the page on the disk is checked
+                # Even if the page is in memory: scrubbing is about the one on the disk.
+                contents.load_page(section)
             pages = contents.pages_of([section])
         except SectionGone:
             return

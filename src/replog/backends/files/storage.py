@@ -186,7 +186,8 @@ class FilesStorage(LockedStorage):
         places = [self._path, options.journal_dir] if options.journal_dir else [self._path]
         try:
             free = min(self._disk.free_bytes(place) for place in places)
-        except OSError as error:  # a disk that can't say this much is not to be trusted with more
+        except OSError as error:
+            # The bookie decides by this figure whether it takes entries (B5); without it, it must not go on.
             self._lifecycle.failed(error)
             raise named_error(f"look at the disk of {self._path}", error) from error
         return free + self._pool.spare_files * options.capacity_bytes
@@ -262,7 +263,8 @@ class FilesStorage(LockedStorage):
     def close(self) -> None:
         """As `Storage.close`: waits for a commit and for reads that are under way, and joins the threads."""
         if self._lifecycle.state is State.FORKED:
-            return  # the files, and the locks, are the parent's; the commit lock may be held by a thread of the parent
+            # The files and the locks are the parent's. A thread of the parent may have held the commit lock at the fork.
+            return
         with self._commit_lock:
             was_serving = self._lifecycle.is_serving
             with self._contents.lock:

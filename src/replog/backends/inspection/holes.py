@@ -35,6 +35,7 @@ class Coverage:
         if not self.is_known:
             return
         self._last = max(self._last, last)
+        # One look at each remainder that the batch has, however many entries it holds.
         for entry_id in range(first, min(last, first + self.stripes - stride) + 1, stride):
             self._add_stripe(entry_id, last - (last - entry_id) % self.stripes)
 

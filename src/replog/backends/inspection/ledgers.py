@@ -107,6 +107,7 @@ class LedgerInspection:
                 found.append(key)
         if not found:
             raise EntryNotFoundError(self.report.ledger_id, entry_id, "no batch in this storage holds it")
+        # The highest stamp first; keys of one stamp stay in their order, the copy that counts before the others.
         found.sort(key=lambda key: -IDENTITY.unpack_from(key)[3])
         place = ""
         for copy in self._copies.read(found):

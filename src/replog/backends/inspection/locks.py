@@ -29,6 +29,7 @@ def is_locked(lock_path: str) -> bool | None:
     """True if a process holds the lock, as far as this process can see; None if the system does not say.
 
     Processes of another pid namespace (another container) may be invisible: then False is wrong."""
+    # The lock itself is never tried: a bookie that starts at that moment would find its directory in use.
     try:
         status = os.stat(lock_path)
     except FileNotFoundError:
@@ -47,6 +48,7 @@ def is_locked(lock_path: str) -> bool | None:
         if len(fields) < 8 or fields[1] != "FLOCK":
             continue
         where, _, inode = fields[5].rpartition(":")
+        # Some file systems (overlay, btrfs) show another device in the table: then the process must be the owner.
         if inode == str(status.st_ino) and (where == device or fields[4] == str(owner)):
             return True
     return False

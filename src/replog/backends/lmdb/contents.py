@@ -28,6 +28,7 @@ class Contents:
         """These changes were committed, and are durable."""
         self.known.learn(changes)
         if changes.dropped:
+            # Copied, because reads in other threads look at the old one without a lock.
             deleted = self.deleted.copy()
             for ledger_id in changes.dropped:
                 deleted.add(ledger_id)

@@ -39,6 +39,7 @@ class Damages:
 
     def mended(self, batches: Iterable[Batch]) -> None:
         """These were stored, now that they are durable."""
+        # Asked without the lock, which each commit would have to take: usually nothing is damaged.
         if not self._known:
             return
         with self._lock:

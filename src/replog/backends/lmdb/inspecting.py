@@ -112,7 +112,8 @@ def _deleted(environment: lmdb.Environment, data: str, problems: list[Problem]) 
         with environment.begin() as transaction:
             value = transaction.get(key)
         if value is None:
-            continue  # it became part of another range
+            # A bookie that runs joins ranges: the ids of this one are in another record now.
+            continue
         try:
             deleted.add(unpack_id_key(key), unpack_number(unseal(key, value)))
         except DamagedError:

@@ -73,6 +73,7 @@ def open_directory(path: str, options: LMDBStorageOptions, former: Former) -> Op
         with _named_lmdb_errors(path):
             _make(path, bookie_id)
     elif not os.path.exists(data):
+        # LMDB would make an empty one, and the bookie would deny all that it acknowledged.
         raise StorageDamagedError(f"{data} is missing", _RECOVER)
     mark = DurableMark(Disk(), path, identity_of(bookie_id))
     try:

@@ -94,7 +94,8 @@ class Scrub:
             snapshot = Snapshot(transaction, ledger_id, stamp)
             damage = snapshot.damage_of(key)
             if damage is None or snapshot.first_lost(damage.first_entry_id, damage.last_entry_id, stride or 1) is None:
-                return  # what it held before its key was damaged is missing, and found as that
+                # Its key is damaged, so what the key claims is wrong. What it really held is missing, and found as that.
+                return
             self._found(damage)
         self._seen.add(first, last, stride or 1)
 
@@ -119,8 +120,10 @@ class Scrub:
             is_known = snapshot.series() is not None
         if not is_known:
             behind = 1 + max((last for _, last, _ in seen.ranges), default=-1)
-            if snapshot.first_lost(behind, behind, 1) is not None:  # else the key that led here was damaged
+            # An entry behind the last one must be provably absent. If it is, the key that led here was damaged.
+            if snapshot.first_lost(behind, behind, 1) is not None:
                 self._found(Damage(*place, behind, behind, SERIES_TORN))
+        # Without all ranges, a hole in what was seen may only be forgotten: nothing can be said.
         if expected is None or not seen.is_whole:
             return
         for first, last, stride in expected.ranges:

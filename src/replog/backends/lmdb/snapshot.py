@@ -107,6 +107,7 @@ class Snapshot:
             return None
         if series is None:
             return Damage(ledger_id, stamp, first, last, _TORN)
+        # Bounded by `span_max`, which was checked above: a damaged key may claim any number of entries.
         lost = set(range(first, last + 1, stride or 1))
         for batch in self._intact(first, last, series):
             lost.difference_update(batch.entry_ids)
@@ -137,12 +138,14 @@ class Snapshot:
         """Sets the cursor to the batch that holds the entry. False if that is proven absent."""
         cursor = self._cursor
         behind = cursor.set_range(batch_place(self._ledger_id, self._stamp, entry_id + 1))
+        # The batch that begins next before the entry: nearly always it is the one, or there is none.
         found = cursor.prev() if behind else cursor.last()
         held = self._held() if found else None
         if held is not None and entry_id <= held[1] and (entry_id - held[0]) % held[2] == 0:
             return True
         series = self.series()
         if series is None:
+            # Batches without a series: its record was lost, so absence can't be proven (R4).
             if held is not None or (behind and self._is_before_others()):
                 raise self._lost(entry_id, SERIES_TORN)
             return False
@@ -178,6 +181,7 @@ class Snapshot:
             return unseal_batch(key, self._cursor.value())
         except DamagedError as error:
             series = self.series()
+            # The key may be what is damaged: then this batch claims an entry that another one holds, or that never was.
             if series is not None:
                 holders = [each for each in self._intact(entry_id, entry_id, series) if each.holds(entry_id)]
                 if holders:

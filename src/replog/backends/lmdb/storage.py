@@ -215,7 +215,8 @@ class LMDBStorage(LockedStorage):
     def close(self) -> None:
         """As `Storage.close`: waits for a commit and for reads that are under way, and joins the thread."""
         if self._lifecycle.state is State.FORKED:
-            return  # the environment, and the lock, are the parent's
+            # The environment and the lock are the parent's.
+            return
         self._lifecycle.close_began()
         # Before the commit lock is taken: the thread takes it for each piece.
         self._maintenance.stop()

@@ -78,6 +78,7 @@ class Transactions:
                 try:
                     return self._try_to_transact(work)
                 except lmdb.MapFullError as error:
+                    # The transaction is gone as a whole: all of it is tried again in a larger map.
                     if self._grow(uses_reserve=uses_reserve):
                         continue
                     if waited:
@@ -95,13 +96,15 @@ class Transactions:
                     f"disk full: no space left to write to {self._path} ({free}): {error}", _MAKE_ROOM
                 ) from error
             if isinstance(error, lmdb.CorruptedError | lmdb.PageNotFoundError):
+                # Before the storage stops: the next opening must check all pages.
                 self._say_torn(error)
             self._lifecycle.failed(error)
             raise StorageFailedError(
                 f"could not write to {self._path}: {_described(error)}",
                 "The storage has stopped: look at the disk, then restart the bookie",
             ) from error
-        except BaseException as error:  # an interrupt: what is in the map may not be what is known here
+        except BaseException as error:
+            # An interrupt may come after the commit: then the map holds what `Contents` was never told.
             self._lifecycle.failed(error)
             raise
 
@@ -129,6 +132,7 @@ class Transactions:
         self.growths += 1
         if self._map.grow():
             return True
+        # Batches must leave this space: on a full storage, fences and deletions still need some.
         with_reserve = self._map.map_bytes_max + RESERVE_BYTES
         if uses_reserve and self._map.map_bytes < with_reserve and has_addresses(with_reserve):
             self._map.resize(with_reserve)
@@ -162,6 +166,7 @@ class Transactions:
                 f"{self._path}/{DATA_FILE} is damaged: {error}", "Read it from another bookie, and restart this one"
             ) from error
         except lmdb.ReadersFullError as error:
+            # Readers that were killed keep their places in the table until somebody clears them.
             self._map.clear_stale_readers()
             raise StorageUncertainError(f"too many readers of {self._path} at once", "Try again") from error
         except (lmdb.Error, OSError) as error:
@@ -185,7 +190,8 @@ class Transactions:
         try:
             self._lock.say(Former.TORN)
             self._mark.raise_doubt([why], is_lost=True, position=self._mark.position)
-        except (OSError, StorageError) as failure:  # what it can't say it must not hide
+        except (OSError, StorageError) as failure:
+            # A loss that can't be written down would be forgotten at the next start: the storage stops instead.
             self._lifecycle.failed(failure)
 
     def space(self) -> Space:
@@ -193,6 +199,7 @@ class Transactions:
         with self._map.gate:
             information, tree = self._map.environment.info(), self._map.environment.stat()
         pages = tree["branch_pages"] + tree["leaf_pages"] + tree["overflow_pages"] + _META_PAGES
+        # LMDB never makes its file smaller: pages below this one that hold nothing are used again.
         used_bytes = (information["last_pgno"] + 1) * self.page_bytes
         return Space(information["map_size"], used_bytes, min(used_bytes, pages * self.page_bytes))
 

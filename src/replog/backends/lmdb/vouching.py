@@ -45,6 +45,7 @@ def vouch(path: str, data: str, bookie_id: str, mark: DurableMark, former: Forme
         meta, reasons, is_patchable = _newest(file.fileno(), data, mark, former)
         faults = _cut_off(file.fileno(), meta)
         pages = Pages(file.fileno(), meta)
+        # A whole walk of a large file takes minutes, so it needs a cause.
         has_cause = bool(reasons or faults or mark.cannot_vouch or former is Former.TORN)
         pages.check(None if has_cause else PAGES_MAX if former is Former.CLOSED else PAGES_MAX_UNCLOSED)
         faults += pages.faults
@@ -55,7 +56,8 @@ def vouch(path: str, data: str, bookie_id: str, mark: DurableMark, former: Forme
         if reasons:
             _check_identity(file.fileno(), meta, data, bookie_id)
         if reasons or mark.cannot_vouch:
-            position = 0 if faults else meta.txn_id  # a new file begins to count again
+            # A new data file counts transactions from the beginning.
+            position = 0 if faults else meta.txn_id
             mark.raise_doubt([*mark.cannot_vouch, *reasons], is_lost=bool(reasons), position=position, names=new)
         if faults:
             kept = salvaged(bookie_id, Pages(file.fileno(), meta).records())
@@ -86,6 +88,7 @@ def _newest(fd: int, data: str, mark: DurableMark, former: Former) -> tuple[Meta
     if not intact:
         raise faults[0]
     newest = max(intact, key=lambda meta: meta.txn_id)
+    # LMDB itself takes the other meta page without a word, and with it the state before the last commit.
     reasons: list[str] = []
     if newest.txn_id < mark.position:
         words = f"{data} ends with transaction {newest.txn_id}, and {mark.position} was durable"

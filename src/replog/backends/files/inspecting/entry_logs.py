@@ -111,7 +111,8 @@ class LogInspection:
             return False
         index.close()
         try:
-            with InspectedFile(self._log.path) as file:  # opened, so that a file which nobody may read is a problem
+            # Opened, and not only asked for its size: a file that this user may not read is a problem to show.
+            with InspectedFile(self._log.path) as file:
                 report.file_bytes = file.size_bytes
         except Unreadable:
             return False

@@ -43,6 +43,7 @@ class JournalWalk:
 
     def files(self, first_number: int = 0, paths: list[tuple[int, str]] | None = None) -> Iterator[WalkedFile]:
         """The files from this number on. Raises `Unreadable` if the directory can't be read."""
+        # Read before the files: what it says was durable must be in them.
         self._vouching = self.place.vouching()
         listed = self.place.journal_files() if paths is None else paths
         self._is_first = not any(number < first_number for number, _ in listed)
@@ -98,6 +99,7 @@ class JournalWalk:
             start = first_number
         expected.update(range(start, max(numbers, default=start) + 1))
         lock = self.place.lock_path()
+        # A bookie that runs recycles files while their names are read. Only of a stopped one a missing file is a loss.
         kind = "damage" if lock is not None and is_locked(lock) is False else "gone"
         for number in sorted(number for number in expected - set(numbers) if number >= first_number):
             self.problems.append(

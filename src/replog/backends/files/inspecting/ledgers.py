@@ -171,6 +171,7 @@ class _FileCopies:
     def _file(self, path: str) -> InspectedFile:
         file = self._open.get(path)
         if file is None:
+            # Batches of a ledger alternate between few files at a time, also in a storage with thousands of files.
             if len(self._open) >= _OPEN_FILES_MAX:
                 self._open.popitem(last=False)[1].close()
             file = self._open[path] = InspectedFile(path, self._progress)

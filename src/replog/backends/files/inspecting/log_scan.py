@@ -105,7 +105,8 @@ class LogScan:
             return record
         proof, is_torn = self._find_proof()
         if self.is_followed:
-            record = self._read_again()  # it was the last one when it was read first
+            # The file went on while it was read: this was its last record when the window was read.
+            record = self._read_again()
             return record if record is not None and record.is_intact else None
         if proof is None:
             if is_torn or record is not None:
@@ -277,6 +278,7 @@ def read_file_header(file: InspectedFile, number: int | None, identity: bytes | 
         reason = f"it is file {header.number}, misnamed"
     if header is not None and not reason:
         return header
-    if not file.is_in_place():  # recycling renames a file before it overwrites it
+    # Recycling renames a file before it overwrites it: then another header is no damage.
+    if not file.is_in_place():
         return Problem(file.path, 0, "gone", "it was used again since its name was read")
     return Problem(file.path, 0, "damage", reason)

@@ -66,6 +66,7 @@ def survey(place: Place, progress: Progress = ignore_progress, on_batch: BatchSe
         found.problems.append(catalog)
     elif catalog is not None:
         found.start_from(catalog)
+    # The catalog is read first: a bookie that runs writes it only when what it says is durable.
     walk = JournalWalk(place, found.catalog, progress)
     for walked in walk.files(found.catalog.first_journal if found.catalog else 0):
         usage: dict[int, LedgerUsage] = {}
