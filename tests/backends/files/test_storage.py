@@ -81,7 +81,7 @@ def test_a_second_process_waits_for_the_first_to_die(tmp_path: Path) -> None:
 
 def test_foreign_directory_is_refused_untouched(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("years of work")
-    with pytest.raises(StorageIdentityError, match=r"no storage of replog, and not empty: it has thesis\.txt"):
+    with pytest.raises(StorageIdentityError, match=r"not a storage of replog, and not empty: it has thesis\.txt"):
         open_storage(str(tmp_path))
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
 

@@ -234,10 +234,10 @@ def test_damaged_marks_are_unknown_and_never_written_over(tmp_path: Path) -> Non
     key = records.id_key(records.LEDGER, 1)
     rewrite(tmp_path, key, bytes(40))
     with contextlib.closing(open_storage(str(tmp_path), OPTIONS)) as storage:
-        with pytest.raises(StorageUncertainError, match="nobody knows whether it is fenced"):
+        with pytest.raises(StorageUncertainError, match="it is unknown whether it is fenced"):
             storage.marks(1)
         assert storage.read(1, 0, 1, 0) == BATCHES[:1]
-        with pytest.raises(StorageError, match="nobody knows whether it is fenced"):
+        with pytest.raises(StorageError, match="it is unknown whether it is fenced"):
             storage.commit([SetMarks(1, None, 2)])
 
 
@@ -250,13 +250,13 @@ def test_marks_are_uncertain_when_their_key_is_damaged(tmp_path: Path) -> None:
         content = records.pack_marks(Marks(b"key", 3, 3, 14))
     rewrite(tmp_path, key, records.seal(key, content), records.id_key(records.LEDGER, 1 | 1 << 40))
     with contextlib.closing(open_storage(str(tmp_path), OPTIONS)) as storage:
-        with pytest.raises(StorageUncertainError, match="nobody knows whether it is fenced"):
+        with pytest.raises(StorageUncertainError, match="it is unknown whether it is fenced"):
             storage.marks(1)
         assert storage.read(1, 0, 1, 0) == BATCHES[:1]
         assert storage.marks(2) is None
     for mutation in (SetMarks(1, None, 2), PutBatch(BATCHES[1])):
         with contextlib.closing(open_storage(str(tmp_path), OPTIONS)) as storage:
-            with pytest.raises(StorageError, match="nobody knows whether it is fenced"):
+            with pytest.raises(StorageError, match="it is unknown whether it is fenced"):
                 storage.commit([mutation])
     with contextlib.closing(open_storage(str(tmp_path), OPTIONS)) as storage:
         storage.commit([DropLedger(1)])
