@@ -135,7 +135,7 @@ def test_one_ledger(capsys: pytest.CaptureFixture[str], compacted: Path) -> None
     assert run(capsys, "inspect", "ledger", compacted, "77")[0] == 1
     deleted, shown, _ = run(capsys, "inspect", "ledger", compacted, "2")
     assert deleted == 0
-    assert "fenced for ever" in shown
+    assert "fenced permanently" in shown
 
 
 @pytest.mark.parametrize(

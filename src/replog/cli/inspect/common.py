@@ -1,4 +1,4 @@
-"""What the inspections share: which directory, how problems are told, and the exit status."""
+"""What the inspections share: finding the directory, printing problems, and the exit status."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def files_place(path: str, journal_dir: str | None) -> Place:
             f"{path} is a {name}: it has no such files; of it there are `inspect ledger` and `bookie info`"
         )
     if name not in (None, FILES_FORMAT_NAME):
-        raise ConfigError(f"{path} is a {name!r}: there is no inspection of that")
+        raise ConfigError(f"{path} is a {name!r}: this cannot inspect it")
     return find_place(path, journal_dir)
 
 

@@ -31,9 +31,9 @@ def entry_log(
     journal_dir: JournalDir = None,
     for_programs: AsJSON = False,
 ) -> None:
-    """Show entry logs and full journal files: how much of each is needed, and which ledgers use how much of it.
+    """Show entry logs and full journal files: how much of each is needed, and how much each ledger uses.
 
-    Without --records the indexes tell, and a file is read only where its index is missing or damaged.
+    Without --records the figures come from the indexes; a file is read only if its index is missing or damaged.
     """
     place = files_place(path, journal_dir)
     logs: list[EntryLogReport] = []

@@ -41,13 +41,13 @@ _COLUMNS = (
 def index(
     path: PathArgument,
     with_batches: Annotated[
-        bool, typer.Option("--batches", help="List each batch and where it stands; with --json as lines of JSON.")
+        bool, typer.Option("--batches", help="List each batch and its place; with --json as lines of JSON.")
     ] = False,
     verify: Annotated[bool, typer.Option("--verify", help="Compare with the log file, which is read.")] = False,
     journal_dir: JournalDir = None,
     for_programs: AsJSON = False,
 ) -> None:
-    """Show index files: where the batches of which ledgers stand. The checksums of all pages are verified."""
+    """Show index files: the places of the batches of each ledger. The checksums of all pages are verified."""
     place = files_place(path, journal_dir)
     found: list[IndexReport] = []
     listing = Listing(*_COLUMNS)

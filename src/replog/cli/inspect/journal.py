@@ -48,7 +48,7 @@ def journal(
 ) -> None:
     """Read the journal's files in order and check every record.
 
-    A torn tail is told: it is what a crash leaves, or a group that is just being written. Damage makes the exit status 1.
+    A torn tail is shown: a crash leaves one, and so does a group that is just being written. Damage makes the exit status 1.
     """
     place = files_place(path, journal_dir)
     files: list[JournalFileReport] = []

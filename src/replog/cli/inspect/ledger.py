@@ -62,9 +62,9 @@ def ledger(
     journal_dir: JournalDir = None,
     for_programs: AsJSON = False,
 ) -> None:
-    """Show what a storage knows of one ledger: its marks, its batches wherever they stand, each checked, and their holes.
+    """Show one ledger of a storage: its marks, all its batches, each read and checked, and the holes between them.
 
-    Holes are ids that no batch here holds: where entries stripe, or after a change of ensemble, others have them.
+    A hole is a range of ids that no batch here holds. If entries stripe, or after a change of ensemble, other bookies have them.
     """
     if raw is not None and (with_entries or for_programs):
         raise ConfigError("--raw writes one payload and nothing else: leave --entries and --json out")
@@ -80,7 +80,7 @@ def ledger(
 
 @attrs.frozen
 class Shown:
-    """What of a ledger is shown, and how."""
+    """Which part of a ledger to show, and how."""
 
     entries: bool
     raw: int | None
@@ -109,7 +109,7 @@ def _look(find: Callable[[Callable[[int], None]], Inspection], how: Shown) -> No
 
 
 class Inspection(Protocol):
-    """What every storage's inspection of a ledger offers."""
+    """An inspection of a ledger, of any storage."""
 
     @property
     def report(self) -> LedgerReport: ...
@@ -164,7 +164,7 @@ def _list_batch(listing: Listing, batch: BatchReport, for_programs: bool) -> Non
 
 
 def as_time(timestamp_ns: int) -> str:
-    """A writer's clock for people; it may say anything."""
+    """A writer's clock, for people. A wrong clock may have any value: then the number itself."""
     try:
         return datetime.fromtimestamp(timestamp_ns // 1_000_000_000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     except (ValueError, OverflowError, OSError):
@@ -200,7 +200,7 @@ def _print_ledger(report: LedgerReport) -> None:
         return
     table = new_table("ledger", str(report.ledger_id))
     add_row(table, "deleted", "yes" if report.is_deleted else "no")
-    add_row(table, "fence term", "deleted: fenced for ever" if report.is_deleted else report.fence_term)
+    add_row(table, "fence term", "deleted: fenced permanently" if report.is_deleted else report.fence_term)
     add_row(table, "last add confirmed", report.last_add_confirmed)
     add_row(table, "last entry", report.last_entry_id)
     add_row(table, "key", "present" if report.has_key else "none")
