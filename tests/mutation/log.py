@@ -81,7 +81,8 @@ MUTANTS = (
         "protocol/chaining.py",
         (
             "        if listed is not None and listed.ledger_id == segment.ledger_id:\n"
-            "            return  # it was written, and somebody has changed the record since\n"
+            "            # It was written, and somebody has changed the record since: the log owns it.\n"
+            "            return\n"
         ),
         "",
         "a ledger that the log names is deleted as if its CAS had lost",

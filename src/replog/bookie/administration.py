@@ -1,4 +1,4 @@
-"""What administrators may ask of a bookie, and what they are told."""
+"""The requests of administrators that a bookie performs, and its answers."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from replog.protocol.messages import AdminCommand, Status
 from replog.runtime.latencies import LatencyHistogram
 
 # In one answer, which takes half a MiB:
-_DROPPED_TOLD_MAX = 20_000  # ledgers
-_DAMAGE_TOLD_MAX = 500  # batches
+_DROPPED_LISTED_MAX = 20_000  # ledgers
+_DAMAGE_LISTED_MAX = 500  # batches
 _DESCRIPTION_CHARACTERS_MAX = 200  # of each
 
 
@@ -30,7 +30,7 @@ class _Looked(Protocol):
 
 
 class Administration:
-    """Performs what is asked. Who may ask, the transport has seen to."""
+    """Performs requests. The transport has checked that the sender may make them."""
 
     def __init__(self, bookie: _Looked, upkeep: Upkeep) -> None:
         self._bookie = bookie
@@ -49,17 +49,17 @@ class Administration:
     async def _perform(self, command: AdminCommand) -> dict[str, object]:
         if command is AdminCommand.COLLECT_GARBAGE:
             dropped = await self._upkeep.collect_garbage()
-            return {"dropped_ledgers": dropped[:_DROPPED_TOLD_MAX], "dropped": len(dropped)}
+            return {"dropped_ledgers": dropped[:_DROPPED_LISTED_MAX], "dropped": len(dropped)}
         if command in (AdminCommand.COMPACT, AdminCommand.COMPACT_ALL):
             await self._upkeep.compact(is_major=command is AdminCommand.COMPACT_ALL)
             return {}
         if command is AdminCommand.SCRUB:
             damage = await self._upkeep.scrub()
-            told = [
+            listed = [
                 attrs.evolve(each, description=each.description[:_DESCRIPTION_CHARACTERS_MAX])
-                for each in damage[:_DAMAGE_TOLD_MAX]
+                for each in damage[:_DAMAGE_LISTED_MAX]
             ]
-            return {"damage": [attrs.asdict(each) for each in told], "damaged_batches": len(damage)}
+            return {"damage": [attrs.asdict(each) for each in listed], "damaged_batches": len(damage)}
         await trio.lowlevel.checkpoint()
         return {
             **self._bookie.statistics(),

@@ -17,7 +17,7 @@ async def _nothing_to_administer(command: AdminCommand) -> tuple[Status, str]:
 
 
 class Administrators:
-    """Gives requests to `administer`, which whoever serves the bookie sets. `nursery` is set while the bookie runs."""
+    """Gives requests to `administer`, which is set before the bookie serves. `nursery` is set while the bookie runs."""
 
     def __init__(self) -> None:
         self.administer: Callable[[AdminCommand], Awaitable[tuple[Status, str]]] = _nothing_to_administer

@@ -1,9 +1,9 @@
 """Announcing a bookie: where it can be reached, and whether it takes new entries (B5). Advice, never safety (M3).
 
-Rules: one that turns is announced under its new key before it leaves the old one, so nobody finds it absent. It is first
-announced when nobody else is under its id: a process that was killed stays announced until its lease or session ends, and
-one that lives serves a copy of the same directory, which must not be (B4). Whoever announced it under the very lock that
-this bookie's storage holds now is gone for sure: such an announcement is deleted, and nobody waits.
+A bookie that becomes read-only, or writable again, is announced under its new key before it leaves the old one, so nobody
+finds it absent. It is announced only when nobody else is announced under its id. A process that was killed stays announced
+until its lease or session ends; one that is alive serves a copy of the same directory, which is forbidden (B4). An
+announcement under the lock that this bookie's storage holds now was made by a process that is gone: it is deleted at once.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Announcer:
 
     async def _first(self, nursery: trio.Nursery) -> _Held:
         deadline_s = trio.current_time() + self._server.options.announce_timeout_s
-        is_told = False
+        is_reported = False
         deleted: set[tuple[str, bytes]] = set()
         while True:
             found = await self._find_other()
@@ -95,11 +95,11 @@ class Announcer:
                 other = _place(*found)
             if trio.current_time() >= deadline_s:
                 raise self._in_use(other)
-            if not is_told:
+            if not is_reported:
                 text = "bookie %s is announced already, %s: waiting until that is gone, for %g s at most"
                 bookie_id, timeout_s = self._server.bookie_id, self._server.options.announce_timeout_s
                 _log.warning(text, bookie_id, other, timeout_s, extra={"bookie": bookie_id})
-                is_told = True
+                is_reported = True
             await trio.sleep(min(_LOOK_S, max(0.0, deadline_s - trio.current_time())))
 
     def _in_use(self, other: str) -> StorageInUseError:
@@ -124,8 +124,8 @@ class Announcer:
         return (await self._metastore.announced(parent)).get(word)
 
     async def _delete_dead(self, key: str, value: bytes) -> bool:
-        """Deletes what was announced under the lock that this bookie holds now. False if it was not, or if the metastore
-        keeps it in a way of its own. A copy of the directory, or another machine's, has another lock."""
+        """Deletes what was announced under the lock that this bookie holds now. Returns False if there is none, or if the
+        metastore keeps announcements in its own way. A copy of the directory, or one on another machine, has another lock."""
         if self._lock is None or _lock_of(key, value) != self._lock:
             return False
         try:
@@ -169,8 +169,8 @@ class Announcer:
         return encode_address(BookieAddress(self._endpoints, read_only, self._lock, problem, failure is not None))
 
     async def _hold(self, read_only: bool, task_status: trio.TaskStatus[_Held]) -> None:
-        """Announces it until the scope of what it starts with is cancelled, or the metastore fails. Raises `MetastoreError` if
-        that could not be begun."""
+        """Announces the bookie until the scope that it starts with is cancelled, or the metastore fails. Raises
+        `MetastoreError` if that could not be begun."""
         held = _Held(read_only)
         key = announcement_key(self._server.bookie_id, read_only=read_only)
         is_begun = False

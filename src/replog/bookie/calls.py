@@ -1,8 +1,8 @@
 """Calls to a storage that may wait for its disk: in worker threads, which are accounted for until they have ended.
 
 A task that waits for such a call can be cancelled at any time, and the call then ends without it. So a disk that does not
-answer keeps nobody from leaving; and because each call is counted in its own thread, whoever leaves knows what is still
-under way in the storage, and does not close it in the middle of that.
+answer keeps nobody from leaving; and because each call is counted in its own thread, it is known on leaving which
+calls are still under way in the storage, and it is not closed in the middle of one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _OTHER_THREADS_MAX = 8
 
 
 class _Call:
-    """One call: it begins in its thread, unless whoever asked for it gave it up before."""
+    """One call: it begins in its thread, unless its caller was cancelled before."""
 
     __slots__ = ("has_begun", "is_given_up")
 
@@ -44,7 +44,7 @@ class StorageCalls:
         self._short = self._long = 0  # under way
 
     async def read(self, function: Callable[..., T], *arguments: object) -> T:
-        """As `call`, for what answers a client: reads wait for each other only."""
+        """As `call`, for reads that answer a client: they wait for each other only."""
         return await self._call(function, arguments, self._reading, is_long=False)
 
     async def call(self, function: Callable[[], T], *, is_long: bool = False) -> T:
@@ -65,7 +65,8 @@ class StorageCalls:
         def counted() -> T | None:
             with self._ended:
                 if call.is_given_up:
-                    return None  # nobody hears this
+                    # Its caller is gone: nobody would hear of a result, and the storage may be closing.
+                    return None
                 call.has_begun = True
             try:
                 return self._checked(function, arguments)
@@ -97,7 +98,7 @@ class StorageCalls:
 
     @contextmanager
     def counting(self) -> Iterator[None]:
-        """Counts the block as one call, for who has a thread of its own."""
+        """Counts the block as one call, for a caller that has a thread of its own."""
         self._count(1, is_long=False)
         try:
             yield
@@ -105,8 +106,8 @@ class StorageCalls:
             self._count(-1, is_long=False)
 
     async def close(self, timeout_s: float) -> StorageFailedError | None:
-        """Closes the storage, however much it is cancelled, when nobody is in it but those that its closing ends; then
-        waits for these. Raises what closing raises.
+        """Waits for short calls, closes the storage, which ends long calls, and waits for these. Cancelling does not
+        interrupt it. Raises what closing raises.
 
         Returns what is wrong if the disk does not let go of a call within so many seconds. What that call was doing has
         an unknown outcome; the storage was closed only if nothing but long calls was under way."""
@@ -114,7 +115,8 @@ class StorageCalls:
             self.storage.close()
             return None
         problem: StorageFailedError | None = None
-        with trio.CancelScope(shield=True):  # bounded: all waits in there have one deadline, by the real clock
+        # Bounded: all waits in there have one deadline, by the real clock.
+        with trio.CancelScope(shield=True):
             problem = await self.threads.run(self._close_in_thread, self.threads.clock_s() + timeout_s)
         return problem
 
@@ -148,6 +150,6 @@ class StorageCalls:
 
 
 def broken_contract(storage: Storage, error: Exception) -> StorageFailedError:
-    """What a storage that raises something else than its contract allows is taken for."""
+    """The failure of a storage that raised an error which its contract does not allow."""
     problem = f"bookie {storage.bookie_id}: its storage broke its contract: {error!r}"
     return StorageFailedError(problem, "Restart the bookie, and report this")

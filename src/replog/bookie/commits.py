@@ -1,7 +1,7 @@
 """Group commit: one thread makes durable what was accepted, in order, a group at a time (B1, B2).
 
 While one group is on its way to the disk, what arrives gathers into the next: no timer, and latency at low load is
-that of one sync. The thread belongs to whoever entered `running`, and has ended when that is left. A storage that never
+that of one sync. The thread runs while `running` is open, and has ended when that is left. A storage that never
 waits for a disk gets no thread.
 
 What a group is made of, and what becomes of it where there is no space, is in `groups`. When everything that was accepted
@@ -35,7 +35,7 @@ class GroupCommit:
     """The queue before one storage, and the thread behind it.
 
     `failed` is called in the trio thread when a commit failed: with the error, and whether what was accepted before is
-    void, so that the machines that accepted it must be made anew."""
+    void: then the machines that accepted it must be made again."""
 
     def __init__(
         self, calls: StorageCalls, commit_bytes_max: int, timeout_s: float, failed: Callable[[StorageError, bool], None]
@@ -57,7 +57,7 @@ class GroupCommit:
 
     @property
     def is_idle(self) -> bool:
-        """Whether everything accepted was answered. Asked in the trio thread."""
+        """True if everything accepted was answered. Asked in the trio thread."""
         return self._works == 0
 
     @property
@@ -82,7 +82,8 @@ class GroupCommit:
             yield
         finally:
             self._wake.put(False)
-            with trio.CancelScope(shield=True):  # bounded by the timeout
+            # Bounded by the timeout. A thread that the disk keeps for longer is left behind.
+            with trio.CancelScope(shield=True):
                 await self._calls.threads.run(thread.join, self._timeout_s)
 
     def put(self, work: Work) -> None:
@@ -97,6 +98,7 @@ class GroupCommit:
         """Commits what was put: with `inline` in the caller's thread, which saves two changes of thread, if nothing else is
         under way and the last commit was fast; else in the thread."""
         works, self.gathered = self.gathered, []
+        # Two changes of thread cost more than a fast disk. A slow one would stop the event loop.
         if inline and self._works == len(works) and self.committer.commits and self.committer.commit_s < _FAST_COMMIT_S:
             self._answer(self.committer.process(works))
             return
@@ -131,7 +133,8 @@ class GroupCommit:
                     try:
                         self._token.run_sync_soon(self._answer, group)
                     except trio.RunFinishedError:
-                        return  # nobody is left to be told; what was committed stays
+                        # The event loop has ended: what was committed stays, and nobody waits for an answer.
+                        return
 
     def _take_group(self) -> list[Work]:
         group: list[Work] = []
@@ -139,6 +142,7 @@ class GroupCommit:
         while self._waiting:
             work = self._waiting[0]
             size_bytes += work.size_bytes
+            # A group does not cross epochs: what builds on a failed commit must fail with it.
             if group and (size_bytes > self._commit_bytes_max or work.epoch != group[0].epoch):
                 break
             group.append(self._waiting.popleft())
@@ -179,6 +183,7 @@ class GroupCommit:
         assert epoch <= self._epoch, "what was committed was accepted before"
         if not ends_epoch:
             self._failed(error, False)
-        elif epoch == self._epoch:  # told once, not for each group of it
+        # Reported once, not for each group of the epoch.
+        elif epoch == self._epoch:
             self._epoch += 1
             self._failed(error, True)

@@ -1,4 +1,4 @@
-"""What a bookie knows of its storage's doubt: for which ledgers it cannot vouch (B8)."""
+"""The doubt of a bookie's storage: the ledgers for which it cannot vouch (B8)."""
 
 from __future__ import annotations
 

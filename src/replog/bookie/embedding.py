@@ -1,8 +1,8 @@
-"""The bookies of one process: their directories, and what is done about one whose disk is damaged, missing or new (C7).
+"""The bookies of one process: their directories, and how one is left out whose disk is damaged, missing or new (C7).
 
-A storage that can't be opened is left out if the others suffice to write and recover. That is never silent: observers are
-told, it is logged as an error, and the client's `statistics()` count it. Refused are a directory of another cluster (B4), one
-that another process has open, and bookies without their metadata.
+A storage that can't be opened is left out if the others suffice to write and recover. That is never silent: observers get
+an event, it is logged as an error, and the client's `statistics()` count it. A directory of another cluster (B4), a
+directory that another process has open, and bookies without their metadata are refused.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class EmbeddedStorages:
         self._stored: dict[str, Storage] = {}  # by directory
 
     async def open(self, storage: str, stack: AsyncExitStack) -> list[Storage]:
-        """Opens those that can be opened; the stack closes them. Raises `StorageError` if the others don't suffice, and for what
-        must not be passed over."""
+        """Opens the storages that can be opened; the stack closes them. Raises `StorageError` if these don't suffice, and for
+        problems that must not be passed over."""
         for directory in self._directories:
             try:
                 opened = await open_storage(self._registry, storage_url(storage, directory))
@@ -70,7 +70,7 @@ class EmbeddedStorages:
 
     async def check_known(self, metastore: Metastore, metadata: Path | None) -> None:
         """Compares the storages with the bookies that the metastore knows, before anything is written to it. `metadata` is its
-        directory, if it stands beside the first bookie.
+        directory, if it is beside the first bookie.
 
         Raises `StorageIdentityError` if there are ledgers, and the metastore never heard of their bookie; `MetastoreError`."""
         known = set(await metastore.children(COOKIES_KEY))

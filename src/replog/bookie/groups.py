@@ -47,7 +47,7 @@ class Work:
 
 @attrs.frozen
 class Outcome:
-    """How committing some work went: a failure, or what a recovery read found (None: it could not tell).
+    """How committing some work went: a failure, or what a recovery read found (None: damage or an I/O error).
 
     `denial` is the status of an answer that found nothing: it says how far the storage vouches for that (B8)."""
 
@@ -156,6 +156,7 @@ class Committer:
             except Exception as error:
                 raise broken_contract(self.storage, error) from error
         except StorageError as error:
+            # Machines went ahead of the disk: nothing that was accepted with them may be committed now.
             self._ended_epoch, self._ended_by = works[0].epoch, error
             group.fail(error)
         return group
@@ -177,6 +178,8 @@ class Committer:
             request = work.accepted.request
             if isinstance(request, RecoveryReadRequest) and work.accepted.refusal is None:
                 group.outcomes[place] = self._look_up(request.ledger_id, request.entry_id, request.stamp)
+            # After a restart the proof is only in a stored batch: it is read here, where the disk may be waited for
+            # (R11).
             elif work.ledger.lacks_proof and isinstance(request, FenceRequest) and work.accepted.refusal is None:
                 group.outcomes[place] = self._look_up(request.ledger_id, *work.ledger.proof_place)
         assert group.decided == len(group.works), "what is answered was committed, or refused"
@@ -241,6 +244,7 @@ class Committer:
         found: list[Batch] = []
         ids = batch.entry_ids
         assert ids, "a batch has entries"
+        # Batches are resent whole, so an overlap nearly always shows at an end.
         for entry_id in (ids[0], ids[-1], *ids[1:-1]):
             found += self.storage.read(batch.ledger_id, entry_id, batch.stamp, 1)[:1]
             if found:

@@ -1,4 +1,4 @@
-"""Who a bookie is, and what it may vouch for: settled with the metastore before it serves anybody (B4, B8, B8a).
+"""A bookie's identity, and the ledgers it may vouch for: settled with the metastore before it serves (B4, B8, B8a).
 
 A bookie that was declared lost never serves again: recoveries have counted on that. A storage that is in doubt learns here
 which ledgers existed before it was opened: those below the next ledger id, since ids only grow.

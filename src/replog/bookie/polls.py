@@ -23,7 +23,7 @@ Find = Callable[[int, int, int, int], tuple[Batch, ...]]  # ledger id, entry id,
 
 BROUGHT_BYTES_MAX = 64 << 10  # that an answer brings along, whatever is asked for
 _WAITING_MAX = 100_000
-_ANSWERED_KEPT = 1000  # that were answered early may stand in the heap, beside as many as wait
+_ANSWERED_KEPT = 1000  # answered polls that may still be in the heap, besides as many as wait
 
 
 class _Poll:
@@ -54,8 +54,8 @@ def _answer(request: ReadLastAddConfirmedRequest, ledger: LedgerOnBookie, find: 
 
 
 class LongPolls:
-    """All that wait at one bookie. `expire` is the task that ends those whose time is up. `find` looks for batches, and neither
-    waits nor raises."""
+    """The polls that wait at one bookie. `expire` is the task that answers those whose time is up. `find` looks for
+    batches, and neither waits nor raises."""
 
     def __init__(self, wait_max_s: float, find: Find) -> None:
         self._wait_max_s = wait_max_s
@@ -90,23 +90,25 @@ class LongPolls:
             self._earlier.set()
 
     def advanced(self, ledger: LedgerOnBookie) -> None:
-        """The ledger's last add confirmed has risen: answers those who waited for it."""
+        """The ledger's last add confirmed has risen: answers the polls that waited for it."""
         if not self._by_ledger:
             return
         waiting = self._by_ledger.pop(ledger.ledger_id, [])
         polls = [poll for poll in waiting if poll.request.after < ledger.last_add_confirmed]
-        if len(polls) < len(waiting):  # who heard of it elsewhere waits for more
+        # A client that heard of the last one elsewhere waits for more.
+        if len(polls) < len(waiting):
             still = [poll for poll in waiting if poll.request.after >= ledger.last_add_confirmed]
             self._by_ledger[ledger.ledger_id] = still
         ledger.is_awaited = len(polls) < len(waiting)
         self._waiting -= len(polls)
-        find = self._find if len(polls) == 1 else functools.cache(self._find)  # many want the same
+        # Many readers at the tail want the same batches.
+        find = self._find if len(polls) == 1 else functools.cache(self._find)
         for poll in polls:
             poll.ledger = ledger
             poll.answer(find)
 
     def fail(self, problem: str) -> None:
-        """The bookie has stopped: whoever waits is told so at once, and asks elsewhere (B10)."""
+        """The bookie has stopped: answers all that wait at once, so that they ask elsewhere (B10)."""
         waiting, self._by_ledger, self._by_deadline = self._by_ledger, {}, []
         self._waiting = 0
         for polls in waiting.values():

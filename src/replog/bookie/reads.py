@@ -22,7 +22,7 @@ from replog.protocol.messages import ReadLastAddConfirmedRequest, ReadRequest, R
 
 
 class PlainReads:
-    """The reads of one bookie. `find_ledger` returns the machine of a ledger, or raises `StorageError`; `raised` is told
+    """The reads of one bookie. `find_ledger` returns the machine of a ledger, or raises `StorageError`; `raised` gets
     what the storage raised in a thread. `nursery` is set while the bookie runs."""
 
     def __init__(
@@ -102,7 +102,9 @@ class PlainReads:
             self.nursery.start_soon(self._read_proof_in_thread, request, ledger.proof_place, reply)
             return
         except StorageError:
-            ledger.proof_read(None)  # the best that can be proven is told; a fence or a recovery read tells of damage
+            ledger.proof_read(
+                None
+            )  # answers with the best proof at hand; a fence or a recovery read reports the damage
         self.polls.ask(request, ledger, reply)
 
     async def _read_proof_in_thread(
@@ -123,13 +125,14 @@ class PlainReads:
         self.polls.ask(request, ledger, reply)
 
     def _at_hand(self, ledger_id: int, entry_id: int, stamp: int, bytes_max: int) -> tuple[Batch, ...]:
-        """What a read would find, if no disk is waited for and it is no more than that. Nothing says nothing: it is no answer
-        to a read, which tells what is absent from what is in doubt (R4)."""
+        """What a read would find, if no disk is waited for and it is no more than that. An empty result says nothing: only a
+        read distinguishes an absent entry from doubt (R4)."""
         try:
             found = self._storage.read_nowait(ledger_id, entry_id, stamp, bytes_max)
         except (trio.WouldBlock, StorageError):
             return ()
-        if found and len(found[0].data) > bytes_max:  # the first one is found whatever its size
+        # A storage returns the first batch whatever its size.
+        if found and len(found[0].data) > bytes_max:
             return ()
         if found:
             self._traffic.read(found)

@@ -43,7 +43,7 @@ from replog.runtime.nursery import open_service_nursery
 
 T = TypeVar("T")
 
-_LEDGERS_MAX = 16384  # machines kept: an idle one is made anew from its durable marks
+_LEDGERS_MAX = 16384  # machines kept; an idle one can be made again from its durable marks
 _LOOK_S = 1.0  # how often the bookie looks how much space is left
 _LOOKED_UP_BYTES = (
     256 << 10
@@ -52,7 +52,7 @@ _URGENT_BYTES_MAX = 1 << 20  # of fences and the like, that wait beside a full q
 
 
 class BookieServer:
-    """Serves one storage. `observe` is told when the storage fails or has no space. Use it as the handler of a transport's
+    """Serves one storage. `observe` gets an event when the storage fails or has no space. Use it as the handler of a transport's
     listener, while `running` is open."""
 
     def __init__(self, storage: Storage, options: BookieOptions, observe: Callable[[Event], None]) -> None:
@@ -69,10 +69,10 @@ class BookieServer:
         self.doubt = Doubt(storage)
         self._ledgers: dict[int, LedgerOnBookie] = {}
         self._commits = GroupCommit(self.calls, options.commit_bytes_max, options.close_timeout_s, self._commit_failed)
-        self._last_reply: Reply | None = None  # of who brought something to commit last
+        self._last_reply: Reply | None = None  # of the connection that brought something to commit last
         self._reads = PlainReads(self.calls, options, self.traffic, self._ledger, self.storage_raised)
         self.administrators = Administrators()
-        self._turned = trio.Event()  # `is_read_only` is no longer what it was
+        self._turned = trio.Event()  # set when `is_read_only` changes
 
     @property
     def bookie_id(self) -> str:
@@ -140,16 +140,16 @@ class BookieServer:
         self._commits.put(work)
 
     def _is_too_busy_for(self, request: OrderedRequest) -> bool:
-        """Whether a request is refused because the queue is full. There is a reserve for fences and explicit last adds
-        confirmed, which are small, and which somebody needs to stop or to overtake who fills it (B9)."""
+        """True if a request is refused because the queue is full. There is a reserve for fences and explicit last adds
+        confirmed: they are small, and with them a client stops or overtakes the writer that fills the queue (B9)."""
         if self._commits.is_idle:
             return False
         is_urgent = isinstance(request, FenceRequest | WriteLastAddConfirmedRequest)
         return not is_urgent or self._commits.queued_bytes > self.options.queue_bytes_max + _URGENT_BYTES_MAX
 
     def _cannot_take(self, request: OrderedRequest) -> Response | None:
-        """A read-only bookie refuses new entries at once. But a writer that is deposed, or has no right to write, is told that
-        in its order, as ever: it must not look for another bookie and try again (L5)."""
+        """A read-only bookie refuses new entries at once. But a writer that is deposed, or may not write, gets that answer,
+        in its order: it must not look for another bookie and try again (L5)."""
         if self.failure is not None:
             return Response(request.request_id, Status.UNKNOWN, detail=str(self.failure))
         if not isinstance(request, AddRequest) or request.recovery:
@@ -165,6 +165,7 @@ class BookieServer:
     def _ledger(self, ledger_id: int) -> LedgerOnBookie:
         ledger = self._ledgers.get(ledger_id)
         if ledger is None:
+            # Only an idle machine may be forgotten: others are ahead of the disk.
             if len(self._ledgers) >= _LEDGERS_MAX and self._commits.is_idle:
                 self._ledgers.clear()
             is_in_doubt = ledger_id < self.doubt.doubted_below
@@ -208,7 +209,8 @@ class BookieServer:
             await self._look()
 
     async def _look(self) -> None:
-        with suppress(StorageError):  # one that stops the storage has been told of; after another it looks again
+        # An error that stops the storage was reported; after another one the bookie looks again.
+        with suppress(StorageError):
             free_bytes = await self.call(self.storage.free_bytes)
             self.look_at_doubt()
             self.space.looked(free_bytes, trio.current_time())
@@ -221,7 +223,7 @@ class BookieServer:
                 ledger.is_in_doubt = ledger.ledger_id < self.doubt.doubted_below
 
     async def space_was_made(self) -> None:
-        """Looks at the disk now: those who wait for space need not wait for the next look. Raises `StorageError`."""
+        """Looks at the disk now, so that nobody who waits for space waits for the next look. Raises `StorageError`."""
         free_bytes = await self.call(self.storage.free_bytes)
         self.space.made(free_bytes, trio.current_time())
         self._turn()
@@ -246,7 +248,7 @@ class BookieServer:
             raise
 
     def storage_raised(self, error: StorageError) -> None:
-        """A call to the storage ended so: if it has stopped, nothing more is asked of it (B1), and all who wait hear it (B10)."""
+        """A call to the storage raised this. If the storage has stopped, it is asked nothing more (B1), and polls end (B10)."""
         if isinstance(error, StorageFailedError) and self.failure is None:
             self._ledgers.clear()
             self.failure = error
@@ -255,7 +257,7 @@ class BookieServer:
             self._observe(StorageFailed(self.bookie_id, error))
 
     def _commit_failed(self, error: StorageError, is_void: bool) -> None:
-        """A commit failed. If the machines went ahead of the disk, they are made anew from what is durable."""
+        """A commit failed. If the machines went ahead of the disk, they are made again from what is durable."""
         if is_void:
             self._ledgers.clear()
         if isinstance(error, StorageFullError):
@@ -284,7 +286,7 @@ class BookieServer:
         }
 
     def _storage_statistics(self) -> Mapping[str, float]:
-        """Nothing once the storage has failed: it raises the same error for ever, and the rest is to be told all the more."""
+        """Empty once the storage has failed: it would only raise that error again, and the other figures matter more then."""
         if self.failure is None:
             try:
                 return self.storage.statistics()

@@ -49,14 +49,14 @@ async def serving(
     observe: Callable[[Event], None],
     authenticator: Authenticator | None = None,
 ) -> AsyncIterator[ServedBookie]:
-    """Serves a storage while the context is open, and closes it on leaving, also if that could not be begun. Ways are
+    """Serves a storage while the context is open, and closes it on leaving, even if serving could not begin. Ways are
     announced in their order: the best one first.
 
     The order of leaving: first the bookie is no longer announced, and upkeep ends; then connections take nothing new, and are
     cut when what they brought is answered; then what was accepted is durable, reads and the like end, and the storage is
     closed, which ends a compaction or scrubbing under way. So nothing is closed under a call that does not expect it. If
     the disk does not answer for `close_timeout_s` (at each of two waits), what is under way in it is left behind, and
-    observers are told."""
+    observers get an event."""
     server = BookieServer(storage, options, observe)
     try:
         await check_cookie(server, metastore)
@@ -125,7 +125,7 @@ class ServedBookie:
     async def scrub(self) -> Sequence[Damage]:
         """Reads all that is stored and checks it against damage, now; returns all damage that is known of, old and new.
 
-        Observers are told of what is new (`DamageFound`). Raises `StorageFailedError`, `trio.ClosedResourceError` if the
+        Observers get an event for each new one (`DamageFound`). Raises `StorageFailedError`, `trio.ClosedResourceError` if the
         bookie is left meanwhile. If cancelled, the run goes on; the next one waits for it."""
         return await self._upkeep.scrub()
 
@@ -166,6 +166,6 @@ async def open_storage(registry: Registry, url: BackendURL) -> Storage:
 
 
 async def close_storage(storage: Storage) -> None:
-    """Closes a storage that was never served, in a worker thread, however much it is cancelled."""
+    """Closes a storage that was never served, in a worker thread, even if the task is cancelled."""
     with trio.CancelScope(shield=True):
         await run_in_thread(storage.close)

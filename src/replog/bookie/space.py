@@ -1,7 +1,7 @@
-"""Whether a bookie takes new entries: what its disk has left, and what its commits have met (B5).
+"""Decides whether a bookie takes new entries, from the space on its disk and from failed commits (B5).
 
 Two bounds, so that a bookie at one of them does not change its mind with every batch: below the lower one it takes none,
-above the higher one it does again. Pure: who watches says what was seen, and when.
+above the higher one it does again. Pure: the caller passes what it saw, and when.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import math
 
 from replog.errors import StorageFullError
 
-_GIVEN_BACK_BYTES = 1 << 20  # less may be others' doing
+_GIVEN_BACK_BYTES = 1 << 20  # a smaller change may come from other programs
 TRY_AGAIN_S = 5.0  # after a commit that found no space: before that, what the disk says of itself is not believed
 
 

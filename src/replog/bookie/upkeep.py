@@ -1,7 +1,7 @@
 """What a bookie does for its storage beside serving: collects garbage, makes space, compacts, scrubs, and looks for damage.
 
-What is asked for runs in the bookie's own tasks, and one of a kind at a time: who asked may be cancelled, and the run goes
-on to its end; the next one waits for it. What is due by the clock takes its turn in the same way.
+What a caller asks for runs in the bookie's own tasks, one run of a kind at a time. If the caller is cancelled, the run goes
+on to its end, and the next one waits for it. What is due by the clock takes its turn in the same way.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _COLLECTION_PAUSE_S = 0.2  # between passes, however often one is asked for
 _MAKE_SPACE_PAUSE_S = 30.0  # between attempts to make space, while it is needed; after new garbage:
 _MAKE_SPACE_PAUSE_MIN_S = 1.0
 _DAMAGE_LOOK_S = 10.0  # how often the storage is asked what is damaged
-_TOLD_AT_ONCE_MAX = 100  # damaged batches, before others get their turn
+_REPORTED_AT_ONCE_MAX = 100  # damaged batches, before others get their turn
 
 
 class _Run(Generic[T]):
-    """Something that was asked for, and how it ended: one of the lists has one element, or none if the bookie was left."""
+    """A run that a caller asked for, and how it ended: one of the lists has one element, or none if the bookie was left."""
 
     def __init__(self) -> None:
         self.ended = trio.Event()
@@ -117,9 +117,7 @@ class Upkeep:
             run.ended.set()
 
     def _closed(self) -> trio.ClosedResourceError:
-        return trio.ClosedResourceError(
-            f"bookie {self._server.bookie_id} was left: what was asked of it was not finished"
-        )
+        return trio.ClosedResourceError(f"bookie {self._server.bookie_id} was left before it finished this")
 
     # -- the work ---------------------------------------------------------------------------------------------------
 
@@ -129,7 +127,8 @@ class Upkeep:
             try:
                 dropped = await collect_garbage(self._server, self._metastore)
             except (MetastoreError, StorageError):
-                self._counts.collection_failures += 1  # nothing was dropped that exists
+                # Nothing that exists was dropped.
+                self._counts.collection_failures += 1
                 raise
             self._counts.collections += 1
             if dropped:
@@ -152,26 +151,29 @@ class Upkeep:
         return await self._look_for_damage()
 
     async def _look_for_damage(self) -> Sequence[Damage]:
-        """Tells of what was not damaged when it was last looked for."""
+        """Reports damage that was not there at the last look."""
         async with self._looking:
             found = await self._server.call(self._server.storage.damage)
             known, self._damage = self._damage, {_identities(each): each for each in found}
             for number, (key, each) in enumerate(self._damage.items(), 1):
                 if key not in known:
                     self._observe(_found(self._server.bookie_id, each))
-                if number % _TOLD_AT_ONCE_MAX == 0:
-                    await trio.lowlevel.cancel_shielded_checkpoint()  # all are told, or else some never would be
+                if number % _REPORTED_AT_ONCE_MAX == 0:
+                    await (
+                        trio.lowlevel.cancel_shielded_checkpoint()
+                    )  # shielded: whatever is not reported now never would be
             return tuple(found)
 
     # -- by the clock -----------------------------------------------------------------------------------------------
 
     async def _collect_when_due(self) -> None:
-        """Collects garbage at every interval, and when asked. A pass that fails is made again at the next one."""
+        """Collects garbage at every interval, and when asked. A pass that fails is repeated at the next interval."""
         while True:
             with trio.move_on_after(self._server.options.garbage_collection_interval_s):
                 await self._asked.wait()
             self._asked = trio.Event()
-            with suppress(MetastoreError, StorageError):  # it is counted, and the storage says itself what ails it
+            # It is counted, and the storage reports its own failures.
+            with suppress(MetastoreError, StorageError):
                 await self._collect()
             await trio.sleep(_COLLECTION_PAUSE_S)
 
@@ -182,7 +184,7 @@ class Upkeep:
             if self._server.failure is not None:
                 return
             self._counts.attempts_to_make_space += 1
-            # Failures are counted, and told where they stop the storage. There may be something to compact all the same.
+            # Failures are counted, and reported if they stop the storage. There may be something to compact even so.
             with suppress(MetastoreError, StorageError):
                 await self._collect()
             self._dropped = trio.Event()
@@ -199,7 +201,8 @@ class Upkeep:
 
             async def come_back() -> None:
                 await self._server.read_only_turned(was=True)
-                if self._server.space.free_bytes is not None:  # else it was only presumed that there is space
+                # Otherwise it was only presumed that there is space.
+                if self._server.space.free_bytes is not None:
                     nursery.cancel_scope.cancel()
 
             nursery.start_soon(come_back)
@@ -208,7 +211,8 @@ class Upkeep:
 
     async def _watch_damage(self) -> None:
         while self._server.failure is None:
-            with suppress(StorageError):  # one that stops the storage has been told of; after another it looks again
+            # An error that stops the storage was reported; after another one the bookie looks again.
+            with suppress(StorageError):
                 await self._look_for_damage()
             await trio.sleep(_DAMAGE_LOOK_S)
 

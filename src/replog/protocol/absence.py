@@ -1,10 +1,10 @@
-"""Deciding that an entry is absent: what the members of its write set said, and what follows (R4, R10, B8a).
+"""Decides whether an entry is absent, from what the members of its write set answered (R4, R10, B8a).
 
 A copy that is found decides at once, and never comes here. Denials are *proven* (the bookie vouches for its storage) or
 *weak* (B8). Absence needs one of these:
 
-- proven denials of (Qw - Qa) + 1 members, after every member that can be reached was heard. Whoever neither refuses nor answers
-  is waited for once. If a member was declared lost, all others must be heard, and deny.
+- proven denials of (Qw - Qa) + 1 members, after every member that can be reached was heard. Recovery waits
+  once for a member that neither refuses nor answers. If a member was declared lost, all others must be heard, and deny.
 - a denial, proven or weak, of every member that was not declared lost; but not if an ack quorum lost something, for then
   a confirmed entry may be gone: the members that were declared lost, and those that know of their loss.
 
@@ -22,17 +22,17 @@ from replog.protocol.quorum import Quorum
 
 
 class Verdict(enum.Enum):
-    """What can be said now."""
+    """What can be decided now."""
 
     ABSENT = enum.auto()
-    WAIT = enum.auto()  # absent, unless somebody answers who was not heard yet
+    WAIT = enum.auto()  # absent, unless a member that was not heard yet answers otherwise
     OPEN = enum.auto()  # more answers are needed
-    LOST = enum.auto()  # an ack quorum lost something: no further answer can tell
+    LOST = enum.auto()  # an ack quorum lost something: no further answer can decide it
 
 
 @attrs.define
 class Absences:
-    """Which members cannot answer, whatever they are asked: `lost` were declared lost (B8a)."""
+    """The members that cannot answer, whatever they are asked; `lost` are those that were declared lost (B8a)."""
 
     unreachable: int = 0
     lost: int = 0
@@ -42,20 +42,20 @@ class Absences:
     _has_answered: int = 0
 
     def answered(self, index: int) -> None:
-        """This member can be reached, and is not silent, whatever it said."""
+        """This member has answered something: it can be reached, and is not silent."""
         self._has_answered |= 1 << index
         self.unreachable &= ~(1 << index)
         self._awaited &= ~(1 << index)
         self.given_up &= ~(1 << index)
 
     def await_silent(self, silent: int) -> bool:
-        """These members are silent, and are waited for. Returns whether any of them answered something before."""
+        """Starts to wait for these silent members. Returns True if any of them answered something before."""
         self._awaited = silent & ~self.given_up
         assert self._awaited, "somebody is waited for"
         return bool(self._awaited & self._has_answered)
 
     def patience_ended(self) -> None:
-        """They were waited for long enough. One that has answered meanwhile is not silent, however long the recovery takes."""
+        """Ends the wait. A member that has answered something meanwhile is not silent, however long the recovery takes."""
         self.given_up |= self._awaited
 
 
@@ -68,7 +68,7 @@ class Hearing:
         # members, by what they said last
         self.proven = 0
         self.weak = 0
-        self.unknown = 0  # they could not tell
+        self.unknown = 0  # damage, an I/O error, or a copy that does not verify
         self._after_loss = 0  # of the weak, those that know of a loss
         self._quorum = quorum
 
@@ -78,7 +78,7 @@ class Hearing:
         return self.proven | self.weak | self.unknown
 
     def denies(self, index: int, denial: Denial) -> None:
-        """This member has no such entry. What it says last counts."""
+        """This member has no such entry. Its last answer counts."""
         bit = self._only_member(index)
         self._forget(bit)
         if denial is Denial.PROVEN:
@@ -109,20 +109,22 @@ class Hearing:
         self._after_loss &= ~bit
 
     def losers(self, absences: Absences) -> int:
-        """The members that lost something, as they or an operator say."""
+        """The members that lost something: they say so themselves, or an operator does."""
         return (self._after_loss | absences.lost) & self.members
 
     def silent(self, absences: Absences) -> int:
-        """The members that may still answer, and did not yet."""
+        """The members that have not answered yet and may still do so."""
         return self.members & ~(self.heard | absences.lost | absences.unreachable)
 
     def decide(self, absences: Absences) -> Verdict:
-        """Whether the entry is absent (R10)."""
+        """Decides about the entry (R10)."""
         assert not absences.lost & absences.unreachable, "who is lost for good is not waited for (B8a)"
         expected = self.members & ~absences.lost
         if expected == self.members and self._quorum.is_absent(self.entry_id, self.proven):
+            # A member that was not heard may hold the entry: a copy always wins over any number of denials.
             is_heard = not self.silent(absences) & ~absences.given_up
             return Verdict.ABSENT if is_heard else Verdict.WAIT
+        # From here on weak denials count, too: then every member that is not lost must have denied.
         if (self.proven | self.weak) != expected:
             return Verdict.OPEN
         may_be_gone = self.losers(absences).bit_count() >= self._quorum.ack

@@ -1,8 +1,8 @@
-"""Whether an answer fits its question: the one place where a client checks what a bookie says (D2, R4, R11).
+"""Checks that an answer fits its request: the one place where a client checks what a bookie says (D2, R4, R11).
 
-A bookie may be damaged, of another version, or hostile. An answer that cannot be one is no answer, and says nothing: whoever
-asked takes it for a failure of that bookie. What only the ledger's password or its record tells (codes, proofs, strides,
-bounds) is checked by the machines, which know them.
+A bookie may be damaged, of another version, or hostile. An answer that does not fit counts as a failure of
+that bookie, and says nothing about the ledger. What only the ledger's password or its record can show (codes, proofs,
+strides, bounds) is checked by the machines, which know them.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ def check_answer(request: Request, response: Response) -> None:
     read's answer only the types of the batches are looked at: the reading machine compares each batch with what it wants next
     anyway (D2), nothing else of it is used, and reads are many."""
     batches = response.batches
+    # The common case first, in few steps: reads are many.
     if request.__class__ is ReadRequest and response.status is Status.OK and batches.__class__ is tuple and batches:
         for batch in batches:
             if batch.__class__ is not Batch:
@@ -80,9 +81,9 @@ def _check_fields(response: Response) -> None:
     if type(response.status) is not Status or any(type(number) is not int for number in numbers):
         raise RemoteProtocolError(f"an answer of status {response.status!r} with {numbers!r}")
     if type(response.detail) is not str or type(response.proof) is not bytes:
-        raise RemoteProtocolError("an answer whose detail is no text, or whose proof is no bytes")
+        raise RemoteProtocolError("an answer whose detail is not text, or whose proof is not bytes")
     if type(response.batches) is not tuple or any(type(batch) is not Batch for batch in response.batches):
-        raise RemoteProtocolError("an answer whose batches are none")
+        raise RemoteProtocolError("an answer whose batches are not batches")
     if not -1 <= response.last_add_confirmed <= ENTRY_ID_MAX or not 0 <= response.fence_term <= DELETED_TERM:
         raise RemoteProtocolError(
             f"an answer with last add confirmed {numbers[0]}, fence term {numbers[1]}: out of range"

@@ -1,6 +1,6 @@
 """Adding ledgers to a log that others wrote and closed: all of them by one CAS (rules L, M1).
 
-It is a takeover (L1): before the CAS the last two ledgers of the list are fenced and closed, so whoever wrote to the log is
+It is a takeover (L1): before the CAS the last two ledgers of the list are fenced and closed, so a writer of the log is
 deposed. The ledgers are looked at *after* the head was read, and the CAS is upon that version: a sweep that condemns one
 of them changes the head afterwards, so either this CAS fails, or the sweep finds the ledger in the list (`sweeping`).
 
@@ -8,7 +8,7 @@ Invariants:
 
 - The head is read, then the ledgers are checked, then the last two of the list are closed, then the head is written (L1).
 - All ledgers are added by one change, in the order in which they were given, or none is.
-- After a change whose answer was lost nothing is proposed again before it is known who has its number (M1).
+- After a change whose answer was lost nothing is proposed again before it is known which ledger got its number (M1).
 - From DONE on, every call changes nothing.
 """
 
@@ -41,7 +41,7 @@ class _Stage(enum.Enum):
     CHECKING = enum.auto()  # the ledgers that are to be added are being looked at
     RECOVERING = enum.auto()  # the last ledgers of the log are being closed
     WRITING = enum.auto()  # the head is being written
-    FINDING = enum.auto()  # the answer to that was lost: who has the number is being looked up
+    FINDING = enum.auto()  # the answer to that was lost: the ledger that got the number is being looked up
     DONE = enum.auto()
 
 
@@ -61,8 +61,8 @@ TRANSITIONS: Transitions[_Stage] = {
 
 @attrs.frozen
 class Addition:
-    """What shall become true of a log: these ledgers at its end, in this order, this transaction committed, these pairs in its
-    custom metadata. `job`: what all the ledgers must have been made for; "": whatever."""
+    """A change of a log: these ledgers at its end, in this order, this transaction committed, these pairs in its
+    custom metadata. `job`: the job for which all the ledgers must have been made; "" for any."""
 
     log_name: str
     ledger_ids: tuple[int, ...]
@@ -74,7 +74,7 @@ class Addition:
 @attrs.define
 class CheckLedgers(LogEffect):
     """Look whether all these ledgers exist, are closed, were made for this log and this job, and were not given up; and
-    whether the record can be written as `metadata`. With `looks_into_pages`, also whether one of them stands in a page.
+    whether the record can be written as `metadata`. With `looks_into_pages`, also whether a page names one of them.
     Answer: `ledgers_checked` or `abandon`."""
 
     ledger_ids: tuple[int, ...]
@@ -93,7 +93,7 @@ class FindSegment(LogEffect):
 
 
 class LogAppending(LogMachine):
-    """One addition. When it is done, `is_new` tells whether it was made by this; if so, `segments` are the ledgers' places."""
+    """One addition. When it is done, `is_new` is True if this machine made it; then `segments` are the ledgers' places."""
 
     def __init__(self, addition: Addition, nonce: str, now_ms: int, page_segments: int = PAGE_SEGMENTS) -> None:
         super().__init__(LogMetadata(addition.log_name, page_segments=page_segments), None, nonce)
@@ -111,12 +111,12 @@ class LogAppending(LogMachine):
 
     @property
     def is_done(self) -> bool:
-        """Whether the machine finished or failed."""
+        """True if the machine finished or failed."""
         return self._stage is _Stage.DONE
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether the addition may be made though it is not known to be."""
+        """True if the addition may have been made, but its outcome is not known."""
         return not self.is_done and (self._change.proposed is not None or bool(self._doubt))
 
     def start(self) -> None:
@@ -148,10 +148,11 @@ class LogAppending(LogMachine):
         self._ready_head = self._with_addition(head)
         if is_log and not wanted.ledger_ids and self._ready_head == log:
             self.is_new = True
-            self._finish(None)  # nothing is asked for
+            # There is nothing to add: the log keeps its writer.
+            self._finish(None)
             return
         self._move("log read")
-        # A transaction keeps who repeats a call from adding the ledgers twice; without one, only looking does.
+        # With a transaction, a repeated call cannot add the ledgers twice. Without one, only looking for them prevents that.
         looks_into_pages = is_log and wanted.transaction is None and log.first_listed_number > log.first_segment_number
         self._effects.append(CheckLedgers(wanted.ledger_ids, self._ready_head, wanted.job, looks_into_pages))
 
@@ -171,7 +172,8 @@ class LogAppending(LogMachine):
         self._move("ledgers checked")
         self._to_recover = [each.ledger_id for each in self.metadata.segments[-RECOVERED_AT_TAKEOVER:]]
         if not self._addition.ledger_ids:
-            self._to_recover = []  # the list stays as it is, and so does its writer
+            # The list stays as it is, and so does its writer.
+            self._to_recover = []
         self._effects += [RecoverLedger(ledger_id) for ledger_id in self._to_recover]
         self._write_when_recovered()
 
@@ -224,7 +226,7 @@ class LogAppending(LogMachine):
         self._start_over()
 
     def _settle_doubt(self) -> None:
-        """The answer was lost, and others changed the record since: who has the number that was proposed tells."""
+        """The answer was lost, and others changed the record since: the ledger that got the proposed number decides."""
         log, first = self.metadata, self._doubt[0]
         assert self._change.proposed is None, "who has the number is known once the proposal is settled"
         listed = log.listed(first.number)
@@ -234,17 +236,18 @@ class LogAppending(LogMachine):
             self._move("in doubt")
             self._effects.append(FindSegment(log.name, first.number, log.page_of(first.number)))
         elif self._addition.transaction is not None and log.has_committed(self._addition.transaction):
-            self._finish(None)  # by this, or by a repetition of it: it is committed
+            # Committed, by this call or by a repetition of it: only that is known once its segments are trimmed.
+            self._finish(None)
         else:
             self._fail(
                 MetastoreUncertainError(
                     f"log {log.name!r}: the answer to adding {len(self._doubt)} ledgers was lost, and the log was trimmed "
-                    f"since beyond segment {first.number}, where they were to stand: whether they were in it is unknown"
+                    f"since beyond segment {first.number}, which they were to get: it is unknown whether they were added"
                 )
             )
 
     def segment_found(self, segment: Segment | None) -> None:
-        """Who has the number in doubt; None: its page is gone, so it was trimmed."""
+        """The segment with the number in doubt; None if its page is gone, because it was trimmed."""
         if self._stage is not _Stage.FINDING:
             return
         if segment is None:

@@ -11,10 +11,10 @@ verbatim ever after (W3), so every replica is byte-identical. Little-endian thro
     payloads           in one piece
     code               authentication code over all the bytes before it: 4 bytes of CRC32C, or 64 bytes: the SHA-256 of
                        offsets and payloads, then the HMAC-SHA256 of the header and that SHA-256. So the header and these
-                       64 bytes alone prove the last add confirmed that the header tells (R11, `replog.protocol.proofs`)
+                       64 bytes alone prove the last add confirmed in the header (R11, `replog.protocol.proofs`)
 
 The ids of a batch are first, first + stride, ...: stride is E when entries stripe over more bookies than the write
-quorum (W1), else 1. Flags of the low byte may be ignored by who doesn't know them; those of the high byte may not.
+quorum (W1), else 1. Flags of the low byte may be ignored by a reader that doesn't know them; those of the high byte may not.
 """
 
 from __future__ import annotations
@@ -106,12 +106,12 @@ class Batch:
         return range(self.first_entry_id, self.last_entry_id + 1, self.stride)
 
     def holds(self, entry_id: int) -> bool:
-        """Whether this entry is one of them."""
+        """True if this entry is one of them."""
         first = self.first_entry_id
         return first <= entry_id <= self.last_entry_id and not (entry_id - first) % self.stride
 
     def verify(self, digest: Digest) -> bool:
-        """Whether the bytes are what a writer who knows the password wrote."""
+        """True if the bytes are what a writer who knows the password wrote."""
         return self.digest_type is digest.digest_type and digest.verifies(self.data, HEADER.size)
 
     def payloads(self) -> list[bytes]:
@@ -125,7 +125,8 @@ class Batch:
         if size and size * self.count == length and data.startswith(_even_offsets(self.count, size), HEADER.size):
             return list(_even_struct(self.count, size).unpack_from(data, start))
         offsets = self._checked_offsets(length)
-        joined = data[start : start + length]  # a copy costs less than adding the start to each offset
+        # A copy costs less than adding the start to each offset.
+        joined = data[start : start + length]
         return [joined[begin:end] for begin, end in itertools.pairwise(offsets)]
 
     def arrow_buffers(self) -> tuple[memoryview, memoryview]:

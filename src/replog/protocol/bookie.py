@@ -5,7 +5,7 @@ There is one object for each ledger, and requests pass through it in one order: 
 of acceptance, and only then asks `answer`. So no answer, whatever it says, leaves before the fence that it depends on
 is durable (R3).
 
-The bookie proves the last add confirmed that it tells (R11): by the explicit proof that it was given, or by the head of
+The bookie proves the last add confirmed that it answers with (R11): by the explicit proof that it was given, or by the head of
 a batch that carries it. Of a batch in memory only these few bytes are kept. After a restart the batch is only in the
 storage: then `lacks_proof`, and the bookie reads the batch that `proof_place` names before it answers.
 """
@@ -86,7 +86,9 @@ class LedgerOnBookie:
         self._shown_key: bytes | None = None  # the key itself, once somebody has shown it
         self.fence_term = marks.fence_term
         self.last_add_confirmed = marks.last_add_confirmed
-        self.is_awaited = False  # somebody waits here for a later last add confirmed: its writer is told so (W5)
+        self.is_awaited = (
+            False  # a reader waits here for a later last add confirmed, and answers to the writer say so (W5)
+        )
         self._is_key_durable = marks.key is not None
         self._durable_fence_term = marks.fence_term
         self._durable_last_add_confirmed = marks.last_add_confirmed  # or more, in batches' headers
@@ -113,19 +115,21 @@ class LedgerOnBookie:
         mutations.append(PutBatch(batch))
         self._stride = batch.stride
         rotation = (batch.stamp, batch.first_entry_id % batch.stride)
+        # After a restart only the highest id of all rotations is known: that may look for more than is stored, never
+        # for less.
         highest = self._highest.get(rotation, self._last_entry_id)
         if batch.last_entry_id > highest:
             self._highest[rotation] = batch.last_entry_id
         return Accepted(request, mutations, None, batch.first_entry_id <= highest)
 
     def drop(self) -> Accepted:
-        """The ledger was deleted (B6): forgets it, and keeps everybody out for ever, as a fence does (L5)."""
+        """The ledger was deleted (B6): forgets it, and permanently refuses everybody, as a fence does (L5)."""
         self.fence_term = DELETED_TERM
         request = FenceRequest(0, self.ledger_id, b"", DELETED_TERM)
         return Accepted(request, [DropLedger(self.ledger_id)])
 
     def is_foreign(self, key: bytes) -> bool:
-        """Whether this is another key than the ledger's (B7). No key is, until the first one was shown."""
+        """True if this key is not the ledger's (B7). The first key that is shown becomes the ledger's."""
         if self._shown_key is not None and compare_digest(key, self._shown_key):
             return False
         if self.stored_key is None:
@@ -151,14 +155,16 @@ class LedgerOnBookie:
                 detail = f"{batch!r} in a ledger whose batches have stride {self._stride} (T3)"
                 return Response(request.request_id, Status.BAD_REQUEST, detail=detail)
             try:
-                check_damage(batch)  # also its header: a wrong last add confirmed would mislead recoveries (R4)
+                # Its header is checked, too: a wrong last add confirmed would mislead recoveries (R4).
+                check_damage(batch)
             except RemoteProtocolError as error:
                 return Response(request.request_id, Status.BAD_REQUEST, detail=str(error))
+            # A writer's add has no proof: its header says what is confirmed. A recovery's has one, unless nothing is.
             return self._refuse_proof(request) if request.proof else None
         return self._refuse_proof(request) if isinstance(request, WriteLastAddConfirmedRequest) else None
 
     def _refuse_proof(self, request: AddRequest | WriteLastAddConfirmedRequest) -> Response | None:
-        """Refuses what is certainly no proof for this ledger. The code of HMAC is checked by who knows the password."""
+        """Refuses what cannot be a proof for this ledger. Only clients, which know the password, can check an HMAC."""
         try:
             claim = read_claim(request.proof)
         except RemoteProtocolError as error:
@@ -171,8 +177,8 @@ class LedgerOnBookie:
     def _raise_marks(self, request: OrderedRequest) -> SetMarks | None:
         """Raises the fence (T1) and the last add confirmed in memory; returns what must follow on the disk.
 
-        Marks are asked for again until `answer` tells that they are durable: a commit that found no space did
-        nothing, and the next request must not be answered as if it had (R3). A batch raises the last add confirmed by
+        Every request asks for marks until `answer` finds them durable: a commit without space did nothing, and the
+        next request must not be answered as if it had (R3). A batch raises the last add confirmed by
         itself: its header is stored with it."""
         confirmed, proof = -1, b""
         if isinstance(request, AddRequest):
@@ -182,7 +188,8 @@ class LedgerOnBookie:
             if batch.last_add_confirmed > self.last_add_confirmed:
                 self.last_add_confirmed = batch.last_add_confirmed
                 data = batch.data
-                self._proof, self.lacks_proof = data[:HEAD_BYTES] + data[-CODE_BYTES:], False  # as `head_of`
+                # As `head_of`, without the call. A slice keeps no reference to the whole batch.
+                self._proof, self.lacks_proof = data[:HEAD_BYTES] + data[-CODE_BYTES:], False
         elif isinstance(request, WriteLastAddConfirmedRequest):
             confirmed, proof = claimed(request.proof), request.proof
         if self.stored_key is None:
@@ -191,6 +198,7 @@ class LedgerOnBookie:
             new_key = None if self._is_key_durable else self.stored_key
         new_term = request.term if request.term > self._durable_fence_term else None
         new_confirmed = confirmed if confirmed > self._durable_last_add_confirmed else None
+        # Almost every add: its batch alone says all that is new.
         if new_key is None and new_term is None and new_confirmed is None:
             return None
         if self.stored_key is None:

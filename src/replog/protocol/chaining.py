@@ -3,9 +3,9 @@
 A log is a list of ledgers, changed by CAS. Taking over fences the last *two* of them, since the leader may be writing
 to the last but one while it adds the last (L1). Nothing is served before the CAS that names the new ledger.
 
-The log's record, its head, names only the last ledgers; the others stand in pages. A page is written before the CAS of
-the head that leaves its segments out: a crash in between leaves a page that says what the head says too, and whoever
-changes the head next finds it there. So one CAS decides, however long the log is.
+The log's record, its head, names only the last ledgers; pages name the others. A page is written before the CAS of
+the head that leaves its segments out. A crash in between leaves a page that repeats what the head says, and the next
+change of the head finds it there. So one CAS decides, however long the log is.
 
 Whatever a log named, or was about to name, is deleted in the end (L7). Before a ledger is created for a log, it is
 written down as *pending*; it is added to the log only upon a head that was read before that. Before ledgers are deleted
@@ -66,7 +66,7 @@ ROLLING_TRANSITIONS: Transitions[_Stage] = {
 
 
 class LogEffect:
-    """What a machine wants done."""
+    """An action for the shell to perform."""
 
 
 @attrs.define
@@ -78,7 +78,7 @@ class ReadLog(LogEffect):
 
 @attrs.define
 class WritePage(LogEffect):
-    """Create this page of the log. Answer: `page_written`, also if it exists with all these segments in it, or `abandon`.
+    """Create this page of the log. Answer: `page_written`, even if it exists already with all these segments, or `abandon`.
 
     If it exists without one of them, the head's version is not `head_version` any more: then `log_conflict`."""
 
@@ -113,10 +113,10 @@ class CreateLedger(LogEffect):
 
 @attrs.define
 class DeleteLedger(LogEffect):
-    """Delete a ledger that lost its CAS. No answer; a ledger that is gone is no error.
+    """Delete a ledger that lost its CAS. No answer. A ledger that is gone is not an error.
 
-    `segment_number` is the one that it was to get: with `page_number`, another ledger or this one has it, and the page tells
-    which. Only if that names another, or is gone because its segments were trimmed, the ledger is deleted."""
+    `segment_number` is the number that it was to get. With `page_number`, that page says which ledger has the number: delete
+    this one only if the page names another, or is gone because its segments were trimmed."""
 
     ledger_id: int
     log_name: str
@@ -135,7 +135,7 @@ class LogChanged(LogEffect):
 
 @attrs.define
 class LogFailed(LogEffect):
-    """Done, in vain."""
+    """Done: the change failed."""
 
     error: ReplogError
 
@@ -145,7 +145,7 @@ class LogMachine(ABC):
 
     def __init__(self, metadata: LogMetadata, version: int | None, nonce: str) -> None:
         self._change: Change[LogMetadata] = Change(metadata, version, nonce)
-        self._absent = metadata  # what a record that does not exist stands for
+        self._absent = metadata  # taken for the record while there is none
         self._effects: list[LogEffect] = []
         self._pages: dict[int, LogPage] = {}  # that must be written before the proposal
         self._reads_back = False
@@ -153,7 +153,7 @@ class LogMachine(ABC):
     @property
     @abstractmethod
     def is_done(self) -> bool:
-        """Whether the machine finished or failed."""
+        """True if the machine finished or failed."""
 
     @property
     def metadata(self) -> LogMetadata:
@@ -161,12 +161,12 @@ class LogMachine(ABC):
         return self._change.record
 
     def take_effects(self) -> list[LogEffect]:
-        """Drains what is to be done, in the order in which it must be."""
+        """Returns the effects to perform, in their order, and forgets them."""
         effects, self._effects = self._effects, []
         return effects
 
     def page_written(self, page_number: int) -> None:
-        """This page stands in the metastore."""
+        """This page is written."""
         if not self.is_done and self._pages.pop(page_number, None) is not None and not self._pages:
             self._write()
 
@@ -222,7 +222,7 @@ class LogMachine(ABC):
         self._write()
 
     def _write(self) -> None:
-        """The pages first: what a record leaves out stands in pages."""
+        """Writes the pages first: what a record leaves out must be in pages."""
         proposed, version = self._change.proposed, self._change.version
         assert proposed is not None, "there is something to write"
         if self._pages:
@@ -255,13 +255,14 @@ class LogMachine(ABC):
     def _give_back(self, segment: Segment) -> None:
         """Deletes the ledger of a segment that was proposed, unless the log names it (L1).
 
-        What the number tells: at or above the next one, it can't be written any more, since its CAS expects an older record.
-        Below the first one, whoever trimmed it away deletes it too."""
+        A number at or above the next one can't be written any more: its CAS expects an older record. A ledger whose number is
+        below the first one is deleted by the trim that removed it."""
         log, number = self.metadata, segment.number
         assert self._change.proposed is None, "who has the number is known once the proposal is settled"
         listed = log.listed(number)
         if listed is not None and listed.ledger_id == segment.ledger_id:
-            return  # it was written, and somebody has changed the record since
+            # It was written, and somebody has changed the record since: the log owns it.
+            return
         in_page = log.first_segment_number <= number < log.first_listed_number
         page_number = log.page_of(number) if in_page else None
         self._effects.append(DeleteLedger(segment.ledger_id, log.name, number, page_number))
@@ -272,7 +273,7 @@ class LogMachine(ABC):
 
     @abstractmethod
     def _start_over(self) -> None:
-        """The record was read, and nothing is proposed: decides what is to be done upon it."""
+        """The record was read, and nothing is proposed: decides what to do with it."""
 
     @abstractmethod
     def _won(self) -> None:
@@ -290,7 +291,7 @@ class LogMachine(ABC):
 class LogTakeover(LogMachine):
     """Becoming the log's writer (L1). `nonce` is unique to this attempt.
 
-    With `yields`, it fails when somebody else took over or deleted the log meanwhile, and says so in `was_overtaken`;
+    With `yields`, it fails when somebody else took over or deleted the log meanwhile, and sets `was_overtaken`;
     otherwise it starts over."""
 
     def __init__(
@@ -303,11 +304,13 @@ class LogTakeover(LogMachine):
         self._stage = _Stage.READING
         self._to_recover: list[int] = []
         self._ledger_id: int | None = None
-        self._missing: tuple[int, int | None] | None = None  # a ledger that was not found, in which version
+        self._missing: tuple[int, int | None] | None = (
+            None  # a ledger that was not found, and the version that named it
+        )
 
     @property
     def is_done(self) -> bool:
-        """Whether the machine finished or failed."""
+        """True if the machine finished or failed."""
         return self._stage is _Stage.DONE
 
     def start(self) -> None:
@@ -374,8 +377,8 @@ class LogRolling(LogMachine):
     """The leader's change to a new ledger, while appends go on in the previous one (L2).
 
     `metadata` is the log as the leader knows it: its last segment is the leader's. With `ledger_id`, it goes on with a
-    ledger of an earlier roll that failed: then `metadata` and `version` are those upon which that one was created,
-    its `base` (L7)."""
+    ledger of an earlier roll that failed: then `metadata` and `version` are its `base`, those with which it was
+    created (L7)."""
 
     def __init__(
         self, metadata: LogMetadata, version: int, nonce: str, now_ms: int, ledger_id: int | None = None
@@ -390,16 +393,17 @@ class LogRolling(LogMachine):
 
     @property
     def is_done(self) -> bool:
-        """Whether the machine finished or failed."""
+        """True if the machine finished or failed."""
         return self._stage is _Stage.DONE
 
     def start(self) -> None:
-        """Begins. When it is done, close the previous ledger, and that before the next roll: a takeover recovers two.
+        """Begins. When it is done, close the previous ledger, before the next roll: a takeover recovers only two.
 
         Nothing is sent to the new ledger before everything in the previous one is confirmed: else a takeover could find
         a later entry and not the one before it."""
         if self._ledger_id is None:
-            self._effects.append(ReadLog(self.metadata.name))  # somebody may have trimmed it
+            # Somebody may have trimmed the log since: a CAS on the old version would only fail.
+            self._effects.append(ReadLog(self.metadata.name))
         else:
             self._move("ledger of an earlier roll")
             self._propose_ledger(self._ledger_id, self._now_ms)
@@ -430,9 +434,11 @@ class LogRolling(LogMachine):
     def _lost(self, proposed: LogMetadata) -> None:
         segments = self.metadata.segments
         if segments and segments[-1] == proposed.segments[-1]:
-            self._won()  # ours was written, and then somebody trimmed
+            # The change was written, and then somebody trimmed the log.
+            self._won()
         else:
-            self._give_back(proposed.segments[-1])  # also if it was only trimmed: who did may have deleted it (L7)
+            # Even if the log was only trimmed: that trim may have deleted this ledger (L7).
+            self._give_back(proposed.segments[-1])
             self._start_over()
 
     def _move(self, event: str) -> None:

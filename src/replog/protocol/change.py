@@ -18,7 +18,7 @@ Record = TypeVar("Record", bound=LedgerMetadata | LogMetadata)
 
 
 class Settled(enum.Enum):
-    """What reading back told of a proposal."""
+    """What the record that was read back says about a proposal."""
 
     WRITTEN = enum.auto()
     REPEAT = enum.auto()
@@ -28,7 +28,7 @@ class Settled(enum.Enum):
 class Change(Generic[Record]):
     """The proposals of one machine: one at a time. `nonce` must be unique to the machine: 128 random bits.
 
-    A version of None stands for a record that does not exist: then the proposal creates it."""
+    A version of None means that the record does not exist: then the proposal creates it."""
 
     def __init__(self, record: Record, version: int | None, nonce: str) -> None:
         self.record = record
@@ -38,7 +38,7 @@ class Change(Generic[Record]):
         self._attempts = 0
 
     def propose(self, record: Record) -> Record:
-        """A new proposal, upon the version known: what to write."""
+        """Returns what to write: a new proposal for the known version."""
         assert self.proposed is None, "one change at a time (C1)"
         self._attempts += 1
         self.proposed = attrs.evolve(record, token=f"{self._nonce}.{self._attempts}")
@@ -50,8 +50,9 @@ class Change(Generic[Record]):
         self.record, self.version, self.proposed = self.proposed, version, None
 
     def read_back(self, record: Record, version: int | None) -> Settled:
-        """What the record says of the proposal. WRITTEN and LOST adopt the record."""
+        """Compares the record with the proposal. WRITTEN and LOST adopt the record."""
         assert self.proposed is not None, "only a proposal is read back"
+        # Nothing was written, or not yet: if the lost attempt still arrives, only one of the two finds this version.
         if record.token != self.proposed.token and version == self.version:
             return Settled.REPEAT
         settled = Settled.WRITTEN if record.token == self.proposed.token else Settled.LOST

@@ -1,6 +1,6 @@
 """Authentication codes over batches, and the keys that come from a ledger's password (W3, B7).
 
-CRC32C finds damage; HMAC-SHA256 also finds forgery, by anybody who does not know the ledger's password.
+CRC32C finds damage; HMAC-SHA256 also finds forgery without the ledger's password.
 
 The code of a batch is of one of two kinds. CRC32C: the checksum of all bytes before it, so that one pass checks the batch.
 HMAC-SHA256: the SHA-256 of the body, then an HMAC over the header and that SHA-256. So the header, the SHA-256 and the
@@ -19,13 +19,13 @@ Bytes = bytes | bytearray | memoryview
 
 
 class DigestType(enum.IntEnum):
-    """Which authentication code a ledger's batches carry. The numbers stand in the batch format."""
+    """Which authentication code a ledger's batches carry. The numbers are part of the batch format."""
 
     CRC32C = 1
     HMAC_SHA256 = 2
 
 
-# The CRC32C of any bytes followed by their own CRC32C (little-endian): one pass tells, without cutting the code off.
+# The CRC32C of any bytes followed by their own CRC32C (little-endian): one pass checks it, without cutting the code off.
 CRC32C_RESIDUE = 0x48674BC7
 
 CODE_SIZES = {DigestType.CRC32C: 4, DigestType.HMAC_SHA256: 64}  # of a batch
@@ -48,12 +48,13 @@ class Digest:
         return body_digest + self.sign(bytes(header) + body_digest)
 
     def verifies(self, sealed: Bytes, header_size: int) -> bool:
-        """Whether these bytes end with the code of the header of this size and of the body behind it."""
+        """True if these bytes end with the code of the header of this size and of the body behind it."""
         if self.digest_type is DigestType.CRC32C:
             return is_crc32c_sealed(sealed)
         size = self.code_size
         if len(sealed) < header_size + size:
             return False
+        # Without copies: a batch may have megabytes.
         sealed = memoryview(sealed)
         return hmac.compare_digest(self.code(sealed[:header_size], sealed[header_size:-size]), sealed[-size:])
 
@@ -64,13 +65,13 @@ class Digest:
         return hmac.digest(self._key, statement, "sha256")
 
     def is_signed(self, signed: bytes) -> bool:
-        """Whether these bytes end with the authentication code of the statement before it."""
+        """True if these bytes end with the authentication code of the statement before it."""
         size = SIGNATURE_SIZES[self.digest_type]
         return len(signed) > size and hmac.compare_digest(self.sign(signed[:-size]), signed[-size:])
 
 
 def is_crc32c_sealed(sealed: Bytes) -> bool:
-    """Whether these bytes end with the CRC32C of all that stands before it. Needs no key."""
+    """True if these bytes end with the CRC32C of all bytes before it. Needs no key."""
     return len(sealed) > CODE_SIZES[DigestType.CRC32C] and crc32c(sealed) == CRC32C_RESIDUE
 
 
@@ -80,17 +81,17 @@ def ledger_key(ledger_id: int, password: bytes) -> bytes:
 
 
 def ledger_key_check(key: bytes) -> str:
-    """What the metadata keeps of a ledger key, so that a wrong password fails before any bookie is asked."""
+    """The text that the metadata keeps for a ledger key: with it a wrong password fails before any bookie is asked."""
     return hashlib.sha256(b"replog ledger key check v1" + key).hexdigest()
 
 
 def stored_ledger_key(key: bytes) -> bytes:
-    """What a bookie stores of a ledger key: enough to know it again, and nothing that could be shown to another bookie."""
+    """What a bookie stores for a ledger key: enough to recognise the key, and useless for opening it at another bookie."""
     return bytes.fromhex(ledger_key_check(key))
 
 
 def is_stored_ledger_key(key: bytes, stored: bytes) -> bool:
-    """Whether this is the key of which a bookie stored that."""
+    """True if `stored` is what a bookie stored for this key."""
     return hmac.compare_digest(stored_ledger_key(key), stored)
 
 

@@ -61,10 +61,10 @@ class ListPending(LogEffect):
 
 @attrs.define
 class DeletePending(LogEffect):
-    """Delete the ledgers of these that the log does not name; then what says that they are pending, unless a request to
+    """Delete the ledgers of these that the log does not name; then the records that call them pending, unless a request to
     create one of them may still arrive. Answer: `pending_deleted` or `abandon`.
 
-    `log` is the log's record as it was changed after these were listed. A ledger that is gone is no error."""
+    `log` is the log's record as it was changed after these were listed. A ledger that is gone is not an error."""
 
     log: LogMetadata
     pending: tuple[PendingLedger, ...]
@@ -75,8 +75,8 @@ class DropSegments(LogEffect):
     """Delete the ledgers of the segments from `first` to before `end`, which the log doesn't name any more; then the pages
     that lie wholly before `end`, after all ledgers that they name. Answer: `segments_dropped`, or `abandon`.
 
-    `known` are those that stood in the head; the others are in pages of `page_segments`. A ledger or a page that is gone
-    is no error. Pages that somebody left behind are found by listing them, when a page is left or nothing else is to do."""
+    `known` are those that the head named; the others are in pages of `page_segments`. A ledger or a page that is gone
+    is not an error. List the pages to find those that somebody left behind, if a page is left or nothing else is to do."""
 
     log_name: str
     first: int
@@ -103,7 +103,7 @@ class _LogDropping(LogMachine):
 
     @property
     def is_done(self) -> bool:
-        """Whether the machine finished or failed."""
+        """True if the machine finished or failed."""
         return self._stage is _Stage.DONE
 
     def start(self) -> None:
@@ -138,7 +138,7 @@ class _LogDropping(LogMachine):
             self._fail(self._failure)
 
     def _drop(self) -> None:
-        """Only what is below the first number of a record that is true: no log names it any more, and none will again."""
+        """Drops only what is below the first number of a record that is durable: no log will name it again."""
         self._move("drop")
         log = self.metadata
         assert log.deleted_before_number <= log.first_segment_number, "only what left the list is dropped (L3)"
@@ -147,8 +147,8 @@ class _LogDropping(LogMachine):
         )
 
     def _clear(self) -> None:
-        """Says that the ledgers are deleted. Changes the record in any case if there are pending ledgers: whoever was about
-        to add one of them loses."""
+        """Records that the ledgers are deleted. If there are pending ledgers, changes the record in any case: a writer that is
+        about to add one of them then loses its CAS."""
         log = self.metadata
         cleared = log if self._end is None else log.cleared_before(self._end)
         assert cleared.segments == log.segments, "clearing takes nothing from the list"
@@ -217,12 +217,12 @@ class LogTrimming(_LogDropping):
 class LogDeleting(_LogDropping):
     """Deleting a log: its writer is fenced, then all its segments leave it by a CAS, and then the ledgers go.
 
-    What stays is the record of a deleted log, with its numbers: see `LogMetadata`. Deleting one that is deleted, or was never
-    there, fails with `LogNotFoundError`, after it has removed what an interrupted deletion left in pages."""
+    What stays is the record of a deleted log, with its numbers: see `LogMetadata`. Deleting a log that is deleted, or never
+    existed, fails with `LogNotFoundError`, after it has removed what an interrupted deletion left in pages."""
 
     def __init__(self, name: str, nonce: str, now_ms: int) -> None:
         super().__init__(name, nonce, now_ms)
-        self._deletions: int | None = None  # of the log that is meant: not one that is made anew meanwhile
+        self._deletions: int | None = None  # of the log to delete, as opposed to one that is created again meanwhile
         self._to_recover: set[int] = set()
 
     def _start_over(self) -> None:
@@ -231,7 +231,8 @@ class LogDeleting(_LogDropping):
             self._failure = LogNotFoundError(log.name, "there is no such log to delete")
             self._clear()
         elif self._deletions is not None and log.deletions != self._deletions:
-            self._drop()  # by this, and the answer was lost; or by somebody else
+            # It is deleted: by this machine, whose answer was lost, or by somebody else.
+            self._drop()
         elif log.is_deleted:
             self._failure = LogNotFoundError(log.name, "it is deleted")
             self._drop()

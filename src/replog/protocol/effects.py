@@ -1,4 +1,4 @@
-"""What a machine asks its shell to do. Effects are drained in the order in which they must be done.
+"""What a machine asks its shell to do. The shell performs effects in the order in which it takes them.
 
 A machine never waits: whatever an effect leads to comes back later as a call of one of the machine's methods.
 """
@@ -14,7 +14,7 @@ from replog.protocol.model import LedgerMetadata
 
 @attrs.define
 class SendAdd:
-    """Send the batch to the bookie, which stands at this index of the ensemble. With `recovery`, the request carries
+    """Send the batch to the bookie at this index of the ensemble. With `recovery`, the request carries
     the proof of the frozen last add confirmed (R5, R11). Answer: `add_confirmed`, `add_fenced` or `bookie_failed`."""
 
     index: int
@@ -26,7 +26,7 @@ class SendAdd:
 
 @attrs.define
 class SendLastAddConfirmed:
-    """Publish this last add confirmed, with its proof (W5, R11). A hint: only `add_fenced` matters of its answers."""
+    """Publish this last add confirmed, with its proof (W5, R11). A hint: of its answers only `add_fenced` matters."""
 
     index: int
     bookie_id: str

@@ -1,6 +1,6 @@
 """Which members of an ensemble a recovery has fenced, and when that is enough (R2, B8a).
 
-Invariants: who is fenced stays fenced; the highest last add confirmed that was proven never sinks.
+Invariants: a member that is fenced stays fenced; the highest last add confirmed that was proven never sinks.
 """
 
 from __future__ import annotations
@@ -36,9 +36,10 @@ class Fencing:
         """True if no ack quorum of any write set can accept adds any more (R2)."""
         assert not absences.lost & ~self._everybody, "only members can be lost"
         if absences.lost and self.awaited(absences):
-            return False  # bookies were declared lost: then all others must be fenced (B8a)
+            # Lost bookies may have accepted adds that nobody else knows of: then all others must be fenced (B8a).
+            return False
         return self._quorum.is_covered(self.fenced) or bool(absences.lost and absences.is_loss_accepted)
 
     def cannot_be_enough(self, absences: Absences) -> bool:
-        """True if everybody who may still answer is fenced, and an ack quorum may consist of lost members."""
+        """True if all members that are not lost are fenced, and that is not enough: the lost ones may be an ack quorum."""
         return bool(absences.lost) and not self.awaited(absences) and not self.is_enough(absences)

@@ -17,7 +17,7 @@ FRAME_BYTES_MAX = HEADER.size + FIELDS_BYTES_MAX + BATCH_BYTES_MAX
 _CHECKSUM = struct.Struct("<I")
 _SEALED = struct.Struct("<IIBBHQ")  # the header without its checksum
 _HEADER_BYTES, _CHECKSUM_BYTES, _SEALED_BYTES = HEADER.size, _CHECKSUM.size, _SEALED.size
-_LARGE_FRAME_BYTES = 256 << 10  # whose body is worth a system call of its own: copying it costs more
+_LARGE_FRAME_BYTES = 256 << 10  # from this size on, a system call for the body costs less than copying it
 _SMALL_PART_BYTES = 4096  # of a body: several such parts are kept as one
 _JOINED_BYTES_MAX = 64 << 10  # of which each has at most so many
 
@@ -45,10 +45,10 @@ def seal(kind: int, flags: int, request_id: int, fields: bytes, body_bytes: int 
 class FrameSplitter:
     """Cuts what a stream gives into frames. Keeps no more than what arrived, and of that no more than one frame.
 
-    `begun_bytes` is the size of the frame whose header has arrived and whose end has not, 0 if there is none: whoever feeds
-    may wait until there is room for it. `wanted_bytes` is how much is best received next, 0 if as much as there is: a large body
+    `begun_bytes` is the size of the frame whose header has arrived and whose end has not, 0 if there is none: the caller
+    may wait until there is room for it. `wanted_bytes` is how much is best received next, 0 for as much as there is: a large body
     that arrives by itself is not copied, and as large frames seldom come alone, the head of the next one is asked for by
-    itself, too. `is_empty` tells that nothing of a frame has arrived that is not complete. `frame_bytes_max` may be raised once
+    itself, too. `is_empty` is True if no incomplete frame has arrived. `frame_bytes_max` may be raised once
     the peer is trusted."""
 
     __slots__ = (
@@ -72,7 +72,7 @@ class FrameSplitter:
         self.wanted_bytes = 0
         self.is_empty = True
         self._rest = bytearray()  # the beginning of a header and its fields
-        self._needed = HEADER.size  # how many bytes of these tell more
+        self._needed = HEADER.size  # look again when `_rest` has so many bytes
         self._frame: Frame | None = None  # whose body is arriving, in parts
         self._parts: list[bytes | bytearray] = []
         self._missing = 0
@@ -97,12 +97,14 @@ class FrameSplitter:
         while end - start >= _HEADER_BYTES:
             checksum, size, fields_bytes, kind, flags, _, request_id = HEADER.unpack_from(data, start)
             body = start + _HEADER_BYTES + fields_bytes
+            # Sizes come before the checksum can be checked: they bound what a peer can make us keep.
             if size > self.frame_bytes_max or fields_bytes > self._fields_bytes_max or body > start + size:
                 raise self._wrong_sizes(size, fields_bytes)
             if body > end:
                 self.begun_bytes = size
                 self._keep_rest(data, start, body - start)
                 return found
+            # The body is not covered: a batch has its own code, and is checked by the bookie or the reader.
             sealed = data[start + _CHECKSUM_BYTES : body]
             if crc32c(sealed) != checksum:
                 raise RemoteProtocolError("a frame that does not match its checksum")
@@ -120,7 +122,7 @@ class FrameSplitter:
         return found
 
     def _keep_rest(self, data: bytes, start: int, needed_bytes: int) -> None:
-        """What begins there is to be looked at again when there are so many bytes of it."""
+        """Keeps what begins there, to look at it again when so many bytes of it have arrived."""
         assert needed_bytes > len(data) - start, "what has arrived is not enough yet"
         self.wanted_bytes = 0
         self.is_empty = False
@@ -139,7 +141,7 @@ class FrameSplitter:
         self.wanted_bytes = missing_bytes if size >= _LARGE_FRAME_BYTES else 0
 
     def _complete(self, data: bytes, found: list[Frame]) -> tuple[bytes, int]:
-        """Adds what arrived to what was there. Returns the bytes that are to be split, and where that begins."""
+        """Adds what arrived to what was kept. Returns the bytes to split, and where to begin."""
         start = 0
         if self._frame is not None:
             start = min(self._missing, len(data))

@@ -26,7 +26,7 @@ class Gap:
     last_entry_id: int | None = None
 
     def holds(self, entry_id: int) -> bool:
-        """Whether the entry lies in the gap."""
+        """True if the entry lies in the gap."""
         return self.first_entry_id <= entry_id and (self.last_entry_id is None or entry_id <= self.last_entry_id)
 
     def until(self, entry_id: int) -> Gap:
@@ -55,6 +55,7 @@ def _parts(gap: Gap, fragments: Sequence[Fragment]) -> list[tuple[int, Gap]]:
         end = fragments[place + 1].first_entry_id - 1 if place + 1 < len(fragments) else None
         if end is not None and end < gap.first_entry_id:
             continue
+        # A gap belongs to the bookie at its first entry.
         bookie_id = bookie_id or fragment.ensemble[gap.index]
         first = max(gap.first_entry_id, fragment.first_entry_id)
         if fragment.ensemble[gap.index] != bookie_id or (gap.last_entry_id is not None and gap.last_entry_id < first):

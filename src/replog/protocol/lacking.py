@@ -15,7 +15,7 @@ _Member = tuple[int, str]  # an index, and a bookie that is or was at it
 class WriterGaps:
     """What the bookies lack that a writer writes to.
 
-    An index that failed lacks what is written from its failure on. That ends where a bookie stands at the index again, or
+    An index that failed lacks what is written from its failure on. That ends where a bookie is at the index again, or
     where a new fragment begins; it is recorded at the writer's next change, roll or close, and only then forgotten here."""
 
     def __init__(self, missing: Iterable[int]) -> None:
@@ -35,7 +35,7 @@ class WriterGaps:
         self._ended.append(gap)
 
     def propose(self, recorded: Iterable[Gap], last_entry_id: int) -> list[Gap]:
-        """All gaps that are known up to this entry, with those that the metadata records: for a proposal."""
+        """All gaps that are known up to this entry, for a proposal; `recorded` are those in the metadata."""
         self._proposed += self._ended
         self._ended = []
         self._proposed_since = dict(self._since)
@@ -119,6 +119,7 @@ class RecoveryGaps:
 
     def _held(self, member: _Member, *, is_last: bool) -> _Ranges:
         ranges = self._taken.get(member, _Ranges(self._quorum.stride))
+        # An add on its way to a replaced bookie may have been lost: nobody waits for its answer.
         under_way = self._unanswered.get(member, {}) if is_last else {}
         return ranges.with_batches(under_way.items())
 

@@ -1,4 +1,4 @@
-"""What the machines that change a ledger's record have in common: one CAS at a time, and its answers (M1)."""
+"""The base of the machines that change a ledger's record: one CAS at a time, and its answers (M1)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class LedgerMachine(ABC):
 
     @property
     def metadata(self) -> LedgerMetadata:
-        """What is known to be durable in the metastore."""
+        """The record as it is known to be durable in the metastore."""
         return self._change.record
 
     @property
@@ -32,15 +32,15 @@ class LedgerMachine(ABC):
     @property
     @abstractmethod
     def is_done(self) -> bool:
-        """Whether the machine finished or failed."""
+        """True if the machine finished or failed."""
 
     def take_effects(self) -> list[Effect]:
-        """Drains what is to be done, in the order in which it must be."""
+        """Returns the effects to perform, in their order, and forgets them."""
         effects, self._effects = self._effects, []
         return effects
 
     def abandon(self, error: ReplogError) -> None:
-        """The shell gives up: a deadline has passed (W6)."""
+        """Fails the machine, because a deadline has passed (W6)."""
         if not self.is_done:
             self._fail(error)
 
@@ -65,10 +65,11 @@ class LedgerMachine(ABC):
         """The record is gone: somebody deleted the ledger."""
         if not self.is_done:
             problem = "somebody deleted it while it was being written or recovered"
+            # Nobody but a deletion removes a record, so there is nothing left to write or recover.
             self._fail(LedgerNotFoundError(self.metadata.ledger_id, problem))
 
     def metadata_read(self, metadata: LedgerMetadata, version: int) -> None:
-        """What the record says, after a conflict or a lost answer."""
+        """The record as it was read after a conflict or a lost answer."""
         if self.is_done:
             return
         proposed = self._change.proposed

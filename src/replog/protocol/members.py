@@ -10,7 +10,7 @@ Each index of the ensemble is in one of four places:
 - choosing: the change under way looks for a bookie for it;
 - missing: it failed, and no bookie was found for it.
 
-Invariants: no index is in two places. A bookie stands at one index only (C2). Sets of indices are bit masks.
+Invariants: no index is in two places. A bookie is at one index only (C2). Sets of indices are bit masks.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ class Members:
         """The bookie at this index failed: it gets nothing until somebody was looked for in its place."""
         bit = 1 << index
         assert bit & self._everybody, "only an index of the ensemble can fail"
+        # A failure of an index that is being replaced, or is missing, is nothing new.
         if not (self.missing | self.choosing) & bit:
             self.failed |= bit
             self._check()
@@ -64,12 +65,12 @@ class Members:
         """The ensemble as it would be with these bookies at indices that are being replaced."""
         assert all(self.choosing >> index & 1 for index in chosen), "a replacement for what did not fail"
         ensemble = tuple(chosen.get(index, bookie_id) for index, bookie_id in enumerate(self.bookies))
-        assert len(set(ensemble)) == len(ensemble), "a bookie stands at one index only (C2)"
+        assert len(set(ensemble)) == len(ensemble), "a bookie is at one index only (C2)"
         return ensemble
 
     def adopt(self, chosen: Mapping[int, str]) -> int:
         """Ends the change. Returns the indices that have a bookie again; those without are missing from now on."""
-        self.bookies[:] = self.with_replacements(chosen)
+        self.bookies = list(self.with_replacements(chosen))
         back = 0
         for index in chosen:
             back |= 1 << index

@@ -1,7 +1,7 @@
 """What clients and bookies say to each other. Encoding them is a transport's business.
 
 Every request carries the ledger's key (B7). Those that may end in a write or that fence carry the sender's term (T1);
-plain reads carry none. What belongs to a request stands here; what belongs to the entries stands in the batch (W3).
+plain reads carry none. What belongs to a request is in its message; what belongs to the entries is in the batch (W3).
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ class AddRequest:
     """Store this batch. With `recovery` it may pass a fence of the same term, and `proof` proves the frozen last add
     confirmed (R5, R11).
 
-    `alone` tells that the sender waits for nothing else and has nothing more to send: the bookie may make it durable at
+    `alone` means that the sender waits for nothing else and has nothing more to send: the bookie may make it durable at
     once, in the caller's thread.
 
     The same request may be sent to several bookies: `frame_head` is where a transport keeps what it made of all but the batch.
-    So who has sent it changes nothing of it any more.
+    So the sender must not change it any more.
     """
 
     request_id: int
@@ -71,7 +71,7 @@ class AddRequest:
 
 @attrs.define
 class FenceRequest:
-    """Raise the fence to `term`, durably, then tell the highest last add confirmed (R2, R3)."""
+    """Raise the fence to `term`, durably, then answer with the highest last add confirmed (R2, R3)."""
 
     request_id: int
     ledger_id: int
@@ -108,7 +108,7 @@ class ReadLastAddConfirmedRequest:
     """Tell the last add confirmed once it exceeds `after`, or after `wait_ms` at the latest (D1).
 
     If `entry_id` is confirmed then, the answer may bring the batches that a read of it would find, up to `bytes_max`: what
-    the bookie has at hand, or none. So who follows is spared asking again.
+    the bookie has at hand, or none. So a reader that follows need not ask again.
     """
 
     request_id: int
@@ -136,7 +136,7 @@ class AdminCommand(enum.IntEnum):
     """What an administrator may ask of a bookie. The numbers pass over the wire."""
 
     UNKNOWN = 0  # one of a later version: answered by BAD_REQUEST
-    STATISTICS = 1  # asked for by anybody who may connect
+    STATISTICS = 1  # anybody who may connect may ask for them
     COLLECT_GARBAGE = 2
     COMPACT = 3  # where most is gained
     COMPACT_ALL = 4
@@ -145,8 +145,8 @@ class AdminCommand(enum.IntEnum):
 
 @attrs.define
 class AdminRequest:
-    """Do this, and tell how it went: the answer's `detail` is a JSON object, or with UNKNOWN what went wrong. Concerns no
-    ledger, so it carries no key: who may ask, the transport knows."""
+    """Do this, and answer how it went: the answer's `detail` is a JSON object, or with UNKNOWN what went wrong. Concerns no
+    ledger, so it carries no key: the transport knows who may ask."""
 
     request_id: int
     command: AdminCommand
@@ -167,8 +167,8 @@ Request = LedgerRequest | AdminRequest
 class Response:
     """The answer to the request of this id. Fields that a request doesn't ask for keep their defaults.
 
-    `awaited` tells whoever added a batch that somebody waits at this bookie for a later last add confirmed (W5). A hint.
-    `last_add_confirmed` is a hint, too: what the bookie can prove of it stands in `proof`, in the answers to
+    `awaited` tells the writer that a reader waits at this bookie for a later last add confirmed (W5). A hint.
+    `last_add_confirmed` is a hint, too: what the bookie can prove of it is in `proof`, in the answers to
     `FenceRequest` and `ReadLastAddConfirmedRequest`, and only that counts (R11).
     """
 

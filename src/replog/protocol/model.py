@@ -1,4 +1,4 @@
-"""What is true of a ledger and of a log: the records that stand in the metastore, and positions in logs.
+"""The records of ledgers and logs in the metastore, and positions in logs.
 
 These classes are immutable; a change makes a new one, and becomes true by a CAS on the record's version (M1).
 """
@@ -30,7 +30,7 @@ RECOVERY_TERM = 2  # of everybody who recovers it: concurrent recoveries don't f
 
 
 class LedgerState(enum.Enum):
-    """OPEN: has a writer. IN_RECOVERY: somebody looks for its end. CLOSED: its last entry is fixed, for ever."""
+    """OPEN: has a writer. IN_RECOVERY: somebody looks for its end. CLOSED: its last entry is permanently fixed."""
 
     OPEN = "open"
     IN_RECOVERY = "in recovery"
@@ -40,7 +40,7 @@ class LedgerState(enum.Enum):
 @attrs.frozen
 class LedgerMetadata:
     """One ledger. `token` names the attempt that wrote this version, so that a lost answer can be resolved (M1). `gaps` are
-    what its writer, or a recovery, knows to be lacking at members of its ensembles (W7)."""
+    the entries that members of its ensembles are known to lack (W7)."""
 
     ledger_id: int
     quorum: Quorum
@@ -70,6 +70,7 @@ class LedgerMetadata:
     def with_fragment(self, fragment: Fragment) -> LedgerMetadata:
         """The same with this fragment at the end; it replaces one that starts at the same entry (C2)."""
         kept = self.fragments[:-1] if self.last_fragment.first_entry_id == fragment.first_entry_id else self.fragments
+        # Not an assert: a fragment out of order would hide entries from every reader, even with `python -O`.
         if kept and kept[-1].first_entry_id >= fragment.first_entry_id:
             raise AssertionError(f"ledger {self.ledger_id}: a fragment at {fragment.first_entry_id} behind {kept[-1]}")
         return attrs.evolve(self, fragments=(*kept, fragment))
@@ -122,9 +123,9 @@ class LogPage:
 class PendingLedger:
     """A ledger that was or is being created to become this segment of a log (L7): written before the ledger is.
 
-    Its creator adds it to the log only upon a version of the log's record that it read *before* it wrote this. So whoever
-    lists the pending ledgers, and changes the log's record after that, may delete those that the log does not name then:
-    their creators lose."""
+    Its creator adds it to the log only upon a version of the log's record that it read *before* it wrote this. So a
+    machine that lists the pending ledgers, and then changes the log's record, may delete those that the log does not name:
+    their creators lose their CAS."""
 
     log_name: str
     ledger_id: int
@@ -143,10 +144,10 @@ class Transaction:
 
 @attrs.frozen
 class LogMetadata:
-    """One log: its *head*. It names the last segments; those before them stand in pages. `token` as in `LedgerMetadata`.
+    """One log: its *head*. It names the last segments; pages name those before them. `token` as in `LedgerMetadata`.
 
     The log's segments are all numbers from `first_segment_number` to before `next_segment_number`. One that is below the
-    first in `segments` stands in the page `page_of(number)`. The last two always stand here, if there are two. A log that
+    first in `segments` is in the page `page_of(number)`. The last two are always here, if there are two. A log that
     was deleted has no segments, and keeps its numbers: the next one of that name goes on with them, so that no position
     ever means another record (L4). `transactions` are those that were committed, the last one last.
 
@@ -170,7 +171,7 @@ class LogMetadata:
 
     @property
     def is_deleted(self) -> bool:
-        """Whether this is what a deleted log leaves behind."""
+        """True if the log was deleted; then this is what is left of it."""
         return self.deleted_at_ms != 0
 
     @property
@@ -180,7 +181,7 @@ class LogMetadata:
 
     @property
     def first_listed_number(self) -> int:
-        """The lowest segment number that stands here; all below it stand in pages."""
+        """The lowest segment number in the head; all below it are in pages."""
         return self.segments[0].number if self.segments else self.next_segment_number
 
     def page_of(self, segment_number: int) -> int:
@@ -188,7 +189,7 @@ class LogMetadata:
         return segment_number // self.page_segments
 
     def listed(self, segment_number: int) -> Segment | None:
-        """The segment with this number, if it stands here."""
+        """The segment with this number, if the head names it."""
         place = segment_number - self.first_listed_number
         return self.segments[place] if 0 <= place < len(self.segments) else None
 
@@ -197,14 +198,14 @@ class LogMetadata:
         return self.with_ledgers([ledger_id], created_at_ms)
 
     def with_ledgers(self, ledger_ids: Sequence[int], created_at_ms: int) -> LogMetadata:
-        """The same with these ledgers as its last segments, in this order. All stand in the head until the next change."""
+        """The same with these ledgers as its last segments, in this order. All are in the head until the next change."""
         first = self.next_segment_number
         assert first >= self.first_segment_number, "numbers are never used again (L3)"
         added = tuple(Segment(number, ledger_id, created_at_ms) for number, ledger_id in enumerate(ledger_ids, first))
         return attrs.evolve(self, segments=(*self.segments, *added), next_segment_number=first + len(added))
 
     def has_committed(self, transaction: Transaction) -> bool:
-        """Whether this number, or a higher one, was committed under this name."""
+        """True if this number, or a higher one, was committed under this name."""
         return any(
             each.transaction_id == transaction.transaction_id and each.number >= transaction.number
             for each in self.transactions
@@ -212,11 +213,12 @@ class LogMetadata:
 
     def with_transaction(self, transaction: Transaction) -> LogMetadata:
         """The same with this as the last transaction committed."""
+        # The last used one is the last: when there are too many, the first is forgotten.
         others = [each for each in self.transactions if each.transaction_id != transaction.transaction_id]
         return attrs.evolve(self, transactions=(*others[-(TRANSACTIONS_MAX - 1) :], transaction))
 
     def begun(self, now_ms: int) -> LogMetadata:
-        """The log that begins where there was none, or where one was deleted: it goes on with that one's numbers only."""
+        """The log that begins where there was none, or where one was deleted: it keeps only the numbers of that one."""
         return attrs.evolve(self, created_at_ms=now_ms, deleted_at_ms=0, custom={}, transactions=())
 
     def split(self) -> tuple[tuple[LogPage, ...], LogMetadata]:
@@ -252,7 +254,7 @@ class LogMetadata:
         return attrs.evolve(self, deleted_before_number=end, dropped=left)
 
     def deleted(self, now_ms: int) -> LogMetadata:
-        """What stays of the log once it is deleted."""
+        """The record that stays once the log is deleted."""
         return attrs.evolve(
             self,
             segments=(),
@@ -264,7 +266,7 @@ class LogMetadata:
         )
 
     def faults(self) -> list[str]:
-        """What is impossible in it though every field is of its type."""
+        """What is impossible in the record, even though every field has its type."""
         first, end, size = self.first_segment_number, self.next_segment_number, self.page_segments
         if size < PAGE_SEGMENTS_MIN:
             return [f"page_segments is {size}, and must be at least {PAGE_SEGMENTS_MIN}"]
@@ -297,7 +299,7 @@ _POSITION = re.compile(r"(\d{1,19}):(\d{1,19})", re.ASCII)
 
 
 class Position(NamedTuple):
-    """A place in a log: (segment number, entry id). Ordered, stable for ever, not dense (L4).
+    """A place in a log: (segment number, entry id). Ordered, permanently stable, not dense (L4).
 
     Printed as "17:42"; `Position.parse` reads that back."""
 

@@ -17,8 +17,8 @@ class Marks:
 
     `fence_term` only rises; `last_add_confirmed` is the highest of all `SetMarks` and of all stored batches' headers;
     `last_entry_id` is the highest stored, or -1. `proof` is the one of all `SetMarks` that claims the most, as
-    `replog.protocol.proofs.better_proof` tells, or nothing (R11). `key` is None until somebody set it, then never changes; it is
-    what `replog.protocol.digest.stored_ledger_key` makes of a ledger's key, which itself stands on no disk (B7).
+    `replog.protocol.proofs.better_proof` decides, or nothing (R11). `key` is None until somebody set it, then never changes; it
+    is what `replog.protocol.digest.stored_ledger_key` makes of a ledger's key, which itself is on no disk (B7).
     """
 
     key: bytes | None = None
@@ -52,8 +52,8 @@ class SetMarks:
 class DropLedger:
     """Forget the entries and marks of a ledger that was deleted (B6). Unknown ledgers are no error.
 
-    It stays fenced for ever: from then on its marks are `Marks(fence_term=DELETED_TERM)`, also after a restart,
-    though it is no longer listed among the ledgers."""
+    It stays permanently fenced: from then on its marks are `Marks(fence_term=DELETED_TERM)`, even after a restart,
+    and even though it is no longer listed among the ledgers."""
 
     ledger_id: int
 

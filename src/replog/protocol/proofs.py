@@ -5,10 +5,10 @@ last add confirmed and the digest type. There are two kinds, told apart by their
 
     explicit   32 bytes: magic "rlac", format, digest type, reserved, ledger id, stamp, last add confirmed; then their code
                under the ledger's digest: 4 bytes (CRC32C) or 32 (HMAC-SHA256). Little-endian, as a batch's header.
-    head       the header of an HMAC batch and the 64 bytes of its code: what stands between them is not needed
+    head       the header of an HMAC batch and the 64 bytes of its code: what is between them is not needed
 
-Nothing at all, `b""`, proves the last add confirmed -1. A ledger with the digest CRC32C has no secret: whoever knows a number
-can make an explicit proof of it, so there a proof finds damage and mistakes, not lies. A bookie makes such a proof of what a
+Nothing at all, `b""`, proves the last add confirmed -1. A ledger with the digest CRC32C has no secret: anybody who knows a number
+can make an explicit proof of it. So there a proof finds damage and mistakes, not lies. A bookie makes such a proof of what a
 stored batch's header says.
 """
 
@@ -38,7 +38,7 @@ _DIGEST_TYPES = {int(digest_type): digest_type for digest_type in DigestType}
 
 @attrs.frozen
 class Claim:
-    """What a proof says. Whether it is true, only its code tells."""
+    """What a proof says. Only its code shows whether that is true."""
 
     ledger_id: int
     stamp: int
@@ -72,6 +72,7 @@ def proof_of_head(head: bytes) -> bytes:
     _, _, digest_number, *_, ledger_id, _, confirmed, stamp, _, _ = HEADER.unpack_from(head)
     if confirmed == NO_ENTRY:
         return b""
+    # Under HMAC the header with its code is a proof as it is; under CRC32C the code covers the payloads, too.
     if digest_number != DigestType.CRC32C:
         return head
     statement = _pack(DigestType.CRC32C, ledger_id, stamp, confirmed)
@@ -79,7 +80,7 @@ def proof_of_head(head: bytes) -> bytes:
 
 
 def claimed(proof: bytes) -> int:
-    """The last add confirmed that a proof claims, unchecked; -1 if it is none. For who only compares proofs."""
+    """The last add confirmed that a proof claims, unchecked; -1 if it is not a proof. For comparing proofs."""
     if len(proof) > _EXPLICIT.size and proof.startswith(MAGIC):
         return int(_NUMBER.unpack_from(proof, _EXPLICIT_AT)[0])
     if len(proof) == PROOF_BYTES_MAX and proof.startswith(BATCH_MAGIC):
@@ -101,7 +102,7 @@ def read_claim(proof: bytes) -> Claim:
         _, version, digest_number, *_, ledger_id, _, confirmed, stamp, _, _ = HEADER.unpack_from(proof)
         size = PROOF_BYTES_MAX if digest_number == DigestType.HMAC_SHA256 else 0
     else:
-        raise RemoteProtocolError(f"{len(proof)} bytes that are no proof of a last add confirmed (R11)")
+        raise RemoteProtocolError(f"{len(proof)} bytes that are not a proof of a last add confirmed (R11)")
     digest_type = _DIGEST_TYPES.get(digest_number)
     if version != FORMAT or digest_type is None or len(proof) != size:
         raise RemoteProtocolError(f"a proof of format {version}, digest type {digest_number}, {len(proof)} bytes")
@@ -115,7 +116,7 @@ def read_claim(proof: bytes) -> Claim:
 def proven(proof: bytes, digest: Digest, metadata: LedgerMetadata) -> int:
     """The last add confirmed that this proof proves for the ledger with this record; -1 for no proof.
 
-    Raises `RemoteProtocolError` if it proves nothing: then who sent it is damaged, or lies (R11)."""
+    Raises `RemoteProtocolError` if it proves nothing: then its sender is damaged, or lies (R11)."""
     if not proof:
         return NO_ENTRY
     claim = read_claim(proof)

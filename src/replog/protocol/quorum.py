@@ -1,4 +1,4 @@
-"""Quorum arithmetic: who stores an entry, and when enough of them have answered.
+"""Quorum arithmetic: which bookies store an entry, and when enough of them have answered.
 
 Everything counts *indices* into an ensemble, never addresses (W1). A set of indices is a bit mask: bit i is index i.
 """
@@ -14,8 +14,8 @@ from replog.errors import ConfigError
 class Quorum:
     """How widely a ledger is stored: `ensemble` bookies, each entry on `write` of them, durable once `ack` have it.
 
-    `ensemble >= write >= ack >= 1`, else `ConfigError`. With `ack = 1` one lost bookie can make recovery wait for
-    ever, since recovery then needs an answer of every bookie of a write set (R9).
+    `ensemble >= write >= ack >= 1`, else `ConfigError`. With `ack = 1` one lost bookie can make recovery wait
+    without end, because recovery then needs an answer of every bookie of a write set (R9).
     """
 
     ensemble: int = 3
@@ -35,6 +35,7 @@ class Quorum:
     @property
     def stride(self) -> int:
         """The distance of consecutive entries of one batch: 1 if every entry has the same write set, else E."""
+        # A batch has one write set. Where each entry has another one, a batch takes every E-th entry.
         return 1 if self.write == self.ensemble else self.ensemble
 
     @property
@@ -53,27 +54,27 @@ class Quorum:
         return tuple((entry_id + offset) % self.ensemble for offset in range(self.write))
 
     def stores(self, index: int, entry_id: int) -> bool:
-        """Whether this index is in the write set of the entry."""
+        """True if this index is in the write set of the entry."""
         return (index - entry_id) % self.ensemble < self.write
 
     def is_acknowledged(self, entry_id: int, indices: int) -> bool:
-        """Whether these indices contain an ack quorum of the entry's write set."""
+        """True if these indices contain an ack quorum of the entry's write set."""
         return (indices & self.write_mask(entry_id)).bit_count() >= self.ack
 
     def is_absent(self, entry_id: int, negatives: int) -> bool:
-        """Whether these negative answers prove that no ack quorum can hold the entry (R4)."""
+        """True if these negative answers prove that no ack quorum can hold the entry (R4)."""
         return (negatives & self.write_mask(entry_id)).bit_count() >= self.negatives_needed
 
     def is_covered(self, indices: int) -> bool:
-        """Whether these indices cover every write set of the ensemble, rotation by rotation (R2)."""
+        """True if these indices cover every write set of the ensemble, rotation by rotation (R2)."""
         return all(self.is_absent(rotation, indices) for rotation in range(self.ensemble))
 
     def may_acknowledge(self, usable: int) -> bool:
-        """Whether every write set can still reach its ack quorum with these indices alone."""
+        """True if every write set can still reach its ack quorum with these indices alone."""
         return all(self.is_acknowledged(rotation, usable) for rotation in range(self.ensemble))
 
     def may_lack(self, missing: int) -> bool:
-        """Whether every write set keeps enough bookies if these indices are away (C7)."""
+        """True if every write set keeps enough bookies if these indices are away (C7)."""
         return all(
             (self.write_mask(each) & ~missing).bit_count() >= self.writable_needed for each in range(self.ensemble)
         )

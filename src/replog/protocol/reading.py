@@ -67,7 +67,7 @@ class _Rotation:
         self.preferred: int | None = None  # the index that answered last: reading on there is sequential for its disk
         self.order: list[int] = []  # indices still to ask
         self.waiting = 0  # indices asked and not answered, as a bit mask
-        self.doubted = 0  # indices that could not tell
+        self.doubted = 0  # indices that answered with doubt
         self.refreshed = False  # whether the metadata was reread for this entry
 
 
@@ -82,7 +82,7 @@ class LedgerReading:
         self._digest = digest
         self._read_order = read_order
         self._confirmed = -1
-        self._takes_guests = True  # an answer has room for batches of all rotations of its bookie
+        self._takes_guests = True  # while an answer has room for batches of all rotations of its bookie
         self._stage = _Stage.READING
         self._effects: list[Effect] = []
         stride = metadata.quorum.stride
@@ -101,12 +101,12 @@ class LedgerReading:
 
     @property
     def is_at_end(self) -> bool:
-        """Whether the ledger is closed and everything was handed out."""
+        """True if the ledger is closed and everything was handed out."""
         return self.metadata.state is LedgerState.CLOSED and self.next_entry_id > self.last_readable
 
     @property
     def is_waiting(self) -> bool:
-        """Whether a read is under way."""
+        """True if a read is under way."""
         return any(rotation.asked_entry_id is not None for rotation in self._rotations)
 
     def waiting_for(self) -> list[int]:
@@ -114,7 +114,7 @@ class LedgerReading:
         return [each.asked_entry_id for each in self._rotations if each.asked_entry_id is not None]
 
     def take_effects(self) -> list[Effect]:
-        """Drains what is to be done, in the order in which it must be."""
+        """Returns the effects to perform, in their order, and forgets them."""
         effects, self._effects = self._effects, []
         return effects
 
@@ -135,12 +135,13 @@ class LedgerReading:
         return min(each for each in wanted if index in quorum.write_set(each))
 
     def last_add_confirmed_heard(self, last_add_confirmed: int) -> None:
-        """This entry is confirmed, says somebody who knows: a proof, a verified batch's header, the writer itself (D1, R11)."""
+        """This entry is confirmed: a proof, a verified batch's header or the writer itself says so (D1, R11)."""
         self._confirmed = max(self._confirmed, last_add_confirmed)
 
     def proven(self, proof: bytes) -> int:
         """The last add confirmed that a bookie's answer proves, or -1 if it claims nothing new. Raises
         `RemoteProtocolError`: then it is no answer (R11)."""
+        # Checking a code costs more than reading a number: only a claim of something new is checked.
         return proven(proof, self._digest, self.metadata) if claimed(proof) > self._confirmed else -1
 
     def last_add_confirmed_answered(self, last_add_confirmed: int, batches: Sequence[Batch]) -> None:
@@ -152,7 +153,8 @@ class LedgerReading:
             rotation = self._rotations[batch.first_entry_id % len(self._rotations)]
             if self._stage is not _Stage.DONE and self._accept(rotation, batch, rotation.next_entry_id):
                 is_any_good = True
-                if rotation.asked_entry_id is not None:  # nor do its guests wait for that answer
+                # The read under way is needed no more; its guests, too, must not wait for its answer.
+                if rotation.asked_entry_id is not None:
                     rotation.asked_entry_id, rotation.waiting = None, 0
                     lack_others |= self._dismiss_guests(rotation)
         if is_any_good:
@@ -164,6 +166,7 @@ class LedgerReading:
         """The ledger's record, reread."""
         if self._stage is not _Stage.DONE:
             self._move("metadata read")
+        # Closed is final, so an open record is older. But a repair may move a closed ledger's copies.
         if metadata.state is LedgerState.CLOSED or self.metadata.state is not LedgerState.CLOSED:
             self.metadata = metadata  # closed is final, but a repair may move a closed ledger's copies
         for rotation in self._rotations:
@@ -188,7 +191,8 @@ class LedgerReading:
             if not (each.held or each.is_guest) and each.asked_entry_id is None and each.next_entry_id <= last
         ]
         if len(lacking) > 1:
-            lacking.sort(key=lambda rotation: rotation.next_entry_id)  # an answer goes on from the entry asked for
+            # An answer goes on from the entry that it was asked for: the lowest one brings most.
+            lacking.sort(key=lambda rotation: rotation.next_entry_id)
         for rotation in lacking:
             if not rotation.is_guest:
                 self._ask(rotation, rotation.next_entry_id, lacking if self._takes_guests else ())
@@ -203,11 +207,13 @@ class LedgerReading:
         if len(lacking) > 1:
             rotation.order.sort(key=lambda index: len(self._guests(index, entry_id, lacking)), reverse=True)
         if rotation.preferred in rotation.order:
+            # Reading on at the bookie that answered last is sequential for its disk.
             rotation.order.remove(rotation.preferred)
             rotation.order.insert(0, rotation.preferred)
         if self.metadata.gaps:
             lacks = self.metadata.lacking(entry_id)
-            rotation.order.sort(key=lambda index: index in lacks)  # who may lack it is asked last (W7)
+            # Bookies that may lack the entry are asked last (W7). The sort is stable: otherwise the order stays.
+            rotation.order.sort(key=lambda index: index in lacks)
         if len(lacking) > 1:
             rotation.guests = self._guests(rotation.order[0], entry_id, lacking)
             for guest in rotation.guests:
@@ -243,7 +249,7 @@ class LedgerReading:
         self._effects.append(SendRead(index, fragment.ensemble[index], rotation.asked_entry_id, fragment.term))
 
     def read_slow(self, entry_id: int) -> None:
-        """The answer is late: ask the next bookie as well (D2). Guests fend for themselves."""
+        """The answer is late: ask the next bookie as well (D2). Guests ask for themselves from now on."""
         rotation = self._rotations[entry_id % len(self._rotations)]
         if rotation.asked_entry_id == entry_id and rotation.order:
             self._ask_next(rotation)
@@ -319,7 +325,8 @@ class LedgerReading:
     def _exhausted(self, rotation: _Rotation, entry_id: int) -> None:
         assert not rotation.order, "everybody was asked"
         assert not rotation.waiting, "everybody who was asked has answered"
-        if not rotation.refreshed:  # the entry may have moved to a fragment that we don't know yet
+        # The entry may have moved to a fragment that this reader does not know yet.
+        if not rotation.refreshed:
             if self._stage is _Stage.READING:
                 self._move("nobody has the entry")
                 self._effects.append(ReadMetadata(self.metadata.ledger_id))

@@ -2,10 +2,10 @@
 
 Generous on positive results, strict on negative ones: one valid copy proves that an entry exists; that it does not
 exist needs the denials that `absence` asks for. Anything else is unknown, and never shortens a ledger. While nothing can
-be decided the machine waits: for a bookie to be reached, to tell more, or to be declared lost, until the shell gives up (R12).
+be decided the machine waits: for a bookie to be reached, to answer more, or to be declared lost, until the shell gives up (R12).
 
-Its parts: `fencing` (who is fenced), `absence` (what denials say), `writing_back` (the private ensemble, W7), `undecided`
-(the errors).
+Its parts: `fencing` (which members are fenced), `absence` (what denials say), `writing_back` (the private ensemble, W7),
+`undecided` (the errors).
 
 Invariants:
 
@@ -90,7 +90,7 @@ class LedgerRecovery(LedgerMachine):
 
     @property
     def is_done(self) -> bool:
-        """Whether the machine finished or failed."""
+        """True if the machine finished or failed."""
         return self._stage is _Stage.DONE
 
     @property
@@ -105,7 +105,7 @@ class LedgerRecovery(LedgerMachine):
 
     @property
     def lacks_bookies(self) -> bool:
-        """Whether recovered entries cannot reach their ack quorum until bookies are back or others come (R12)."""
+        """True if recovered entries cannot reach their ack quorum until bookies are back or others come (R12)."""
         return not self.quorum.may_acknowledge((1 << self.quorum.ensemble) - 1 & ~self._back.members.missing)
 
     def proven(self, proof: bytes) -> int:
@@ -113,7 +113,7 @@ class LedgerRecovery(LedgerMachine):
         return proven(proof, self._digest, self.metadata)
 
     def is_wanted(self, effect: SendFence | SendRecoveryRead) -> bool:
-        """Whether an answer to this could still matter: else it need not be asked again."""
+        """True if an answer to this could still matter; otherwise it need not be asked again."""
         if isinstance(effect, SendFence):
             return self._stage is _Stage.FENCING and not self._fencing.is_fenced(effect.index)
         return self._is_asked(effect.entry_id)
@@ -181,7 +181,8 @@ class LedgerRecovery(LedgerMachine):
         for index in self.quorum.write_set(self._hearing.entry_id):
             if not (self._absences.unreachable | self._absences.lost) >> index & 1:
                 self._ask(index)
-        self._decide()  # if nobody can be reached, all that can be known is known
+        # If nobody can be reached, all that can be known is known already.
+        self._decide()
 
     def _ask(self, index: int) -> None:
         assert self._hearing.members >> index & 1, "only members of the write set are asked"
@@ -197,10 +198,12 @@ class LedgerRecovery(LedgerMachine):
         if not self._is_asked(entry_id):
             return
         if not self._is_valid(batch, entry_id):
+            # A copy that does not verify says nothing: the bookie may hold the entry, and be damaged.
             self.read_unknown(index, entry_id)
             return
         self._effects += self._back.add(batch)
         assert self._back.next_entry_id > entry_id, "an entry that was found is not asked for again"
+        # What is in memory stays bounded: a long ledger is not read faster than it is written back.
         if self._back.is_full:
             self._move("enough on their way back")
         else:
@@ -223,7 +226,7 @@ class LedgerRecovery(LedgerMachine):
             self._decide()
 
     def read_unknown(self, index: int, entry_id: int) -> None:
-        """This index answered, and could not tell: damage, an I/O error. It may be asked again."""
+        """This index answered with doubt: damage, or an I/O error. It may be asked again."""
         self._absences.answered(index)
         if self._is_asked(entry_id):
             self._hearing.cannot_tell(index)
@@ -248,14 +251,16 @@ class LedgerRecovery(LedgerMachine):
             )
         elif verdict is Verdict.WAIT and not self._is_waiting_for_silent:
             self._is_waiting_for_silent = True
+            # A bookie that has answered before gets the whole wait again: it is slow, not silent.
             has_answered = self._absences.await_silent(self._hearing.silent(self._absences))
             self._effects.append(AwaitSilentBookies(has_answered))
 
-    # -- who can be asked -------------------------------------------------------------------------------------------
+    # -- which bookies can be asked -------------------------------------------------------------------------------------------
 
     def bookie_unreachable(self, index: int) -> None:
         """This index of the frozen ensemble refuses connections, or is not announced: it is not waited for."""
         assert index < self.quorum.ensemble, "only members of the frozen ensemble are asked (R9)"
+        # A bookie that was declared lost stays lost, and is in one of the two masks only (B8a).
         self._absences.unreachable |= 1 << index & ~self._absences.lost
         self._decide()
 
@@ -290,7 +295,7 @@ class LedgerRecovery(LedgerMachine):
     # -- writing back ---------------------------------------------------------------------------------------------
 
     def add_confirmed(self, index: int, bookie_id: str, first_entry_id: int) -> None:
-        """A written-back batch is durable there. Counts only from the bookie that stands at that index now (C6)."""
+        """A written-back batch is durable there. Counts only from the bookie that is at that index now (C6)."""
         self._back.confirm(index, bookie_id, first_entry_id)
         self._advance()
 
@@ -342,9 +347,12 @@ class LedgerRecovery(LedgerMachine):
 
     def _lost(self, metadata: LedgerMetadata, proposed: LedgerMetadata) -> None:
         if metadata.state is LedgerState.CLOSED:
-            self._finish("found closed")  # somebody else was first: what the metadata says is the truth (R6)
+            # Somebody else was first: what the metadata says is the truth, even if it ends elsewhere (R6).
+            self._finish("found closed")
         elif self._stage is _Stage.CLAIMING:
             self._claim()
+        # A repair may change earlier fragments meanwhile. The last one is what was fenced and read: only it must be
+        # the same (R9).
         elif metadata.last_fragment == self._frozen and metadata.state is LedgerState.IN_RECOVERY:
             self._propose_close()
         else:

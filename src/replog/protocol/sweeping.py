@@ -1,10 +1,10 @@
 """Deleting ledgers that were written for a log and never added to it: losers of retries, zombies, jobs that were given up.
 
-First the ledgers are condemned: their own records say so, and no log takes them from then on. Then the log's record is
-changed, whatever it says: whoever looked at the ledgers before that, to add them, loses its CAS (`appending`), or has won
-it already. So what the log's list does not name *after* that change it never will, and only that is deleted.
+First the ledgers are tombstoned: their own records say so, and no log takes them from then on. Then the log's record is
+changed, whatever it says. A client that looked at the ledgers before that, to add them, loses its CAS (`appending`), or has
+won it already. So what the log's list does not name *after* that change it never will, and only that is deleted.
 
-Nothing has to be remembered of it: a sweep that was cut short leaves ledgers that are condemned, for the next one.
+A sweep keeps no record: one that was cut short leaves tombstoned ledgers, which the next sweep deletes.
 
 Invariants:
 
@@ -43,8 +43,8 @@ TRANSITIONS: Transitions[_Stage] = {
 
 @attrs.define
 class CondemnLedgers(LogEffect):
-    """Mark these ledgers' records: no log takes them from now on. Answer: `ledgers_condemned` or `abandon`. One that is gone
-    is no error."""
+    """Mark these ledgers' records: no log takes them from now on. Answer: `ledgers_condemned` or `abandon`. A ledger that is gone
+    is not an error."""
 
     ledger_ids: tuple[int, ...]
 
@@ -70,7 +70,7 @@ class LogSweeping(LogMachine):
 
     @property
     def is_done(self) -> bool:
-        """Whether the machine finished or failed."""
+        """True if the machine finished or failed."""
         return self._stage is _Stage.DONE
 
     def start(self) -> None:

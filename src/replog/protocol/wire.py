@@ -7,11 +7,11 @@ A frame is a header, the fields of its kind, and a body that is copied verbatim:
     body               the batch of an add, the batches of an answer, nothing otherwise
 
 The checksum is the CRC32C of the header behind it and of the fields. A batch is checked by its own code: CRC32C by the
-bookie, HMAC only by who knows the password; so an add of an HMAC batch carries a CRC32C of it among its fields.
+bookie, HMAC only with the password; so an add of an HMAC batch carries a CRC32C of it among its fields.
 
 A connection begins with four frames, each at most `GREETING_BYTES_MAX` long: `Hello`, `Welcome`, `Prove`, `Ready`; in place
-of its own ones a bookie may send `Refuse`, which also ends a connection later. Their first fields stay for ever, so that
-any two versions can tell each other what they speak.
+of its own ones a bookie may send `Refuse`, which also ends a connection later. Their first fields never change, so that
+any two versions can agree on what they speak.
 """
 
 from __future__ import annotations
@@ -171,7 +171,8 @@ def decode_request(frame: Frame) -> Request:
         request = decoder(frame)
     except struct.error as error:
         raise RemoteProtocolError(f"a request of kind {frame.kind} with {len(frame.fields)} bytes of fields") from error
-    if not isinstance(request, AdminRequest) and request.ledger_id < 0:  # stored, it would be in the way for ever
+    # If such a ledger were stored, nothing could remove it.
+    if not isinstance(request, AdminRequest) and request.ledger_id < 0:
         raise RemoteProtocolError(f"a request for ledger {request.ledger_id}: there can be none")
     return request
 
@@ -210,7 +211,8 @@ def _decode_read(frame: Frame) -> ReadRequest:
 def _decode_read_last_add_confirmed(frame: Frame) -> ReadLastAddConfirmedRequest:
     ledger_id, after, wait_ms, key = _READ_LAST_ADD_CONFIRMED.unpack_from(frame.fields)
     request = ReadLastAddConfirmedRequest(frame.request_id, ledger_id, key, after, wait_ms)
-    if len(frame.fields) >= _READ_LAST_ADD_CONFIRMED.size + _AND_READ.size:  # a client of an older version has none
+    # A client of an older version does not ask for batches.
+    if len(frame.fields) >= _READ_LAST_ADD_CONFIRMED.size + _AND_READ.size:
         read = _AND_READ.unpack_from(frame.fields, _READ_LAST_ADD_CONFIRMED.size)
         request.entry_id, request.stamp, request.bytes_max = read
     return request
@@ -253,7 +255,8 @@ def encode_response(response: Response, pieces: list[bytes]) -> int:
     if detail or proof:
         fields += detail + proof
     if not batches:
-        frame = seal(RESPONSE, response.awaited, response.request_id, fields)  # flag 1
+        # `awaited` is the flag of value 1, so it need not be translated.
+        frame = seal(RESPONSE, response.awaited, response.request_id, fields)
         pieces.append(frame)
         return len(frame)
     body_bytes = 0
@@ -304,7 +307,7 @@ def _decode_batches(body: bytes, count: int) -> tuple[Batch, ...]:
 
 @attrs.frozen
 class Hello:
-    """The client's first words: the versions that it speaks, its features, who it wants to talk to, how it proves itself."""
+    """A client's first frame: its versions and features, the bookie that it wants, and how it proves who it is."""
 
     lowest_version: int
     highest_version: int
@@ -317,7 +320,7 @@ class Hello:
 
 @attrs.frozen
 class Welcome:
-    """The bookie's: the version and the features that both know, who it is, and what it asks."""
+    """A bookie's first frame: the version and the features that both know, its identity, and its challenge."""
 
     version: int
     features: int
@@ -329,15 +332,15 @@ class Welcome:
 
 @attrs.frozen
 class Prove:
-    """Who the client is."""
+    """The client's proof of who it is."""
 
     response: bytes
 
 
 @attrs.frozen
 class Ready:
-    """Who the bookie is, whom it takes the client for, how long a frame may be, and after how long a silence it takes the
-    client for lost."""
+    """The bookie's proof of who it is, the client's identity, the largest frame, and the silence after which the client counts
+    as lost."""
 
     proof: bytes
     identity: str

@@ -4,8 +4,8 @@ Invariants:
 
 - `last_add_confirmed` <= `last_add_pushed`, and neither ever sinks (W2).
 - Entries are confirmed in one place, `_complete`, and only while STEADY: not during a change (C1), nor while closing (R1).
-- An acknowledgement counts for its index, and only if it comes from the bookie that stands there now (C6).
-- A batch keeps its bytes, whoever it is sent to (W3).
+- An acknowledgement counts for its index, and only if it comes from the bookie that is there now (C6).
+- A batch keeps its bytes, to whichever bookie it is sent (W3).
 - A new fragment starts behind the last add confirmed (C2), and nothing is sent to it before it is durable (C3).
 - One compare-and-set at a time is under way, in the stages CHANGING, CHANGING_LAST and CLOSING (C1, M1).
 - From DONE on, every call changes nothing.
@@ -109,12 +109,12 @@ class LedgerWriting(LedgerMachine):
 
     @property
     def is_changing(self) -> bool:
-        """Whether completions are frozen by an ensemble change."""
+        """True if completions are frozen by an ensemble change."""
         return self._stage in (_Stage.CHOOSING, _Stage.CHANGING, _Stage.CHANGING_LAST)
 
     @property
     def is_done(self) -> bool:
-        """Whether the machine finished or failed."""
+        """True if the machine finished or failed."""
         return self._stage is _Stage.DONE
 
     @property
@@ -157,6 +157,7 @@ class LedgerWriting(LedgerMachine):
 
     def _send(self, pending: PendingBatch, indices: int) -> None:
         bookies = self._members.bookies
+        # Write sets are computed once: this runs for each batch.
         for index in self._write_sets[pending.batch.first_entry_id % len(bookies)]:
             if indices >> index & 1:
                 self._effects.append(SendAdd(index, bookies[index], pending.batch))
@@ -164,6 +165,8 @@ class LedgerWriting(LedgerMachine):
     def add_confirmed(self, index: int, bookie_id: str, first_entry_id: int) -> None:
         """This bookie has made the batch that starts there durable. Late and foreign ones count for nothing (C6)."""
         pending = self._pending.get(first_entry_id)
+        # Unknown batches were confirmed or dropped; another bookie at the index means that this one was replaced
+        # (C6).
         if pending is None or self._members.bookies[index] != bookie_id or self._stage is _Stage.DONE:
             return
         pending.acknowledged |= 1 << index & pending.write_mask
@@ -204,7 +207,7 @@ class LedgerWriting(LedgerMachine):
                     self._effects.append(SendLastAddConfirmed(index, bookie_id, confirmed, proof))
 
     def add_fenced(self, term: int) -> None:
-        """A bookie refused: a client of this term recovers the ledger. Nothing is confirmed from here on (W4).
+        """A bookie refused, because a client of this term recovers the ledger. Nothing is confirmed from here on (W4).
 
         While the ledger closes nothing is pending, and the metadata decides who closed it (R1)."""
         if self._stage in _OPEN:
@@ -227,7 +230,7 @@ class LedgerWriting(LedgerMachine):
 
     def _note_gap_of_former(self, index: int, bookie_id: str, batch: Batch | None) -> None:
         """An add to a bookie that was replaced has failed: it may lack the batch, if its fragment holds it (W7)."""
-        assert self._members.bookies[index] != bookie_id, "who stands there now is no former member"
+        assert self._members.bookies[index] != bookie_id, "the bookie that is there now is not a former member"
         if batch is not None and self.metadata.fragment_of(batch.first_entry_id).ensemble[index] == bookie_id:
             self._gaps.failed_before(Gap(index, batch.first_entry_id, batch.last_entry_id))
 
@@ -239,7 +242,8 @@ class LedgerWriting(LedgerMachine):
 
     def _choose(self) -> None:
         if self._stage is _Stage.STEADY and self._members.failed:
-            self._move("a bookie failed")  # from here on nothing is confirmed (C1)
+            # From here on nothing is confirmed (C1): an entry could be in the old fragment here, and in the new one for others.
+            self._move("a bookie failed")
             self._effects.append(self._members.choose(self.metadata))
 
     def replacements_chosen(self, chosen: Mapping[int, str]) -> None:
@@ -269,7 +273,9 @@ class LedgerWriting(LedgerMachine):
         """All pending entries belong to the new fragment, even those that had their quorum in the old one (C5)."""
         self._gaps.end(self.last_add_confirmed, self._replaced, is_written=is_written)
         resend = self._members.adopt(self._replaced)
-        assert self.ensemble() == self.metadata.last_fragment.ensemble, "the metadata names who is written to (C3)"
+        assert self.ensemble() == self.metadata.last_fragment.ensemble, (
+            "the metadata names the bookies that are written to (C3)"
+        )
         self._replaced = {}
         for pending in self._pending.values():
             assert not pending.acknowledged & ~pending.write_mask, "only its write set acknowledges a batch (W1)"
@@ -278,7 +284,8 @@ class LedgerWriting(LedgerMachine):
         if self._stage is _Stage.CLOSING:
             self._propose_close()
             return
-        self._choose()  # what failed meanwhile
+        # Other indices may have failed during the change: they get one of their own.
+        self._choose()
         if self._stage is _Stage.STEADY:
             self._complete()
 
@@ -292,7 +299,8 @@ class LedgerWriting(LedgerMachine):
         self._gatherings.clear()
         self._pending.clear()
         self._move("close")
-        if self._stage is _Stage.CLOSING:  # else the change under way is settled first: one CAS at a time
+        # Otherwise a change is under way and must be settled first: one CAS at a time.
+        if self._stage is _Stage.CLOSING:
             self._propose_close()
 
     def _propose_close(self) -> None:
@@ -308,7 +316,8 @@ class LedgerWriting(LedgerMachine):
         elif metadata.state is not LedgerState.OPEN:
             self._fail(self._deposed(metadata))
         elif metadata.last_fragment == proposed.last_fragment and self._stage in _CHANGING:
-            self._settle()  # ours, and then somebody changed something that is not the writer's
+            # The change was written, and then somebody changed something that is not the writer's.
+            self._settle()
         else:
             self._propose_again(metadata)
 
@@ -324,7 +333,8 @@ class LedgerWriting(LedgerMachine):
             problem = "somebody else changed the ensemble of an open ledger: this writer can't go on"
             self._fail(LedgerClosedError(self.metadata.ledger_id, problem, self.unconfirmed))
         elif self._stage is _Stage.CHANGING:
-            self._propose_ensemble()  # state OPEN: try again (C4)
+            # The ledger is still open: try again (C4).
+            self._propose_ensemble()
         else:
             if self._stage is _Stage.CHANGING_LAST:
                 self._move("change lost")

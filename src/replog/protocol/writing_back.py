@@ -62,7 +62,7 @@ class WritingBack:
         return self._sends(pending, self.members.in_use)
 
     def _sends(self, pending: PendingBatch, indices: int) -> list[SendAdd]:
-        assert not indices & ~self.members.in_use, "nothing is sent to who failed or is being replaced"
+        assert not indices & ~self.members.in_use, "nothing is sent to an index that failed or is being replaced"
         sends = []
         for index in self._quorum.write_set(pending.batch.first_entry_id):
             if indices >> index & 1:
@@ -71,7 +71,8 @@ class WritingBack:
         return sends
 
     def confirm(self, index: int, bookie_id: str, first_entry_id: int) -> None:
-        """A batch is durable there. It counts only if the bookie stands at that index now (C6)."""
+        """A batch is durable there. It counts only if the bookie is at that index now (C6)."""
+        # Kept even if it no longer counts: the bookie may be in an earlier fragment, which then has no gap (W7).
         self._gaps.taken(index, bookie_id, first_entry_id)
         pending = self._pending.get(first_entry_id)
         if pending is not None and self.members.bookies[index] == bookie_id:
@@ -79,8 +80,9 @@ class WritingBack:
             assert not pending.acknowledged & ~pending.write_mask, "only its write set acknowledges a batch (W1)"
 
     def fail(self, index: int, bookie_id: str, first_entry_id: int | None) -> None:
-        """A bookie did not take the batch that starts there, or something else. If it stands at that index now, it is to be
+        """A bookie did not take the batch that starts there, or something else. If it is at that index now, it must be
         replaced."""
+        # Kept even if the bookie was replaced: its fragment may be recorded with a gap (W7).
         self._gaps.failed(index, bookie_id, first_entry_id)
         if self.members.bookies[index] == bookie_id:
             self.members.fail(index)
@@ -110,6 +112,7 @@ class WritingBack:
 
     def choose(self, metadata: LedgerMetadata) -> ChooseReplacements:
         """Asks for bookies in place of those that failed."""
+        # The placement must see the private ensemble: the metadata still names the frozen one (R6).
         private = Fragment(0, tuple(self.members.bookies))
         return self.members.choose(attrs.evolve(metadata, fragments=(private,)))
 
@@ -127,6 +130,7 @@ class WritingBack:
     def _add_fragment(self) -> None:
         fragment = Fragment(self.written_through + 1, tuple(self.members.bookies), self._term)
         if self.fragments and self.fragments[-1].first_entry_id == fragment.first_entry_id:
+            # Nothing was written to its quorum since the last change: that fragment would be empty.
             self.fragments.pop()
         assert not self.fragments or self.fragments[-1].first_entry_id < fragment.first_entry_id, "fragments ascend"
         self.fragments.append(fragment)
