@@ -103,7 +103,7 @@ def test_options_before_the_command_are_refused_and_not_ignored(
     with pytest.raises(SystemExit) as ended:
         cli.main()
     assert ended.value.code == 2
-    assert "options stand behind the command" in capsys.readouterr().err
+    assert "options come after the command" in capsys.readouterr().err
 
 
 async def worked(

@@ -224,7 +224,7 @@ async def test_several_are_asked_at_once_and_answered_in_order(autojump_clock: t
 
 def test_nobody_is_asked_where_nobody_is(monkeypatch: pytest.MonkeyPatch) -> None:
     confirm("Delete it?", True)
-    with pytest.raises(ConfigError, match=r"Delete it\? Nobody is there to ask: say --yes"):
+    with pytest.raises(ConfigError, match=r"Delete it\? There is no terminal to ask on: use --yes"):
         confirm("Delete it?", False)
     monkeypatch.setattr(sys, "stdin", None)
     with pytest.raises(ConfigError):

@@ -83,7 +83,7 @@ def test_an_entry_that_waits_for_its_end_is_bounded(monkeypatch: pytest.MonkeyPa
 
 def test_lengths_that_can_not_be(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = Prefixed().joined([b"one", b"two"])
-    with pytest.raises(InputError, match="entry 2: the input ends amid it"):
+    with pytest.raises(InputError, match="entry 2: the input ends within it"):
         cut_up(Prefixed(), whole[:-1], 3)
     found = []
     with pytest.raises(InputError, match=f"entry 3: a length of {0x74657874} bytes"):
@@ -107,7 +107,7 @@ def test_one_form_at_a_time(arguments: tuple[str | None, bool, bool], problem: s
 
 def test_json_has_it_all() -> None:
     for null, positions in ((True, False), (False, True)):
-        with pytest.raises(ConfigError, match="--json says it all"):
+        with pytest.raises(ConfigError, match="--json includes everything"):
             shown(None, null, False, positions=positions, for_programs=True)
     how = shown(None, False, False, for_programs=True)
     text, raw, odd = how.encode(

@@ -143,7 +143,7 @@ def test_a_ledger_is_deleted_but_not_from_a_log(ledger: Run) -> None:
     assert ledger("delete", "3", "--yes")[0] == 1
     status, _, errors = ledger("delete", "1", "--yes")
     assert status == 2
-    assert "ledger 1 is part of log 'log', which can't be read without it" in errors
+    assert "ledger 1 is part of log 'log', which cannot be read without it" in errors
     assert json.loads(ledger("delete", "1", "--yes", "--force", "--json")[1]) == {"ledger_id": 1, "deleted": True}
     assert ledger("list")[1] == "2\n4\n"
 

@@ -126,16 +126,16 @@ def test_more_than_may_be_in_flight(replog_log: Run, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (["append", "log", "x", "--null"], "entries as arguments stand alone"),
+        (["append", "log", "x", "--null"], "entries are given as arguments"),
         (["append", "log", "--quorum", "3"], "--quorum 3: it is written ENSEMBLE,WRITE,ACK"),
         (["append", "log", "--quorum", "1,2,3", "x"], "ensemble >= write >= ack >= 1"),
         (["append", "log", "--digest", "md5"], "there are crc32c and hmac-sha256"),
         (["append", "bad\nname", "x"], "cannot be the name of a log"),
         (["read", "log", "--after", "seventeen"], "invalid position"),
-        (["read", "log", "--json", "--null"], "--json says it all"),
+        (["read", "log", "--json", "--null"], "--json includes everything"),
         (["read", "log", "--option", "x"], "name=value"),
         (["trim", "log", "--before", "17"], "invalid position"),
-        (["delete", "log"], "say --yes"),
+        (["delete", "log"], "use --yes"),
     ],
     ids=lambda each: " ".join(each) if isinstance(each, list) else "",
 )
@@ -279,10 +279,10 @@ def test_a_log_is_swept(replog_log: Run, tmp_path: Path) -> None:
 
     trio.run(main)
     status, _, errors = replog_log("sweep", "log", "--grace", "soon")
-    assert (status, "'soon' is no duration" in errors) == (2, True)
-    assert replog_log("sweep", "log") == (0, "log log: 1 ledger deleted that it doesn't need\n", "")
+    assert (status, "'soon' is not a duration" in errors) == (2, True)
+    assert replog_log("sweep", "log") == (0, "log log: 1 ledger deleted that it does not need\n", "")
     assert len(json.loads(replog_log("sweep", "log", "--job", "b", "--json")[1])["deleted_ledgers"]) == 1
-    assert replog_log("sweep", "log") == (0, "log log: no ledgers deleted that it doesn't need\n", "")
+    assert replog_log("sweep", "log") == (0, "log log: no ledgers deleted that it does not need\n", "")
     found = json.loads(replog_log("sweep", "log", "--grace", "0s", "--json")[1])
     assert (found["log"], len(found["deleted_ledgers"])) == ("log", 1)
     assert replog_log("read", "log")[1] == "a\n"

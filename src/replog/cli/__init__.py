@@ -1,10 +1,10 @@
 """`replog`: the command.
 
-Exit status: 0 all is well; 1 it went wrong (for `demo` also: a confirmed entry was missing, doubled, changed or out of order,
-or an act did not happen as planned; for `inspect` and `bookie info` also: something is damaged or unreadable); 2 what was asked
-for cannot be: usage or configuration, a path that holds nothing to inspect, a directory that `bookie format` refuses;
-128 + n stopped by signal n, also if nobody reads the output any more (141, SIGPIPE).
-Errors are one line on standard error, and standard output has results only.
+Exit status: 0 success; 1 failure (for `demo` also: a confirmed entry was missing, doubled, changed or out of order, or an act
+did not happen as planned; for `inspect` and `bookie info` also: something is damaged or unreadable); 2 the request is invalid:
+wrong usage or configuration, a path with nothing to inspect, a directory that `bookie format` refuses; 128 + n stopped by signal
+n, even if the reason is that nobody reads the output any more (141, SIGPIPE).
+Errors are one line on standard error; standard output has results only.
 """
 
 from __future__ import annotations

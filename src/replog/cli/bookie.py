@@ -1,4 +1,4 @@
-"""`replog bookie`: a bookie as a process; making its storage, and saying what it is."""
+"""`replog bookie`: serve a bookie, make its storage, describe its storage."""
 
 from __future__ import annotations
 
@@ -48,10 +48,9 @@ def make(
     only_id: Annotated[bool, typer.Option("--bookie-id-only", help="Print the identity and nothing else.")] = False,
     for_programs: AsJSON = False,
 ) -> None:
-    """Make a new storage, and print the identity it has for ever.
+    """Make a new storage, and print its identity, which never changes.
 
-    Refuses, with exit status 2 and untouched, a directory that has a storage or anything else.
-    """
+    Refuses a directory that has a storage or anything else: exit status 2, nothing changed."""
     path = os.path.abspath(path)
     journal_path = os.path.abspath(journal_dir) if journal_dir is not None else None
     for each in (path, journal_path):
@@ -89,7 +88,7 @@ def _check_is_empty(path: str) -> None:
 
 @app.command()
 def info(path: Directory, journal_dir: JournalDir = None, for_programs: AsJSON = False) -> None:
-    """Say what a storage is, who has it open, and how much is in it. Read-only, also while its bookie runs."""
+    """Describe a storage: its identity, who has it open, and how much is in it. Read-only, even while its bookie runs."""
     if is_lmdb(path, journal_dir):
         survive(path, lambda: _look_into_lmdb(path, for_programs))
     else:

@@ -1,4 +1,4 @@
-"""`replog bookies`: which bookies there are, and looking after them, wherever they run."""
+"""`replog bookies`: list the announced bookies and have them do maintenance, wherever they run."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _timeout(default_s: float) -> Any:
 @app.callback()
 @takes_connection
 def bookies(connection: Connection, context: typer.Context, for_programs: AsJSON = False) -> None:
-    """List the bookies that are announced, and how each of them is; or have them collect garbage, compact or scrub."""
+    """List the announced bookies and their states; or have them collect garbage, compact or scrub."""
     if context.invoked_subcommand is None:
         run(_list, connection, for_programs)
         return
@@ -79,7 +79,7 @@ def bookies(connection: Connection, context: typer.Context, for_programs: AsJSON
     given = [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
     if given:
         name = context.invoked_subcommand
-        raise ConfigError(f"options stand behind the command: replog bookies {name} --metastore URL, not before {name}")
+        raise ConfigError(f"options come after the command: replog bookies {name} --metastore URL, not before {name}")
 
 
 async def _list(connection: Connection, for_programs: bool) -> None:
@@ -128,8 +128,9 @@ def _size(value: float | None) -> str | None:
 
 @attrs.frozen
 class _Done:
-    """How the work of one bookie went: facts for programs, and a sentence for people. `is_well` unless it failed, or found
-    what is wrong."""
+    """The result of one bookie's work: facts for programs, and a sentence for people.
+
+    `is_well` unless the work failed or found damage."""
 
     facts: dict[str, object]
     sentence: str
@@ -148,7 +149,7 @@ def collect_garbage(
     at_once: AtOnce = 1,
     for_programs: AsJSON = False,
 ) -> None:
-    """Have bookies drop the ledgers that were deleted, now."""
+    """Have bookies drop the deleted ledgers now."""
 
     async def collect(bookie: RemoteBookie) -> _Done:
         dropped = await bookie.collect_garbage(timeout_s=timeout_s)
@@ -167,7 +168,7 @@ def compact(
     at_once: AtOnce = 1,
     for_programs: AsJSON = False,
 ) -> None:
-    """Have bookies give back space that nothing needs, now. Reads and appends go on."""
+    """Have bookies free the space of deleted entries now. Reads and appends go on."""
 
     async def give_back(bookie: RemoteBookie) -> _Done:
         before = (await bookie.statistics()).numbers.get("used_bytes")
@@ -187,7 +188,7 @@ def scrub(
     at_once: AtOnce = 1,
     for_programs: AsJSON = False,
 ) -> None:
-    """Have bookies read and check all that they have, now. Exit status 1 also if something is damaged."""
+    """Have bookies read and check all their entries now. Exit status 1 also if something is damaged."""
 
     async def check(bookie: RemoteBookie) -> _Done:
         damage = await bookie.scrub(timeout_s=timeout_s)
@@ -215,9 +216,9 @@ def lost(
     ] = False,
     for_programs: AsJSON = False,
 ) -> None:
-    """Declare bookies lost for good: recoveries no longer wait for them, and they never serve again.
+    """Declare bookies permanently lost: recoveries no longer wait for them, and they never serve again.
 
-    Lists the entries that may be gone with them, and then asks to be run again with --accept-loss."""
+    Lists the entries that may be lost with them, and then asks to be run again with --accept-loss."""
     run(_declare_lost, connection, ids, accept_loss, for_programs)
 
 
@@ -239,7 +240,7 @@ def _counted(count: int, what: str) -> str:
 
 def _change(before: float | None, after: float | None) -> str:
     if before is None or after is None:
-        return "its storage doesn't tell what it uses"
+        return "its storage does not report its size"
     freed = round(before - after)
     return (
         f"{as_size(freed)} given back, {as_size(round(after))} used" if freed > 0 else f"{as_size(round(after))} used"
@@ -256,7 +257,7 @@ def _have(
 async def _work(
     connection: Connection, ids: Sequence[str], work: Work, doing: str, at_once: int, for_programs: bool
 ) -> bool:
-    """Has them all do it, and tells of each as it is done. Whether all went well."""
+    """Have all of them do it, and print the result of each when it is done. True if all went well."""
     all_well = True
     limit = trio.CapacityLimiter(at_once)
 
@@ -299,8 +300,9 @@ def _tell(bookie: RemoteBookie, done: _Done, took_s: float, for_programs: bool) 
 
 
 async def chosen(client: Client, ids: Sequence[str]) -> list[RemoteBookie]:
-    """The announced bookies with these ids, or ids that begin so; all if none is named. Raises `ConfigError` for one that is
-    not announced, or not only one."""
+    """The announced bookies whose ids begin with these; all if none is given.
+
+    Raises `ConfigError` for one that is not announced, or that is ambiguous."""
     announced = await client.remote_bookies()
     if not announced:
         raise ConfigError("no bookie is announced in this metastore: start one with `replog bookie`")
@@ -320,7 +322,7 @@ async def chosen(client: Client, ids: Sequence[str]) -> list[RemoteBookie]:
 
 @contextmanager
 def _progress(doing: str, *, is_quiet: bool) -> Iterator[Callable[[str], Any]]:
-    """Gives contexts in which a spinner says what a bookie does, if standard error is a terminal."""
+    """Contexts in which a spinner shows what a bookie does, if standard error is a terminal."""
     if is_quiet or sys.stderr is None or not sys.stderr.isatty():
         yield _not_shown
         return

@@ -1,6 +1,6 @@
-"""The way from a command to a client: the options that every command on data has, signals, and one trio run.
+"""From a command to a client: the options of every command that works on data, signals, and one trio run.
 
-A command on data looks like this; the options of `Connection` are added to its own:
+Such a command looks like this; the options of `Connection` are added to its own:
 
     @app.command()
     @takes_connection
@@ -11,7 +11,7 @@ A command on data looks like this; the options of `Connection` are added to its 
         async with client_from(connection) as client:
             ...
 
-Commands only look for what is there: no directory and no metastore is made unless `creates` says so.
+Commands only use what exists: they make no directory and no metastore unless `creates` says so.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _AT_ONCE = 16  # questions about ledgers
 
 @attrs.frozen
 class Connection:
-    """Which data a command works on, and how it gets there: what `takes_connection` made of the command line."""
+    """The data that a command works on, and how to reach it: the options that `takes_connection` added."""
 
     metastore: str | None = None
     directories: tuple[str, ...] = ()
@@ -65,7 +65,8 @@ class Connection:
     password_file: Path | None = None
 
     def client_options(self) -> ClientOptions:
-        """From the table `client` of the configuration file, over that `REPLOG_CLIENT_...`, over that `--option`s.
+        """The options of the client: `--option` first, then `REPLOG_CLIENT_...`, then the table `client` of the file.
+
         Raises `ConfigError` with all faults."""
         pairs = [each.partition("=") for each in self.options]
         for name, equals, _ in pairs:
@@ -81,7 +82,7 @@ class Connection:
         )
 
     def password(self) -> bytes:
-        """What `--password-file` or `REPLOG_PASSWORD` says, without the line's end; b"" if there is neither."""
+        """The password from `--password-file` or `REPLOG_PASSWORD`, without the line end; b"" if there is neither."""
         return ledger_password(self.password_file, "--password-file")
 
 
@@ -107,7 +108,9 @@ def _connection(
     storage: Annotated[
         str | None,
         typer.Option(
-            metavar="URL", help="With --dir: its storage, if files or lmdb isn't enough to say.", rich_help_panel=_PANEL
+            metavar="URL",
+            help="With --dir: its storage, if files or lmdb is not specific enough.",
+            rich_help_panel=_PANEL,
         ),
     ] = None,
     config: Annotated[
@@ -141,7 +144,7 @@ def _connection(
 
 
 def takes_connection(command: Callable[Concatenate[Connection, Own], None]) -> Callable[..., None]:
-    """Replaces a command's first parameter, its `Connection`, by the options that make one."""
+    """Replace a command's first parameter, its `Connection`, with the options that make one."""
     own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
     shared = list(inspect.signature(_connection, eval_str=True).parameters.values())
 
@@ -153,7 +156,7 @@ def takes_connection(command: Callable[Concatenate[Connection, Own], None]) -> C
     parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in (*own, *shared)]
     with_options.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     with_options.__annotations__ = {each.name: each.annotation for each in parameters}
-    del with_options.__wrapped__  # typer shall see these, and not what is wrapped
+    del with_options.__wrapped__  # typer must see these parameters, and not the wrapped function's
     return with_options
 
 
@@ -164,9 +167,9 @@ def takes_connection(command: Callable[Concatenate[Connection, Own], None]) -> C
 async def client_from(
     connection: Connection, *, quorum: Quorum | None = None, creates: bool = False
 ) -> AsyncIterator[replog.Client]:
-    """A client of what the options name. `creates` allows to make an embedded log that is not there.
+    """A client for what the options name. `creates` allows to make an embedded log that does not exist.
 
-    Raises `ConfigError` if they name nothing, or nothing that is there, and what `embed` and `connect` raise."""
+    Raises `ConfigError` if they name nothing, or nothing that exists, and what `embed` and `connect` raise."""
     options = connection.client_options()
     if connection.directories:
         directories = [Path(each) for each in connection.directories]
@@ -193,7 +196,7 @@ async def client_from(
 
 
 def _as_it_is(url: str) -> str:
-    """The same URL, but a directory that is not there is not made of a misspelt name."""
+    """The same URL, changed so that a misspelt name does not create a directory."""
     parsed = BackendURL.parse(url)
     if parsed.scheme != "lmdb" or "create" in parsed.options:
         return url
@@ -223,8 +226,9 @@ def _storage_of(directories: Sequence[Path], creates: bool) -> str | None:
 
 
 class Stop:
-    """Whether the command was asked to end, by a signal or by itself. Once it has set `is_gentle`, the first signal only asks,
-    and the second one cancels it; before, the first one does."""
+    """Whether the command was asked to end, by a signal or by itself.
+
+    Once it has set `is_gentle`, the first signal only asks and the second one cancels; before, the first one cancels."""
 
     def __init__(self) -> None:
         self.is_asked = False
@@ -233,14 +237,14 @@ class Stop:
         self._scope: trio.CancelScope | None = None
 
     def ask(self, number: int | None = None) -> None:
-        """Ends a wait of `unless_asked`, and lets none begin."""
+        """End a wait of `unless_asked`, and let none begin."""
         self.is_asked = True
         self.number = number if self.number is None else self.number
         if self._scope is not None:
             self._scope.cancel()
 
     async def unless_asked(self, wait: Callable[[], Awaitable[Result]]) -> Result | None:
-        """What this returns, or None, once the command shall end."""
+        """What the function returns, or None as soon as the command must end."""
         if self.is_asked:
             return None
         with trio.CancelScope() as self._scope:
@@ -249,7 +253,9 @@ class Stop:
 
 
 def run(function: Callable[..., Awaitable[Result]], *arguments: object) -> Result:
-    """Runs this in trio. SIGINT, SIGTERM and SIGHUP cancel it. Raises `InterruptedBySignal` then, else what it raises."""
+    """Run a function in trio. SIGINT, SIGTERM and SIGHUP cancel it.
+
+    Raises `InterruptedBySignal` then, and what the function raises."""
 
     async def without_stop(_stop: Stop) -> Result:
         return await function(*arguments)
@@ -258,7 +264,7 @@ def run(function: Callable[..., Awaitable[Result]], *arguments: object) -> Resul
 
 
 def run_gently(function: Callable[..., Awaitable[Result]], *arguments: object) -> Result:
-    """As `run`, but gives the function a `Stop` before its arguments, so that it can end by itself at a signal."""
+    """Like `run`, but give the function a `Stop` before its arguments, so that it can end by itself at a signal."""
     return trio.run(_until_signal, function, *arguments)
 
 
@@ -285,7 +291,7 @@ async def _until_signal(function: Callable[..., Awaitable[Result]], *arguments: 
 async def concurrently(
     function: Callable[[Item], Awaitable[Result]], items: Iterable[Item]
 ) -> AsyncIterator[tuple[Item, Result]]:
-    """Each item and what the function gives for it, in their order; some are asked for at once."""
+    """Each item and the function's result for it, in the order of the items; some are asked for at the same time."""
     waiting = iter(items)
     while group := list(itertools.islice(waiting, _AT_ONCE)):
         for item, result in zip(group, await _all_of(function, group), strict=True):
@@ -312,11 +318,12 @@ async def _all_of(function: Callable[[Item], Awaitable[Result]], items: Sequence
 
 
 def confirm(question: str, yes: bool) -> None:
-    """Asks on the terminal, unless `--yes` was given. Raises `ConfigError` where there is no terminal, and `typer.Exit` with
-    status 1 if the answer is no."""
+    """Ask on the terminal, unless `--yes` was given.
+
+    Raises `ConfigError` if there is no terminal, and `typer.Exit` with status 1 if the answer is no."""
     if yes:
         return
     if not (sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()):
-        raise ConfigError(f"{question} Nobody is there to ask: say --yes")
+        raise ConfigError(f"{question} There is no terminal to ask on: use --yes")
     if not typer.confirm(question, err=True):
         raise typer.Exit(1)

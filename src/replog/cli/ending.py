@@ -1,4 +1,4 @@
-"""How commands end: which exit status, and one line on standard error."""
+"""How commands end: the exit status, and one line on standard error."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class InterruptedBySignal(Exception):
 
 
 def status_of(action: Callable[[], object]) -> int:
-    """Runs this, and says what went wrong, if anything did. The exit status that means it."""
+    """Run a command and print its error, if there is one; return the exit status."""
     try:
         try:
             action()
@@ -45,7 +45,7 @@ def status_of(action: Callable[[], object]) -> int:
 
 
 def status_for(error: ReplogError) -> int:
-    """The exit status of a command that ends by this error."""
+    """The exit status of a command that ends with this error."""
     return 2 if isinstance(error, ConfigError | StorageIdentityError) else 1
 
 
@@ -55,9 +55,9 @@ def _failed(problem: str, status: int) -> int:
 
 
 def survive(path: str, action: Callable[[], object]) -> None:
-    """Runs this in a child of its own, which prints for itself: LMDB kills the process that reads a damaged file of it.
+    """Run an action in a child process, which prints for itself: LMDB kills the process that reads a damaged file.
 
-    Raises `StorageDamagedError` if that happened, `typer.Exit` with the child's status if it isn't 0."""
+    Raises `StorageDamagedError` if that happened, `typer.Exit` with the child's status if that is not 0."""
     flush()
     child = os.fork()
     if child == 0:
@@ -65,7 +65,7 @@ def survive(path: str, action: Callable[[], object]) -> None:
         try:
             status = status_of(action)
         finally:
-            os._exit(status)  # what the parent had to do at its exit is the parent's
+            os._exit(status)  # not sys.exit: what is registered for the exit is the parent's to do
     _, ended = os.waitpid(child, 0)
     if os.WIFSIGNALED(ended):
         number = os.WTERMSIG(ended)

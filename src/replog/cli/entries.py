@@ -1,7 +1,7 @@
-"""Entries on standard input and output: how they are told from one another, the same in both directions.
+"""Entries on standard input and output: how they are separated, the same way in both directions.
 
-What `log read` and `ledger read` write in a form, `log append` reads back in the same form, byte for byte: with a
-delimiter if no entry has it, with lengths always.
+What `log read` and `ledger read` write in a form, `log append` reads back in the same form, byte for byte: always with lengths,
+and with a delimiter if no entry contains it.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from replog.errors import ConfigError, ReplogError
 from replog.protocol.batch import ENTRY_BYTES_MAX
 
 Delimiter = Annotated[
-    str | None, typer.Option("--delimiter", metavar="TEXT", help="What stands after each entry, rather than a newline.")
+    str | None, typer.Option("--delimiter", metavar="TEXT", help="What ends each entry, instead of a newline.")
 ]
-Null = Annotated[bool, typer.Option("--null", "-0", help="A zero byte stands after each entry.")]
+Null = Annotated[bool, typer.Option("--null", "-0", help="A zero byte ends each entry.")]
 LengthPrefixed = Annotated[
     bool,
-    typer.Option("--length-prefixed", help="Each entry's length stands before it: 4 bytes, big-endian. For any bytes."),
+    typer.Option("--length-prefixed", help="Each entry's length is before it: 4 bytes, big-endian. For any bytes."),
 ]
 
 _LENGTH = struct.Struct(">I")
@@ -35,32 +35,32 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class InputError(ReplogError):
-    """What stands on standard input can be no entry. Says which one; those before it can."""
+    """Standard input has something that cannot be an entry. The message says where; the entries before it are valid."""
 
 
 class Form(ABC):
-    """How entries are told from one another. Made anew for each stream that is cut."""
+    """How entries are separated. Each stream that is cut needs an instance of its own."""
 
     @abstractmethod
     def joined(self, payloads: Sequence[bytes]) -> bytes:
-        """These entries as they are written."""
+        """The bytes that stand for these entries."""
 
     @abstractmethod
     def cut(self, data: bytes) -> Iterator[bytes]:
-        """The entries that are whole with this. Raises `InputError` after the last one that can be."""
+        """The entries that are complete with this data. Raises `InputError` after the last valid one."""
 
     @abstractmethod
     def end(self) -> Iterator[bytes]:
-        """At the end of the input: what is left. Raises `InputError`."""
+        """The rest, at the end of the input. Raises `InputError`."""
 
     @property
     @abstractmethod
     def unfinished_bytes(self) -> int:
-        """How much has come of an entry that isn't whole."""
+        """The number of bytes of an entry that is not complete yet."""
 
 
 class Delimited(Form):
-    """Each entry ends with a delimiter; the last one of a stream may do without."""
+    """A delimiter after each entry; the last one of a stream may lack it."""
 
     def __init__(self, delimiter: bytes, unit: str = "entry") -> None:
         self._delimiter = delimiter
@@ -79,7 +79,7 @@ class Delimited(Form):
     def cut(self, data: bytes) -> Iterator[bytes]:
         self._begun.append(data)
         self._begun_bytes += len(data)
-        if self._delimiter[-1:] in data:  # else no delimiter ends here: what has begun is not looked at again
+        if self._delimiter[-1:] in data:  # otherwise no delimiter ends here: no need to search the rest again
             *whole, rest = b"".join(self._begun).split(self._delimiter)
             self._begun, self._begun_bytes = [rest], len(rest)
             for entry in whole:
@@ -106,7 +106,7 @@ class Delimited(Form):
 
 
 class Prefixed(Form):
-    """Before each entry stands its length."""
+    """A length before each entry."""
 
     def __init__(self) -> None:
         self._begun = bytearray()
@@ -143,13 +143,13 @@ class Prefixed(Form):
 
     def end(self) -> Iterator[bytes]:
         if self._begun:
-            problem = f"standard input, entry {self._count + 1}: the input ends amid it"
+            problem = f"standard input, entry {self._count + 1}: the input ends within it"
             raise InputError(f"{problem}; nothing of it was written")
         yield from ()
 
 
 class Whole(Form):
-    """All of the input is one entry."""
+    """The whole input is one entry."""
 
     def __init__(self) -> None:
         self._begun: list[bytes] = []
@@ -176,7 +176,7 @@ class Whole(Form):
 
 
 def form_of(delimiter: str | None, null: bool, length_prefixed: bool, whole: bool = False) -> Form:
-    """The form that options ask for; lines, if none does. Raises `ConfigError` if two do."""
+    """The form that the options ask for; lines by default. Raises `ConfigError` if they contradict each other."""
     chosen = [
         name
         for name, is_chosen in (
@@ -190,7 +190,7 @@ def form_of(delimiter: str | None, null: bool, length_prefixed: bool, whole: boo
     if len(chosen) > 1:
         raise ConfigError(f"{' and '.join(chosen)}: choose one")
     if delimiter == "":
-        raise ConfigError("--delimiter is empty: say --whole for one entry, or --length-prefixed for any bytes")
+        raise ConfigError("--delimiter is empty: use --whole for one entry, or --length-prefixed for any bytes")
     if length_prefixed:
         return Prefixed()
     if whole:
@@ -210,13 +210,13 @@ class Shown:
 
     @property
     def needs_places(self) -> bool:
-        """Whether it is written where each entry stands."""
+        """True if the place of each entry is written."""
         return self.positions or self.for_programs
 
     def encode(
         self, kind: str, place_name: str, places: Sequence[int | str], payloads: Sequence[bytes], timestamp_ns: int
     ) -> bytes:
-        """Entries that were sent at this time; `places` says where each stands, if that is needed."""
+        """The bytes that show entries of this time; `places` has the place of each, if that is needed."""
         if self.for_programs:
             pairs = zip(places, payloads, strict=True)
             return b"".join(_as_json({"kind": kind, place_name: place}, data, timestamp_ns) for place, data in pairs)
@@ -229,10 +229,12 @@ class Shown:
 def shown(
     delimiter: str | None, null: bool, length_prefixed: bool, *, positions: bool = False, for_programs: bool = False
 ) -> Shown:
-    """How these options want entries to be written. Raises `ConfigError` for what contradicts."""
+    """How the options want entries to be written. Raises `ConfigError` if they contradict each other."""
     form = form_of(delimiter, null, length_prefixed)
     if for_programs and (delimiter is not None or null or length_prefixed or positions):
-        raise ConfigError("--json says it all: leave --delimiter, --null, --length-prefixed and --positions out")
+        raise ConfigError(
+            "--json includes everything: leave --delimiter, --null, --length-prefixed and --positions out"
+        )
     if length_prefixed and positions:
         raise ConfigError("--length-prefixed and --positions: choose one, or --json")
     return Shown(form, positions, for_programs)
@@ -249,7 +251,7 @@ def _as_json(place: dict[str, object], data: bytes, timestamp_ns: int) -> bytes:
 
 
 def as_time(timestamp_ns: int, timespec: str = "microseconds") -> str | None:
-    """A writer's clock as ISO 8601, in UTC; None if it is no time that people know."""
+    """A writer's clock as ISO 8601, in UTC; None if it is no valid time."""
     try:
         found = _EPOCH + timedelta(microseconds=timestamp_ns // 1000)
     except OverflowError:

@@ -46,16 +46,16 @@ _UNITS_S = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
 def parse_duration_s(text: str) -> float:
-    """Reads a duration as people write it: 90s, 15m, 1.5h, 2d, or a number of seconds. Raises `ConfigError`."""
+    """Read a duration as people write it: 90s, 15m, 1.5h, 2d, or a number of seconds. Raises `ConfigError`."""
     match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?) ?([a-z]*)", text.strip().lower(), re.ASCII)
     unit_s = None if match is None else _UNITS_S.get(match[2] or "s")
     if match is None or unit_s is None:
-        raise ConfigError(f"{text!r} is no duration: one is written as 90s, 15m, 12h or 2d")
+        raise ConfigError(f"{text!r} is not a duration: write it as 90s, 15m, 12h or 2d")
     return float(match[1]) * unit_s
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
-    """A small picture of these values, the newest at its right end: means of as many of them as fit into one character."""
+    """A small chart of values, the newest at its right end; a character shows the mean of several if there are many."""
     if not values or width < 1:
         return ""
     per_character = -(-len(values) // width)

@@ -1,4 +1,4 @@
-"""What commands print: results on standard output, as tables for people or JSON for programs; progress on standard error."""
+"""The output of commands: results on standard output, as tables for people or JSON for programs; progress on standard error."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 class OutputClosed(Exception):
-    """Nobody reads standard output any more, as after `| head`: the command ends, quietly."""
+    """Nobody reads standard output any more, as after `| head`: the command ends without a message."""
 
 
 class StreamError(ReplogError):
-    """Standard input or output failed, as on a full disk. Retry: when that is mended."""
+    """Standard input or output failed, as on a full disk. Retry: when the cause is removed."""
 
 
 def console(stderr: bool = False) -> Console:
-    """A console that takes texts as they are: paths and inputs are no markup."""
+    """A console that prints texts as they are: paths and inputs are not markup."""
     return Console(stderr=stderr, markup=False, emoji=False, highlight=False)
 
 
 def emit(text: str) -> None:
-    """Prints this as it is. Raises `OutputClosed`, `StreamError`, `ConfigError` if there is no standard output."""
+    """Print a text as it is. Raises `OutputClosed`, `StreamError`, and `ConfigError` if there is no standard output."""
     with _told_as_ours():
         standard_output().write(text)
 
 
 def emit_bytes(data: bytes) -> None:
-    """Prints these bytes, and nothing else. Raises as `emit`."""
+    """Print these bytes, and nothing else. Raises as `emit`."""
     with _told_as_ours():
         output = standard_output()
         output.flush()
@@ -56,14 +56,14 @@ def emit_bytes(data: bytes) -> None:
 
 
 def flush() -> None:
-    """Prints what waits. Raises `OutputClosed`, `StreamError`."""
+    """Print what is buffered. Raises `OutputClosed`, `StreamError`."""
     if sys.stdout is not None:
         with _told_as_ours():
             sys.stdout.flush()
 
 
 def standard_output() -> TextIO:
-    """Raises `ConfigError` if it was closed before the command began: another file may have its number now."""
+    """Standard output. Raises `ConfigError` if it was closed before the command began: another file may have its number now."""
     if sys.stdout is None:
         raise ConfigError("there is no standard output: it is closed")
     return sys.stdout
@@ -80,13 +80,13 @@ def _told_as_ours() -> Iterator[None]:
 
 
 def output_failed(error: OSError) -> StreamError:
-    """What to raise if standard output can't be written. It goes nowhere from here on: what waits would fail again."""
+    """The error to raise if standard output cannot be written. From now on output is dropped, because it would fail again."""
     forget_output()
     return StreamError(f"standard output: cannot be written: {error.strerror}")
 
 
 def forget_output() -> None:
-    """Standard output goes nowhere from here on, so that what waits for it can't fail at the exit."""
+    """Drop all output from now on, so that buffered output cannot fail at the exit."""
     with suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
@@ -97,12 +97,12 @@ def forget_output() -> None:
 
 
 def print_json(value: object) -> None:
-    """One document."""
+    """Print one document."""
     emit(json.dumps(value, indent=2) + "\n")
 
 
 def print_json_line(kind: str, value: dict[str, object]) -> None:
-    """One line of a listing: an object that says of what kind it is."""
+    """Print one line of a listing: an object that says of what kind it is."""
     emit(json.dumps({"kind": kind, **value}) + "\n")
 
 
@@ -110,7 +110,7 @@ def print_json_line(kind: str, value: dict[str, object]) -> None:
 
 
 def new_table(*headings: str) -> Table:
-    """A table with these columns; those that begin with ">" have numbers, and are aligned at their right end."""
+    """A table with these columns. A heading that begins with ">" is for numbers, aligned to the right."""
     table = Table(box=box.ROUNDED, header_style="bold")
     for heading in headings:
         table.add_column(heading.removeprefix(">"), justify="right" if heading.startswith(">") else "left")
@@ -118,7 +118,7 @@ def new_table(*headings: str) -> Table:
 
 
 def print_table(table: Table) -> None:
-    """Prints it as wide as the terminal, or as it needs to be where there is none."""
+    """Print a table as wide as the terminal, or as wide as it needs if there is none."""
     target = io.StringIO()
     is_terminal = standard_output().isatty()
     wide = Console(
@@ -134,12 +134,12 @@ def print_table(table: Table) -> None:
 
 
 def add_row(table: Table, *values: object) -> None:
-    """A row; None is a dash."""
+    """Add a row; None is shown as a dash."""
     table.add_row(*(Text("-" if value is None else str(value)) for value in values))
 
 
 class Listing:
-    """Rows that are printed as they come, below one another: each column has its width, and gets wider where it must."""
+    """Rows that are printed one by one. Each column has a width, which grows if a value needs it."""
 
     def __init__(self, *columns: tuple[str, int]) -> None:
         self._widths = [width for _, width in columns]
@@ -147,7 +147,7 @@ class Listing:
         self._has_begun = False
 
     def add(self, values: Sequence[object]) -> None:
-        """A row; None is a dash. A negative width is for texts, which are aligned at their left end."""
+        """Print a row; None is shown as a dash. A column with a negative width is aligned to the left."""
         if not self._has_begun:
             self._has_begun = True
             self.add(self._headings)
@@ -159,7 +159,7 @@ class Listing:
         emit("  ".join(row).rstrip() + "\n")
 
     def end(self) -> None:
-        """An empty line, if there was any row. The next row gets headings again."""
+        """Print an empty line, if there was any row. The next row gets headings again."""
         if self._has_begun:
             emit("\n")
         self._has_begun = False
@@ -192,8 +192,10 @@ def as_range(first: object, last: object) -> str | None:
 
 @contextmanager
 def watched(what: str, total_bytes: int | None, *, is_quiet: bool) -> Iterator[Callable[[int], None]]:
-    """Gives a function to be told of bytes that were read. Shows a bar once that has taken a while, if standard error is a
-    terminal, and unless rows go to the same one meanwhile, or the result is for programs (`is_quiet`)."""
+    """Yield a function that must be told how many bytes were read.
+
+    After a while it shows a bar, if standard error is a terminal; never if `is_quiet`: then rows go to the same terminal, or the
+    result is for programs."""
     if is_quiet or not sys.stderr.isatty():
         yield _tell_nobody
         return

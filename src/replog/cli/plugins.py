@@ -1,4 +1,4 @@
-"""`replog plugins` and `replog version`: what is installed, and what of it does not work."""
+"""`replog plugins` and `replog version`: what is installed, and what is wrong with it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from replog.registry import DISABLED_VARIABLE, Registry
 
 @attrs.frozen
 class _Row:
-    """A plugin that is "loaded", "wrong", "not installed" or "disabled"; `problem` is what is wrong with it, if anything."""
+    """A plugin that is "loaded", "wrong", "not installed" or "disabled"; `problem` says what is wrong with it, if anything."""
 
     name: str
     state: str

@@ -1,7 +1,8 @@
-"""Standard input and output in a trio run: bytes, by threads, so that a slow pipe stops neither the run nor a signal.
+"""Standard input and output in a trio run: bytes, read and written by threads, so that a slow pipe stops neither the run nor a
+signal.
 
-A thread that waits for a pipe is left to itself when the run ends: it holds no lock, and ends with the process. So these
-go to the descriptors, past Python's buffers, whose locks an exit would wait for.
+When the run ends, a thread that waits for a pipe is left alone: it holds no lock, and ends with the process. That is why these
+functions use the descriptors and not Python's buffers, whose locks an exit would wait for.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _LOOK_EVERY_S = 0.5
 
 
 async def read_input() -> bytes:
-    """What has come on standard input, as soon as there is anything; b"" at its end. If cancelled, what came may be lost.
+    """The next bytes of standard input, as soon as there are any; b"" at its end. If cancelled, some bytes may be lost.
 
     Raises `ConfigError` if there is no standard input, `StreamError`."""
     descriptor = _input_descriptor()
@@ -34,12 +35,12 @@ def _read(descriptor: int) -> bytes:
     while True:
         try:
             return os.read(descriptor, _READ_BYTES)
-        except BlockingIOError:  # somebody who shares it doesn't want to wait: we do
+        except BlockingIOError:  # another process that shares it has made it non-blocking: wait here
             select.select([descriptor], [], [])
 
 
 def input_bytes() -> int | None:
-    """How much standard input has, if it is a file; None if nobody knows."""
+    """The size of standard input if it is a file; None if that is unknown."""
     try:
         found = os.fstat(_input_descriptor())
     except OSError:
@@ -48,9 +49,9 @@ def input_bytes() -> int | None:
 
 
 async def write_output(data: bytes) -> None:
-    """Writes all of this to standard output. If cancelled, some of it.
+    """Write all of this to standard output. If cancelled, some of it may be written.
 
-    Raises `OutputClosed` if nobody reads it any more, `StreamError` if it can't be written."""
+    Raises `OutputClosed` if nobody reads it any more, `StreamError` if it cannot be written."""
     descriptor = standard_output().fileno()
     try:
         await trio.to_thread.run_sync(_write, descriptor, data, abandon_on_cancel=True)
@@ -70,18 +71,20 @@ def _write(descriptor: int, data: bytes) -> None:
 
 
 async def wait_output_closed() -> None:
-    """Waits until nobody reads standard output any more, and raises `OutputClosed`; for ever, if it is a file.
+    """Wait until nobody reads standard output any more, then raise `OutputClosed`; never returns if it is a file.
 
-    For who may have nothing to write for long: a write would tell as well."""
+    This is for commands that may have nothing to write for a long time: otherwise a write would notice."""
     watched = select.poll()
-    watched.register(standard_output().fileno(), 0)  # errors are told unasked
+    watched.register(standard_output().fileno(), 0)  # errors are reported in any case
     while not watched.poll(0):  # noqa: ASYNC110 - the kernel tells, but not trio
         await trio.sleep(_LOOK_EVERY_S)
     raise OutputClosed
 
 
 def _input_descriptor() -> int:
-    """Raises `ConfigError` if standard input was closed before the command began: another file may have its number now."""
+    """The descriptor of standard input.
+
+    Raises `ConfigError` if it was closed before the command began: another file may have its number now."""
     if sys.stdin is None:
         raise ConfigError("there is no standard input: it is closed")
     return sys.stdin.fileno()

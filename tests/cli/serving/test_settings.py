@@ -92,14 +92,14 @@ def test_all_faults_at_once(
         capsys, "--config", path, *arguments, "--set", "storage", "--log-level", "loud", "--set", "storage.x=1"
     )
     for fault in (
-        f"{path}: 'nonsense' is none of its tables: ",
-        "--set storage: is no TABLE.OPTION=VALUE ",
+        f"{path}: 'nonsense' is not a table; the tables are ",
+        "--set storage: must be TABLE.OPTION=VALUE",
         f"bookie.foo (from {path}): no such option; there are storage, ",
         f"bookie.queue_bytes_max (from {path}): 'soon' is neither a whole number",
         "bookie.data: must be given: --data, or REPLOG_BOOKIE_DATA, or data in [bookie]",
         "tcp.connections_max=0: at least 1",
         f"metrics.listen (from {path}): metrics: 'x' is not an address",
-        "logging.level (from --log-level): 'loud' is none of debug, info, warning, error",
+        "logging.level (from --log-level): 'loud' must be one of debug, info, warning, error",
         "bookie.storage: files:/elsewhere names a place: ",
         "bookie.listen: address 'a:b:c': ",
         "bookie.metastore: no plugin offers a metastore with the scheme 'nowhere'",

@@ -30,7 +30,7 @@ _SECONDS = 5.0
 _DISK_SECONDS = 1.0
 _IN_FLIGHT_BYTES_MAX = 2 << 30
 _SHOW_EVERY_S = 0.25
-_SHOWN_PER_SECOND = 4  # its cost counts as the load's
+_SHOWN_PER_SECOND = 4  # drawing takes CPU time from the load
 _SIZE = re.compile(r"(\d+)\s*(?:(k|m)(i?)b)?", re.IGNORECASE | re.ASCII)
 
 
@@ -60,11 +60,10 @@ def bench(
     keep: Annotated[bool, typer.Option("--keep", help="Keep the ledgers.")] = False,
     for_programs: AsJSON = False,
 ) -> None:
-    """Load a cluster with appends, and tell its throughput and latency as they are from here.
+    """Load a cluster with appends, and print its throughput and latency as measured from here.
 
-    It writes to ledgers of its own, and deletes them in the end, also after Ctrl-C, which ends it early: what was measured up
-    to then is printed. It shares the bookies' disks with whoever else writes to them.
-    """
+    It writes to ledgers of its own, and deletes them at the end. Ctrl-C ends it early: it prints what it has measured. Other
+    clients use the same disks of the bookies."""
     settings = Settings(
         entries=entries,
         seconds=_SECONDS if entries is None and seconds is None else seconds,
@@ -142,7 +141,7 @@ async def _bench(
 
 @asynccontextmanager
 async def _shown(load: Load, *, is_quiet: bool) -> AsyncIterator[None]:
-    """Shows how it goes, if standard error is a terminal."""
+    """Show the progress if standard error is a terminal."""
     if is_quiet or sys.stderr is None or not sys.stderr.isatty():
         yield
         return

@@ -1,4 +1,4 @@
-"""What the disk alone can do: writes of some bytes, each made durable before the next, as one append must be."""
+"""What the disk alone achieves: writes that are made durable one after another, as lone appends must be."""
 
 from __future__ import annotations
 
@@ -12,17 +12,16 @@ import trio
 from replog.cli.bench.samples import Samples
 from replog.errors import ConfigError
 
-_FILE_BYTES = 16 << 20  # written round and round: a journal's space is there already
+_FILE_BYTES = 16 << 20  # overwritten again and again, because a journal's space is allocated before too
 
 
 async def measure(directory: Path, size_bytes: int, seconds: float) -> Samples:
-    """So many seconds of writes in a file that is gone afterwards. Raises `ConfigError` if there can be none. If cancelled,
-    it ends soon."""
+    """Write for so many seconds to a temporary file. Raises `ConfigError` if there can be none. If cancelled, it ends soon."""
     is_left = [False]
     try:
         return await trio.to_thread.run_sync(_measure, directory, size_bytes, seconds, is_left, abandon_on_cancel=True)
     except OSError as error:
-        raise ConfigError(f"--fdatasync {directory}: can't be measured there: {error.strerror or error}") from error
+        raise ConfigError(f"--fdatasync {directory}: cannot be measured there: {error.strerror or error}") from error
     finally:
         is_left[0] = True
 

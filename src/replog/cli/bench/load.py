@@ -1,8 +1,8 @@
-"""The load: ledgers that are written to until a number of entries, a time, or somebody says it is enough.
+"""The load: writes to ledgers for a number of entries, for a time, or until cancelled.
 
-Each ledger has a few tasks. A task pushes its share of the entries that may be in flight, the last one of them by `append`,
-and begins again when that is confirmed: so nothing is awaited for an entry, and the latency of that last one is measured from
-its append to its confirmation. With `batch_entries` each call is an `extend` instead.
+Each ledger has a few tasks. A task pushes its share of the entries that may be in flight, the last of them with `append`, and
+starts again when that one is confirmed. So only one entry of each share is awaited, and its latency is measured from its append
+to its confirmation. With `batch_entries`, each call is an `extend` instead.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _DELETE_TIMEOUT_S = 15.0
 
 @attrs.frozen(kw_only=True)
 class Settings:
-    """What is asked of the cluster. It ends with `entries`, all ledgers together, or after `seconds`, if they are given."""
+    """The load to make. It ends with `entries` in all ledgers together, or after `seconds`, if they are given."""
 
     entries: int | None
     seconds: float | None
@@ -40,7 +40,7 @@ class Settings:
 
 
 class Load:
-    """One run. What was done so far can be read at any time."""
+    """One run. Its counters can be read at any time."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -53,7 +53,7 @@ class Load:
         self._failure: ReplogError | None = None
 
     async def run(self, writers: list[LedgerWriter]) -> None:
-        """Writes. If cancelled, what was done stands. Raises what a writer raises first."""
+        """Write. If cancelled, the counters stay. Raises the first error of a writer."""
         data = os.urandom(self.settings.size_bytes)
         for writer in writers:
             await writer.append(data)  # connections are made, and ledgers known to their bookies
@@ -120,7 +120,7 @@ class Load:
 
 
 class Ledgers:
-    """The ledgers of a run, and what becomes of them."""
+    """The ledgers of a run, and what happens to them at its end."""
 
     def __init__(self, client: Client, settings: Settings, *, keeps: bool) -> None:
         self.ids: list[int] = []
@@ -132,8 +132,9 @@ class Ledgers:
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[list[LedgerWriter]]:
-        """Makes them, and gives their writers. In the end, however it comes, they are closed, and deleted unless they are to be
-        kept; `left` has those for which that failed."""
+        """Create the ledgers and yield their writers. At the end, close them and delete them unless they are kept.
+
+        `left` has the ledgers that could not be deleted."""
         try:
             async with AsyncExitStack() as stack:
                 writers: list[LedgerWriter] = []

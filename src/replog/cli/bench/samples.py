@@ -8,8 +8,9 @@ _KEPT_MAX = 200_000
 
 
 class Samples:
-    """Durations in s. While there are few, all are kept; then every second one, every fourth, and so on. The longest one
-    is always known."""
+    """Durations in seconds: all of them while they are few, then every second one, every fourth, and so on.
+
+    The longest one is always known."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -18,7 +19,7 @@ class Samples:
         self._every = 1
 
     def add(self, duration_s: float) -> None:
-        """It took so long."""
+        """Add a duration, in seconds."""
         if self.count % self._every == 0:
             self._kept.append(duration_s)
             if len(self._kept) >= _KEPT_MAX:
@@ -28,7 +29,7 @@ class Samples:
         self.longest_s = max(self.longest_s, duration_s)
 
     def quantile(self, share: float) -> float | None:
-        """What this share of all did not exceed, in s; None if there were none."""
+        """The duration that this share of the calls did not exceed, in seconds; None if there were no calls."""
         if not self._kept:
             return None
         return sorted(self._kept)[max(0, math.ceil(share * len(self._kept)) - 1)]

@@ -1,4 +1,4 @@
-"""`replog cluster`: what its flags mean, where the data is, and how it ends."""
+"""`replog cluster`: its flags, where its data is, and how it ends."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ async def _run(
 
 
 class _Cluster:
-    """The bookies and their view, until a signal comes: the first asks them to leave, the second kills them."""
+    """The bookies and their view. The first signal asks the bookies to leave, the second kills them."""
 
     def __init__(self, plan: Plan, view: View) -> None:
         self.plan = plan
@@ -117,7 +117,7 @@ class _Cluster:
             raise InterruptedBySignal(self._signals[-1])
 
     def show(self, action: Callable[[], None]) -> None:
-        """Shows something. If nobody reads it any more, the cluster ends."""
+        """Show something. The cluster ends if nobody reads its output any more."""
         if self._closed is None:
             try:
                 action()
@@ -135,7 +135,7 @@ class _Cluster:
                     self._scope.cancel()
 
     async def _look(self) -> None:
-        """Shows what the bookies do, beginning before they serve."""
+        """Show what the bookies do, even before they serve."""
         loads: dict[str, Load] = {}
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._draw, loads)
@@ -165,7 +165,7 @@ async def _measure(plan: Plan, loads: dict[str, Load]) -> None:
                         for each in bookies:
                             nursery.start_soon(_ask, each, before, loads)
                     await trio.sleep(_LOOK_S)
-        except ReplogError:  # the bookies' states tell what is wrong; here it is only tried again
+        except ReplogError:  # what is wrong is shown as the bookies' states; try again
             loads.clear()
             await trio.sleep(_LOOK_S)
 
@@ -174,7 +174,7 @@ async def _ask(bookie: RemoteBookie, before: dict[str, BookieStatistics], loads:
     try:
         now = await bookie.statistics(timeout_s=_STATISTICS_TIMEOUT_S)
     except ReplogError:
-        loads.pop(bookie.bookie_id, None)  # nothing is shown of who does not answer
+        loads.pop(bookie.bookie_id, None)  # a bookie that does not answer has no figures
         before.pop(bookie.bookie_id, None)
         return
     loads[bookie.bookie_id] = load_between(before.get(bookie.bookie_id), now)
@@ -182,7 +182,7 @@ async def _ask(bookie: RemoteBookie, before: dict[str, BookieStatistics], loads:
 
 
 def load_between(before: BookieStatistics | None, now: BookieStatistics) -> Load:
-    """What a bookie did between two looks; a bookie that was started in between did all it knows of."""
+    """What a bookie did between two looks. If it was started in between, its counters say all of it."""
     load = Load(queued_bytes=now.numbers.get("queued_bytes", 0), ledgers=now.numbers.get("ledgers", 0))
     if before is None:
         return load

@@ -1,7 +1,7 @@
 """The bookies of a local cluster: processes that are started, watched, started again when they die, and never left behind.
 
-Each is `replog bookie`, as anybody would run it, in a session of its own: a Ctrl-C comes to the cluster alone, which asks them to
-leave in order. If the cluster itself is killed, the kernel kills them (`replog.runtime.children`).
+Each is `replog bookie`, as anybody would run it. A Ctrl-C reaches only the cluster, which asks the bookies to leave in order. If
+the cluster itself is killed, the kernel kills them (`replog.runtime.children`).
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from replog.errors import ConfigError, ReplogError
 from replog.runtime.children import Child, python_module, running_child
 from replog.runtime.nursery import open_service_nursery
 
-_LEAVE_S = 30.0  # then it is killed
+_LEAVE_S = 30.0  # a bookie that takes longer is killed
 _WAIT_MIN_S, _WAIT_MAX_S = 1.0, 30.0  # before one that died is started again
-_LONG_S = 60.0  # one that served for so long begins to wait anew
+_LONG_S = 60.0  # after serving for so long, the wait is the shortest again
 _LOGS = "logs"
 
 
 class ClusterFailedError(ReplogError):
-    """A bookie of a local cluster can't serve, or did not leave in order. Retry: after what it said is mended."""
+    """A bookie of a local cluster cannot serve, or did not leave in order. Retry: after the cause that it names is removed."""
 
 
 class State(enum.Enum):
-    """How a bookie's process is."""
+    """The state of a bookie's process."""
 
     STARTING = "starting"
     SERVING = "serving"
@@ -47,7 +47,7 @@ class State(enum.Enum):
 
 @attrs.define
 class Member:
-    """One bookie, and what is known of it now. `problem` is why it is not well, for people."""
+    """One bookie and its present state. `problem` says in words why it is not well."""
 
     name: str
     directory: Path
@@ -59,7 +59,7 @@ class Member:
     problem: str = ""
 
     def to_json(self) -> dict[str, object]:
-        """For programs."""
+        """The fields for programs."""
         return {
             "name": self.name,
             "state": self.state.value,
@@ -73,7 +73,7 @@ class Member:
 
 @attrs.frozen
 class Plan:
-    """What is started: so many bookies below a directory. `assignments` are for `--set`.
+    """What to start: a number of bookies below a directory. `assignments` are those of `--set`.
 
     A bookie that dies is started again, unless `restarts` is false; with `needs_all`, all of them leave then."""
 
@@ -86,12 +86,12 @@ class Plan:
 
     @property
     def metastore(self) -> str:
-        """Where they announce themselves."""
+        """The URL of the metastore in which the bookies announce themselves."""
         return BackendURL("lmdb", str(self.directory / "metadata")).with_secrets()
 
 
 class Members:
-    """The bookies of a plan. `tell` is called whenever one of them changes."""
+    """The bookies of a plan. `tell` is called whenever the state of one changes."""
 
     def __init__(self, plan: Plan, tell: Callable[[Member], None]) -> None:
         self.metastore = plan.metastore
@@ -105,8 +105,9 @@ class Members:
         self._killed: set[str] = set()
 
     async def run(self) -> None:
-        """Runs them until `leave`. Raises `ClusterFailedError`, or `ConfigError` if that is why one can't serve: then none of
-        them is left."""
+        """Run them until `leave`, or until one of them cannot serve; none is left then.
+
+        Raises `ClusterFailedError`, or `ConfigError` if wrong configuration is the cause."""
         (self._plan.directory / _LOGS).mkdir(exist_ok=True)
         async with trio.open_nursery() as nursery:
             for each in self.members:
@@ -118,11 +119,11 @@ class Members:
             raise ClusterFailedError("; ".join(f"{each.name}: {each.problem}" for each in failed))
 
     async def served(self) -> None:
-        """Returns when each of them has come to serve."""
+        """Wait until each of them has served."""
         await self._served.wait()
 
     def leave(self) -> None:
-        """Asks all of them to leave; `run` ends when they have."""
+        """Ask all of them to leave; `run` ends when they have left."""
         self._leaving.set()
 
     async def kill(self, name: str) -> None:
@@ -149,7 +150,7 @@ class Members:
                 self._turn(member, State.DEAD, problem)
                 return
             if self._leaving.is_set():
-                if status == -signal.SIGTERM:  # it had not begun to listen to signals: there was nothing to leave
+                if status == -signal.SIGTERM:  # it did not handle signals yet: there was nothing to leave
                     status = 0
                 self._turn(member, State.DEAD if status else State.LEFT, problem if status else "")
                 return
@@ -237,7 +238,7 @@ async def local_cluster(plan: Plan) -> AsyncIterator[Members]:
 def _fields(line: bytes) -> dict[str, Any]:
     try:
         found: Any = json.loads(line)
-    except ValueError:  # words of the interpreter, say: they are in the log
+    except ValueError:  # a line of the interpreter, for example: it is in the log
         return {}
     return found if isinstance(found, dict) else {}
 

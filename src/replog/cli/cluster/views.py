@@ -25,7 +25,7 @@ _COLORS = {
 
 @attrs.frozen
 class Load:
-    """What a bookie does now."""
+    """The present load of a bookie."""
 
     entries_per_s: float = 0.0
     bytes_per_s: float = 0.0
@@ -35,7 +35,7 @@ class Load:
 
 
 def examples(plan: Plan) -> list[str]:
-    """What to type in another terminal."""
+    """Commands to type in another terminal."""
     quorum = "" if plan.bookies >= 3 else f" --quorum {plan.bookies},{plan.bookies},{plan.bookies}"
     return [
         f"export REPLOG_METASTORE={shlex.quote(plan.metastore)}",
@@ -46,7 +46,7 @@ def examples(plan: Plan) -> list[str]:
 
 
 class View:
-    """One way to show it. A context; what happens is told in between."""
+    """One way to show the cluster, as a context manager that is told what happens."""
 
     wants_loads = False
 
@@ -60,13 +60,13 @@ class View:
         pass
 
     def changed(self, member: Member) -> None:
-        """A bookie is not as it was."""
+        """The state of a bookie has changed."""
 
     def ready(self) -> None:
-        """All of them serve."""
+        """All bookies serve."""
 
     def loads(self, members: Sequence[Member], loads: Mapping[str, Load]) -> None:
-        """What they do, by their ids."""
+        """The loads of the bookies, by their ids."""
 
 
 class LineView(View):

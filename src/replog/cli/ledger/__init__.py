@@ -1,4 +1,4 @@
-"""`replog ledger`: looking after single ledgers."""
+"""`replog ledger`: commands for single ledgers."""
 
 from __future__ import annotations
 

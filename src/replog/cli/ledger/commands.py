@@ -39,7 +39,7 @@ _COLUMNS = (
 
 
 class State(enum.Enum):
-    """What `ledger list --state` takes."""
+    """The values of `ledger list --state`."""
 
     OPEN = "open"
     IN_RECOVERY = "in-recovery"
@@ -56,7 +56,7 @@ def list_ledgers(
     long: Annotated[bool, typer.Option("--long", "-l", help="More of each than its id.")] = False,
     for_programs: AsJSON = False,
 ) -> None:
-    """List the ledgers by their ids, one in a line."""
+    """List the ledgers by their ids, one per line."""
     run(_list, connection, state, long, for_programs)
 
 
@@ -86,11 +86,11 @@ async def _metadata(client: Client, ledger_id: int) -> LedgerMetadata | None:
     try:
         return await client.ledger_metadata(ledger_id)
     except LedgerNotFoundError:
-        return None  # deleted since it was listed
+        return None  # it was deleted after it was listed
 
 
 def _listed(metadata: LedgerMetadata) -> dict[str, object]:
-    """What its record alone tells."""
+    """What the record of a ledger says, without asking its bookies."""
     found = as_json(LedgerFacts(metadata, metadata.last_entry_id))
     return {name: value for name, value in found.items() if name not in ("size_bytes", "problem")}
 
@@ -113,10 +113,9 @@ def _row(metadata: LedgerMetadata) -> list[object]:
 
 @takes_connection
 def show(connection: Connection, ledger_id: LedgerId, for_programs: AsJSON = False) -> None:
-    """Show what is known of a ledger: its state, its end, its size, and which bookies store it.
+    """Show what is known of a ledger: its state, its end, its size, and the bookies that store it.
 
-    Of one that isn't closed, bookies are asked how far it is confirmed; nothing is fenced.
-    """
+    If it is not closed, its bookies are asked up to where it is confirmed; nothing is fenced."""
     run(_show, connection, ledger_id, for_programs)
 
 
@@ -169,7 +168,7 @@ def recover(
     ] = False,
     for_programs: AsJSON = False,
 ) -> None:
-    """Fence a ledger's writer, find its last entry, and close it there. One that is closed stays as it is."""
+    """Fence a ledger's writer, find its last entry, and close it there. A closed ledger is not changed."""
     run(_recover, connection, ledger_id, accept_loss, for_programs)
 
 
@@ -190,12 +189,12 @@ def delete(
     ledger_id: LedgerId,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")] = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Also if a log is made of it: the log can't be read then.")
+        bool, typer.Option("--force", help="Even if a log is made of it: the log cannot be read then.")
     ] = False,
     for_programs: AsJSON = False,
 ) -> None:
-    """Delete a ledger for ever. Bookies drop its entries later."""
-    confirm(f"Delete ledger {ledger_id} and all its entries for ever?", yes)
+    """Delete a ledger permanently. Bookies drop its entries later."""
+    confirm(f"Delete ledger {ledger_id} and all its entries permanently?", yes)
     run(_delete, connection, ledger_id, force)
     if for_programs:
         print_json({"ledger_id": ledger_id, "deleted": True})
@@ -209,8 +208,8 @@ async def _delete(connection: Connection, ledger_id: int, force: bool) -> None:
         name = metadata.custom.get("log")
         if name is not None and not force and await _is_part_of(client, ledger_id, name):
             raise ConfigError(
-                f"ledger {ledger_id} is part of log {name!r}, which can't be read without it: trim or delete the log "
-                "(`replog log`), or say --force"
+                f"ledger {ledger_id} is part of log {name!r}, which cannot be read without it: trim or delete the log "
+                "(`replog log`), or use --force"
             )
         await client.delete_ledger(ledger_id)
 

@@ -1,4 +1,4 @@
-"""What can be told of a ledger: its record, and what its bookies say of its end."""
+"""What is known of a ledger: its record, and what its bookies say about its end."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from replog.protocol.model import LedgerMetadata
 
 @attrs.frozen
 class LedgerFacts:
-    """A ledger's record, its last entry as far as is known (-1: none, None: not to be told) and its payload bytes.
+    """A ledger's record, its last entry as far as is known (-1: none, None: unknown) and its payload bytes.
 
-    `problem` says why bookies could not tell."""
+    `problem` says why bookies could not answer."""
 
     metadata: LedgerMetadata
     last_entry_id: int | None
@@ -24,12 +24,13 @@ class LedgerFacts:
 
     @property
     def entries(self) -> int | None:
-        """How many entries it has, as far as is known."""
+        """The number of its entries, as far as is known."""
         return None if self.last_entry_id is None else self.last_entry_id + 1
 
 
 async def last_entry_of(client: Client, ledger_id: int, password: bytes) -> int:
-    """The last entry of a ledger, as far as is known; -1 if it has none. Bookies are asked, if it isn't closed.
+    """The last entry of a ledger, as far as is known; -1 if it has none. Asks its bookies if it is not closed.
+
     Raises as `open_ledger`."""
     metadata = await client.ledger_metadata(ledger_id)
     if metadata.last_entry_id is not None:
@@ -39,8 +40,9 @@ async def last_entry_of(client: Client, ledger_id: int, password: bytes) -> int:
 
 
 async def facts_of(client: Client, ledger_id: int, password: bytes, *, with_size: bool) -> LedgerFacts:
-    """What can be told of a ledger, its size only if it is wanted: that costs a read. Raises `LedgerNotFoundError`,
-    `MetastoreError`; what bookies fail with is in the result."""
+    """What is known of a ledger, with its size only if `with_size`, because that costs a read.
+
+    Raises `LedgerNotFoundError`, `MetastoreError`. If bookies fail, the result says so."""
     metadata = await client.ledger_metadata(ledger_id)
     last = metadata.last_entry_id
     size_bytes: int | None = None
@@ -64,12 +66,12 @@ async def _size_of(client: Client, ledger_id: int, last: int, password: bytes) -
 
 
 def has_password(metadata: LedgerMetadata) -> bool:
-    """Whether the ledger wants one."""
+    """True if the ledger needs a password."""
     return metadata.key_check != ledger_key_check(ledger_key(metadata.ledger_id, b""))
 
 
 def as_json(facts: LedgerFacts) -> dict[str, object]:
-    """All of it for programs, but no key."""
+    """All fields for programs, without keys."""
     metadata = facts.metadata
     starts = [fragment.first_entry_id for fragment in metadata.fragments]
     ends: list[int | None] = [*(start - 1 for start in starts[1:]), metadata.last_entry_id]
@@ -94,10 +96,10 @@ def as_json(facts: LedgerFacts) -> dict[str, object]:
 
 
 def time_of(created_at_ms: int) -> str | None:
-    """When something was created, as ISO 8601; None if nobody wrote that down."""
+    """The creation time as ISO 8601; None if it is unknown."""
     return as_time(created_at_ms * 1_000_000) if created_at_ms else None
 
 
 def time_for_people(created_at_ms: int) -> str | None:
-    """The same to the second."""
+    """The same, without fractions of a second."""
     return as_time(created_at_ms * 1_000_000, timespec="seconds") if created_at_ms else None

@@ -33,7 +33,7 @@ def read(
     """
     how = shown(delimiter, null, length_prefixed, for_programs=for_programs)
     if last is not None and last < first:
-        raise ConfigError(f"--last {last} stands before --first {first}")
+        raise ConfigError(f"--last {last} is before --first {first}")
     run(_read, connection, ledger_id, first, last, how)
 
 

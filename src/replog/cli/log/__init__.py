@@ -1,4 +1,4 @@
-"""`replog log`: writing, reading and looking after logs."""
+"""`replog log`: commands that write, read and manage logs."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""`replog log append`: standard input, or arguments, as entries of a log.
+"""`replog log append`: append standard input, or arguments, as entries to a log.
 
-Rules: entries are pushed as they come and confirmed in batches, so one that came is never held back for the next. At the
-end of the input, at a signal, and when nobody reads the positions any more, what was read so far is confirmed before the
-command ends. When it fails, it says how many are confirmed and of which the outcome is unknown (W4).
+Rules: entries are pushed as they come and confirmed in batches; no entry waits for the next one. At the end of the input, at a
+signal, and when nobody reads the positions any more, all that was read is confirmed before the command ends. If it fails, it
+says how many entries are confirmed and which have an unknown outcome (W4).
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from replog.protocol.model import Position
 from replog.protocol.quorum import Quorum
 from replog.runtime.nursery import open_service_nursery
 
-_PACED_BYTES = 1 << 20  # of less the pace says nothing
+_PACED_BYTES = 1 << 20  # a pace measured over fewer bytes would mean nothing
 _UNSETTLED_MAX = 100_000  # entries pushed and not confirmed, or not printed: the client bounds their bytes
 
 
 class AppendFailedError(ReplogError):
-    """Not all entries were confirmed. Says which are, and of which the outcome is unknown."""
+    """Not all entries were confirmed. The message says which are, and which have an unknown outcome."""
 
 
 @attrs.frozen
 class Asked:
-    """What was asked for."""
+    """The options of the command."""
 
     name: str
     entries: tuple[str, ...]
@@ -80,17 +80,16 @@ def append(
     digest: Annotated[str, typer.Option(metavar="TYPE", help="crc32c, or hmac-sha256 with a password.")] = "crc32c",
     for_programs: AsJSON = False,
 ) -> None:
-    """Append to a log, and print where the entries stand once they are confirmed.
+    """Append to a log, and print the positions of the entries once they are confirmed.
 
-    Takes the log over now: who wrote to it before is fenced. An entry is a line, without its end.
-    """
+    Takes the log over now: its previous writer is fenced. An entry is a line, without its end."""
     form = form_of(delimiter, null, length_prefixed, whole)
     if entries and (delimiter is not None or null or length_prefixed or whole):
-        raise ConfigError("entries as arguments stand alone: leave --delimiter, --null, --length-prefixed, --whole out")
+        raise ConfigError("entries are given as arguments: leave --delimiter, --null, --length-prefixed, --whole out")
     asked = Asked(
         name, tuple(entries or ()), form, lead, positions, for_programs, _quorum(quorum), _digest_type(digest)
     )
-    standard_output()  # who can't be told is not begun with
+    standard_output()  # do not begin if the result cannot be printed
     run_gently(_append, connection, asked)
 
 
@@ -111,7 +110,7 @@ def _digest_type(text: str) -> DigestType:
 
 
 async def _append(stop: Stop, connection: Connection, asked: Asked) -> None:
-    password = connection.password()  # a bad file fails before anybody is fenced
+    password = connection.password()  # read it first: a bad file must not fence the previous writer
     appending = Appending(asked, stop)
     try:
         async with (
@@ -142,7 +141,7 @@ def _writer(client: Client, asked: Asked, password: bytes) -> AbstractAsyncConte
 
 
 class Tally:
-    """What was pushed, and how far it is confirmed."""
+    """What was pushed, and up to where it is confirmed."""
 
     def __init__(self) -> None:
         self.pushed = 0
@@ -153,7 +152,7 @@ class Tally:
         self._spans: deque[tuple[int, range]] = deque()  # segments and entries: pushed, not confirmed, in order
 
     def push(self, position: Position, size_bytes: int) -> None:
-        """An entry was pushed, and will stand there."""
+        """Note that an entry was pushed to this position."""
         self.pushed += 1
         self.pushed_bytes += size_bytes
         segment, entry = position
@@ -165,7 +164,7 @@ class Tally:
             self.first = position
 
     def confirm(self, last: Position | None) -> list[Position]:
-        """All up to this one are confirmed; returns those of which that is news."""
+        """Note that all up to this one are confirmed; return those that were not known to be."""
         news: list[Position] = []
         while last is not None and self._spans and (self._spans[0][0], self._spans[0][1].start) <= last:
             segment, entries = self._spans.popleft()
@@ -180,7 +179,7 @@ class Tally:
 
     @property
     def unknown(self) -> tuple[Position, Position] | None:
-        """The first and the last that are pushed and not confirmed."""
+        """The first and the last entry that are pushed and not confirmed."""
         if not self._spans:
             return None
         (first_segment, first), (last_segment, last) = self._spans[0], self._spans[-1]
@@ -188,7 +187,7 @@ class Tally:
 
 
 class Appending:
-    """Pushes what comes, and tells of what is confirmed."""
+    """Pushes the entries as they come, and prints what is confirmed."""
 
     def __init__(self, asked: Asked, stop: Stop) -> None:
         self.tally = Tally()
@@ -204,8 +203,9 @@ class Appending:
         self._began_s = time.monotonic()
 
     async def run(self, log: LogWriter) -> None:
-        """Until the input ends, or the command shall: then all that was pushed is confirmed. Raises `InputError` after that,
-        and as the writer does, `StreamError`."""
+        """Append until the input ends, or the command must end; then wait until all is confirmed.
+
+        Raises `InputError` after that, `StreamError`, and as the writer does."""
         self._log = log
         self._stop.is_gentle = True
         total_bytes = None if self._asked.entries else input_bytes()
@@ -285,14 +285,14 @@ class Appending:
             return
         try:
             await write_output("".join(f"{line}\n" for line in lines).encode())
-        except OutputClosed as error:  # no reason to leave in doubt what was read
+        except OutputClosed as error:  # confirm what was read even if nobody reads the positions
             self.output_closed = error
             self._stop.ask()
 
     # -- how it went ----------------------------------------------------------------------------------------------
 
     def outcome(self) -> str:
-        """What is confirmed, and what is not known."""
+        """What is confirmed, and what is unknown, in words."""
         tally = self._counted()
         known = f"{tally.confirmed} entries are confirmed"
         if tally.last_confirmed is not None:
@@ -309,7 +309,7 @@ class Appending:
         return self.tally
 
     def sum_up(self, error: ReplogError | None = None) -> None:
-        """Prints how it went: for programs always, for people if it went well."""
+        """Print the result: always for programs, for people only if all went well."""
         tally = self._counted()
         duration_s = time.monotonic() - self._began_s
         unknown = tally.unknown or (None, None)

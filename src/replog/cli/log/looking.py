@@ -38,7 +38,7 @@ def list_logs(
     long: Annotated[bool, typer.Option("--long", "-l", help="More of each than its name.")] = False,
     for_programs: AsJSON = False,
 ) -> None:
-    """List the logs by their names, one in a line."""
+    """List the logs by their names, one per line."""
     run(_list, connection, long, for_programs)
 
 
@@ -67,7 +67,7 @@ async def _metadata(client: Client, name: str) -> LogMetadata | None:
     try:
         return await client.log_metadata(name)
     except LogNotFoundError:
-        return None  # deleted since it was listed
+        return None  # it was deleted after it was listed
 
 
 def _head(metadata: LogMetadata) -> dict[str, object]:
@@ -90,10 +90,9 @@ def show(
     sizes: Annotated[bool, typer.Option(help="How many bytes each segment has: one read for each.")] = True,
     for_programs: AsJSON = False,
 ) -> None:
-    """Show what a log is made of: its segments, their ledgers, states, entries and bytes, and who writes to the last one.
+    """Show a log: its segments, their ledgers, states, entries and bytes, and who writes to the last one.
 
-    Of a ledger that isn't closed, bookies are asked how far it is confirmed; nothing is fenced.
-    """
+    If a ledger is not closed, its bookies are asked up to where it is confirmed; nothing is fenced."""
     run(_show, connection, name, sizes, for_programs)
 
 
@@ -173,7 +172,7 @@ def _state(found: list[tuple[Segment, LedgerFacts | None]]) -> str:
     if state is LedgerState.CLOSED:
         return "closed: nobody writes to it"
     if state is LedgerState.IN_RECOVERY:
-        return "being recovered, or whoever did it crashed"
+        return "being recovered, or the recovering process crashed"
     return "open: somebody writes to it, or crashed"
 
 
@@ -187,7 +186,7 @@ def trim(
     before: Annotated[str, typer.Option(metavar="POSITION", help="What is needed begins here: it looks like 17:42.")],
     for_programs: AsJSON = False,
 ) -> None:
-    """Drop the segments of a log that lie wholly before a position. The last segment always stays."""
+    """Drop the segments of a log that end before a position. The last segment always stays."""
     position = Position.parse(before)
     dropped, begins_at = run(_trim, connection, name, position)
     if for_programs:
@@ -218,13 +217,13 @@ def sweep(
     ] = None,
     for_programs: AsJSON = False,
 ) -> None:
-    """Delete what jobs wrote for a log and did not hand in: repeated attempts, and jobs that were killed."""
+    """Delete what jobs wrote for a log and never committed: repeated attempts, and jobs that were killed."""
     deleted = run(_sweep, connection, name, parse_duration_s(grace), job)
     if for_programs:
         print_json({"log": name, "deleted_ledgers": deleted})
     else:
         count = "1 ledger" if len(deleted) == 1 else f"{len(deleted) or 'no'} ledgers"
-        emit(f"log {name}: {count} deleted that it doesn't need\n")
+        emit(f"log {name}: {count} deleted that it does not need\n")
 
 
 async def _sweep(connection: Connection, name: str, grace_s: float, job: str | None) -> list[int]:
@@ -239,8 +238,8 @@ def delete(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")] = False,
     for_programs: AsJSON = False,
 ) -> None:
-    """Delete a log and all its entries for ever; its writer is fenced first."""
-    confirm(f"Delete log {name} and all its entries for ever?", yes)
+    """Delete a log and all its entries permanently; its writer is fenced first."""
+    confirm(f"Delete log {name} and all its entries permanently?", yes)
     run(_delete, connection, name)
     if for_programs:
         print_json({"log": name, "deleted": True})

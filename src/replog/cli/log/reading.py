@@ -76,7 +76,7 @@ def tail(
     positions: WithPositions = False,
     for_programs: AsJSON = False,
 ) -> None:
-    """Write the last entries of a log, and with -f all that come after them, until stopped."""
+    """Write the last entries of a log, and with -f all entries that come after them, until stopped."""
     how = shown(delimiter, null, length_prefixed, positions=positions, for_programs=for_programs)
     run(_tail, connection, name, lines, follow, follow_name, how)
 
@@ -101,19 +101,19 @@ async def _tail(connection: Connection, name: str, count: int, follow: bool, fol
                         raise
                     print(f"replog: {error.log_name}: does not exist: waiting for it", file=sys.stderr)
                     await _wait_for(client, name)
-                    count = sys.maxsize  # it is new: all of it is
+                    count = sys.maxsize  # the log is new: write all of it
 
 
 async def _wait_for(client: Client, name: str) -> None:
-    """Until there is such a log."""
+    """Wait until the log exists."""
     async with client.read_log(name, follow=True):
         pass
 
 
 async def tail_start(client: Client, name: str, count: int, password: bytes) -> Position | None:
-    """After which position a log has so many entries, as far as is known; None if it has no more from its beginning.
+    """The position after which a log has so many entries, as far as is known; None if it has no more in all.
 
-    Asks for the ends of as many ledgers as that takes, and reads no entry."""
+    Asks for the ends of as many ledgers as needed, and reads no entry."""
     segments: Sequence[Segment] = (await client.log_metadata(name)).segments
     while segments:
         for segment in reversed(segments):
@@ -130,8 +130,9 @@ async def tail_start(client: Client, name: str, count: int, password: bytes) -> 
 
 
 async def copy(reader: LogReader, limit: int | None, how: Shown) -> None:
-    """Writes what the reader gives, at most so many records, as soon as it is here. Raises as the reader does, after all that
-    came before was written; `OutputClosed`, `StreamError`."""
+    """Write what the reader returns, at most so many records, as soon as it is there.
+
+    Raises as the reader does, after everything before was written; `OutputClosed`, `StreamError`."""
     left = sys.maxsize if limit is None else limit
     with watched(f"log {reader.name}", None, is_quiet=standard_output().isatty() or limit is not None) as tell:
         while left > 0:

@@ -1,1 +1,1 @@
-"""`replog bookie`: a bookie as a process. What it is told, what it does, and what it says meanwhile."""
+"""`replog bookie`: a bookie as a process: its configuration, its life, and its log."""

@@ -1,4 +1,4 @@
-"""`replog bookie` itself: what its flags mean, and which configuration holds."""
+"""`replog bookie` itself: its flags, and the configuration that results."""
 
 from __future__ import annotations
 
@@ -38,18 +38,20 @@ def _flag(text: str, metavar: str) -> Any:
 def serve(
     context: typer.Context,
     metastore: Annotated[str | None, _flag("The metastore that the bookie announces itself in.", "URL")] = None,
-    data: Annotated[str | None, _flag("Where the bookie's data is, or shall be.", "DIR")] = None,
+    data: Annotated[str | None, _flag("The directory of the bookie's data.", "DIR")] = None,
     listen: Annotated[
         list[str] | None,
         _flag("Where to listen, also several times; port 0: any. Default: 127.0.0.1:3181.", "HOST:PORT"),
     ] = None,
-    advertise: Annotated[str | None, _flag("What others shall connect to, if not that.", "HOST:PORT")] = None,
+    advertise: Annotated[
+        str | None, _flag("Where others must connect, if that is another address.", "HOST:PORT")
+    ] = None,
     storage: Annotated[
         str | None, _flag("files, lmdb, or a plugin's, maybe with options. Default: files.", "KIND")
     ] = None,
     metrics: Annotated[str | None, _flag("Where /metrics and /health are. Default: nowhere.", "HOST:PORT")] = None,
     tls_certificate: Annotated[str | None, _flag("The bookie's certificate: it speaks TLS then.", "FILE")] = None,
-    tls_key: Annotated[str | None, _flag("Its key, if it isn't in the same file.", "FILE")] = None,
+    tls_key: Annotated[str | None, _flag("Its key, if it is not in the same file.", "FILE")] = None,
     tls_ca: Annotated[str | None, _flag("Only clients with a certificate of this authority.", "FILE")] = None,
     authentication: Annotated[str | None, _flag("How clients prove who they are. Default: none.", "URL")] = None,
     config: Annotated[str | None, _flag("A TOML file with options. Default: that of REPLOG_CONFIG.", "FILE")] = None,
@@ -78,7 +80,10 @@ def serve(
 
 
 def _serve(settings: Settings) -> None:
-    from replog.cli.serving.logs import Logs, Observer  # only here: other commands need not wait for a logging library
+    from replog.cli.serving.logs import (
+        Logs,
+        Observer,
+    )  # imported here: the other commands start faster without a logging library
     from replog.cli.serving.process import run_bookie
 
     with Logs(settings.logging) as logs:
@@ -97,7 +102,7 @@ def _refuse_flags(context: typer.Context) -> None:
     if given:
         command = context.invoked_subcommand
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
-        raise ConfigError(f"{flags} before {command}: is for serving; the options of {command} stand behind it")
+        raise ConfigError(f"{flags} before {command}: is for serving; put the options of {command} after it")
 
 
 def _is_typed(context: typer.Context, name: str) -> bool:
@@ -118,7 +123,7 @@ def _layers(
         layers.give("logging", "format", "json", "--json")
     for parameter, (table, name) in _FLAGS.items():
         value = context.params[parameter]
-        if value is not None and (value or isinstance(value, str)):  # a list without elements was not given
+        if value is not None and (value or isinstance(value, str)):  # an empty list means that the flag was not given
             layers.give(table, name, value, f"--{parameter.replace('_', '-')}")
     return layers
 

@@ -1,7 +1,7 @@
-"""Lines to a file descriptor, written by a thread of its own: who logs never waits for who reads.
+"""Lines to a file descriptor, written by a thread of its own, so that logging never waits for a reader.
 
-A terminal that was stopped, or a pipe that nobody empties, must not stop a bookie. What waits is bounded in bytes; lines beyond
-that are lost, and how many, the next line that finds room says.
+A terminal that was stopped, or a pipe that nobody reads, must not stop a bookie. Waiting lines are bounded in bytes; further
+lines are lost, and the next line that finds room says how many.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _CLOSE_TIMEOUT_S = 2.0
 
 
 class LineHandler(logging.Handler):
-    """Writes each record as a line, in order. `close` waits a little for what is not written."""
+    """Writes each record as a line, in order. `close` waits a little for lines that are not written yet."""
 
     def __init__(self, descriptor: int, waiting_bytes_max: int = _WAITING_BYTES_MAX) -> None:
         super().__init__()
@@ -30,10 +30,10 @@ class LineHandler(logging.Handler):
         self._is_closing = False
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Queues it. Never waits for a reader."""
+        """Queue a record. Never waits for a reader."""
         try:
             line = self.format(record).encode("utf-8", "backslashreplace") + b"\n"
-        except (TypeError, ValueError):  # arguments that don't fit the text: logging says where
+        except (TypeError, ValueError):  # the arguments do not fit the text: logging says where
             self.handleError(record)
             return
         with self._changed:
@@ -74,11 +74,11 @@ class LineHandler(logging.Handler):
         while rest:
             try:
                 rest = rest[os.write(self._descriptor, rest) :]
-            except OSError:  # nobody can be told that nobody listens
+            except OSError:  # there is no reader to tell it to
                 return
 
     def close(self) -> None:
-        """Ends the thread once all is written, or after two seconds."""
+        """End the thread once all lines are written, or after two seconds."""
         with self._changed:
             thread, self._thread = self._thread, None
             self._is_closing = True

@@ -1,7 +1,7 @@
-"""What a process says on standard error: an object a line for programs, or lines for people.
+"""The log of a process, on standard error: an object a line for programs, or lines for people.
 
-All that goes through `logging` comes out: the process's own words, replog's (`replog.transports.tcp` and others), those of other
-packages, and Python's warnings. Nothing here is told a secret; what a peer said is shown without its control characters.
+Everything that goes through `logging` is written: the lines of the process, of replog (`replog.transports.tcp` and others) and of
+other packages, and Python's warnings. Secrets are never logged; control characters in what a peer sent are replaced.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _FIRST = ("time", "level", "event", "bookie")
 
 
 class Logs:
-    """The log of a process, while this context is open. Once `bookie_id` is known it stands in every line."""
+    """The log of a process, as a context manager. Each line has the `bookie_id`, once that is known."""
 
     def __init__(self, options: LoggingOptions, stream: TextIO | None = None) -> None:
         self.bookie_id = ""
@@ -67,7 +67,7 @@ class Logs:
         self._handler.close()
 
     def _crashed(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        """What nobody expected ends the process: its last word is a line too."""
+        """Log an unexpected exception, which ends the process."""
         with self:
             self.log.critical("crashed", exc_info=(kind, error, trace))
 
@@ -81,7 +81,7 @@ class Logs:
 
 
 def _printable(_logger: Any, _method: str, fields: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """A terminal does what it is told, and some of this comes from strangers."""
+    """The text without control characters: a terminal obeys them, and some of the text comes from strangers."""
     for name, value in fields.items():
         if isinstance(value, str) and not value.isprintable():
             fields[name] = "".join(each if each.isprintable() else repr(each)[1:-1] for each in value)
@@ -89,7 +89,7 @@ def _printable(_logger: Any, _method: str, fields: MutableMapping[str, Any]) -> 
 
 
 class Observer:
-    """A plugin that logs what happens to bookies. `failure` is the last word of a storage."""
+    """A plugin that logs what happens to bookies. `failure` is the last problem of a storage."""
 
     def __init__(self, log: BoundLogger) -> None:
         self.failure: StorageFailed | None = None
@@ -97,7 +97,7 @@ class Observer:
 
     @hookimpl
     def replog_observe(self, event: Event) -> None:
-        """Logs it."""
+        """Log the event."""
         if isinstance(event, StorageFailed):
             if isinstance(event.error, StorageFullError):
                 self._log.warning("no new entries are taken: the disk is full", problem=str(event.error))
@@ -106,5 +106,5 @@ class Observer:
             self._log.error("the storage failed", problem=str(event.error))
         elif isinstance(event, DamageFound):
             self._log.error("damage found", **attrs.asdict(event, filter=attrs.filters.exclude("bookie_id")))
-        elif not isinstance(event, StorageInDoubt):  # of which the bookie itself warns
+        elif not isinstance(event, StorageInDoubt):  # the bookie itself warns of that
             self._log.info(type(event).__name__, **attrs.asdict(event))

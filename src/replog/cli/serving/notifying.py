@@ -1,4 +1,4 @@
-"""Telling systemd how a process is (`Type=notify`), if it asked to be told."""
+"""Telling systemd the state of a process (`Type=notify`), if it asked for that."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import suppress
 
 
 def notify(state: str) -> None:
-    """`READY=1`, `STOPPING=1`. Never waits, and nothing is wrong if nobody listens."""
+    """Send `READY=1` or `STOPPING=1`. Never waits, and is no error if nobody listens."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address.startswith(("/", "@")):
         return

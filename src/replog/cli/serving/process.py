@@ -1,8 +1,8 @@
-"""The life of a bookie's process: it serves until it is asked to leave, and leaves in order.
+"""The life of a bookie's process: it serves until a signal asks it to leave, and leaves in order.
 
-The first SIGTERM or SIGINT ends it in order: the bookie is no longer announced, takes nothing new, and what it accepted is
-made durable and answered, each within a deadline. The second one ends the process at once, whatever it is doing: what was
-acknowledged is durable in any case.
+After the first SIGTERM or SIGINT the bookie is no longer announced and takes no new entries; accepted entries are made durable
+and answered, each within a deadline. The second signal ends the process at once, whatever it does: acknowledged entries are
+durable in any case.
 """
 
 from __future__ import annotations
@@ -30,8 +30,10 @@ _STOPPING = (signal.SIGINT, signal.SIGTERM)
 
 
 async def run_bookie(settings: Settings, logs: Logs, observer: Observer, registry: Registry) -> None:
-    """Serves until a signal comes. Raises `ReplogError` if it can't begin, `StorageFailedError` if what was accepted could
-    not be made durable in time."""
+    """Serve until a signal comes.
+
+    Raises `ReplogError` if the bookie cannot begin, `StorageFailedError` if accepted entries could not be made durable
+    in time."""
     process = _Process(settings, logs, registry)
     async with open_service_nursery() as nursery:
         await nursery.start(process.leaving.watch)
@@ -103,7 +105,7 @@ async def _watch_writable(bookie: ServedBookie, log: BoundLogger) -> None:
 
 
 class Leaving:
-    """What the signals say. `beginning` is cancelled if one comes before the bookie serves."""
+    """The signals so far. `beginning` is cancelled if one comes before the bookie serves."""
 
     def __init__(self, log: BoundLogger) -> None:
         self.beginning = trio.CancelScope()
@@ -113,7 +115,7 @@ class Leaving:
         self._asked_at_s = 0.0
 
     async def watch(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Waits for the first signal. The second is left to the system, which ends the process even if it hangs."""
+        """Wait for the first signal. The second is left to the system, which ends the process even if it hangs."""
         with trio.open_signal_receiver(*_STOPPING) as signals:
             task_status.started()
             number = await anext(aiter(signals))
@@ -128,14 +130,14 @@ class Leaving:
 
     @property
     def was_asked(self) -> bool:
-        """Whether a signal came."""
+        """True once a signal has come."""
         return self._asked.is_set()
 
     async def asked(self) -> None:
-        """Returns when the bookie shall leave."""
+        """Wait until the bookie must leave."""
         self.was_served = True
         await self._asked.wait()
 
     def took(self) -> dict[str, float]:
-        """How long leaving took, for the log."""
+        """The time that leaving took, for the log."""
         return {"leave_s": round(time.monotonic() - self._asked_at_s, 3)}

@@ -1,8 +1,8 @@
-"""What the process of a bookie is told: flags, over the environment, over a file, over what holds without a word.
+"""The configuration of a bookie's process: flags first, then the environment, then a file, then defaults.
 
-Options stand in tables: `bookie`, `storage`, `tcp`, `metrics` and `logging`. An option of the table `tcp` is `[tcp]` in the file,
-`REPLOG_TCP_...` in the environment, `--set tcp....` on the command line; some have a flag of their own. Whatever is wrong
-with any of them is found before anything is done, and said in one error.
+Options are grouped in tables: `bookie`, `storage`, `tcp`, `metrics` and `logging`. An option of the table `tcp` is in `[tcp]` in
+the file, is `REPLOG_TCP_...` in the environment, and is `--set tcp....` on the command line; some have a flag of their own. All
+that is wrong with them is found before anything is done, and is reported in one error.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from replog.transports.tcp.options import TcpOptions
 
 Options = TypeVar("Options")
 
-METASTORE_VARIABLE = "REPLOG_METASTORE"  # what all commands take, if there is no REPLOG_BOOKIE_METASTORE
+METASTORE_VARIABLE = "REPLOG_METASTORE"  # of all commands; REPLOG_BOOKIE_METASTORE comes before it
 LISTEN_DEFAULT = (f"127.0.0.1:{DEFAULT_PORT}",)
 PREFIX = "REPLOG_"
 DEFAULT = "default"
@@ -41,7 +41,7 @@ DEFAULT = "default"
 
 def _one_of(*choices: str) -> Any:
     def check(value: Any) -> str | None:
-        return None if value in choices else f"{value!r} is none of {', '.join(choices)}"
+        return None if value in choices else f"{value!r} must be one of {', '.join(choices)}"
 
     return check
 
@@ -57,7 +57,7 @@ def _address(value: Any) -> str | None:
 
 @attrs.frozen(kw_only=True)
 class ProcessOptions(BookieOptions):
-    """The table `bookie`: those of any bookie, and where this one has its data and its metastore."""
+    """The table `bookie`: the options of any bookie, and where this one has its data and its metastore."""
 
     metastore: str = attrs.field(metadata={"doc": "URL of the metastore that the bookie announces itself in."})
     data: str = attrs.field(metadata={"doc": "Directory of the bookie's storage; one is made where there is none."})
@@ -69,14 +69,14 @@ class ProcessOptions(BookieOptions):
 
 @attrs.frozen(kw_only=True)
 class MetricsTable(MetricsOptions):
-    """The table `metrics`: where `/metrics` and `/health` are, and what those who ask may cost."""
+    """The table `metrics`: where `/metrics` and `/health` are served, and the limits for those who ask."""
 
     listen: str = option("", "HOST:PORT of `/metrics` and `/health`; without one there are none.", _address)
 
 
 @attrs.frozen(kw_only=True)
 class LoggingOptions(Checked):
-    """The table `logging`: what is said on standard error, and how."""
+    """The table `logging`: what is written to standard error, and how."""
 
     format: str = option("auto", "json, text, or auto: text on a terminal.", _one_of("auto", "json", "text"))
     level: str = option(
@@ -84,14 +84,14 @@ class LoggingOptions(Checked):
     )
 
 
-# In `storage` is what the storage's plugin says.
+# The options of the table `storage` are those of the storage's plugin.
 TABLES = ("bookie", "storage", "tcp", "metrics", "logging")
 _TABLES_OF_OTHERS = {"client"}
 
 
 @attrs.frozen
 class Shown:
-    """An option as it holds, for people: without secrets. `source` is a file, a variable, a flag, or the default."""
+    """An option and its value, for people: without secrets. `source` is a file, a variable, a flag, or the default."""
 
     table: str
     option: str
@@ -101,7 +101,7 @@ class Shown:
 
 @attrs.frozen
 class Settings:
-    """All that holds. `options.listen` are URLs, and `options.storage` has its options."""
+    """The whole configuration. `options.listen` are URLs, and `options.storage` includes its options."""
 
     options: ProcessOptions
     tcp: TcpOptions
@@ -116,7 +116,7 @@ class Settings:
 
 
 class Layers:
-    """Options by table, each as the last who named it said, and who that was. `faults` are what could not be read."""
+    """Options by table, with the last given value of each and its source. `faults` are those that could not be read."""
 
     def __init__(self) -> None:
         self.faults: list[str] = []
@@ -124,24 +124,24 @@ class Layers:
         self.sources: dict[str, dict[str, str]] = {table: {} for table in TABLES}
 
     def give(self, table: str, name: str, value: Any, source: str) -> None:
-        """Says so over what was said before."""
+        """Set an option, instead of what was given before."""
         self.values[table][name] = value
         self.sources[table][name] = source
 
     def read_file(self, path: str) -> None:
-        """A TOML file. The tables of other commands may stand in it."""
+        """Read a TOML file. It may have the tables of other commands."""
         with self._noting():
             for table, found in read_toml(Path(path)).items():
                 if table in _TABLES_OF_OTHERS:
                     continue
                 if table not in TABLES or not isinstance(found, dict):
-                    self.faults.append(f"{path}: {table!r} is none of its tables: {', '.join(TABLES)}")
+                    self.faults.append(f"{path}: {table!r} is not a table; the tables are {', '.join(TABLES)}")
                     continue
                 for name, value in found.items():
                     self.give(table, name, value, path)
 
     def read_environment(self, environment: Mapping[str, str]) -> None:
-        """All variables of the tables' prefixes."""
+        """Read all variables with the prefixes of the tables."""
         if METASTORE_VARIABLE in environment:
             self.give("bookie", "metastore", environment[METASTORE_VARIABLE], METASTORE_VARIABLE)
         for table in TABLES:
@@ -151,13 +151,13 @@ class Layers:
                     self.give(table, name[len(prefix) :].lower(), environment[name], name)
 
     def read_assignments(self, assignments: Sequence[str]) -> None:
-        """What stands behind `--set`: TABLE.OPTION=VALUE."""
+        """Read the values of `--set`: TABLE.OPTION=VALUE."""
         for each in assignments:
             place, has_value, value = each.partition("=")
             table, _, name = place.strip().partition(".")
             if not has_value or table not in TABLES or not name:
                 known = ", ".join(TABLES)
-                self.faults.append(f"--set {place}: is no TABLE.OPTION=VALUE with one of the tables {known}")
+                self.faults.append(f"--set {place}: must be TABLE.OPTION=VALUE, with one of the tables {known}")
             else:
                 self.give(table, name, value.strip(), f"--set {place.strip()}")
 
@@ -239,7 +239,7 @@ class _Settling:
         texts = [each.strip() for each in given.split(",")] if isinstance(given, str) else given
         ways: list[str] = []
         if not isinstance(texts, list | tuple) or not all(isinstance(each, str) for each in texts):
-            return ()  # what it is instead, the check of types says
+            return ()  # the check of types says what is wrong
         for text in filter(None, texts):
             with self._noting("bookie.listen"):
                 url = self._transport_url(text)
@@ -247,7 +247,7 @@ class _Settling:
                 if url.scheme == "tcp":
                     parse_address(url.rest)
                     url = attrs.evolve(url, options={**_as_texts(self._layers.values["tcp"]), **url.options})
-                if has_options or url.scheme != "tcp":  # else the check of the table says it better
+                if has_options or url.scheme != "tcp":  # otherwise the check of the table says it better
                     self._check_url("transport", url.with_secrets(), "listen")
                 ways.append(url.with_secrets())
         if not any(texts):
@@ -268,7 +268,7 @@ class _Settling:
         return attrs.evolve(BackendURL.parse(f"tcp:?{options}" if options else "tcp:"), rest=address)
 
     def _check_url(self, kind: str, text: object, name: str) -> None:
-        if isinstance(text, str):  # else it is not given, or the check of types says what it is
+        if isinstance(text, str):  # otherwise it is not given, or the check of types says what is wrong
             with self._noting(f"bookie.{name}"):
                 url = BackendURL.parse(text)
                 structure(self._registry.backend(kind, url.scheme).options_class, url.options, what=str(url))

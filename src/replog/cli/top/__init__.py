@@ -1,1 +1,1 @@
-"""`replog top`: a cluster as it is now. The model is pure: what bookies said becomes rates; others poll, and others draw."""
+"""`replog top`: a cluster as it is now. The model is pure: it turns answers of bookies into rates; others poll and draw."""

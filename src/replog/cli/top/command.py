@@ -28,14 +28,14 @@ _PLAIN_HEIGHT = 10_000
 
 @attrs.define
 class _Looking:
-    """How the view is, changed by keys."""
+    """The settings of the view, changed by keys."""
 
     sort: int = 0
     is_paused: bool = False
     is_left: bool = False
 
     def press(self, key: str) -> None:
-        """What this key means, if anything."""
+        """Do what this key means, if anything."""
         if key in "qQ":
             self.is_left = True
         elif key in "pP ":
@@ -58,11 +58,10 @@ def top(
     once: Annotated[bool, typer.Option("--once", help="Print one picture, and end.")] = False,
     for_programs: AsJSON = False,
 ) -> None:
-    """Watch a cluster live: what its bookies take, how long that takes them, their disks, and who is gone.
+    """Watch a cluster live: the load of its bookies, their latencies and disks, and those that are gone.
 
-    Keys: q ends, p pauses, s changes the order. Where there is no terminal, or with --once or --json, it looks twice, an
-    interval apart, prints what it saw, and ends.
-    """
+    Keys: q ends, p pauses, s changes the order. Without a terminal, or with --once or --json, it polls twice, an interval apart,
+    prints the result, and ends."""
     is_live = sys.stdout is not None and sys.stdout.isatty() and not once and not for_programs
     run(_top, connection, interval_s, timeout_s, is_live, for_programs)
 
@@ -82,14 +81,14 @@ async def _top(connection: Connection, interval_s: float, timeout_s: float, is_l
 
 
 async def look_twice(poller: Poller) -> None:
-    """Polls so that there are rates."""
+    """Poll twice, because rates need two answers."""
     await poller.poll()
     await trio.sleep(poller.interval_s)
     await poller.poll()
 
 
 def _title(connection: Connection) -> str:
-    """What is watched, without secrets."""
+    """The title: what is watched, without secrets."""
     metastore = connection.metastore or os.environ.get("REPLOG_METASTORE", "")
     return ", ".join(connection.directories) or str(BackendURL.parse(metastore))
 
@@ -98,7 +97,7 @@ def _title(connection: Connection) -> str:
 
 
 def print_picture(cluster: Cluster, title: str) -> None:
-    """One picture, as wide as the terminal, or as it needs to be."""
+    """Print once, as wide as the terminal, or as wide as needed."""
     now_s = trio.current_time()
     out = console()
     width = out.width if out.is_terminal else _PLAIN_WIDTH

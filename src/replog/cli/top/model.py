@@ -1,7 +1,7 @@
-"""What bookies said of themselves, again and again, becomes rows: states, rates, latencies of the last seconds.
+"""Turns repeated answers of bookies into rows: states, rates, latencies of the last seconds.
 
-Pure: who polls says what time it is. Rates are differences between two answers of one bookie; a bookie that was restarted
-meanwhile (its counters begin anew) has none until its next answer. Bookies that vanish stay listed, for a while.
+Pure: the caller says what time it is. A rate is the difference between two answers of one bookie. After a restart, when its
+counters begin at 0, a bookie has no rates until its next answer. Bookies that vanish stay listed for a while.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SAMPLES_MAX = 600  # of one bookie, however often it is asked
 
 
 class State(enum.Enum):
-    """How a bookie is."""
+    """The state of a bookie."""
 
     WRITABLE = "writable"
     READ_ONLY = "read-only"
@@ -35,20 +35,20 @@ class State(enum.Enum):
 
 @attrs.frozen
 class Latencies:
-    """Quantiles of the last seconds in s; None if there was nothing."""
+    """Quantiles of the last seconds, in seconds; None if there were no calls."""
 
     p50_s: float | None = None
     p99_s: float | None = None
 
     @classmethod
     def of(cls, histogram: LatencyHistogram | None) -> Latencies:
-        """Those of these observations."""
+        """The quantiles of these observations."""
         return cls() if histogram is None else cls(histogram.quantile(0.5), histogram.quantile(0.99))
 
 
 @attrs.frozen(kw_only=True)
 class Figures:
-    """What bookies count. What is not known is None; rates are per second."""
+    """The figures of a bookie. What is unknown is None; rates are per second."""
 
     uptime_s: float | None = None
     entries_rate: float | None = None
@@ -202,7 +202,7 @@ class _Bookie:
         return tuple(reversed(found))
 
     def observed(self, name: str, now_s: float) -> LatencyHistogram | None:
-        """What was observed in the window; None if it isn't told."""
+        """What was observed in the window; None if the bookie does not report it."""
         if self.lost_at_s is not None or not self._samples:
             return None
         newest = self._samples[-1].statistics.latencies.get(name)
@@ -221,7 +221,7 @@ def _rate(earlier: _Sample, later: _Sample, counter: str) -> float | None:
 
 
 def _connections(numbers: Mapping[str, float]) -> float | None:
-    """Of all transports that tell: `tcp_connections`."""
+    """The number of connections of all transports that report it: `tcp_connections`."""
     return _sum(value for name, value in numbers.items() if name.partition("_")[2] == "connections")
 
 
@@ -233,7 +233,7 @@ def _is_restarted(before: BookieStatistics, after: BookieStatistics) -> bool:
 
 
 class Cluster:
-    """All bookies that were heard of. `problem` says why nobody knows whether there are others, or is empty."""
+    """All bookies that were seen. `problem` is empty, or says why it is unknown whether there are others."""
 
     def __init__(self) -> None:
         self.problem = ""
@@ -241,11 +241,11 @@ class Cluster:
 
     @property
     def bookie_ids(self) -> tuple[str, ...]:
-        """Those that are listed."""
+        """The ids of the listed bookies."""
         return tuple(self._bookies)
 
     def announced(self, bookies: Mapping[str, tuple[Sequence[str], bool]], now_s: float) -> None:
-        """These are announced: where each can be reached, and whether it is read-only. Others stay listed for a while."""
+        """These bookies are announced, with addresses and whether they are read-only. Others stay listed for a while."""
         self.problem = ""
         for bookie_id, (endpoints, is_read_only) in bookies.items():
             bookie = self._bookies.setdefault(bookie_id, _Bookie(bookie_id, now_s))
@@ -256,7 +256,7 @@ class Cluster:
                 del self._bookies[bookie.bookie_id]
 
     def metastore_failed(self, problem: str) -> None:
-        """Who is announced could not be told."""
+        """The metastore could not say who is announced."""
         self.problem = problem
 
     def sampled(self, statistics: BookieStatistics, now_s: float) -> None:
@@ -270,7 +270,7 @@ class Cluster:
             self._bookies[bookie_id].failed(problem, now_s)
 
     def rows(self, now_s: float) -> list[Row]:
-        """One for each bookie, by their ids."""
+        """One row for each bookie, by their ids."""
         return [self._bookies[bookie_id].row(now_s) for bookie_id in sorted(self._bookies)]
 
     def total(self, now_s: float) -> Row:

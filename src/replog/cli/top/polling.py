@@ -1,4 +1,4 @@
-"""Asks all bookies of a cluster how they are: each on its own, so that a slow one delays nobody, and within a deadline."""
+"""Asks all bookies of a cluster for their statistics: each on its own, with a deadline, so that a slow one delays nobody."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class Poller:
         self._bookies: dict[str, RemoteBookie] = {}
 
     async def poll(self) -> None:
-        """Looks who is announced, and asks everybody, side by side. Takes two timeouts at most."""
+        """Look up who is announced, and ask all of them at the same time. Takes at most two timeouts."""
         await self._look()
         async with trio.open_nursery() as nursery:
             for bookie_id in self._cluster.bookie_ids:
                 nursery.start_soon(self._ask, bookie_id)
 
     async def run(self) -> None:
-        """Polls until cancelled."""
+        """Poll until cancelled."""
         async with trio.open_nursery() as nursery:
             polled: set[str] = set()
             while True:
@@ -43,7 +43,7 @@ class Poller:
                 await trio.sleep_until(started_s + self.interval_s)
 
     async def _ask_again_and_again(self, bookie_id: str, ended: Callable[[str], None]) -> None:
-        """Until it is no longer listed."""
+        """Ask one bookie until it is no longer listed."""
         while bookie_id in self._cluster.bookie_ids:
             started_s = trio.current_time()
             await self._ask(bookie_id)

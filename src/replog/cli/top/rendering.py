@@ -30,8 +30,9 @@ _STYLES = {
 
 @attrs.frozen
 class View:
-    """How to look: the size of the terminal in characters, what is said at the top, the order, and whether time stands still.
-    `has_keys` says that somebody can press keys."""
+    """The settings of a picture: the size of the terminal in characters, the title, the order, and whether it is paused.
+
+    `has_keys` is true if somebody can press keys."""
 
     width: int
     height: int
@@ -100,7 +101,7 @@ ORDERS = (
 
 
 def picture(rows: Sequence[Row], total: Row, problem: str, view: View) -> list[Text]:
-    """The lines, as many as the terminal has at most, and none longer than it is wide."""
+    """The lines: at most as many as the terminal has, and none longer than it is wide."""
     lines = [_title(rows, view), _totals(total, view)]
     if problem:
         lines.append(Text(f"who is announced is not known: {problem}", style="bold red"))
@@ -162,7 +163,7 @@ def _totals(total: Row, view: View) -> Text:
 
 
 def _chosen(width: int) -> list[_Column]:
-    """The most important columns that fit, in their places."""
+    """The most important columns that fit, in their order."""
     space = width - _NAME_WIDTH - _GAP - _STATE_WIDTH
     chosen = []
     for column in sorted(_COLUMNS, key=lambda each: each.importance):
@@ -204,7 +205,7 @@ def _reason(row: Row) -> str:
 
 
 def _names(rows: Sequence[Row]) -> dict[str, str]:
-    """Ids in as many characters as there is room for, and at least so many that they differ."""
+    """Ids, shortened to the room there is, but long enough to be unique."""
     names = {row.bookie_id: row.bookie_id[:_NAME_WIDTH] for row in rows}
     return names if len(set(names.values())) == len(names) else {each: each[-_NAME_WIDTH:] for each in names}
 

@@ -1,4 +1,4 @@
-"""A terminal for a live view: the other screen, keys without Enter, and everything as it was in the end, however that comes."""
+"""A terminal for a live view: the other screen, keys without Enter, and everything restored at the end, whatever happens."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SEVERAL_BYTES = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|O.|.)?", re.DOTALL)  #
 
 
 class Screen:
-    """The terminal of standard output, and of standard input if that is one. Use it as a context."""
+    """The terminal of standard output, and of standard input if that is one, as a context manager."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -31,12 +31,12 @@ class Screen:
 
     @property
     def size(self) -> tuple[int, int]:
-        """Width and height, in characters, now."""
+        """The present width and height, in characters."""
         return self.console.size.width, self.console.size.height
 
     @contextmanager
     def open(self) -> Iterator[None]:
-        """Takes the terminal, and gives it back."""
+        """Take the terminal, and restore it at the end."""
         self._take()
         try:
             yield
@@ -62,12 +62,12 @@ class Screen:
                 self._modes = None
 
     def show(self, lines: Sequence[Text]) -> None:
-        """Draws this over what was there, in one write."""
+        """Draw this over what was there, in one write."""
         if self._live is not None:
             self._live.update(Group(*lines), refresh=True)
 
     def stop_here(self) -> None:
-        """What Ctrl-Z means: gives the terminal back, stops this process, and takes the terminal when it goes on."""
+        """Do what Ctrl-Z means: restore the terminal, stop this process, and take the terminal again when it goes on."""
         self._give_back()
         os.kill(os.getpid(), signal.SIGSTOP)
         self._take()
@@ -76,7 +76,7 @@ class Screen:
 async def watch_terminal(
     screen: Screen, redraw: Callable[[], None], task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
 ) -> None:
-    """Redraws when the terminal's size changes, and obeys Ctrl-Z. Runs until cancelled."""
+    """Redraw when the terminal's size changes, and handle Ctrl-Z. Runs until cancelled."""
     with trio.open_signal_receiver(signal.SIGWINCH, signal.SIGTSTP) as signals:
         task_status.started()
         async for number in signals:
@@ -86,7 +86,7 @@ async def watch_terminal(
 
 
 async def watch_keys(screen: Screen, pressed: Callable[[str], None]) -> None:
-    """Tells of each key, as its character. Returns when the terminal is gone, or at once if there is none."""
+    """Report each key, as its character. Returns when the terminal is gone, or at once if there is none."""
     if not screen.has_keys:
         return
     descriptor = sys.stdin.fileno()
