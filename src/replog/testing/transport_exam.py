@@ -1,4 +1,4 @@
-"""The exam of transports: what passes `check_transport` may stand between clients and bookies."""
+"""The conformance suite of transports."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ _KEY = bytes(range(32))
 
 
 async def check_transport(make_transport: MakeTransport, address: str = "") -> None:
-    """Examines a transport; raises AssertionError with the first promise of `replog.abc` that it breaks.
+    """Check a transport; raise `AssertionError` with the first promise of `replog.abc` that it breaks.
 
-    `address` is one to listen at that is free every time, such as "127.0.0.1:0". Needs no pytest.
+    `address` is where it can listen each time, such as "127.0.0.1:0". Needs no pytest.
     """
     for check in _CHECKS:
         with plain_assertions(), soon("the exam ends"):
@@ -42,7 +42,7 @@ async def check_transport(make_transport: MakeTransport, address: str = "") -> N
 
 
 class _Receiver:
-    """A client: keeps what it is told, and whether it was told anything that it should not have been."""
+    """A client: keeps what it receives, and checks that nothing comes after `disconnected`."""
 
     def __init__(self) -> None:
         self.responses: list[Response] = []
@@ -74,7 +74,7 @@ class _Receiver:
 
 
 class _Bookie:
-    """A request handler that answers every request with OK and its id, at once or when told."""
+    """A request handler that answers every request with OK and its id, at once or when a check says so."""
 
     def __init__(self, *, at_once: bool = True) -> None:
         self.at_once = at_once

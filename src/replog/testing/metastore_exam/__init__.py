@@ -1,5 +1,7 @@
-"""The exams of metastores: what passes `check_metastore` may hold the metadata of a log; what passes
-`check_metastore_leases` too tells soon who died.
+"""The conformance suites of metastores.
+
+A metastore that passes `check_metastore` can hold the metadata of logs. One that also passes `check_metastore_leases` notices
+soon when clients die.
 """
 
 from __future__ import annotations
@@ -15,11 +17,11 @@ _CHECKS = changes.CHECKS + races.CHECKS + listing.CHECKS + waits.CHECKS + presen
 
 
 async def check_metastore(open_metastore: OpenMetastore) -> None:
-    """Examines a metastore; raises AssertionError with the first promise of `replog.abc.Metastore` that it breaks.
+    """Check a metastore; raise `AssertionError` with the first promise of `replog.abc.Metastore` that it breaks.
 
-    `open_metastore()` is a context that gives a client of one and the same store, each time another one; it closes it.
-    The exam uses keys below "exam/" and a random word, and leaves none behind if it is passed. Needs no pytest.
-    Takes some seconds with a store that polls. That the death of a client is noticed, `check_metastore_leases` examines.
+    `open_metastore()` is a context manager that yields a new client of always the same store, and closes it. The suite uses
+    keys below "exam/" and a random word, and leaves none behind when it passes. It needs no pytest, and takes some seconds
+    with a store that polls. `check_metastore_leases` checks that the death of a client is noticed.
     """
     with plain_assertions():
         async with open_metastore() as one, open_metastore() as other:

@@ -1,4 +1,4 @@
-"""What the parts of the exam share: two clients, a place of their own, and waiting for what must come."""
+"""Shared by the parts of the suite: two clients, a root key of their own, and waits for expected states."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MISSING = "reading, replacing or deleting a key that does not exist raises KeyNo
 
 @attrs.frozen
 class Bench:
-    """Two clients of one store, a part of it that nobody else uses, and a way to open more clients."""
+    """Two clients of one store, a root key that nothing else uses, and a function that opens more clients."""
 
     one: Metastore
     other: Metastore
@@ -31,14 +31,13 @@ class Bench:
 
     @property
     def clients(self) -> tuple[Metastore, Metastore]:
-        """Both."""
+        """Both clients."""
         return self.one, self.other
 
 
 @contextmanager
 def no_other_error(subject: str) -> Iterator[None]:
-    """An error about a key that the exam did not expect breaks the contract; it leaves the block as an AssertionError, as one
-    that is in a group does."""
+    """Turn an unexpected error about a key, alone or in a group, into an `AssertionError`: it breaks the contract."""
     try:
         yield
     except (ExceptionGroup, MetastoreKeyError) as error:
@@ -54,14 +53,14 @@ def no_other_error(subject: str) -> Iterator[None]:
 
 
 def first_of(expected: type[Exception], error: BaseException) -> Exception | None:
-    """The first error of this type, in groups too."""
+    """The first error of this type, also inside of groups; None if there is none."""
     if isinstance(error, BaseExceptionGroup):
         return next((found for each in error.exceptions if (found := first_of(expected, each))), None)
     return error if isinstance(error, expected) else None
 
 
 async def until(condition: Callable[[], Awaitable[bool]], wait: Callable[[], Awaitable[None]]) -> None:
-    """Waits until it is so; `wait` may return early, but must not return late."""
+    """Wait until the condition holds. `wait` may return too early, but not too late."""
     while True:
         await wait()
         if await condition():
@@ -69,14 +68,14 @@ async def until(condition: Callable[[], Awaitable[bool]], wait: Callable[[], Awa
 
 
 async def until_children(client: Metastore, key: str, known: Sequence[str], expected: Sequence[str]) -> None:
-    """Waits until children that were `known` are those expected."""
+    """Wait until the children, which were `known`, are those expected."""
     while (found := await client.children(key)) != list(expected):
         promise(found == list(known), f"children are {known}, then {expected}; got {found}")
         await client.wait_children_changed(key, known)
 
 
 async def until_listed(client: Metastore, key: str, expected: Sequence[str], lingering: Sequence[str]) -> None:
-    """Waits until the children are those expected: for a short while words may be named below which nothing is left."""
+    """Wait until the children are those expected: a store may list a child for a short time after its last key was deleted."""
     while (found := await client.children(key)) != sorted(expected):
         missing = sorted(set(expected) - set(found))
         promise(not missing, f"children are the words below a key, each once, sorted; {missing} are missing")
@@ -88,7 +87,7 @@ async def until_listed(client: Metastore, key: str, expected: Sequence[str], lin
 
 
 async def version_of(client: Metastore, key: str) -> int | None:
-    """The version, or None."""
+    """The version of a key; None if it does not exist."""
     try:
         return (await client.get(key)).version
     except KeyNotFoundError:
@@ -96,10 +95,10 @@ async def version_of(client: Metastore, key: str) -> int | None:
 
 
 async def exists(client: Metastore, key: str) -> bool:
-    """Whether the key exists."""
+    """True if the key exists."""
     return await version_of(client, key) is not None
 
 
 async def differs(client: Metastore, key: str, version: int) -> bool:
-    """Whether the key has another version, or none."""
+    """True if the key has another version, or does not exist."""
     return await version_of(client, key) != version

@@ -1,4 +1,4 @@
-"""Creating, reading, replacing and deleting, one after the other."""
+"""Creating, reading, replacing and deleting keys, one call at a time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _BAD_KEYS = ("", "/a", "a/", "a//b", ".", "a/../b", "a\nb", "a" * 481)
 
 
 async def check_create_and_get(bench: Bench) -> None:
-    """Also that an existing key is never overwritten."""
+    """Creating makes a key, and never overwrites an existing one."""
     key = f"{bench.root}/a"
     with promised_error(KeyNotFoundError, MISSING) as raised:
         await bench.one.get(key)
@@ -45,7 +45,7 @@ async def check_create_and_get(bench: Bench) -> None:
 
 
 async def check_put(bench: Bench) -> None:
-    """Only the version decides, not the value."""
+    """Whether a put succeeds depends on the version only, not on the value."""
     key = f"{bench.root}/a"
     for expected in (1, *_MEANT_OTHERWISE):
         with promised_error(KeyNotFoundError, MISSING) as missing:
@@ -76,7 +76,7 @@ async def _check_conflict(bench: Bench, key: str, expected: int, value: bytes) -
 
 
 async def check_versions(bench: Bench) -> None:
-    """Each change gives one that the key never had."""
+    """Each change gives a version that the key never had before."""
     key = f"{bench.root}/a"
     versions = [await bench.one.create(key, b"")]
     for number in range(50):
@@ -87,7 +87,7 @@ async def check_versions(bench: Bench) -> None:
 
 
 async def check_delete(bench: Bench) -> None:
-    """Only the version decides, if one is expected."""
+    """Whether a delete succeeds depends on the version only, if one is expected."""
     key = f"{bench.root}/a"
     for expected in (None, 1, *_MEANT_OTHERWISE):
         with promised_error(KeyNotFoundError, MISSING) as missing:
@@ -111,7 +111,7 @@ async def check_delete(bench: Bench) -> None:
 
 
 async def check_every_read_is_fresh(bench: Bench) -> None:
-    """A client that has read a key before is no worse off: caches and followers that lag are found here."""
+    """A client that has read a key before sees changes, too: this finds caches, and followers that lag."""
     key = f"{bench.root}/a"
     for number in range(12):
         writer, reader = bench.clients[number % 2], bench.clients[1 - number % 2]
@@ -127,7 +127,7 @@ async def check_every_read_is_fresh(bench: Bench) -> None:
 
 
 async def check_values_of_all_kinds(bench: Bench) -> None:
-    """Any bytes, as many as are promised."""
+    """Values may be any bytes, up to the promised size."""
     key = f"{bench.root}/a"
     for value in (b"", bytes(range(256)) * 3, b"\0", b" \n", secrets.token_bytes(512 << 10)):
         kept = f"any {len(value)} bytes come back as they are"
@@ -142,7 +142,7 @@ async def check_values_of_all_kinds(bench: Bench) -> None:
 
 
 async def check_limits(bench: Bench) -> None:
-    """What no store could hold is refused, and what all can hold is held."""
+    """Keys that are too long are refused, and all others are stored."""
     key = f"{bench.root}/a"
     for bad in _BAD_KEYS:
         with promised_error(LocalProtocolError, f"{_NO_KEY}: {bad[:9]!r}"):
@@ -167,7 +167,7 @@ async def check_limits(bench: Bench) -> None:
 
 
 async def check_keys_are_apart(bench: Bench) -> None:
-    """Case, wildcards, and two ways to write a letter make other keys."""
+    """Keys that differ in case, in wildcards, or in Unicode normal form are different keys."""
     words = [
         "b",
         "B",
@@ -193,7 +193,7 @@ async def check_keys_are_apart(bench: Bench) -> None:
 
 
 async def check_what_a_closed_client_wrote_stays(bench: Bench) -> None:
-    """A client that is opened later finds it."""
+    """A client that is opened later finds the key."""
     key = f"{bench.root}/a"
     async with bench.open() as third:
         version = await third.create(key, b"1")

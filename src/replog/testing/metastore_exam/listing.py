@@ -1,4 +1,4 @@
-"""What stands below a key: words and values."""
+"""Listing what is below a key: children and values."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MANY = 130
 
 
 async def check_children(bench: Bench) -> None:
-    """The words below a key, and no others."""
+    """Children are the words right below a key, and no others."""
     root = bench.root
     promise(await bench.one.children(root) == [], "children of a key without any, existing or not, are []")
     for word in _WORDS:
@@ -61,7 +61,7 @@ async def check_children(bench: Bench) -> None:
 
 
 async def _check_strangers(bench: Bench) -> None:
-    """What begins with the same letters, or is alike, is not below."""
+    """Keys that only begin with the same letters, or look similar, are not below."""
     root, contract = bench.root, "what begins with the same letters, or is like it, is not below a key"
     await bench.one.create(f"{root}/axb/below", b"")
     for word in ("b", "B", "a_b", "a%", "*", "a-b"):
@@ -72,7 +72,7 @@ async def _check_strangers(bench: Bench) -> None:
 
 
 async def check_values(bench: Bench) -> None:
-    """Words with what stands right there."""
+    """`values` returns children with the values of their own keys."""
     root, contract = bench.root, "values are what stands right below a key, by its last word, with versions"
     promise(await bench.one.values(root) == {}, "values of a key with nothing below it are {}")
     await bench.one.create(root, b"not below")
@@ -95,7 +95,7 @@ async def check_values(bench: Bench) -> None:
 
 
 async def check_many_children(bench: Bench) -> None:
-    """More than a page of whatever lies below."""
+    """Children and values of more keys than a store may return at once."""
     root = bench.root
     numbers = [f"{number:04}" for number in range(_MANY)]
 

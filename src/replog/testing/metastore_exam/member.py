@@ -1,4 +1,4 @@
-"""A process that announces itself, is elected, and says so: `python -m ... URL KEY`. It stays until it is killed."""
+"""A process that announces itself, is elected, and prints it: `python -m ... URL KEY`. It runs until it is killed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from replog.testing.metastore_exam.bench import ELECTED
 
 
 async def run(url: str, root: str) -> None:
-    """Announces `ROOT/live/member`, is elected at `ROOT/leader`, says so and stays."""
+    """Announce `ROOT/live/member`, be elected at `ROOT/leader`, print it, and stay."""
     metastore = Registry().open_metastore(url)
     async with metastore.announce(f"{root}/live/member", b"member"), metastore.elect(f"{root}/leader", b"member"):
         sys.stdout.buffer.write(ELECTED + b"\n")

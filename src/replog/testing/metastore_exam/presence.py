@@ -1,4 +1,4 @@
-"""Who is there, and who is elected, as long as nobody dies."""
+"""Announcements and elections, while no client dies."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _WHILE_S = 0.15  # in which who should not be elected would be
 
 
 async def check_announce(bench: Bench) -> None:
-    """It is there as long as its context is open."""
+    """An announced key exists as long as its context is open."""
     root, key = bench.root, f"{bench.root}/me"
     promise(await bench.one.announced(root) == {}, "announced is {} if nothing is")
     async with bench.one.announce(key, b"here"):
@@ -41,7 +41,7 @@ async def check_announce(bench: Bench) -> None:
 
 
 async def check_what_is_announced_and_what_is_not(bench: Bench) -> None:
-    """Only what somebody announces, right below, with any value."""
+    """`announced` returns announced keys right below a key, with any value, and no other keys."""
     root = bench.root
     await bench.one.create(f"{root}/plain", b"plain")
     promise(await bench.other.announced(root) == {}, _PLAIN)
@@ -64,7 +64,7 @@ async def check_what_is_announced_and_what_is_not(bench: Bench) -> None:
 
 
 async def check_announcing_at_once(bench: Bench) -> None:
-    """One succeeds."""
+    """Of several who announce a key at once, one succeeds."""
     key = f"{bench.root}/me"
     all_tried, tried, winners = trio.Event(), 0, 0
 
@@ -87,7 +87,7 @@ async def check_announcing_at_once(bench: Bench) -> None:
 
 
 async def check_announcers_leave(bench: Bench) -> None:
-    """In order, by an error, cancelled at any moment, or deleted by somebody else."""
+    """The context of announce ends in order, by an error, by cancellation, or after another client deleted the key."""
     key = f"{bench.root}/me"
     with promised_error(ZeroDivisionError, "an error leaves the context of announce as it is, in no group"):
         async with bench.one.announce(key, b""):
@@ -131,7 +131,7 @@ async def _until_announceable(client: Metastore, key: str) -> None:
 
 
 async def check_elect(bench: Bench) -> None:
-    """One at a time, and everybody in the end."""
+    """One candidate is elected at a time, and all in the end."""
     key, leading, led = f"{bench.root}/leader", 0, 0
 
     async def lead(client: Metastore, number: int) -> None:
@@ -150,7 +150,7 @@ async def check_elect(bench: Bench) -> None:
 
 
 async def check_elections_are_apart(bench: Bench) -> None:
-    """Keys have nothing to do with one another, and who waits is not elected."""
+    """Elections of different keys are independent, and a waiting candidate is not elected."""
     key = f"{bench.root}/leader"
     elected: list[str] = []
 
@@ -169,7 +169,7 @@ async def check_elections_are_apart(bench: Bench) -> None:
 
 
 async def check_the_elected_leave(bench: Bench) -> None:
-    """By an error, or cancelled."""
+    """The context of elect ends by an error or by cancellation."""
     key = f"{bench.root}/leader"
     with promised_error(ZeroDivisionError, "an error leaves the context of elect as it is, in no group"):
         async with bench.one.elect(key, b""):
@@ -194,7 +194,7 @@ async def check_the_elected_leave(bench: Bench) -> None:
 
 
 async def check_cancelled_candidates(bench: Bench) -> None:
-    """Who stands in a queue and leaves it, at any moment, holds up nobody behind it."""
+    """A waiting candidate that is cancelled, at any moment, does not hold up those behind it."""
     key, contract = f"{bench.root}/leader", "nobody is elected as long as somebody else is, whoever leaves the queue"
     for number in range(_MOMENTS):
         behind, cancelled = trio.Event(), trio.CancelScope()

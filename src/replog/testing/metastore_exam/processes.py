@@ -1,4 +1,4 @@
-"""The exam of what a metastore knows of its clients' lives: their processes are killed, and stopped."""
+"""The conformance suite of leases: processes of clients are killed and stopped, and others must notice it."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _SLACK_S = 10.0  # for a machine that is busy
 
 
 async def check_metastore_leases(url: str, lease_s: float = 10.0) -> None:
-    """Examines whether it is noticed that processes die or stop; raises AssertionError with the first promise that is broken.
+    """Check that a metastore notices dead and stopped clients; raise `AssertionError` with the first promise that it breaks.
 
-    `url` opens the store in any process, by the registry; `lease_s` is how long it takes, opened so, to count a client as
-    gone that is not heard of. Processes are started, which announce themselves and are elected, and are then killed and
-    stopped. Uses keys below "exam/" and a random word. Needs no pytest, takes some six times `lease_s`. As all of this is
-    advice (M3), a machine that stands still for longer than the lease may fail a good metastore.
+    `url` opens the store in any process, through the registry. `lease_s` is after how long such a store considers a silent
+    client as gone. The suite starts processes that announce themselves and are elected, then kills and stops them. It uses
+    keys below "exam/" and a random word, needs no pytest, and takes about six times `lease_s`. On a machine that pauses for
+    longer than the lease, a correct metastore may fail: leases are advice (M3).
     """
     metastore = Registry().open_metastore(url)
     try:
@@ -42,7 +42,7 @@ async def check_metastore_leases(url: str, lease_s: float = 10.0) -> None:
 
 @attrs.frozen
 class _Place:
-    """One client of the store, and where its processes meet."""
+    """One client of the store, and the keys that it and the processes use."""
 
     metastore: Metastore
     url: str
@@ -55,7 +55,7 @@ class _Place:
 
     @contextmanager
     def noticed(self, contract: str) -> Iterator[trio.CancelScope]:
-        """The block must end within some leases, or set the deadline to infinity."""
+        """The block must end within `_LEASES_MAX` leases, or set the deadline to infinity."""
         patience_s = _LEASES_MAX * self.lease_s + _SLACK_S
         with trio.move_on_after(patience_s) as scope:
             yield scope
@@ -63,7 +63,7 @@ class _Place:
 
     @asynccontextmanager
     async def member(self) -> AsyncIterator[Child]:
-        """A process that is announced and elected."""
+        """Start a process that is announced and elected, as a context manager."""
         said: list[bytes] = []
         command = python_module(_MEMBER, self.url, self.root)
         async with running_child("a member", command, said.append, may_end=True) as child:
@@ -87,7 +87,7 @@ class _Place:
 
     @asynccontextmanager
     async def announced_instead(self) -> AsyncIterator[None]:
-        """Announces what the member did, as soon as that may be."""
+        """Announce the key of the dead member, as soon as that succeeds."""
         with self.noticed("what a process announced that died or stopped may soon be announced by another") as patience:
             async with AsyncExitStack() as stack:
                 while patience.deadline < float("inf"):
@@ -100,14 +100,14 @@ class _Place:
 
     @asynccontextmanager
     async def elected_instead(self) -> AsyncIterator[None]:
-        """Is elected where the member was, as soon as that may be."""
+        """Be elected in place of the dead member, as soon as that succeeds."""
         with self.noticed("another is elected soon after the process of the elected died or stopped") as patience:
             async with self.metastore.elect(f"{self.root}/leader", b"successor"):
                 patience.deadline = float("inf")
                 yield
 
     async def clean_up(self) -> None:
-        """Takes the places of those who died, and leaves them."""
+        """Take over the announcement and the leadership of a dead process, then leave both."""
         async with self.announced_instead(), self.elected_instead():
             pass
 

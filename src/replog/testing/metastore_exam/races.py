@@ -1,4 +1,4 @@
-"""Several tasks at once, some of them cancelled."""
+"""Calls of several tasks at the same time, some of them cancelled."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _USABLE = "a client stays usable after a call was cancelled"
 
 
 async def check_counting(bench: Bench) -> None:
-    """Tasks of two clients add one each, many times, by CAS."""
+    """Tasks of two clients increment one number many times, by compare-and-set."""
     key, tasks, times = f"{bench.root}/counter", 8, 15
     await bench.one.create(key, b"0")
     versions: list[int] = []
@@ -50,7 +50,7 @@ async def check_counting(bench: Bench) -> None:
 
 
 async def _winners(changes: Sequence[Callable[[], Awaitable[object]]]) -> list[int]:
-    """Who of several at once succeeded; the others must fail with an error about the key."""
+    """Run calls at the same time; return which succeeded. The others must fail with an error about the key."""
     winners: list[int] = []
 
     async def run(number: int) -> None:
@@ -66,7 +66,7 @@ async def _winners(changes: Sequence[Callable[[], Awaitable[object]]]) -> list[i
 
 
 async def check_creating_at_once(bench: Bench) -> None:
-    """One succeeds."""
+    """Of several who create a key at once, one succeeds."""
     key = f"{bench.root}/a"
     winners = await _winners([partial(bench.clients[number % 2].create, key, b"%d" % number) for number in range(10)])
     promise(len(winners) == 1, f"of several who create a key one succeeds; {len(winners)} did")
@@ -76,7 +76,7 @@ async def check_creating_at_once(bench: Bench) -> None:
 
 
 async def check_deleting_and_replacing_at_once(bench: Bench) -> None:
-    """One of those who expect the same version succeeds, whatever it does."""
+    """Of puts and deletes that expect the same version, one succeeds."""
     key = f"{bench.root}/a"
     for _ in range(5):
         version = await bench.one.create(key, b"")
@@ -93,7 +93,7 @@ async def check_deleting_and_replacing_at_once(bench: Bench) -> None:
 
 
 async def check_each_call_gets_its_own_answer(bench: Bench) -> None:
-    """One client, many calls at once, some of which nobody waits for any more."""
+    """One client makes many calls at the same time, and some of them are cancelled."""
     numbers = range(10)
     for number in numbers:
         await bench.one.create(f"{bench.root}/{number}", b"%d" % number)
@@ -116,7 +116,7 @@ async def check_each_call_gets_its_own_answer(bench: Bench) -> None:
 
 
 async def check_cancelled_changes(bench: Bench) -> None:
-    """A cancelled change has an unknown outcome, but one of two, and the client stays usable."""
+    """A cancelled change happened or did not, and the client stays usable."""
     key = f"{bench.root}/a"
     version = await bench.one.create(key, b"old")
     for delay_s in (0.0, 0.0001, 0.0003, 0.001, 0.003, 0.01):
@@ -131,7 +131,7 @@ async def check_cancelled_changes(bench: Bench) -> None:
 
 
 async def _settled(client: Metastore, key: str) -> int:
-    """Makes the value b"old" whatever may still arrive, by putting it until that succeeds."""
+    """Put b"old" until that succeeds, because the cancelled change may still arrive; return the version."""
     while True:
         found = await client.get(key)
         try:
@@ -141,7 +141,7 @@ async def _settled(client: Metastore, key: str) -> int:
 
 
 async def check_any_call_may_be_cancelled(bench: Bench) -> None:
-    """At any moment: the client stays usable, and so does the other."""
+    """Any call may be cancelled at any moment: both clients stay usable."""
     key, cancelled = f"{bench.root}/a", f"{bench.root}/b"
     version = await bench.one.create(key, b"1")
     calls: list[Callable[[], Awaitable[object]]] = [
@@ -170,7 +170,7 @@ async def check_any_call_may_be_cancelled(bench: Bench) -> None:
 
 @contextmanager
 def _usable() -> Iterator[None]:
-    """What fails now would not have failed without the cancellation before it."""
+    """Turn errors of the block into an `AssertionError`: without the cancelled call there would be none."""
     try:
         yield
     except (MetastoreError, trio.ClosedResourceError, trio.BrokenResourceError) as error:

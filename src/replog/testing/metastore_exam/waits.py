@@ -1,4 +1,4 @@
-"""Waiting for changes: no wait may miss one, whenever it comes."""
+"""Waiting for changes: no wait may miss a change, whenever it happens."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MOMENTS = 8
 
 
 async def check_wait_changed(bench: Bench) -> None:
-    """Created, replaced, deleted, while somebody waits."""
+    """A key is created, replaced and deleted while clients wait."""
     key = f"{bench.root}/a"
     with soon("wait_changed(None) returns soon after the key exists"):
         async with trio.open_nursery() as nursery:
@@ -40,7 +40,7 @@ async def _until_differs(client: Metastore, key: str, version: int) -> None:
 
 
 async def check_wait_for_what_happened_before(bench: Bench) -> None:
-    """Between the look and the wait."""
+    """A change happens after the client has read, and before it waits."""
     key, root = f"{bench.root}/a", bench.root
     first = await bench.other.create(key, b"1")
     for client in bench.clients:
@@ -61,7 +61,7 @@ async def check_wait_for_what_happened_before(bench: Bench) -> None:
 
 
 async def check_no_wait_misses_a_change(bench: Bench) -> None:
-    """A change at any moment of a wait's beginning, after waits that were cancelled."""
+    """A change happens at any moment while a wait begins, after waits that were cancelled."""
     key = f"{bench.root}/a"
     version = await bench.one.create(key, b"0")
     for number in range(_MOMENTS):
@@ -90,7 +90,7 @@ async def check_no_wait_misses_a_change(bench: Bench) -> None:
 
 
 async def check_wait_children_changed(bench: Bench) -> None:
-    """Words that come and go, also for what lies deeper."""
+    """Children appear and vanish, also because of keys further below."""
     root = bench.root
     with soon("wait_children_changed returns soon after a child was created"):
         async with trio.open_nursery() as nursery:
@@ -108,7 +108,7 @@ async def check_wait_children_changed(bench: Bench) -> None:
 
 
 async def check_waits_wait(bench: Bench) -> None:
-    """A wait may return early, but is no busy loop."""
+    """A wait may return too early, but not again and again at once."""
     key = f"{bench.root}/a"
     version = await bench.one.create(key, b"")
     turns = 0

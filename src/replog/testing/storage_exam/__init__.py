@@ -1,6 +1,8 @@
-"""The exam of storages: what passes `check_storage` keeps the contract of `replog.abc.Storage`, as far as processes that
-are killed can tell, and what passes `check_storage_damage` too never takes damage for absence. Power losses are beyond
-them. Each failure cites the sentence or rule that it breaks."""
+"""The conformance suites of storages.
+
+A storage that passes `check_storage` keeps the contract of `replog.abc.Storage`, also when its process is killed. One that also
+passes `check_storage_damage` never reports damaged data as absent. Neither checks power losses. Each failure cites the sentence
+or rule that is broken."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A call that runs in a thread of its own while the exam goes on."""
+"""Calls that run in threads of their own while the suite goes on."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from replog.testing.storage_exam.candidate import expect
 
 Answer = TypeVar("Answer")
 
-DEADLINE_S = 60.0  # no storage needs that long for what the exam asks, on however slow a disk
+DEADLINE_S = 60.0  # longer than any storage needs for one call, even on a slow disk
 
 
 class Background(Generic[Answer]):
-    """A call in a thread of its own. `result` joins it; one that hangs does not keep the process from ending."""
+    """A call in a thread of its own, started at once. A call that hangs does not keep the process from ending."""
 
     def __init__(self, function: Callable[[], Answer], name: str) -> None:
         self._name = name
@@ -26,18 +26,18 @@ class Background(Generic[Answer]):
     def _run(self, function: Callable[[], Answer]) -> None:
         try:
             answer = function()
-        except BaseException as error:  # it is raised again where the result is asked for
+        except BaseException as error:  # raised again by `result`
             self._future.set_exception(error)
             return
         self._future.set_result(answer)
 
     @property
     def is_done(self) -> bool:
-        """Whether the call has returned or raised."""
+        """True once the call has returned or raised."""
         return self._future.done()
 
     def result(self, why: str) -> Answer:
-        """What the call returned or raised. It breaks this promise if it does not end within the deadline."""
+        """Wait for the call; return its result or raise its error. `AssertionError` if it takes longer than `DEADLINE_S`."""
         self._thread.join(DEADLINE_S)
         expect(self._future.done(), why, f"{self._name} is not back after {DEADLINE_S:.0f} s")
         return self._future.result()

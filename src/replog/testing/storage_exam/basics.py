@@ -1,4 +1,4 @@
-"""Beginnings and ends, and what one thread writes and reads."""
+"""Opening and closing, and what one thread writes and reads."""
 
 from __future__ import annotations
 

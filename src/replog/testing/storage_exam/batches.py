@@ -1,4 +1,4 @@
-"""The batches that exams store."""
+"""The batches that the suites store."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def make_batch(
     last_add_confirmed: int | None = None,
     digest_type: DigestType = DigestType.CRC32C,
 ) -> Batch:
-    """A batch with payloads that no other identity has."""
+    """A batch whose payloads no other identity has."""
     ids = range(first_entry_id, first_entry_id + count * stride, stride)
     payloads = [(b"%d/%d/%d " % (ledger_id, entry_id, stamp)).ljust(size_bytes, b".")[:size_bytes] for entry_id in ids]
     return build(

@@ -1,4 +1,4 @@
-"""Large and small: commits of many bytes and of many batches, ledgers of many batches, many ledgers."""
+"""Sizes: commits of many bytes and of many batches, ledgers of many batches, many ledgers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the checks share: the storage under examination, and how a broken sentence of the contract is told."""
+"""Shared by the checks: the storage under test, and assertions that name the broken sentence of the contract."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ _short.maxstring = _short.maxother = 600
 
 
 class Candidate:
-    """The storage under examination, at one path."""
+    """The storage under test, at one path."""
 
     def __init__(self, open_storage: OpenStorage, path: Path) -> None:
         self._open_storage = open_storage
         self.path = path
 
     def open(self) -> Storage:
-        """Opens it; the caller closes it."""
+        """Open the storage; the caller closes it."""
         return self._open_storage(self.path)
 
     @contextmanager
     def opened(self) -> Iterator[Storage]:
-        """Open as long as the context is."""
+        """Open the storage, as a context manager that closes it."""
         storage = self.open()
         try:
             yield storage
@@ -43,7 +43,7 @@ class Candidate:
             storage.close()
 
     def twice(self, mutations: Sequence[Mutation]) -> Iterator[Storage]:
-        """The storage after these mutations, and the same after it was closed and opened again."""
+        """Yield the storage after these mutations, then once more after it was closed and opened again."""
         with self.opened() as storage:
             storage.commit(mutations)
             yield storage
@@ -51,12 +51,12 @@ class Candidate:
             yield storage
 
     def sibling(self, name: str = "2") -> Candidate:
-        """Another storage of the same kind, at a path beside."""
+        """Another storage of the same kind, at another path."""
         return Candidate(self._open_storage, self.path.with_name(f"{self.path.name}_{name}"))
 
 
 def expect(holds: bool, sentence: str, found: object) -> None:
-    """Raises AssertionError with the sentence of the contract unless it holds."""
+    """Raise `AssertionError` with the sentence of the contract if it does not hold."""
     if not holds:
         raise AssertionError(
             f"broken contract of Storage: {sentence}\n  found: {found if isinstance(found, str) else _short.repr(found)}"
@@ -66,7 +66,7 @@ def expect(holds: bool, sentence: str, found: object) -> None:
 def expect_read(
     storage: Storage, entry: tuple[int, int, int], bytes_max: int, wanted: Sequence[Batch], why: str
 ) -> None:
-    """Reads (ledger id, entry id, stamp), also by `read_nowait`."""
+    """Read (ledger id, entry id, stamp) by `read`, and check that `read_nowait` agrees."""
     ledger_id, entry_id, stamp = entry
     found = storage.read(ledger_id, entry_id, stamp, bytes_max)
     if found != list(wanted):

@@ -1,4 +1,4 @@
-"""The second exam, for storages in files: damage is told, never taken for absence, and never returned as data (B3, R4)."""
+"""The suite for storages in files: damage is reported, never taken for absence, never returned as data (B3, R4)."""
 
 from __future__ import annotations
 
@@ -26,23 +26,24 @@ def check_storage_damage(
     seed: int = 0,
     damage: DamageFile | None = None,
 ) -> None:
-    """Examines what a storage in files makes of damaged ones. Raises AssertionError, with the sentence that does not hold.
+    """Check how a storage in files handles damaged files. Raise `AssertionError` with the sentence that does not hold.
 
-    A storage is filled and closed; then, in copies of it, each regular file below its path is damaged in one place at a
-    time: `sample` bits are flipped, a quarter as many are flipped while the storage is open, and as many truncations are
-    made, all drawn from `seed`. Whoever opens the copy, twice, must either be refused with a `StorageError` (that it is
-    in use or full is none; `StorageDamagedError` names a file), or read what was stored, or be told of doubt by
-    `StorageUncertainError`: never wrong data or marks, never absence of what was committed, never a bare exception. A
-    storage whose `doubt()` says that it lost something of a ledger may lack what it lost; the second opening must say the
-    same, as `bound_doubt` has bounded it (B8). What `damage()` lists is in doubt, what is in doubt after `scrub()` is
-    listed, and what is stored again is mended.
+    A storage is filled and closed. Then each regular file below its path is damaged, in copies, in one place at a time:
+    `sample` bits are flipped, a quarter as many while the storage is open, and as many files are truncated, all drawn from
+    `seed`. Each copy is opened twice. Opening may raise a `StorageError`, but not that the storage is in use or full, and
+    `StorageDamagedError` must name a file. Otherwise each read returns what was stored, or raises `StorageUncertainError`:
+    never wrong data or marks, never absence of something committed, never another exception.
 
-    `damage(path, chance)` is one more way to damage a file: it does so to the file of this path, says in words what it
-    did, and answers None if it left it alone. It is called `sample` times for each file.
+    A storage whose `doubt()` reports that it lost something of a ledger may lack what it lost; the second opening must
+    report the same, as `bound_doubt` has bounded it (B8). What `damage()` lists cannot be read; what cannot be read after
+    `scrub()` is listed; what is stored again is readable, and listed no more.
 
-    `open_storage` and `directory` are as for `check_storage`. Open it with options that make its files small: they are
-    copied for each damage, and removed in the end unless it fails. A storage whose format has no checksums of its own
-    can't pass, and does not sit this exam.
+    `damage(path, chance)` is one more way to damage a file: it damages the file of this path and returns what it did, in
+    words, or None if it left the file alone. It is called `sample` times for each file.
+
+    `open_storage` and `directory` are as for `check_storage`. Use options that make its files small: they are copied for
+    each damage, and the copies are removed unless the suite fails. The suite is not for storages without checksums, which
+    cannot pass it.
     """
     original = Candidate(open_storage, directory / "storage")
     model, bookie_id = _fill(original, seed)
@@ -70,7 +71,7 @@ def check_storage_damage(
 
 
 def _fill(candidate: Candidate, seed: int) -> tuple[Model, str]:
-    """Several lives, so that what is written at the end and at the beginning of one is there too."""
+    """Open, fill and close a storage several times, so that its files have what is written when one opens and closes."""
     workload, model, bookie_id = Workload(seed), Model(), ""
     for life in range(_LIVES):
         with candidate.opened() as storage:
@@ -93,7 +94,7 @@ def _renew(path: Path, pristine: Path) -> None:
 
 
 class _Victim:
-    """A file of a storage, to be damaged in one place at a time."""
+    """One file of a storage, which is damaged in one place at a time."""
 
     def __init__(self, candidate: Candidate, path: Path, judge: Judge, words: str) -> None:
         self._candidate = candidate
@@ -103,7 +104,7 @@ class _Victim:
         self._is_opened = False  # since it was damaged
 
     def damage_closed(self, way: Way) -> None:
-        """Damages it, and opens the storage twice: the first opening may have taken the proof away."""
+        """Damage the file, and open the storage twice: the first opening may have repaired or removed the evidence."""
         how = way(self._path)
         if how is None:
             return
@@ -113,7 +114,7 @@ class _Victim:
             self._open(is_first=False)
 
     def damage_open(self, way: Way) -> None:
-        """Damages it behind the back of a storage that has it open, and looks at it then and after."""
+        """Damage the file while a storage has it open, and check the storage then, and after it was opened again."""
         with closing(self._candidate.open()) as storage:
             how = way(self._path) if self._path.is_file() else None
             if how is None:

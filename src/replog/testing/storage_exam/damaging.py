@@ -1,4 +1,4 @@
-"""Ways to damage a file: one flipped bit, a truncation, or what the examinee's author has thought of."""
+"""Ways to damage a file: one flipped bit, a truncation, or a function of the caller."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _BLOCK_BYTES = 4096
 
 
 def ways_to_damage(content: bytes, sample: int, chance: random.Random, damage: DamageFile | None) -> Iterator[Way]:
-    """For a file of this content: flips, truncations, and the one way more."""
+    """All ways for a file of this content: flips, truncations, and the function of the caller."""
     yield from ways_to_flip(content, sample, chance)
     for length in _offsets(content, max(1, sample // 4), chance):
         yield partial(_truncate, length)
@@ -24,14 +24,15 @@ def ways_to_damage(content: bytes, sample: int, chance: random.Random, damage: D
 
 
 def ways_to_flip(content: bytes, sample: int, chance: random.Random) -> Iterator[Way]:
-    """One bit each."""
+    """Ways that flip one bit each."""
     for offset in _offsets(content, sample, chance):
         yield partial(_flip, offset, 1 << chance.randrange(8))
 
 
 def _offsets(content: bytes, count: int, chance: random.Random) -> list[int]:
-    """Places in a file, half of them where something is written: much of it may be zeros that wait to be overwritten.
-    If there are several, then the first and the last byte, and the last one that is not zero, are among them."""
+    """Draw places in a file, half of them in blocks with data: much of a file may be preallocated zeros.
+
+    If more than three are asked for, the first byte, the last one, and the last that is not zero are among them."""
     used = len(content.rstrip(b"\0"))
     blocks = [at for at in range(0, used, _BLOCK_BYTES) if content[at : at + _BLOCK_BYTES].strip(b"\0")]
     offsets = {0, max(0, used - 1), len(content) - 1} if content and count > 3 else set()
@@ -49,7 +50,7 @@ def _flip(offset: int, mask: int, path: Path) -> str | None:
         file.seek(offset)
         before = file.read(1)
         if not before:
-            return None  # a storage that has it open has cut it
+            return None  # a storage that has the file open has truncated it
         file.seek(offset)
         file.write(bytes((before[0] ^ mask,)))
     return f"byte {offset} was flipped from {before[0]:#04x} to {before[0] ^ mask:#04x}"

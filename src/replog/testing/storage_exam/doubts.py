@@ -1,4 +1,4 @@
-"""A storage that lost nothing vouches for all that it has (B8). What it does after a loss is in the exam of damage."""
+"""A storage that lost nothing reports no doubt (B8). The suite of damage checks storages that lost something."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The exam as a whole: which checks, in which order."""
+"""The whole suite: all checks in their order."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ def check_storage(
     steps: int = 300,
     seed: int = 0,
 ) -> None:
-    """Examines a kind of storage. Raises AssertionError, with the sentence of the contract that does not hold.
+    """Check a kind of storage. Raise `AssertionError` with the sentence of the contract that does not hold.
 
-    `open_storage(path)` opens what stands under the path, or makes it new if nothing does; opened again after `close`,
-    it must hold what was committed. The exam uses paths below `directory`, which must exist and be empty; what stands
-    there of a check is removed once it is passed, and left if it failed. It needs no test framework, takes some ten
-    seconds, writes some 100 MB, and calls from several threads.
+    `open_storage(path)` opens the storage at a path, or creates it; opened again after `close`, it must hold what was
+    committed. The suite uses paths below `directory`, which must exist and be empty. It removes the files of each check that
+    passes, and leaves those of one that fails. It needs no test framework, takes about ten seconds, writes about 100 MB,
+    and calls the storage from several threads.
 
-    `survives_processes=False` is for a storage that lives in this process's memory: it is spared the check in which
-    child processes are killed `kills` times while they commit. The children are forks, so that `open_storage` may be
-    any closure: this process should have no other threads that do anything then, because a lock that one of them
-    holds at that moment stays locked in the child. Nothing of the exam's own is open or running at a fork.
-    `steps` is the length of the random life, and `seed` what it and the kills are drawn from: give others for long runs.
+    `survives_processes=False` is for a storage in this process's memory: it skips the check in which child processes are
+    killed `kills` times while they commit. The children are forks, so that `open_storage` may be any closure. Other threads
+    of this process should be idle then: a lock that one of them holds at the fork stays locked in the child. The suite
+    itself has nothing open or running at a fork. `steps` is the length of the random sequence of operations, and `seed`
+    decides it and the kills: use other values for long runs.
     """
     for name, check in _checks(survives_processes, kills, steps, seed):
         place = directory / name
@@ -47,7 +47,7 @@ def check_storage(
 
 
 def _checks(survives_processes: bool, kills_count: int, steps: int, seed: int) -> Iterator[tuple[str, Check]]:
-    """What everything else stands on comes first; then forks, before the exam starts threads of its own."""
+    """All checks. The basic ones come first; then those that fork, before the suite starts threads."""
     for module in (basics, marks, doubts):
         yield from _named(module.CHECKS)
     if survives_processes:

@@ -1,4 +1,4 @@
-"""Whether the answers of a storage whose files were damaged are allowed: right, or doubtful, and nothing else (R4)."""
+"""Checks the answers of a storage whose files were damaged: each must be right, or an error that reports doubt (R4)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _REFUSED = (
 
 
 class Judge:
-    """Knows what was stored, and judges whoever opens it now."""
+    """Knows what was stored, and checks a storage that opens the damaged files."""
 
     def __init__(self, model: Model, bookie_id: str, file_names: Collection[str]) -> None:
         self._model = model
@@ -50,7 +50,7 @@ class Judge:
         )
 
     def open(self, candidate: Candidate) -> Storage | None:
-        """The storage, or None if it refuses, for a good reason."""
+        """Open the storage; return None if it refuses with an error that is allowed."""
         try:
             return candidate.open()
         except (StorageInUseError, StorageFullError) as error:
@@ -65,7 +65,7 @@ class Judge:
             raise _broken(_REFUSED, error) from error
 
     def judge(self, storage: Storage) -> list[Batch]:
-        """Asks for everything. Returns the batches that are in doubt."""
+        """Read everything; return the batches that cannot be read."""
         kept = storage.bookie_id
         expect(kept == self._bookie_id, "the identity is kept for ever (B4)", f"{kept}, it was {self._bookie_id}")
         self._lost_below = self._judge_doubt(storage)
@@ -82,7 +82,7 @@ class Judge:
         return [self._stored[read] for read in doubtful if read in self._stored]
 
     def _judge_doubt(self, storage: Storage) -> int:
-        """Below which ledger the storage knows that it lost something. What it says must make sense."""
+        """The ledger id below which the storage reports losses. Checks that the report makes sense."""
         doubt = storage.doubt()
         expect(isinstance(doubt, Doubt), "doubt: a `Doubt`", doubt)
         expect(0 <= doubt.lost_below <= doubt.doubted_below, "doubt: `lost_below <= doubted_below` (B8)", doubt)
@@ -92,7 +92,7 @@ class Judge:
         return doubt.lost_below
 
     def judge_bounding(self, storage: Storage, *, is_first: bool) -> None:
-        """Bounds the doubt of the first opening; at the second it must be as it was then (B8)."""
+        """Bound the doubt at the first opening; check that the second opening reports the same (B8)."""
         doubt = storage.doubt()
         if not is_first:
             why = "doubt: kept durably across restarts, as `bound_doubt` has bounded it; what was found once is not found again"
@@ -111,7 +111,7 @@ class Judge:
         expect(storage.doubt() == wanted, "bound_doubt: lowers only what is UNBOUNDED", storage.doubt())
 
     def judge_scrub(self, storage: Storage) -> list[Batch]:
-        """Scrubs it and asks for everything: what is in doubt is listed, and what is listed is in doubt."""
+        """Scrub, then read everything: exactly what `damage()` lists cannot be read."""
         _unless_doubtful(storage.scrub)
         doubtful = self.judge(storage)
         known = _unless_doubtful(storage.damage) or ()
@@ -131,7 +131,7 @@ class Judge:
         return doubtful
 
     def judge_mending(self, storage: Storage, doubtful: list[Batch]) -> None:
-        """What is stored again, as a repair does, is there and no longer listed."""
+        """Store again, as a repair does: the batch can be read, and is not listed any more."""
         if not doubtful:
             return
         storage.commit([PutBatch(batch) for batch in doubtful])
@@ -154,7 +154,7 @@ class Judge:
         expect(found == wanted, _MARKS, f"marks({ledger_id}) are {found}, not {wanted}")
 
     def _is_doubtful(self, storage: Storage, read: Read) -> bool:
-        """Whether it can't be read. Raises AssertionError if it can be, but wrongly."""
+        """True if the batch cannot be read. Raises `AssertionError` if a read returns something wrong."""
         wanted = self._model.wanted(read)
         found = _unless_doubtful(partial(storage.read, *read))
         self._judge_batches(storage, read, wanted, found)
@@ -180,7 +180,7 @@ class Judge:
 
 
 def _unless_doubtful(call: Callable[[], Answer]) -> Answer | None:
-    """The answer, or None if it is in doubt. Raises AssertionError for any other error."""
+    """The answer of a call, or None if it reports doubt. Raises `AssertionError` for any other error."""
     try:
         return call()
     except StorageUncertainError:
@@ -200,7 +200,7 @@ def _is_of(batch: Batch, damage: Damage) -> bool:
 
 
 def _is_listed(batch: Batch, known: Sequence[Damage]) -> bool:
-    """Whether all its entries are, in one piece or in several."""
+    """True if all entries of the batch are there, in one batch or in several."""
     listed = [each for each in known if (each.ledger_id, each.stamp) == (batch.ledger_id, batch.stamp)]
     return all(
         any(damage.first_entry_id <= entry_id <= damage.last_entry_id for damage in listed)

@@ -1,4 +1,4 @@
-"""Processes that are killed while they commit: what they acknowledged is there, byte for byte (B1)."""
+"""Processes are killed while they commit: everything that they acknowledged must be there, byte for byte (B1)."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ _GOES_ON = "a storage opens, and commits, in whatever process"
 
 
 def check_kills(candidate: Candidate, kills: int, seed: int) -> None:
-    """One life after the other on the same directory: open, commit, be killed; then everything is compared.
+    """Processes that open the same directory one after the other, commit, and are killed; then everything is compared.
 
-    Every fourth time it is killed while it opens, and every fourth time another one is, while it is made."""
+    Every fourth one is killed while it opens; and instead of every fourth one, another storage is killed while it is created."""
     chance = random.Random(seed)
     line = _Line(candidate, seed)
     opening_s = 0.0
@@ -53,7 +53,7 @@ def check_kills(candidate: Candidate, kills: int, seed: int) -> None:
 
 
 class _Line:
-    """The lives on one directory: what was committed in all of them."""
+    """The processes on one directory, and what all of them committed."""
 
     def __init__(self, candidate: Candidate, seed: int) -> None:
         self._candidate = candidate
@@ -63,8 +63,7 @@ class _Line:
         self._bookie_id = ""
 
     def live(self, words: str, chance: random.Random, *, commits: int, rest_s: float) -> float:
-        """A child that is killed at some moment of the `rest_s` seconds after so many commits; then all is compared.
-        Returns how long it took to open."""
+        """Kill a child within `rest_s` seconds after so many commits, then compare everything. Returns how long opening took."""
         told = _Told(committed=self._number)
         _live_and_die(self._candidate, self._workload, told, commits, rest_s * chance.random())
         expect(not told.failure, _OPENS, f"{told.failure}\n  [{words}]")
@@ -111,7 +110,7 @@ def _commit_of(workload: Workload, number: int) -> list[Mutation]:
 
 @attrs.define
 class _Told:
-    """What a child said before it died."""
+    """What a child printed before it died."""
 
     committed: int  # the number of the last commit that returned
     seen: int = 0  # and of the last one that a reader saw
@@ -120,7 +119,7 @@ class _Told:
     failure: str = ""
 
     def take(self, line: bytes) -> None:
-        """One line of what it said."""
+        """Take one line of its output."""
         word, _, rest = line.decode("utf-8", "replace").partition(" ")
         if word == "opened":
             seconds, self.bookie_id = rest.split(" ", 1)
@@ -134,7 +133,7 @@ class _Told:
 
 
 def _live_and_die(candidate: Candidate, workload: Workload, told: _Told, commits: int, rest_s: float) -> None:
-    """A child that commits, killed so many seconds after so many commits."""
+    """Run a child that commits, and kill it so many seconds after so many commits."""
     number = told.committed
     reader, writer = os.pipe()
     with warnings.catch_warnings():
@@ -162,7 +161,7 @@ def _live_and_die(candidate: Candidate, workload: Workload, told: _Told, commits
 
 
 def _listen(reader: int, rest: bytes, told: _Told) -> tuple[bytes, bool]:
-    """What else the child said: an unfinished line, and whether it said its last."""
+    """Wait for more output and take its lines; return the incomplete last line, and whether the child closed its output."""
     ready, _, _ = select.select([reader], [], [], DEADLINE_S)
     expect(
         bool(ready),
@@ -181,7 +180,7 @@ def _listen(reader: int, rest: bytes, told: _Told) -> tuple[bytes, bool]:
 
 
 def _be_the_child(candidate: Candidate, workload: Workload, number: int, pipe: int) -> NoReturn:
-    """Commits until it is killed. Never returns, and runs no clean-up: all of that is the parent's."""
+    """Commit until killed. Never returns, and runs no cleanup, which would be that of the parent."""
     started = time.monotonic()
     try:
         storage = candidate.open()
@@ -196,7 +195,7 @@ def _be_the_child(candidate: Candidate, workload: Workload, number: int, pipe: i
 
 
 def _failure() -> str:
-    """The exception that is being handled, in one line."""
+    """The exception that is being handled, as one line."""
     return "failed " + traceback.format_exc().replace("\n", "\\n")
 
 
@@ -215,7 +214,7 @@ def _commit_for_ever(storage: Storage, workload: Workload, number: int, tell: Ca
 
 
 def _watch(storage: Storage, seen: int, tell: Callable[[str], object]) -> None:
-    """Tells which commits a reader sees, perhaps before they return."""
+    """Print which commits a reader sees, perhaps before they return."""
     try:
         while True:
             marks = storage.marks(_COUNTER)

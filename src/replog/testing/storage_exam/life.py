@@ -1,4 +1,4 @@
-"""A long random life: whatever happens to a storage in it, it stays as one that stands in memory."""
+"""A long random sequence of operations: the storage must always equal one in memory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _REOPEN = "close and open again"
 
 
 class _Wrong(Exception):
-    """The storage is not as it must be after this step."""
+    """The storage differs from what it must be after this step."""
 
     def __init__(self, at: int, words: str) -> None:
         super().__init__(words)
@@ -34,7 +34,7 @@ class _Wrong(Exception):
 
 
 def check_life(candidate: Candidate, steps: int, seed: int) -> None:
-    """Lives it; if something is wrong, lives shorter ones until the reason is plain to see."""
+    """Run a sequence; if the storage is wrong, look for a shorter sequence that shows it, too."""
     life = _make_life(steps, seed)
     try:
         _live(candidate, life, random.Random(seed))
@@ -58,8 +58,10 @@ def _make_life(steps: int, seed: int) -> list[Step]:
 
 
 def _live(candidate: Candidate, steps: Sequence[Step], chance: random.Random | None) -> None:
-    """Takes these steps on a new storage. Looks at a sample after each and at everything whenever it is opened; at
-    everything after each step if there is no `chance`. Raises `_Wrong`."""
+    """Take these steps on a new storage. Raises `_Wrong`.
+
+    Compares a sample after each step, and everything whenever the storage is opened; everything after each step if
+    `chance` is None."""
     at = 0
     model = Model()
     try:
@@ -97,7 +99,7 @@ def _take(storage: Storage, step: Step, model: Model) -> None:
 
 
 def _shrink(candidate: Candidate, steps: list[Step], words: str) -> tuple[list[Step], str]:
-    """The fewest of these steps, as far as can be found in a few seconds, after which something is wrong, and what."""
+    """The fewest of these steps that a few seconds of search find to make the storage wrong, and what is wrong then."""
     deadline = time.monotonic() + _SHRINK_S
     tries = 0
 

@@ -1,4 +1,4 @@
-"""What must be in a storage: the same commits in one that stands in memory, and what differs from it."""
+"""What must be in a storage: a storage in memory with the same commits, and the comparison with it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Read = tuple[int, int, int, int]  # ledger id, entry id, stamp, the limit in byt
 
 
 class Model:
-    """All that was committed, and all that was ever heard of, so that what must be absent is looked for too."""
+    """Everything that was committed, and every batch ever seen, so that absent ones are looked for, too."""
 
     def __init__(self) -> None:
         self._storage = MemoryStorage()
@@ -26,12 +26,12 @@ class Model:
         self._ledger_ids: dict[int, None] = {}
 
     def commit(self, mutations: Sequence[Mutation]) -> None:
-        """These must be there from now on."""
+        """Commit these: they must be there from now on."""
         self.hear_of(mutations)
         self._storage.commit(mutations)
 
     def hear_of(self, mutations: Sequence[Mutation]) -> None:
-        """These may be there or not; `difference` will look for them."""
+        """Remember these: they may be there or not, and `difference` looks for them."""
         for mutation in mutations:
             if isinstance(mutation, PutBatch):
                 batch = mutation.batch
@@ -48,20 +48,20 @@ class Model:
         return self._storage.ledger_ids()
 
     def stored(self) -> list[Batch]:
-        """All batches that must be there, in the order in which they were first heard of."""
+        """All batches that must be there, in the order in which they were first seen."""
         return [batch for batch in self._batches if self.wanted(read_of(batch))[:1] == [batch]]
 
     def has_heard_of(self, batch: Batch) -> bool:
-        """Whether this batch was ever committed, byte for byte."""
+        """True if this batch was ever committed, byte for byte."""
         return batch in self._batches
 
     @property
     def known_ledger_ids(self) -> list[int]:
-        """All ledgers ever heard of, deleted ones too."""
+        """All ledgers ever seen, including deleted ones."""
         return list(self._ledger_ids)
 
     def difference(self, storage: Storage) -> str | None:
-        """The first thing in which the storage is not as it must be, in words."""
+        """The first difference between the storage and what it must be, in words; None if there is none."""
         found, wanted = storage.ledger_ids(), self._storage.ledger_ids()
         if found != wanted:
             missing, other = set(wanted).difference(found), set(found).difference(wanted)
@@ -72,7 +72,7 @@ class Model:
         return next((wrong for read in self.reads() if (wrong := self._wrong_read(storage, read))), None)
 
     def sampled_difference(self, storage: Storage, chance: random.Random, reads: int = 4) -> str | None:
-        """As `difference`, for marks and reads drawn by chance."""
+        """As `difference`, for random marks and reads only."""
         if not self._ledger_ids:
             return None
         wrong = self._wrong_marks(storage, chance.choice(list(self._ledger_ids)[-12:]))
@@ -88,7 +88,7 @@ class Model:
         return None
 
     def settle(self, storage: Storage, in_flight: Sequence[Mutation] | None, why: str) -> None:
-        """Everything committed must be there, and what was in flight wholly or not at all; it counts from now on if it
+        """Everything committed must be there, and the commit in flight completely or not at all; it counts as committed if it
         is there."""
         if in_flight is not None:
             self.hear_of(in_flight)
@@ -108,7 +108,7 @@ class Model:
             )
 
     def reads(self) -> Iterator[Read]:
-        """What to read so as to see everything, and that what must be absent is."""
+        """All reads that show everything present, and that nothing absent is returned."""
         for (ledger_id, stamp), last_entry_id in self._streams.items():
             yield ledger_id, 0, stamp, PLENTY_BYTES
             yield ledger_id, last_entry_id + 1, stamp, PLENTY_BYTES
@@ -116,7 +116,7 @@ class Model:
             yield read_of(batch)
 
     def wanted(self, read: Read) -> list[Batch]:
-        """What this read must give."""
+        """What this read must return."""
         return self._storage.read(*read)
 
     def wanted_marks(self, ledger_id: int) -> Marks | None:
@@ -141,11 +141,11 @@ class Model:
 
 
 def read_of(batch: Batch) -> Read:
-    """A read of this batch alone."""
+    """A read of only this batch."""
     return batch.ledger_id, batch.last_entry_id, batch.stamp, 0
 
 
 def told(batches: Sequence[Batch]) -> str:
-    """Batches in few words."""
+    """A short description of batches."""
     some = ", ".join(map(repr, batches[:4]))
     return f"{len(batches)} batches: {some}{', ...' if len(batches) > 4 else ''}" if batches else "nothing"

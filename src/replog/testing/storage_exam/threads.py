@@ -1,4 +1,4 @@
-"""Several threads: what readers see while one commits, of `read`, `read_nowait` and `marks`."""
+"""Several threads: what `read`, `read_nowait` and `marks` return while another thread commits."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _AT_ANY_TIME = "read, marks: by any thread at any time, also during a commit"
 
 
 def _watched(looks: Sequence[Callable[[random.Random], None]], commit_all: Callable[[], None]) -> None:
-    """Commits, while each of these looks again and again in a thread of its own; and once more at the end."""
+    """Commit, while each of these functions is called again and again in a thread of its own, and once more at the end."""
     is_over = threading.Event()
 
     def watch(look: Callable[[random.Random], None], seed: int) -> None:
@@ -62,7 +62,7 @@ def check_threads(candidate: Candidate) -> None:
 
 
 class _Watcher:
-    """Looks during commits: what was seen once stays, and what is seen is right."""
+    """Read during commits: what was seen once stays, and what is seen is right."""
 
     def __init__(self, storage: Storage, batches: Sequence[Batch]) -> None:
         self._storage = storage
@@ -70,7 +70,7 @@ class _Watcher:
         self.seen = 0
 
     def look(self, chance: random.Random) -> None:
-        """One look; `seen` is how many batches are there."""
+        """One read; `seen` is how many batches it returned before."""
         marks = self._storage.marks(1)
         count = 0 if marks is None else (marks.last_entry_id + 1) // 5
         why = "a reader sees a mutation only when it is durable: it never vanishes"
@@ -89,7 +89,7 @@ _GROUP_BATCHES = 8
 
 
 def check_order_seen(candidate: Candidate) -> None:
-    """Each commit has batches of one ledger, and a fence term before, between and behind them."""
+    """Each commit has batches of one ledger, and a fence term before, between and after them."""
     groups = [
         [make_batch(1, 2 * (_GROUP_BATCHES * at + index), 2, size_bytes=200) for index in range(_GROUP_BATCHES)]
         for at in range(_GROUPS)
@@ -97,7 +97,7 @@ def check_order_seen(candidate: Candidate) -> None:
     committed = [0]  # how many commits have returned
 
     def look(storage: Storage, chance: random.Random) -> None:
-        """The later mutation first: once it is there, the earlier one must be."""
+        """Read the later mutation first: if it is there, the earlier one must be there, too."""
         returned = committed[0]
         at = min(_GROUPS - 1, max(0, returned + chance.choice((-1, 0, 0, 0, 1))))
         later, earlier = sorted((chance.randrange(_GROUP_BATCHES), chance.randrange(_GROUP_BATCHES)), reverse=True)
@@ -128,7 +128,7 @@ def check_order_seen(candidate: Candidate) -> None:
 
 
 def _expect_marks_fit(storage: Storage, groups: Sequence[Sequence[Batch]], returned: int, why: str) -> None:
-    """The fence term and the last entry are of one moment, and what they tell of can be read."""
+    """The fence term and the last entry belong to the same commit, and the entries up to it can be read."""
     marks = storage.marks(1)
     if marks is None:
         expect(not returned, "commit: seen by every thread once it has returned", "marks(1) is None")
@@ -152,7 +152,7 @@ _NOWAIT = "read_nowait: as `read`, but raises `trio.WouldBlock` rather than wait
 
 
 def check_read_nowait(candidate: Candidate) -> None:
-    """One ledger that grows, others that are dropped, and three readers that compare."""
+    """One ledger grows, others are dropped, and three readers compare."""
     kept = [make_batch(_KEPT, 3 * at, size_bytes=300) for at in range(300)]
     dropped = [make_batch(_FIRST_DROPPED + at, 0, size_bytes=300) for at in range(300)]
     progress = [0, 0]  # how many commits, and how many deletions, have returned
@@ -192,7 +192,7 @@ def _nowait(storage: Storage, entry: tuple[int, int, int], bytes_max: int) -> li
 
 
 def _compare(storage: Storage, entry: tuple[int, int, int], bytes_max: int) -> None:
-    """Of a ledger that only grows: what was there before must be there, and what is there must be so after."""
+    """A ledger that only grows: what was there before the read must be returned, and what is returned must be there after it."""
     before = storage.read(*entry, bytes_max)
     found = _nowait(storage, entry, bytes_max)
     after = storage.read(*entry, bytes_max)

@@ -1,4 +1,4 @@
-"""Compaction, scrubbing, damage, space and statistics: they change nothing that can be read, and end when it closes."""
+"""Compaction, scrubbing, damage, space and statistics: they change nothing that can be read, and end on `close`."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _expect_healthy(storage: Storage) -> None:
 
 
 def check_upkeep_of_nothing(candidate: Candidate) -> None:
-    """New, and again after everything was dropped."""
+    """On a new storage, and again after everything was dropped."""
     with candidate.opened() as storage:
         _all_upkeep(storage)
         _all_upkeep(storage)
@@ -68,7 +68,7 @@ def check_upkeep_of_nothing(candidate: Candidate) -> None:
 
 
 def check_compact(candidate: Candidate) -> None:
-    """Between commits: what is kept, what is dropped, what is repeated."""
+    """Between commits: data that is kept, dropped, and written again."""
     workload, model = Workload(11), Model()
     with candidate.opened() as storage:
         for _ in range(6):
@@ -122,7 +122,7 @@ def check_closed_upkeep(candidate: Candidate) -> None:
 
 
 def check_compact_meanwhile(candidate: Candidate) -> None:
-    """While one thread commits and two read."""
+    """Maintenance while one thread commits and two read."""
     stable = {
         ledger_id: [make_batch(ledger_id, 3 * at, size_bytes=700) for at in range(60)] for ledger_id in _STABLE_LEDGERS
     }
@@ -176,7 +176,7 @@ def _read_some(storage: Storage, stable: dict[int, list[Batch]], chance: random.
 
 
 def check_close_meanwhile(candidate: Candidate) -> None:
-    """Closed while others compact, scrub, read and commit: all of them come back, and nothing is lost."""
+    """`close` while other threads compact, scrub, read and commit: all calls end, and nothing is lost."""
     chance = random.Random(13)
     crowd = _Crowd()
     for life in range(10):
@@ -204,14 +204,14 @@ class _Crowd:
         self._stable = [make_batch(_STABLE_LEDGERS[0], 3 * at, size_bytes=2000) for at in range(40)]
 
     def settle(self, storage: Storage, life: int) -> None:
-        """Before others come: all is there, and the commit that close cut off wholly or not at all."""
+        """Before other checks: everything is there, and the commit that `close` cut off completely or not at all."""
         self._model.settle(storage, self._in_flight, f"close: what was committed stays [{life} times in a crowd] (B1)")
         self._in_flight = None
         if not life:
             _commit_both(storage, self._model, puts(self._stable))
 
     def work(self, storage: Storage) -> None:
-        """Each calls one thing again and again."""
+        """Start the threads; each calls one method again and again."""
         self._is_over.clear()
         calls: dict[str, Callable[[], object]] = {
             "compact": lambda: storage.compact(is_major=True),
@@ -223,7 +223,7 @@ class _Crowd:
         self._threads = [Background(partial(self._repeat, call), name) for name, call in calls.items()]
 
     def go_home(self) -> None:
-        """Whatever was called returned, or told of the end."""
+        """Every call returned, or raised that the storage is closed."""
         self._is_over.set()
         for thread in self._threads:
             thread.result("compact, scrub: return early if the storage is closed meanwhile; whoever calls is told so")

@@ -1,4 +1,4 @@
-"""Random commits such as bookies make: batches in and out of order, gatherings, recovery's copies, marks, deletions."""
+"""Random commits as bookies make them: batches in and out of order, copies by recoveries, marks, deletions."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class _Ledger:
 
 
 class Workload:
-    """Commits drawn from a seed. No identity ever gets two payloads (T3), and ledger 0 is never touched.
+    """Random commits from a seed. No identity gets two payloads (T3), and ledger 0 is not used.
 
-    It does not look at any storage: a copy of it makes the same commits. `batches` are all that were ever made."""
+    The commits do not depend on a storage: a copy of this object makes the same ones. `batches` are all that were made."""
 
     def __init__(self, seed: int) -> None:
         self.batches: list[Batch] = []
@@ -80,7 +80,7 @@ class Workload:
         return [PutBatch(batch)]
 
     def _gathering(self, ledger: _Ledger) -> list[Mutation]:
-        """As many batches as the ensemble is wide, but for those of other write sets, and for what is late (W1)."""
+        """As many batches as the ensemble has bookies, without those of other write sets and those that are late (W1)."""
         stride, count = self._chance.choice((2, 3, 5)), self._chance.choice((1, 3, 7))
         mutations: list[Mutation] = []
         for index in range(stride):
@@ -95,13 +95,13 @@ class Workload:
         return mutations
 
     def _late_batch(self, ledger: _Ledger) -> list[Mutation]:
-        """Recovery fills holes, in any order."""
+        """Batches by which a recovery fills holes, in any order."""
         if not ledger.late:
             return []
         return [PutBatch(ledger.late.pop(self._chance.randrange(len(ledger.late))))]
 
     def _again(self, ledger: _Ledger) -> list[Mutation]:
-        """What was stored already, or will be, or belongs to a ledger that was deleted."""
+        """Batches that are stored already, or will be, or belong to a deleted ledger."""
         del ledger
         return [PutBatch(self._chance.choice(self.batches))] if self.batches else []
 
@@ -115,12 +115,12 @@ class Workload:
         return [SetMarks(ledger.ledger_id, key, fence_term, confirmed, proof)]
 
     def _fence_unseen(self, ledger: _Ledger) -> list[Mutation]:
-        """A ledger never seen before is fenced just the same (R3)."""
+        """Fence a ledger, possibly one that was never seen before (R3)."""
         del ledger
         return [SetMarks(self._new_ledger_id(), b"key", self._chance.randrange(1, 9))]
 
     def _new_stamp(self, ledger: _Ledger) -> list[Mutation]:
-        """A takeover: the next writer's entries may have the ids of the last one's (T3)."""
+        """A takeover: the next writer's entries may have the same ids as those of the previous one (T3)."""
         ledger.stamp += self._chance.randrange(1, 4)
         ledger.late.clear()
         ledger.next_entry_id = max(0, ledger.next_entry_id - self._chance.randrange(30))
