@@ -48,7 +48,7 @@ def test_a_table_says_where_the_time_went(busy: list[str], tmp_path: Path) -> No
     assert "(busy)" in file.read_text()
 
 
-def test_where_py_spy_may_not_look_a_table_is_written(
+def test_table_is_written_when_py_spy_is_not_allowed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, busy: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     stand_in(
@@ -62,7 +62,7 @@ def test_where_py_spy_may_not_look_a_table_is_written(
     assert "(busy)" in (tmp_path / "push.txt").read_text()
 
 
-def test_where_py_spy_is_missing_it_is_said_how_to_get_it(
+def test_error_tells_how_to_install_py_spy_when_it_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, busy: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(shutil, "which", lambda name, path: None)
@@ -71,7 +71,7 @@ def test_where_py_spy_is_missing_it_is_said_how_to_get_it(
     assert "pip install 'replog[bench]'" in capsys.readouterr().out
 
 
-def test_a_case_that_fails_is_no_profile(
+def test_no_profile_is_written_when_the_case_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "push.svg").write_text("of an earlier run")
@@ -92,7 +92,7 @@ def test_all_processes_and_threads_are_looked_at(tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.parametrize("case", ["push", "remote-push-100", "peers:append", "peers:redis:append"])
-def test_what_is_profiled_is_one_run_of_the_case(case: str) -> None:
+def test_profile_is_of_one_run_of_the_case(case: str) -> None:
     command = profiling.command_of(case, 1.5)
     assert command[command.index("--case") + 1] == case.split(":")[-1]
     assert command[command.index("--seconds") + 1] == "1.5"

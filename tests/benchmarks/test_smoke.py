@@ -157,7 +157,7 @@ def test_cpu_time_of_processes_that_ended_is_counted() -> None:
         child.communicate(b"\n")
 
 
-def test_rounds_of_a_machine_that_is_not_quiet_are_discarded(
+def test_round_is_discarded_when_the_machine_is_busy(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("benchmarks.cases.QUIET_RAW_P50_US", 0.0)
@@ -166,7 +166,7 @@ def test_rounds_of_a_machine_that_is_not_quiet_are_discarded(
     assert found["compared"] == []
 
 
-def test_a_quiet_round_counts(
+def test_round_counts_when_the_machine_is_quiet(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("benchmarks.cases.QUIET_RAW_P50_US", 1e9)
@@ -175,7 +175,7 @@ def test_a_quiet_round_counts(
     assert {each["measured"] for each in found["compared"]} == {"one", "three"}
 
 
-def test_a_figure_that_a_round_lacks_is_that_of_the_others() -> None:
+def test_missing_figure_of_a_round_is_taken_from_the_others() -> None:
     """As when results of short loads and of long ones are merged: only the long ones have a worst second."""
     assert medians([{"rate": 1.0}, {"rate": 3.0, "lowest": 2.0}]) == {"rate": 2.0, "lowest": 2.0}
     assert medians([{"rate": 3.0, "lowest": 2.0}, {"rate": 1.0}]) == {"rate": 2.0, "lowest": 2.0}
@@ -212,7 +212,7 @@ def test_a_yardstick_may_be_given(tmp_path: Path) -> None:
         yardstick(tmp_path / "missing.py", tmp_path)
 
 
-def test_a_floor_whose_frame_is_damaged_is_no_measure() -> None:
+def test_floor_is_not_measured_when_its_frame_is_damaged() -> None:
     frame = floor._pack(0, [b"a", b"bc"])
     assert floor._unpack(frame) == [b"a", b"bc"]
     with pytest.raises(ValueError, match="checksum"):
@@ -229,7 +229,7 @@ def test_what_is_measured_by_default_takes_minutes() -> None:
     assert {"latency", "sqlite", "remote-latency"} <= set(program.parse([]).case)
 
 
-def test_what_a_round_has_no_figure_of_is_named_and_not_judged() -> None:
+def test_case_without_a_figure_is_named_and_not_judged() -> None:
     comparisons = [each for each in COMPARISONS if each.case == "storage-ledgers"]
     figures = {"seconds": 1.0, "cpu_us": 1.0}
     rounds: list[Round] = [{each.measured: figures, each.against: figures} for each in comparisons[:1]]
@@ -285,7 +285,7 @@ def rounds_of(turns: Turns, monkeypatch: pytest.MonkeyPatch, directory: Path) ->
     return ended.value.code
 
 
-def test_an_error_that_nobody_expected_takes_nothing_from_the_other_rounds(
+def test_unexpected_error_keeps_the_other_rounds(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert rounds_of(Turns(RuntimeError("what"), None, NotMeasured("no room")), monkeypatch, tmp_path) == 1
@@ -297,7 +297,7 @@ def test_an_error_that_nobody_expected_takes_nothing_from_the_other_rounds(
     assert "Traceback" in shown.err
 
 
-def test_a_case_that_always_failed_is_told_so(
+def test_case_that_failed_in_each_round_is_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert rounds_of(Turns(*[RuntimeError("what")] * 3), monkeypatch, tmp_path) == 1
@@ -307,7 +307,7 @@ def test_a_case_that_always_failed_is_told_so(
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), BaseExceptionGroup("tasks", [KeyboardInterrupt()])])
-def test_ctrl_c_shows_what_was_measured_until_then(
+def test_ctrl_c_prints_the_rounds_measured_so_far(
     error: BaseException, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert rounds_of(Turns(None, error), monkeypatch, tmp_path) == 130

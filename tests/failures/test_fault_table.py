@@ -68,7 +68,7 @@ def test_kill_9_costs_nothing_with_one_absent(cell: Cell, results: Results) -> N
 
 
 @of_row("two restart late")
-def test_two_that_restart_late_fail_no_takeover(cell: Cell, results: Results) -> None:
+def test_takeover_succeeds_when_two_bookies_restart_late(cell: Cell, results: Results) -> None:
     check(cell, results)
 
 
@@ -88,7 +88,7 @@ def test_a_lost_end_costs_nothing_with_one_lagging(cell: Cell, results: Results)
 
 
 @of_row("end lost, one absent")
-def test_a_lost_end_waits_for_who_is_absent(cell: Cell, results: Results) -> None:
+def test_lost_end_waits_for_the_absent_bookie(cell: Cell, results: Results) -> None:
     check(cell, results)
 
 
@@ -103,7 +103,7 @@ def test_a_lost_disk_costs_nothing_with_one_lagging(cell: Cell, results: Results
 
 
 @of_row("disk lost, one absent")
-def test_a_lost_disk_waits_for_who_is_absent(cell: Cell, results: Results) -> None:
+def test_lost_disk_waits_for_the_absent_bookie(cell: Cell, results: Results) -> None:
     check(cell, results)
 
 

@@ -1,4 +1,4 @@
-"""Everything fails, at random and for as long as one likes: `REPLOG_FAILURES_S=600 make test-long ARGS='-k at_random'`.
+"""Everything fails, at random and for as long as one likes: `REPLOG_FAILURES_S=600 make test-long ARGS='-k random_failures'`.
 
 At most two of five bookies are impaired at a time, so that an ensemble of three can always be had; and one writer at a time.
 """
@@ -125,7 +125,7 @@ SPOILED: list[tuple[str, Callable[[TcpProxy], None]]] = [
 
 @pytest.mark.long
 @pytest.mark.crash
-async def test_whatever_fails_at_random_the_judge_has_nothing_to_say(tmp_path: Path, is_long: bool) -> None:
+async def test_no_rule_is_broken_by_random_failures(tmp_path: Path, is_long: bool) -> None:
     async with cluster(tmp_path, proxies=True) as found:
         found.note(f"the seed is {SEED}")
         nemesis = Nemesis(found, random.Random(SEED), await found.start_writer("writer-1"))

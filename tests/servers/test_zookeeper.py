@@ -52,7 +52,7 @@ async def test_a_server_that_was_killed_comes_back_with_its_data(own_zookeeper: 
         assert client.get("/kept")[0] == b"value"
 
 
-async def test_a_frozen_server_answers_nobody_until_it_thaws(own_zookeeper: ZooKeeper) -> None:
+async def test_frozen_server_answers_again_when_it_thaws(own_zookeeper: ZooKeeper) -> None:
     await until(lambda: own_zookeeper.mode() == "standalone", STARTING_S)  # one that is busy gives no answer
     own_zookeeper.freeze()
     assert (own_zookeeper.mode(), own_zookeeper.is_running) == ("", True)
@@ -111,7 +111,7 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-async def test_tls_takes_the_clients_of_its_authority_alone(tmp_path: Path) -> None:
+async def test_tls_accepts_only_clients_of_its_authority(tmp_path: Path) -> None:
     need(missing())
     files = make_certificates(tmp_path / "certificates")
     async with zookeeper_server(tmp_path, Settings(tls=files.server)) as server:
@@ -127,7 +127,7 @@ async def test_tls_takes_the_clients_of_its_authority_alone(tmp_path: Path) -> N
         client.close()
 
 
-async def test_sasl_takes_its_users_alone(tmp_path: Path) -> None:
+async def test_sasl_accepts_only_its_users(tmp_path: Path) -> None:
     need(missing())
     async with zookeeper_server(tmp_path, Settings(users={"alice": "wonderland"})) as server:
         alice = {"mechanism": "DIGEST-MD5", "username": "alice", "password": "wonderland"}
@@ -157,7 +157,7 @@ def test_a_server_that_cannot_start_shows_its_log(tmp_path: Path) -> None:
             second.kill()
 
 
-def test_what_is_missing_skips_here_and_fails_in_ci(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_program_skips_here_and_fails_in_ci(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CI", raising=False)
     with pytest.raises(pytest.skip.Exception, match="java"):
         fixtures.need("no java")

@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from tests.servers.spark import spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+Result = TypeVar("Result")
+STARTS_MAX = 5
+ENDING_S = 240
 
 
 def put(directory: Path, number: int) -> None:
@@ -26,6 +30,22 @@ def put(directory: Path, number: int) -> None:
 
 def rows(*numbers: int) -> list[bytes]:
     return [f"{number}-{row}".encode() for number in numbers for row in range(3)]
+
+
+def restarted(run: Callable[[], Result]) -> Result:
+    """What `run` returns or raises, once Spark could start its Pythons.
+
+    Spark gives a Python 10 s to start and has no option for it, which is too little on a busy machine. A query goes on from its
+    checkpoint."""
+    from pyspark.errors import StreamingQueryException
+
+    for _ in range(STARTS_MAX):
+        try:
+            return run()
+        except StreamingQueryException as error:
+            if "connect back" not in str(error):
+                raise
+    return run()
 
 
 class Query:
@@ -44,6 +64,9 @@ class Query:
 
     def run(self, fault: str = "", victims: Sequence[int] = ()) -> None:
         """Raises what the query ended with. `victims` are the processes that the fault kills, if it does that."""
+        restarted(lambda: self._run(fault, victims))
+
+    def _run(self, fault: str, victims: Sequence[int]) -> None:
         lines = self._spark.readStream.option("maxFilesPerTrigger", 1).text(str(self.files))
         values = lines.selectExpr("cast(value as binary) as value")
         writer = values.writeStream.format("replog-faulty" if fault else "replog").trigger(availableNow=True)
@@ -53,7 +76,7 @@ class Query:
             writer = writer.option("victims", " ".join(map(str, victims)))
         query = writer.option("checkpointLocation", str(self.checkpoint)).start()
         try:
-            query.awaitTermination(120)
+            assert query.awaitTermination(ENDING_S), f"the query did not end within {ENDING_S} s"
         finally:
             query.stop()
 

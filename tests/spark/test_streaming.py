@@ -15,6 +15,7 @@ from replog import blocking
 from replog.errors import ConfigError, LogNotFoundError, PositionError, TrimmedError
 from tests.servers.bookies import Bookies
 from tests.spark.logs import ask
+from tests.spark.queries import ENDING_S, restarted
 from tests.spark.readers import no_client_left, numbers, stream_reader, values, wait_for, write
 
 if TYPE_CHECKING:
@@ -315,10 +316,14 @@ class Sink:
         return writer.trigger(**trigger).start(str(self._directory / "rows"))
 
     def run(self, fails_at: str = "") -> StreamingQuery:
-        """To the end of what there is."""
-        query = self.begin(fails_at, availableNow=True)
-        assert query.awaitTermination(120)
-        return query
+        """Reads to the end of the log."""
+
+        def run() -> StreamingQuery:
+            query = self.begin(fails_at, availableNow=True)
+            assert query.awaitTermination(ENDING_S)
+            return query
+
+        return restarted(run)
 
     def rows(self) -> list[bytes]:
         """What the committed micro-batches have, sorted."""

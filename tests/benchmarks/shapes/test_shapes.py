@@ -55,7 +55,7 @@ def test_the_largest_is_compared_with_the_smallest_whatever_they_are() -> None:
     assert len(found) == 5
 
 
-def test_what_copies_are_compared_with_is_measured() -> None:
+def test_yardstick_of_copies_is_measured() -> None:
     """Three bookies, in any case."""
     assert {each.against for each in COMPARISONS if each.case.startswith("shapes-bookies")} == {"bookies 3"}
     assert 3 in Scale().shapes_bookies

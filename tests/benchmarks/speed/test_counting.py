@@ -35,7 +35,7 @@ async def test_turns_of_tasks_count() -> None:
     assert counts.steps == 10
 
 
-def test_what_is_traced_already_is_refused() -> None:
+def test_counting_is_refused_when_something_traces_already() -> None:
     with counting(), pytest.raises(RuntimeError, match="traced already"), counting():
         pass
     assert sys.gettrace() is None

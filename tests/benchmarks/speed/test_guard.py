@@ -55,7 +55,7 @@ def worse_than(before: Figures, name: str) -> set[str]:
 
 
 @untraced
-def test_a_call_more_for_each_entry_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_more_call_for_each_entry_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     before = program.measure("push")
     push_nowait = LedgerWriter.push_nowait
     monkeypatch.setattr(LedgerWriter, "push_nowait", lambda self, data: push_nowait(self, data))
@@ -76,21 +76,21 @@ def slowed_build(monkeypatch: pytest.MonkeyPatch, wrap: Callable[[Sequence[bytes
 
 
 @untraced
-def test_a_pass_more_over_the_entries_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_more_pass_over_the_entries_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     before = program.measure("extend")
     slowed_build(monkeypatch, lambda payloads: [len(each) for each in payloads])
     assert "instructions" in worse_than(before, "extend")
 
 
 @untraced
-def test_a_copy_more_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_more_copy_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     before = program.measure("extend-large")
     slowed_build(monkeypatch, lambda payloads: b"".join(payloads))
     assert "held" in worse_than(before, "extend-large")
 
 
 @untraced
-def test_a_turn_more_of_a_task_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_more_turn_of_a_task_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     before = program.measure("append")
     append = LedgerWriter.append
 
@@ -112,7 +112,7 @@ def drawn(file: Path, **figures: float) -> list[str]:
 
 
 @untraced
-def test_a_path_that_got_worse_fails_and_says_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_slower_path_fails_and_tells_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     figures = program.measure("wire-add")
     arguments = drawn(tmp_path / "lines.toml", **{**figures, "calls": figures["calls"] / 1.1})
     assert program.main(arguments) == 1
@@ -123,9 +123,7 @@ def test_a_path_that_got_worse_fails_and_says_what_to_do(tmp_path: Path, capsys:
 
 
 @untraced
-def test_a_path_that_got_better_asks_for_its_line_to_be_moved(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_faster_path_asks_to_move_its_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     figures = program.measure("wire-add")
     arguments = drawn(tmp_path / "lines.toml", **{**figures, "calls": figures["calls"] / 0.9})
     assert program.main(arguments) == 0
@@ -135,7 +133,7 @@ def test_a_path_that_got_better_asks_for_its_line_to_be_moved(
 
 
 @untraced
-def test_a_line_that_is_moved_tells_why_and_leaves_other_pythons_alone(
+def test_moved_line_has_a_reason_and_only_this_python_changes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file, figures = tmp_path / "lines.toml", program.measure("wire-add")

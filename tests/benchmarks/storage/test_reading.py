@@ -45,6 +45,6 @@ def test_a_batch_that_left_the_page_cache_is_read_and_timed_again(storage: Stora
     assert read.times == 0
 
 
-def test_what_does_not_stay_in_the_page_cache_is_no_measure(storage: Storage) -> None:
+def test_reading_is_not_measured_when_the_page_cache_is_too_small(storage: Storage) -> None:
     with pytest.raises(NotMeasured, match="page cache"):
         reading._time_points(storage, Forgetful(storage, 100), SOURCE, 40)

@@ -48,7 +48,7 @@ def test_a_log_that_is_trimmed_drops_its_old_ledgers() -> None:
 
 
 @pytest.mark.parametrize("kind", kinds(), ids=lambda kind: str(kind.name))
-def test_what_is_not_there_as_written_is_no_measure(tmp_path: Path, kind: Kind) -> None:
+def test_store_is_not_measured_when_its_content_is_wrong(tmp_path: Path, kind: Kind) -> None:
     source = Source(10, 100)
     with fresh(tmp_path, "here") as directory:
         storage = kind.open(directory)
@@ -65,7 +65,7 @@ def test_what_is_not_there_as_written_is_no_measure(tmp_path: Path, kind: Kind) 
     assert written.figures()["mib_per_s"] >= written.figures()["wall_mib_per_s"] > 0
 
 
-def test_what_was_measured_in_parts_is_one_figure() -> None:
+def test_figures_of_parts_are_added_up() -> None:
     written = Written(2 * MIB, [1.0, 3.0], 1.0, 5.0)
     written.add(Written(2 * MIB, [4.0], 2.0, 5.0))
     figures = written.figures()
