@@ -100,7 +100,7 @@ class LMDBMetastore(Metastore):
         return (await self._list(key)).words
 
     async def values(self, key: str) -> dict[str, Versioned]:
-        """What stands right below this key, by its last word: all of one moment."""
+        """The values right below this key, by their last words: one snapshot."""
         return await self._read_much(key, lambda reading: reading.values(key))
 
     async def wait_changed(self, key: str, version: int | None) -> None:

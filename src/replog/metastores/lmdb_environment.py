@@ -67,21 +67,21 @@ class Job:
         self._answer: int | Exception = 0
 
     def start(self) -> bool:
-        """Whether it is still wanted; from now on it can't be abandoned."""
+        """Starts the job, unless it was abandoned: returns whether it runs. A started job cannot be abandoned."""
         with self._lock:
             if self._state == "waiting":
                 self._state = "started"
             return self._state == "started"
 
     def run(self, writing: Writing) -> None:
-        """Does the change, or keeps what it raised: an answer like any other."""
+        """Makes the change; keeps its result or error for `answer`."""
         try:
             self._answer = self._change(writing)
         except MetastoreError as error:
             self._answer = error
 
     def finish(self, error: MetastoreError | None = None) -> None:
-        """The transaction has ended: the answer stands, unless there is an error. An abandoned job has none."""
+        """The transaction has ended: the answer is final, unless an error replaces it. Abandoned jobs are ignored."""
         with self._lock:
             if self._state in ("abandoned", "finished"):
                 return
@@ -91,7 +91,7 @@ class Job:
         self._notify()
 
     def abandon(self) -> bool:
-        """Gives up. True: it will never happen. False: it has begun, and nobody knows."""
+        """Abandons the job. True if it will never run; False if it has started: then its outcome is unknown."""
         with self._lock:
             if self._state == "waiting":
                 self._state = "abandoned"
@@ -110,7 +110,7 @@ class Job:
 
 
 class _TooSmallError(MetastoreError):
-    """The map is, for what was to be written or for what others wrote: its cause says which."""
+    """The map is too small for a write of this process, or was resized by another one: the cause says which."""
 
 
 class Environment:
@@ -144,7 +144,7 @@ class Environment:
         self._thread.start()
 
     def stop(self) -> bool:
-        """Ends the writer thread after what is queued, and closes. False if it hangs: then it closes when it can."""
+        """Ends the writer thread after the queued jobs, and closes. False if it hangs: then it closes later by itself."""
         with self._queue_changed:
             self._stopping = True
             self._queue_changed.notify_all()
@@ -152,13 +152,13 @@ class Environment:
         return not self._thread.is_alive()
 
     def has_ended(self) -> bool:
-        """Whether it failed, and can only be opened anew."""
+        """True if it failed, and must be opened again."""
         return self._failure is not None and not self._thread.is_alive()
 
     # -- reading --------------------------------------------------------------------------------------------------
 
     def read(self, question: Callable[[Reading], Answer]) -> Answer:
-        """Asks one snapshot. Raises `NeedsWriterError`, `MetastoreError`, and what the question raises."""
+        """Runs `question` on one snapshot. Raises `NeedsWriterError`, `MetastoreError`, and its errors."""
         if self._broken is not None:
             raise NeedsWriterError
         try:
@@ -178,7 +178,7 @@ class Environment:
             raise MetastoreError(f"metastore {self.path}: cannot be read: {error}") from error
 
     def is_unchanged(self, last_change: int) -> bool:
-        """Whether nothing was committed since the change with this number. False if that is not known."""
+        """True if nothing was committed since the change with this number; False also if that is unknown."""
         try:
             return self._broken is None and self.last_change() == last_change
         except MetastoreError:
@@ -198,7 +198,7 @@ class Environment:
         """Queues a change. Raises `MetastoreError` if it will not happen."""
         with self._queue_changed:
             if self._failure is not None:
-                raise MetastoreError(f"{self._failure}; nothing was written. Open it anew")
+                raise MetastoreError(f"{self._failure}; nothing was written. Open it again")
             if self._stopping:
                 raise MetastoreError(f"metastore {self.path} is being closed; nothing was written")
             if self._queue_bytes + job.size_bytes > _QUEUE_BYTES_MAX:
@@ -210,7 +210,7 @@ class Environment:
             self._queue_changed.notify_all()
 
     def try_later(self, change: Callable[[Writing], int]) -> None:
-        """Does this change at one of the next heartbeats, as soon as the disk lets it. For a process that has a seat."""
+        """Makes this change at one of the next heartbeats, as soon as the disk allows. For processes with a seat."""
         with self._queue_changed:
             self._later.append(change)
 
@@ -234,7 +234,7 @@ class Environment:
                 elif self._later:
                     self._commit_later()
                 self._in_commit = []
-        finally:  # whatever happened, nobody waits for ever
+        finally:  # whatever happened, every waiting job gets an answer
             with self._queue_changed:
                 self._failure = self._failure or f"metastore {self.path}: its writer thread ended"
                 left, watchers = list(self._queue), list(self._watchers)
@@ -249,7 +249,7 @@ class Environment:
             self.map.close()
 
     def _take(self) -> list[Job] | None:
-        """What has gathered; [] when it is time for a heartbeat; None when all is done."""
+        """The jobs that have gathered; [] when a heartbeat is due; None when the thread must end."""
         with self._queue_changed:
             while self._failure is not None or not self._queue:
                 if self._stopping or self._failure is not None:
@@ -265,7 +265,7 @@ class Environment:
             return jobs
 
     def _beat(self) -> None:
-        """Presence is advice: if it can't be written, others take this process for gone, and all else goes on."""
+        """Presence is only advice: if it cannot be written, others see this process as gone, and everything else works."""
         try:
             self.presence.beat()
             self._is_silenced = False
@@ -275,7 +275,7 @@ class Environment:
             self._is_silenced = True
 
     def _commit(self, jobs: list[Job]) -> None:
-        """Does these jobs in one transaction, growing the map until they fit, and answers them."""
+        """Commits these jobs in one transaction, growing the map until they fit, and answers them."""
         error = self._reopen() or self._try_to_commit(jobs)
         while isinstance(error, _TooSmallError):
             error = self._grow(error) or self._try_to_commit(jobs)
@@ -296,12 +296,12 @@ class Environment:
             try:
                 job.answer()
             except MetastoreKeyError:
-                pass  # somebody else did it
+                pass  # another process made the change
             except MetastoreError:
                 self.try_later(change)
 
     def _try_to_commit(self, jobs: list[Job]) -> MetastoreError | None:
-        """Returns what went wrong, or None. After `_TooSmallError` it may be tried again."""
+        """Returns the error, or None. After `_TooSmallError`, the caller may try again."""
         with self.map.writing:
             try:
                 transaction = self.map.environment.begin(write=True)  # waits for other processes
@@ -330,7 +330,7 @@ class Environment:
         return None
 
     def _reopen(self) -> MetastoreError | None:
-        """Opens the environment again if a commit broke it. Returns why that does not work, with the first cause, or None."""
+        """Opens the environment again if a commit broke it. Returns the error, with the first cause, or None."""
         if self._broken is None:
             return None
         try:
@@ -345,13 +345,15 @@ class Environment:
         return None
 
     def _settle(self) -> None:
-        """The change that failed can be seen all the same, and nobody knows whether the disk has it: a commit that is behind
-        it, and is durable, takes it along. Else somebody could read what a power loss takes back."""
+        """Makes a change durable whose commit failed although readers can see it.
+
+        Nobody knows whether the disk has it; a later durable commit includes it. Without that, a reader could see a change
+        that a power loss then undoes."""
         with self.map.environment.begin(write=True) as transaction:
             Writing(transaction, self.presence).settle()
 
     def _grow(self, why: _TooSmallError) -> MetastoreError | None:
-        """Makes the map larger, or takes over what another process made of it. Returns what went wrong, or None."""
+        """Enlarges the map, or adopts the size that another process gave it. Returns the error, or None."""
         if isinstance(why.__cause__, lmdb.MapResizedError):
             self.map.resize(0)
             return None

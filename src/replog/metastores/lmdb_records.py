@@ -1,4 +1,4 @@
-"""How keys and values stand in an LMDB environment (format 1), read and written within a transaction.
+"""Keys and values in an LMDB environment (format 1), read and written within a transaction.
 
     \\0format            what this is, and its version
     \\0version           the last version given out, 8 bytes
@@ -6,8 +6,8 @@
                         kind, and for what is announced the seat of its process), then the value
     s WORD \\0 WORD ...  the same key once more if it is announced, empty: to find what dead processes left
 
-What is announced by a process that is not there (`presence.py`) does not exist, whoever asks: it is overwritten, or swept
-by the next who announces.
+Keys that a dead process announced (`presence.py`) do not exist for any reader. The next process that announces a key
+overwrites or removes them.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Reading:
         return Words(words, fickle, self._transaction.id())
 
     def values(self, key: str) -> dict[str, Versioned]:
-        """What stands right below a key, by its last word."""
+        """The values right below a key, by their last words."""
         return {word: record.copy() for word, record in self._right_below(key).items()}
 
     def announced(self, key: str) -> dict[str, bytes]:

@@ -1,7 +1,7 @@
-"""A metastore in this process: `memory:NAME`, shared by all who name it so, in any thread; gone with the process.
+"""A metastore in this process: `memory:NAME`, shared by all users of that name, in any thread; lost with the process.
 
-Rules: one lock around one map, held for no longer than a change of it; versions come from one counter per store, so
-that they never repeat, not even over a deletion. Waiters are woken by events, in whatever trio run they wait.
+Rules: one lock guards one map, and is held only during a change. Versions come from one counter per store, so they never
+repeat, not even after a deletion. Waiters are woken by events, in any trio run.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ if TYPE_CHECKING:
 
 
 class MemoryMetastore(Metastore):
-    """A view of the store of this name; "" makes a store of its own. Every call is a checkpoint *before* it changes
-    anything, so that here a cancelled change did not happen. After `aclose` calls raise `trio.ClosedResourceError`;
-    the store and its values stay, until the process ends or `discard` is called."""
+    """A view of the store of this name; "" makes a new store without a name.
+
+    Every call is a checkpoint *before* it changes anything: so a cancelled change did not happen. After `aclose`, calls raise
+    `trio.ClosedResourceError`; the store and its values stay until the process ends or `discard` is called."""
 
     def __init__(self, name: str = "") -> None:
         self._store = _store_named(name)
@@ -33,7 +34,7 @@ class MemoryMetastore(Metastore):
 
     @staticmethod
     def discard(name: str) -> None:
-        """Forgets the store of this name: whoever opens it next finds an empty one. Those who have it open keep it."""
+        """Forgets the store of this name: opening it again makes an empty one. Open metastores keep the old store."""
         with _stores_lock:
             _stores.pop(name, None)
 

@@ -44,7 +44,7 @@ class Presence:
         return None if self._mine is None else self._lease_ns / 4e9
 
     def sit_down(self) -> Seat:
-        """This process's seat, taken if need be."""
+        """This process's seat; takes one if it has none."""
         with self._lock:
             if self._mine is None:
                 number = self._lock_a_free_seat()
@@ -53,9 +53,11 @@ class Presence:
             return self._mine
 
     def beat(self) -> None:
-        """Says that this process is alive. Takes its lock again, should somebody in it have closed this file (a backup,
-        say): who looked meanwhile saw it gone. If another process took the seat then, this one has none any more: what it
-        announced is gone for itself, too."""
+        """Writes that this process is alive, and takes its lock again if it was lost.
+
+        Closing any descriptor of this file in this process, as a backup does, releases the lock: until the next beat, other
+        processes see this one as gone. If another process has taken the seat meanwhile, this process has no seat any more,
+        and its announcements are gone."""
         with self._lock:
             if self._mine is None:
                 return

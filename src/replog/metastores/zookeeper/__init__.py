@@ -1,6 +1,6 @@
 """The metastore for several machines: ZooKeeper, through kazoo. `zookeeper://h1:2181,h2,h3/chroot?option=value`.
 
-kazoo is imported when the first URL is opened: whoever has no ZooKeeper needs no kazoo.
+kazoo is imported when the first URL is opened: programs without ZooKeeper do not need kazoo.
 """
 
 from __future__ import annotations

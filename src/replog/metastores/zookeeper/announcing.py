@@ -38,7 +38,7 @@ class Store(Protocol):
 
 
 async def take_back(store: Store, what: str, removal: Callable[[Call], Awaitable[None]]) -> None:
-    """Removes something that must not stay, also if it was cancelled; what can't be is left for later."""
+    """Removes a node that must not stay, even if cancelled; if that fails, it is removed later."""
     with trio.CancelScope(shield=True):
         try:
             await store.run(what, removal, FAREWELL_S)

@@ -107,9 +107,9 @@ class Call:
         elif isinstance(error, InvalidACLError):
             text = "ZooKeeper refused the ACL: acl=creator and acl=readable need credentials that it knows"
         elif isinstance(error, SessionClosedRequireSaslError):
-            text = "ZooKeeper serves only who authenticates: sasl_user and sasl_password_file are needed"
+            text = "ZooKeeper requires authentication: sasl_user and sasl_password_file are needed"
         elif isinstance(error, NoChildrenForEphemeralsError):
-            text = "nothing can stand below what is announced"
+            text = "an announced key cannot have keys below it"
         elif isinstance(error, QuotaExceededError):
             text = "a quota that was set in ZooKeeper is used up"
         elif isinstance(error, ThrottledOpError):
@@ -158,7 +158,7 @@ def _is_lost(result: Result) -> bool:
     if not result.ready():
         return True
     error = result.exception
-    # What is no KazooException comes of an answer that kazoo could not read: its thread ends then.
+    # Other exceptions than KazooException come from an answer that kazoo could not read: its thread ends then.
     return isinstance(error, _LOST) or not (error is None or isinstance(error, KazooException))
 
 

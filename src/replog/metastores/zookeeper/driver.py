@@ -210,7 +210,7 @@ class Driver:
     def _forget(self) -> None:
         while self._unwatched and self._unwatched[0][1] <= self.answered:
             path, _ = self._unwatched.popleft()
-            if not self._is_watched(path):  # who waits from now on is registered later, and by this thread
+            if not self._is_watched(path):  # tasks that wait from now on register later, in this thread
                 self._kazoo._data_watchers.pop(path, None)
                 self._kazoo._child_watchers.pop(path, None)
 
@@ -269,7 +269,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
         """Nothing: no thread for callbacks."""
 
     def stop(self) -> None:
-        """Waits for the end of the thread, which kazoo's client has asked for; kazoo would wait for ever."""
+        """Waits for the end of the thread, which kazoo's client has asked for; kazoo would wait without an end."""
         if self._ended.wait(_FAREWELL_S):
             return
         self.cut()

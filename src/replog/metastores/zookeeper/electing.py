@@ -1,8 +1,8 @@
-"""Elections: ephemeral nodes with ascending numbers below a key; whoever has the lowest leads (M3: advice).
+"""Elections: ephemeral nodes with ascending numbers below a key; the lowest number leads (M3: advice).
 
-Rules: each candidate watches the one before it alone, so that an end wakes one. Each has a token and its session in its name: a
-node whose creation was not answered is found by that, and no second one stands in the queue. Who loses its session queues
-again, and does not take a node for its own that will go with the session before.
+Rules: each candidate watches the one before it alone, so that an end wakes one. Each has a token and its session in its
+name: a node whose creation was not answered is found by that, and no second one stands in the queue. Who loses its session
+queues again, and does not take a node for its own that will go with the session before.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class Candidacy:
                 await waiting.woken()
 
     async def _keep(self) -> None:
-        """Queues again in each session that follows: at the end, as anybody who comes."""
+        """Queues again in each later session, at the end of the queue."""
         while True:
             try:
                 await self._session.wait_another(self._session_id)

@@ -51,7 +51,7 @@ Answer = TypeVar("Answer")
 _PAUSE_S = 0.5  # between two attempts of a wait while ZooKeeper refuses
 _TIDYING_S = 2.0
 _VERSIONS = range(-(1 << 31), 1 << 31)
-_ANY_VERSION = -1  # to ZooKeeper; so it is no version here
+_ANY_VERSION = -1  # to ZooKeeper: so never a version here
 
 
 class ZooKeeperMetastore(Metastore):
@@ -153,7 +153,7 @@ class ZooKeeperMetastore(Metastore):
         return await self.run(f"key {key!r}", lambda call: self._words(call, self._paths.listings(key)))
 
     async def values(self, key: str) -> dict[str, Versioned]:
-        """What stands right below this key, by its last word; read side by side."""
+        """The values right below this key, by their last words; read concurrently."""
         check_key(key)
 
         async def work(call: Call) -> dict[str, Versioned]:
@@ -287,7 +287,7 @@ class ZooKeeperMetastore(Metastore):
         await self._leftovers.clear(call)
 
     async def _tidy(self, path: str) -> None:
-        """Removes placeholders above what was deleted. They do no harm: whoever cannot, lets them be."""
+        """Removes placeholders above a deleted key. Those that cannot be removed do no harm."""
         with suppress(MetastoreError):
             await self.run(f"node {path}", lambda call: remove_placeholders(call, self._paths, path), _TIDYING_S)
 

@@ -76,9 +76,7 @@ class ZooKeeperOptions:
         if ":" in self.digest_user:
             raise ConfigError(f"digest_user={self.digest_user}: it may have no colon")
         if self.acl != "open" and not (self.sasl_user or self.digest_user or self.tls_certificate_file):
-            raise ConfigError(
-                f"acl={self.acl} needs to know who you are: sasl_user, digest_user or tls_certificate_file"
-            )
+            raise ConfigError(f"acl={self.acl} needs your identity: sasl_user, digest_user or tls_certificate_file")
 
     @property
     def is_tls(self) -> bool:
@@ -113,13 +111,15 @@ def parse_place(rest: str) -> Place:
         port = int(match["port"] or DEFAULT_PORT) if match else 0
         if match is None or not 0 < port < 65536:
             raise ConfigError(
-                f"zookeeper:{rest}: {text!r} is no server: one looks like HOST or HOST:PORT, an IPv6 address in brackets"
+                f"zookeeper:{rest}: {text!r} is not a server: expected HOST or HOST:PORT, an IPv6 address in brackets"
             )
         servers.append((match["v6"] or match["host"], port))
     words = [word for word in path.split("/") if word]
     for word in words:
         if not re.fullmatch(r"[!-.0-~]+", word) or not word.strip(".") or words[0] == "zookeeper":
-            raise ConfigError(f"zookeeper:{rest}: /{path} is no chroot: words of ASCII, not of dots, not /zookeeper")
+            raise ConfigError(
+                f"zookeeper:{rest}: /{path} is not a valid chroot: words of ASCII, not of dots, not /zookeeper"
+            )
     chroot = "".join(f"/{word}" for word in words)
     if len(chroot) > _CHROOT_BYTES_MAX:
         raise ConfigError(f"zookeeper: the chroot has {len(chroot)} bytes; {_CHROOT_BYTES_MAX} are allowed")

@@ -1,4 +1,4 @@
-"""Where keys stand in ZooKeeper, and how values stand in nodes.
+"""The nodes of keys in ZooKeeper, and the encoding of values in nodes.
 
 Rules: a key's words are a node's path below the chroot, and its value is the node's data, so that `zkCli` shows both as they
 are. What ZooKeeper refuses in a path is escaped as `\\HEX;`, and so is the backslash, and the first words that are not ours
@@ -82,11 +82,11 @@ class Paths:
         return [path[:place] for place in places]
 
     def is_below_chroot(self, path: str) -> bool:
-        """Whether a node may be removed when it is no longer needed: the chroot itself stays."""
+        """True if a node may be removed when it is no longer needed; the chroot itself stays."""
         return path.startswith(f"{self.chroot}/")
 
     def listings(self, key: str) -> list[Listing]:
-        """The directories in which the children of this key stand."""
+        """The directories that contain the children of this key."""
         words = key.split("/")
         shape = self._flat_shape(words[0])
         if shape is None or len(words) > len(shape) or not _fits(words[1:], shape):
@@ -118,7 +118,7 @@ def _fits(words: Sequence[str], shape: Sequence[int]) -> bool:
 
 
 def _flat_word(name: str, words: list[str], shape: Sequence[int]) -> str | None:
-    """What follows these words in the key of the ledger with this node, or of what else stands among the ledgers."""
+    """What follows these words in the key of the ledger with this node, or of another node among the ledgers."""
     match = _FLAT_NAME.fullmatch(name)
     if match is None or len(match[1]) != sum(shape):
         return unescape(name) if len(words) == 1 else None

@@ -8,7 +8,7 @@ from replog.metastores.zookeeper.driver import Client, Result, Watcher
 from replog.metastores.zookeeper.session import Request
 
 _HEADER_BYTES = 128  # with an ACL
-REQUEST_BYTES_MAX = 1_040_000  # ZooKeeper drops the connection of who sends 1 048 576, as it is configured at first
+REQUEST_BYTES_MAX = 1_040_000  # by default, ZooKeeper drops a connection that sends 1 048 576
 
 
 def barrier(path: str) -> Request:

@@ -115,7 +115,7 @@ class Session:
 
     @property
     def problem(self) -> str:
-        """What is known of why there is no connection."""
+        """Why there is no connection, as far as known."""
         found = self._refusal or (self._driver.problem if self._driver is not None else "")
         return found or "no server answers, or none has a name that is known"
 

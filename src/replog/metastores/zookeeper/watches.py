@@ -1,7 +1,7 @@
-"""Who waits for which node. ZooKeeper tells once, so everybody looks again after they were woken, and sets the watch anew.
+"""The tasks that wait for changes of nodes. ZooKeeper notifies once, so a woken task reads again and sets a new watch.
 
-Rules: one watcher is given to kazoo, for all of them, and who waits is known here, by path. So a wait that was cancelled
-leaves nothing here, and kazoo's thread is told to forget a path that nobody waits for any more.
+Rules: kazoo has one watcher for all tasks; this module knows the waiting tasks by path. So a cancelled wait leaves nothing
+behind, and kazoo's thread forgets a path when no task waits for it any more.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ Wake = Callable[[], object]
 
 
 class Watches:
-    """All paths that are waited for; `forget(path)` is called when nobody waits for one any more."""
+    """All paths with waiting tasks. Calls `forget(path)` when the last task leaves a path."""
 
     def __init__(self, forget: Callable[[str], None]) -> None:
         self._forget = forget
         self._wakes: dict[str, list[Wake]] = {}
 
     def is_watched(self, path: str) -> bool:
-        """Whether anybody waits for this node. May be called in any thread."""
+        """True while a task waits for this node. May be called in any thread."""
         return path in self._wakes
 
     def add(self, path: str, wake: Wake) -> None:
@@ -46,7 +46,7 @@ class Watches:
 
     @contextmanager
     def waiting(self, *paths: str) -> Iterator[Waiting]:
-        """For who waits for any of these nodes."""
+        """Waits for a change of any of these nodes, as a context."""
         waiting = Waiting()
         for path in paths:
             self.add(path, waiting.wake)
