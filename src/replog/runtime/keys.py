@@ -23,7 +23,7 @@ def check_key(key: str) -> None:
     """Raises `LocalProtocolError` unless the key is printable words joined by "/", in at most 480 bytes."""
     if not key.isprintable() or not all(word.strip(".") for word in key.split("/")):
         raise LocalProtocolError(
-            f"{key!r} is no key: a key is printable words joined by '/', none of them empty or dots"
+            f"{key!r} is not a key: a key is printable words joined by '/', none of them empty or dots"
         )
     if len(key.encode()) > KEY_BYTES_MAX:
         raise LocalProtocolError(f"the key {key[:60]!r}... has {len(key.encode())} bytes; {KEY_BYTES_MAX} are allowed")

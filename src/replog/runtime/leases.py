@@ -1,16 +1,17 @@
-"""Leases for stores that have none: whoever announces a key puts its value again and again, which changes its version.
+"""Leases for stores without leases: a holder writes the value of its key again and again, which changes its version.
 
-Rules: no two clocks are compared. Whoever looks takes an announcement for gone when its version has stayed the same for the
-lease by *their own* clock, since *they* first saw it; so one who just came takes longer to notice, and nobody is declared
-gone who was merely never looked at. What is stored begins with a token of that one announcement: by it a holder knows its
-own after a lost answer (M1), and an observer one announcement from the next, should versions begin anew in between.
-Who is gone is replaced, not deleted first, so that versions go on and a beat of the old holder that arrives late conflicts.
+Rules: no two clocks are compared. An observer takes an announcement for gone when its version has not changed for a lease
+by the observer's *own* clock, since it *first* saw that version. So a new observer takes longer to notice, and a holder
+that nobody looked at is never declared gone. A stored value begins with a token of its announcement: by that token, a
+holder recognizes its own value after a lost answer (M1), and an observer distinguishes two announcements even if versions
+began again in between. A gone holder is replaced without deleting its key first: so versions go on, and a late beat of the
+old holder conflicts.
 
-What holds, and what does not: while every beat is answered within three eighths of a lease, nobody is taken for gone, and
-one key has one holder. A holder that was asleep or cut off for longer is taken for gone though it lives; until it beats
-again, two believe that they hold the key. It learns it then, and waits to have the key again, but whoever it
-works for is not told. And where versions begin anew with each creation, a beat that was on its way while others came and
-left may meet the version it expects, and take the key from who holds it. So all of this is advice, never safety (M3).
+What holds: while every beat is answered within three eighths of a lease, no holder is taken for gone, and a key has one
+holder. What does not: a holder that was paused or cut off for longer is taken for gone although it lives. Until its next
+beat, two holders believe that they have the key; then the old one notices, and waits for the key again, without notice to
+its program. In a store whose versions begin again with each creation, a late beat may meet the version it expects, and take
+the key from its new holder. So leases are advice, never safety (M3).
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class _Store(Protocol):
 
 @attrs.frozen
 class _Stored:
-    """What stands in the store while a key is announced: a mark and a token, a line feed, the value."""
+    """The stored value of an announced key: a mark and a token, a line feed, the value."""
 
     token: bytes
     value: bytes
@@ -83,7 +84,7 @@ class _Seen:
 
 @attrs.define
 class _Held:
-    """A key that is announced. `version` is None when it is not known what stands there now."""
+    """An announced key. `version` is None while the stored version is unknown."""
 
     key: str
     stored: _Stored
@@ -92,7 +93,7 @@ class _Held:
 
 
 class Leases:
-    """What one client of a store knows of who is alive."""
+    """One client's knowledge of which holders live."""
 
     def __init__(self, store: _Store, lease_s: float) -> None:
         self._store = store
@@ -121,7 +122,7 @@ class Leases:
             await self._give_up(held)
 
     async def announced(self, key: str) -> dict[str, bytes]:
-        """What is announced right below the key by those who are not known to be gone."""
+        """The values announced right below the key by holders that are not known to be gone."""
         prefix = f"{key}/"
         found = {
             word: (each, stored)

@@ -140,7 +140,7 @@ def read_meta(head: bytes, page: int, offset: int) -> Meta:
     free, main = Tree(*fields[6:12]), Tree(*fields[14:20])
     last_page, txn_id = fields[20:]
     if number != page or flags != _META or magic != _MAGIC:
-        raise DataFileDamagedError(f"at {offset}: this is no meta page of LMDB")
+        raise DataFileDamagedError(f"at {offset}: not a meta page of LMDB")
     if version != _FORMAT:
         raise DataFileDamagedError(f"at {offset}: its LMDB format is {version}, and {_FORMAT} was expected")
     if page_bytes not in _PAGE_BYTES or (offset and page_bytes != offset):

@@ -1,7 +1,7 @@
 """One LMDB environment of this process, as metastores and storages need it: its map, its growth, forks.
 
 Rules:
-- LMDB must not be opened twice in a process; who uses this module sees to that.
+- LMDB must not be opened twice in a process; users of this module must prevent that.
 - Reads are done where they are asked, inside the gate: `with lmdb_map.gate, lmdb_map.environment.begin(buffers=True)`.
 - The map grows between transactions only; the gate keeps the readers out meanwhile. Write transactions are begun and
   ended under `writing`, by one thread at a time.
