@@ -145,7 +145,7 @@ async def test_a_finished_file_of_zeros_is_damaged(tmp_path: Path) -> None:
     size_bytes = (tmp_path / "data.mdb").stat().st_size
     (tmp_path / "data.mdb").write_bytes(bytes(size_bytes))
     async with opened(tmp_path) as metastore:
-        with pytest.raises(MetastoreCorruptError, match=r"damaged at 0: this is no meta page"):
+        with pytest.raises(MetastoreCorruptError, match=r"damaged at 0: not a meta page"):
             await metastore.get("a/b")
 
 
@@ -163,8 +163,8 @@ async def test_a_foreign_file_is_refused(tmp_path: Path, content: bytes) -> None
 @pytest.mark.parametrize(
     ("offset", "packing", "value", "words"),
     [
-        (10, "=H", 2, "no meta page"),
-        (16, "=I", 1, "no meta page"),
+        (10, "=H", 2, "not a meta page"),
+        (16, "=I", 1, "not a meta page"),
         (20, "=I", 2, "LMDB format is 2"),
         (40, "=I", 4095, "page size"),
         (16 + 24 + 40, "=Q", 1 << 40, "root is page"),

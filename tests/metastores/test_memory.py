@@ -139,7 +139,7 @@ async def test_a_cancelled_wait_leaves_no_waiter() -> None:
 @pytest.mark.parametrize("key", ["", "/a", "a/", "a//b", "a\nb", "a/../b", ".", "\N{GREEK SMALL LETTER ALPHA}" * 300])
 async def test_a_key_that_no_store_could_hold_is_refused(key: str) -> None:
     metastore = MemoryMetastore()
-    with pytest.raises(LocalProtocolError, match=r"is no key|bytes"):
+    with pytest.raises(LocalProtocolError, match=r"is not a key|bytes"):
         await metastore.create(key, b"")
     with pytest.raises(LocalProtocolError):
         await metastore.get(key)

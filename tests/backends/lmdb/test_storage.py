@@ -119,7 +119,7 @@ def test_a_data_file_that_is_missing_or_foreign_is_damage(tmp_path: Path) -> Non
     with pytest.raises(StorageDamagedError, match=r"data\.mdb is missing"):
         open_storage(str(tmp_path))
     (tmp_path / "data.mdb").write_bytes(b"no map at all" * 1000)
-    with pytest.raises(StorageDamagedError, match=r"data\.mdb is damaged at 0: this is no meta page"):
+    with pytest.raises(StorageDamagedError, match=r"data\.mdb is damaged at 0: not a meta page"):
         open_storage(str(tmp_path))
 
 
