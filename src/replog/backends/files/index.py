@@ -307,6 +307,7 @@ class Index:
 
     def put_marks(self, ledger_id: int, key: bytes | None, fence_term: int, confirmed: int, proof: bytes) -> None:
         """Raises the marks of the ledger to these."""
+        assert fence_term >= 0, "as `pack_marks` asserted"
         ledger = self.ledger(ledger_id)
         if ledger is not None:
             ledger.raise_marks(Marks(key, fence_term, confirmed, -1, proof))
@@ -322,6 +323,7 @@ class Index:
     def put_catalog(self, deleted: Iterable[tuple[int, int]], ledgers: Iterable[tuple[int, Marks]]) -> None:
         """Applies what a catalog says of ledgers."""
         for first, last in deleted:
+            assert first <= last, "a range of deleted ledgers holds one"
             self.deleted.add(first, last)
         for ledger_id in [ledger_id for ledger_id in self.ledgers if ledger_id in self.deleted]:
             self.drop(ledger_id)

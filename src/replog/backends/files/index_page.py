@@ -49,6 +49,7 @@ class IndexPage:
             stop = start + count * (8 if code in "qQ" else 4)
             column.frombytes(data[start:stop])
             start = stop
+        assert start == len(data), "the columns are all of a page"
         page.reaches = array("q", accumulate(page.lasts, max))
         return page
 
@@ -70,6 +71,7 @@ class IndexPage:
             self.offsets[at], self.sizes[at], self.checksums[at] = offset, size, checksum
             return False
         at = bisect_right(firsts, first)
+        assert first <= last, "a batch holds an entry"
         for column, value in zip(self.columns, (first, last, offset, stride, size, checksum), strict=True):
             column.insert(at, value)
         assert len(set(map(len, self.columns))) == 1, "columns have one length"

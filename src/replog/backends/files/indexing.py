@@ -32,6 +32,7 @@ def write_index(disk: Disk, file: LogFile, identity: bytes, sections: Iterable[S
     pieces, entries = pack_index(header, pairs)
     directory, _, name = file.index_path.rpartition("/")
     write_file_atomically(disk, directory, name, pieces)
+    assert len(entries) == len(ordered), "the index has each section once"
     for section, entry in zip(ordered, entries, strict=True):
         section.page_offset = entry.page_offset
         section.page_checksum = entry.page_checksum
@@ -114,6 +115,7 @@ class IndexFile:
 
     def page(self, entry: SectionEntry) -> IndexPage | None:
         """The page of a section, or None if it is damaged. May raise OSError."""
+        assert entry.page_offset >= HEADER_BYTES + self.header.directory_bytes, "pages stand behind the directory"
         return _page_at(self._disk, self._fd, entry.page_offset, entry.batches, entry.page_checksum)
 
     def close(self) -> None:
@@ -139,6 +141,7 @@ def read_directory(disk: Disk, file: LogFile, identity: bytes) -> list[Section] 
 
 
 def _section_of(file: LogFile, entry: SectionEntry) -> Section:
+    assert entry.first <= entry.last_first <= entry.last, "as the writer of the index asserted of its page"
     section = Section(file, entry.ledger_id, entry.stamp, entry.first, entry.last, entry.last_first)
     section.count = entry.batches
     section.data_bytes = entry.data_bytes
