@@ -92,7 +92,7 @@ async def wait_written(metastore: Watched, count: int) -> list[str]:
 # -- turning --------------------------------------------------------------------------------------------------------
 
 
-async def test_who_turns_is_announced_anew_before_it_leaves(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_bookie_that_turns_is_announced_before_it_leaves(autojump_clock: trio.testing.MockClock) -> None:
     async with watched() as (_, metastore, bookie):
         await fill(bookie, True)
         steps = await wait_written(metastore, 3)
@@ -106,7 +106,7 @@ async def test_who_turns_is_announced_anew_before_it_leaves(autojump_clock: trio
         assert steps[5:] == ["leaves bookies"]
 
 
-async def test_who_turns_back_meanwhile_ends_where_it_should(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_bookie_that_turns_back_ends_under_the_right_key(autojump_clock: trio.testing.MockClock) -> None:
     async with watched() as (_, metastore, bookie):
         metastore.delay_s = 1.0
         for is_full in (True, False, True, False, True, False):
@@ -117,7 +117,7 @@ async def test_who_turns_back_meanwhile_ends_where_it_should(autojump_clock: tri
         assert await metastore.announced(READ_ONLY_BOOKIES_KEY) == {}
 
 
-async def test_who_cannot_be_announced_anew_stays_where_it_was_and_tries_again(
+async def test_a_failed_announcement_is_retried_and_the_old_one_stays(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with watched() as (_, metastore, bookie):
@@ -152,7 +152,7 @@ async def test_an_announcement_that_somebody_deleted_is_made_again(autojump_cloc
         assert len(metastore.steps) == 5
 
 
-async def test_who_misses_its_announcement_while_the_metastore_fails_stays_where_it_is(
+async def test_an_announcement_stays_while_the_metastore_fails(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with watched() as (_, metastore, _bookie):
@@ -220,7 +220,7 @@ async def test_a_key_that_nobody_announces_is_named(autojump_clock: trio.testing
 
 
 @pytest.mark.parametrize("read_only", [False, True])
-async def test_two_processes_with_copies_of_one_directory_are_told_from_each_other(
+async def test_two_copies_of_one_directory_are_distinguished(
     read_only: bool, autojump_clock: trio.testing.MockClock
 ) -> None:
     options = BookieOptions(storage="memory", announce_timeout_s=20.0)

@@ -131,7 +131,7 @@ async def test_a_takeover_finds_the_one_copy_behind_a_shortened_and_a_lagging_bo
             assert (await client.recover_ledger(ledger_id)).last_entry_id == 9
 
 
-async def test_a_takeover_waits_for_who_may_have_what_another_one_lost(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_takeover_waits_for_a_bookie_that_may_have_copies(autojump_clock: trio.testing.MockClock) -> None:
     """R10, R12: while the only holder is away it is refused, by name; it succeeds as soon as that one is back."""
     async with cluster(3) as world:
         ledger_id = await confirmed_on_two(world)

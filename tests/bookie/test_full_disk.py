@@ -134,7 +134,7 @@ async def test_a_full_bookie_that_fails_tells_both(monkeypatch: pytest.MonkeyPat
         ]
 
 
-async def test_a_deposed_writer_learns_that_it_is_and_not_that_there_is_no_space(
+async def test_a_deposed_writer_gets_fenced_from_a_full_bookie(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """L5: else it would look for another bookie until its deadline. And R3: not before the fence is durable."""
@@ -228,7 +228,7 @@ async def test_what_fits_alone_is_kept_when_all_together_is_too_much() -> None:
         assert served.storage.read(3, 9, 1, 1)
 
 
-async def test_who_is_told_of_a_fence_finds_it_on_the_disk_though_the_add_that_raised_it_was_refused() -> None:
+async def test_an_answered_fence_is_durable_even_if_its_add_was_refused() -> None:
     """R3, T1: the add of term 5 finds no space, and behind it in the same group one of term 4 learns that it is fenced."""
     storage = surprising(3_000)
     async with serving(storage=storage) as served:

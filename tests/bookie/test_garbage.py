@@ -154,7 +154,7 @@ async def test_a_stale_listing_that_still_shows_a_deleted_ledger_keeps_it_until_
 
 
 @pytest.mark.usefixtures("_always_listed")
-async def test_an_error_late_in_the_listing_drops_nothing_of_what_it_found_before(
+async def test_an_error_late_in_a_listing_drops_nothing(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """Ledgers on several pages; the first page shows that one is gone, the second can't be read."""

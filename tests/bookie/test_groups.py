@@ -32,7 +32,7 @@ async def test_a_recovery_read_finds_an_add_of_the_same_group(is_recovery: bool,
 
 
 @each_kind
-async def test_nothing_of_a_group_is_acknowledged_when_the_storage_fails_amid_it(is_instant: bool) -> None:
+async def test_a_group_is_not_acknowledged_when_the_storage_fails(is_instant: bool) -> None:
     """B1: a group may need several commits. After a failed one, nobody knows what is durable of those before it."""
 
     class FailsAtSecond(FaultyStorage):

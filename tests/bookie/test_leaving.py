@@ -152,7 +152,7 @@ async def test_a_call_that_was_given_up_before_it_began_never_begins() -> None:
     assert storage.calls == ["minor compaction", "close"]
 
 
-async def test_a_call_whose_thread_comes_late_never_begins_either() -> None:
+async def test_a_cancelled_call_never_begins_when_its_thread_is_late() -> None:
     storage = SmallStorage(MemoryStorage(), is_instant=False)
     calls = StorageCalls(storage)
     async with trio.open_nursery() as nursery:

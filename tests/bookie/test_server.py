@@ -300,7 +300,7 @@ async def test_other_bytes_for_an_identity_are_refused_and_nothing_is_stored_ove
 
 
 @each_kind
-async def test_only_who_has_the_key_writes_fences_or_reads(is_instant: bool) -> None:
+async def test_a_wrong_key_neither_writes_fences_nor_reads(is_instant: bool) -> None:
     async with serving(is_instant=is_instant) as served:
         await served.ask(add(a_batch()))
         wrong = b"w" * 32
@@ -353,7 +353,7 @@ async def test_a_full_disk_is_read_only_until_there_is_space(is_instant: bool, m
 
 
 @each_kind
-async def test_a_storage_that_failed_is_unknown_for_ever(is_instant: bool) -> None:
+async def test_a_failed_storage_answers_unknown_permanently(is_instant: bool) -> None:
     """B1."""
     async with serving(is_instant=is_instant) as served:
         await served.ask(add(a_batch(0)))
@@ -453,7 +453,7 @@ async def test_a_long_poll_wakes_at_news_and_expires_without(autojump_clock: tri
         assert served.server.statistics()["waiting_polls"] == 0
 
 
-async def test_who_heard_of_it_elsewhere_waits_for_more(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_poll_that_knows_the_news_waits_for_more(autojump_clock: trio.testing.MockClock) -> None:
     """A bookie that lags behind has no news for who knows more than it."""
     async with serving(is_instant=True) as served:
         await served.ask(add(a_batch(0)))
@@ -547,9 +547,7 @@ async def test_a_poll_waits_for_no_disk() -> None:
 
 
 @each_kind
-async def test_who_adds_is_told_whether_somebody_waits_for_the_last_add_confirmed(
-    is_instant: bool, patient_clock: trio.testing.MockClock
-) -> None:
+async def test_a_writer_learns_that_a_reader_waits(is_instant: bool, patient_clock: trio.testing.MockClock) -> None:
     """W5."""
     options = BookieOptions(storage="memory", long_poll_max_s=0.2)
     async with serving(options, is_instant=is_instant) as served:

@@ -182,7 +182,7 @@ async def test_a_bookie_whose_storage_failed_is_never_offered_again(autojump_clo
             await writer.append(b"2")
 
 
-async def test_a_metastore_that_fails_while_a_bookie_is_announced_anew_does_not_stop_the_bookie(
+async def test_a_metastore_failure_while_turning_does_not_stop_a_bookie(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with cluster(2) as world, world.client(QUICK, replog.Quorum(2, 2, 1)) as client:

@@ -101,7 +101,7 @@ async def test_space_that_compaction_gives_back_is_enough(autojump_clock: trio.t
         await one.write(100)
 
 
-async def test_while_there_is_no_space_it_tries_again_now_and_then(autojump_clock: trio.testing.MockClock) -> None:
+async def test_making_space_is_retried_at_intervals(autojump_clock: trio.testing.MockClock) -> None:
     async with small(5_000) as one:
         await trio.sleep(100)
         assert one.storage.calls == ["major compaction"] * 4
@@ -112,7 +112,7 @@ async def test_while_there_is_no_space_it_tries_again_now_and_then(autojump_cloc
         assert len(one.storage.calls) == 4
 
 
-async def test_what_is_dropped_while_there_is_no_space_is_given_back_soon(
+async def test_space_of_dropped_ledgers_is_given_back_soon(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """It was deleted after the first attempt: nobody waits for the next one's time."""
@@ -266,7 +266,7 @@ async def test_one_run_of_a_kind_goes_at_a_time_and_others_are_not_held_up() -> 
         scrubbing.set()
 
 
-async def test_a_run_goes_on_if_who_asked_is_cancelled_and_the_next_one_waits_for_it() -> None:
+async def test_a_run_goes_on_when_its_caller_is_cancelled() -> None:
     async with small(None, is_instant=False) as one:
         gate = one.storage.hang("compact")
         with trio.move_on_after(0.05) as scope:
@@ -282,7 +282,7 @@ async def test_a_run_goes_on_if_who_asked_is_cancelled_and_the_next_one_waits_fo
 
 @pytest.mark.real
 @pytest.mark.parametrize("what", ["collect_garbage", "compact", "scrub"])
-async def test_who_waits_for_a_run_is_told_that_the_bookie_was_left(what: str) -> None:
+async def test_a_caller_gets_closed_when_the_bookie_is_left(what: str) -> None:
     async with small(None, is_instant=False) as one, trio.open_nursery() as nursery:
         await one.write(10)
         one.storage.hang(what)
@@ -312,7 +312,7 @@ def rot(ledger_id: int, first: int = 0, last: int = 0, description: str = "a bad
     return Damage(ledger_id, 1, first, last, description)
 
 
-async def test_damage_is_told_once_and_again_if_it_was_mended_meanwhile(autojump_clock: trio.testing.MockClock) -> None:
+async def test_damage_is_reported_once_and_again_after_a_repair(autojump_clock: trio.testing.MockClock) -> None:
     async with small(None) as one:
         one.storage.rotten = [rot(1), rot(1, 1, 9)]
         await trio.sleep(100)
@@ -333,7 +333,7 @@ async def test_damage_is_told_once_and_again_if_it_was_mended_meanwhile(autojump
         assert one.world.told(DamageFound)[3:] == expected[:1]
 
 
-async def test_what_scrubbing_finds_is_told_and_returned_at_once(autojump_clock: trio.testing.MockClock) -> None:
+async def test_damage_found_by_scrubbing_is_reported_and_returned(autojump_clock: trio.testing.MockClock) -> None:
     async with small(None) as one:
         await settle()
         one.storage.found_by_scrubbing = [rot(7, 3, 4)]

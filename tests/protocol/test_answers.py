@@ -122,7 +122,7 @@ def test_what_can_be_no_answer_is_refused(kind: str, nonsense: str) -> None:
 
 
 @pytest.mark.parametrize("kind", sorted(READS))
-def test_ok_without_a_batch_is_no_answer_to_a_read(kind: str) -> None:
+def test_a_read_answered_ok_without_a_batch_is_refused(kind: str) -> None:
     """R4: else it was an IndexError in a callback, which ended the whole client."""
     request, response = GOOD[kind]
     with pytest.raises(RemoteProtocolError):
@@ -135,7 +135,7 @@ def test_a_recovery_read_has_one_batch() -> None:
         check_answer(request, attrs.evolve(response, batches=(a_batch(4), a_batch(6))))
 
 
-def test_a_fence_that_was_not_raised_is_no_answer() -> None:
+def test_a_fence_answered_with_a_lower_term_is_refused() -> None:
     """R3: OK means that the fence is at least as high as was asked for."""
     request, response = GOOD["fence"]
     with pytest.raises(RemoteProtocolError):

@@ -205,7 +205,7 @@ def test_x6_recovery_writes_carry_the_frozen_mark() -> None:
     assert reader.read_all() == []
 
 
-def test_x14_no_ack_from_an_ensemble_whose_cas_is_not_done() -> None:
+def test_x14_no_ack_counts_from_an_ensemble_before_its_cas() -> None:
     """Issue 1591, mutant local_ens. Rule C3."""
     cluster = Cluster()
     w1 = cluster.writer()

@@ -347,7 +347,7 @@ def test_a_commit_before_the_sweep_changes_the_head_is_spared() -> None:
     assert set(ledger_ids) < set(cluster.records)
 
 
-def test_a_commit_after_one_of_its_ledgers_is_condemned_is_refused_for_ever() -> None:
+def test_a_commit_is_refused_once_one_of_its_ledgers_is_tombstoned() -> None:
     cluster = Cluster()
     ledger_ids = [write_ledger(cluster, "a") for _ in range(2)]
     sweep = sweeping(cluster, ledger_ids[:1])

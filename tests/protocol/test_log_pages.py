@@ -50,7 +50,7 @@ def test_l3_a_page_is_written_before_the_record_that_leaves_it_out() -> None:
     assert segments(cluster) == [(number, number) for number in range(1, 7)]
 
 
-def test_l1_who_dies_between_page_and_record_leaves_a_page_that_the_next_one_finds() -> None:
+def test_l1_a_page_is_found_after_a_crash_before_the_record() -> None:
     cluster = log_of(5)
     dead = at_page(rolling(cluster, "dead"))
     dead.deliver(WritePage)
@@ -75,7 +75,7 @@ def test_l3_two_write_the_same_page_and_one_of_them_wins() -> None:
     assert len(segments(cluster)) == 6
 
 
-def test_l3_a_page_that_was_trimmed_before_it_was_written_is_no_page_of_an_older_record() -> None:
+def test_l3_a_page_trimmed_before_it_was_written_is_not_used() -> None:
     """The one who knows the older record finds a page without some of its segments: it must not leave them out."""
     cluster = log_of(5)
     late = at_page(rolling(cluster, "late"))
@@ -236,7 +236,7 @@ def test_deleting_again_finds_what_an_interrupted_deletion_left_in_pages() -> No
 
 
 @pytest.mark.parametrize("is_written", [True, False])
-def test_m1_the_answer_of_a_deletion_is_lost_and_the_log_is_made_anew(is_written: bool) -> None:
+def test_m1_a_log_is_created_again_after_a_deletion_without_answer(is_written: bool) -> None:
     """The log that somebody has begun meanwhile is another one: it stays."""
     cluster = log_of(5)
     slow, quick = deleting(cluster, "slow"), deleting(cluster, "quick")
@@ -275,7 +275,7 @@ def test_l5_a_roll_that_meets_a_deletion_ends_the_writer_and_leaves_no_ledger() 
     assert cluster.records == {}
 
 
-def test_l1_a_takeover_that_meets_a_deletion_begins_the_log_anew() -> None:
+def test_l1_a_takeover_begins_the_log_again_after_a_deletion() -> None:
     cluster = log_of(4)
     slow = takeover(cluster, "t2")
     slow.run_until(CreateLedger)

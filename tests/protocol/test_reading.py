@@ -282,7 +282,7 @@ def test_what_is_brought_of_another_stamp_is_not_taken() -> None:
     assert {stamp for *_, stamp in questions(machine)} == {2}
 
 
-def test_who_reads_in_an_old_fragment_asks_the_last_one_how_far_it_goes_and_takes_what_is_true() -> None:
+def test_a_reader_in_an_old_fragment_polls_the_last_fragment() -> None:
     machine = reading_of(FRAGMENT, Fragment(5, ("d", "e", "f")), first=2)
     assert questions(machine) == [(0, "d", -1, 2, 1), (1, "e", -1, 2, 1), (2, "f", -1, 2, 1)]
     machine.last_add_confirmed_answered(6, [one(5), one(6)])  # of the new one, and not what comes next
@@ -352,7 +352,7 @@ def test_of_a_striped_ledger_each_index_is_asked_for_what_it_stores() -> None:
         assert spans(machine) == [(entry_id, entry_id)]
 
 
-def test_whose_batches_a_read_was_to_bring_as_well_are_asked_for_when_it_is_not_needed_any_more() -> None:
+def test_guests_ask_for_themselves_when_their_host_is_not_needed() -> None:
     quorum = Quorum(4, 3, 2)
     for brought in range(4):
         machine = reading_of(Fragment(0, ("a", "b", "c", "d")), quorum=quorum)

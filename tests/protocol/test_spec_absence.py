@@ -53,7 +53,7 @@ def test_r10_one_copy_is_found_behind_two_denials_one_of_them_weak(denial: Statu
 
 
 @pytest.mark.parametrize("denial", WEAK)
-def test_r10_a_weak_denial_is_no_proof_while_a_member_is_away(denial: Status) -> None:
+def test_r10_a_weak_denial_proves_nothing_while_a_member_is_away(denial: Status) -> None:
     """R10: The one that is away may be the one that has the entry: recovery waits for it, and says so."""
     cluster = Cluster()
     confirmed_on(cluster, "b1", "b2")
@@ -129,7 +129,7 @@ def test_r10_a_silent_member_is_waited_for_once() -> None:
     assert cluster.metadata().last_entry_id == 0
 
 
-def test_r10_who_answers_is_heard_however_long_a_recovery_takes() -> None:
+def test_r10_a_bookie_that_keeps_answering_is_not_silent() -> None:
     """R10: b1 is silent at first, then answers, and another one has forgotten entry 1 without a trace: it is still waited for."""
     cluster = Cluster()
     writer = cluster.writer()
@@ -152,7 +152,7 @@ def test_r10_who_answers_is_heard_however_long_a_recovery_takes() -> None:
     assert cluster.metadata().last_entry_id == 1
 
 
-def test_r10_silence_does_not_hinder_proven_denials_for_ever() -> None:
+def test_r10_proven_denials_decide_after_waiting_for_the_silent() -> None:
     """R10: silence does not hinder proven denials for ever."""
     cluster = Cluster()
     cluster.writer()
@@ -198,7 +198,7 @@ def test_r10_denials_are_not_carried_over_to_the_next_entry() -> None:
 # -- R12 -----------------------------------------------------------------------------------------------------------
 
 
-def test_r12_whoever_was_away_is_asked_as_soon_as_it_is_back() -> None:
+def test_r12_a_bookie_is_asked_as_soon_as_it_is_back() -> None:
     """R12: Two of three restart during a takeover: it ends when one of them is back."""
     cluster = Cluster()
     confirmed_on(cluster, "b1", "b2")
@@ -215,7 +215,7 @@ def test_r12_whoever_was_away_is_asked_as_soon_as_it_is_back() -> None:
     assert recovery.finished.last_entry_id == 0
 
 
-def test_r12_whoever_could_not_tell_may_tell_later() -> None:
+def test_r12_a_bookie_in_doubt_may_answer_later() -> None:
     """R12: whoever could not tell may tell later."""
     cluster = Cluster()
     writer = cluster.writer()

@@ -59,7 +59,7 @@ def test_b2_a_recovery_read_sees_the_adds_that_were_accepted_before_it() -> None
     assert response.batches[0].holds(0)
 
 
-def test_b2_a_negative_recovery_answer_is_for_ever() -> None:
+def test_b2_a_negative_recovery_answer_is_permanent() -> None:
     """B2, O10: after "no entry" to term 2 this bookie never accepts the entry from a lower term."""
     bookie = Bookie()
     assert bookie.handle(RecoveryReadRequest(1, 7, KEY, 2, entry_id=0, stamp=1)).status is Status.NO_ENTRY
@@ -76,7 +76,7 @@ def test_b2_two_copies_in_one_group_are_settled_in_order() -> None:
     assert machine.accept(add).may_be_stored
 
 
-def test_b2_a_dropped_ledger_keeps_everybody_out_for_ever() -> None:
+def test_b2_a_dropped_ledger_is_permanently_fenced() -> None:
     """B2, L5: a deposed writer that wakes up after its ledger was deleted is refused, also after a restart."""
     bookie = Bookie()
     first, second = adds(2)
@@ -103,7 +103,7 @@ def foreign_requests() -> list[messages.Request]:
 
 
 @pytest.mark.parametrize("kind", range(4))
-def test_b7_who_does_not_know_the_password_changes_nothing(kind: int) -> None:
+def test_b7_a_wrong_password_changes_nothing(kind: int) -> None:
     """B7: an add, a fence, a recovery read and an explicit mark with another key: refused, and nothing is raised."""
     bookie = Bookie()
     bookie.handle(FenceRequest(0, 7, KEY, 1))
@@ -116,7 +116,7 @@ def test_b7_who_does_not_know_the_password_changes_nothing(kind: int) -> None:
         bookie.crash()  # the key is durable
 
 
-def test_b7_who_does_not_know_the_password_reads_nothing() -> None:
+def test_b7_a_wrong_password_reads_nothing() -> None:
     """B7: neither entries nor the last add confirmed."""
     bookie = Bookie()
     bookie.handle(adds(1)[0])

@@ -91,7 +91,7 @@ def test_c2_a_fragment_that_starts_there_already_is_replaced() -> None:
     ]
 
 
-def test_c2_the_placement_is_told_which_bookies_are_taken() -> None:
+def test_c2_the_placement_gets_the_bookies_in_use() -> None:
     """C2: what stands in the ensemble is excluded; a bookie at two indices is a bug of the caller."""
     writer = Cluster().writer()
     writer.add(b"a")

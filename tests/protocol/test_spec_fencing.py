@@ -58,7 +58,7 @@ def test_r2_the_claim_comes_before_the_fences() -> None:
     assert [effect.bookie_id for effect in recovery.find(SendFence)] == ["b1", "b2", "b3"]
 
 
-def test_r2_the_last_fragment_as_it_stands_after_the_claim_is_fenced() -> None:
+def test_r2_the_last_fragment_after_the_claim_is_fenced() -> None:
     """R2: the writer changed its ensemble between recovery's read of the metadata and its CAS."""
     cluster = Cluster()
     writer = cluster.writer()

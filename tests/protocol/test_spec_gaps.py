@@ -49,7 +49,7 @@ def test_w7_what_was_confirmed_while_an_index_failed_is_recorded_at_the_close() 
     assert len(cluster.metadata().fragments) == 1
 
 
-def test_w7_what_was_pending_when_it_came_back_is_no_gap() -> None:
+def test_w7_entries_pending_when_a_bookie_returns_are_not_a_gap() -> None:
     """W7, C5: it is sent again."""
     cluster = Cluster()
     writer = fail_third(cluster, b"b")
@@ -227,7 +227,7 @@ def test_w7_an_earlier_add_that_fails_while_the_index_is_missing_widens_its_gap(
     assert cluster.metadata().gaps == (Gap(2, 0, 1),)
 
 
-def test_w7_a_reader_asks_who_may_lack_an_entry_last() -> None:
+def test_w7_a_reader_asks_bookies_with_a_gap_last() -> None:
     """W7, D2: its copies of the other entries are asked for as always."""
     cluster = Cluster()
     writer = fail_third(cluster, b"b")

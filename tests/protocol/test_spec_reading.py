@@ -225,7 +225,7 @@ def test_d3_answers_that_overtake_each_other_are_handed_out_in_order() -> None:
 
 
 @pytest.mark.parametrize("fault", ["slow", "absence", "silence"])
-def test_d2_who_was_to_be_read_with_another_does_not_wait_for_its_bookie(fault: str) -> None:
+def test_d2_a_guest_does_not_wait_for_its_hosts_bookie(fault: str) -> None:
     """D2: entries 1 and 2 were to come with 0 from b3. As soon as that is in doubt, others are asked for them too."""
     cluster = Cluster(STRIPED)
     written(cluster, 10)

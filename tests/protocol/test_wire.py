@@ -260,7 +260,7 @@ def test_wherever_a_stream_is_cut_it_has_the_same_frames(frames: list[bytes], da
 
 
 @given(st.lists(st.sampled_from([0, 10, 5_000, 260_000, 300_000]), min_size=1, max_size=8), st.data())
-def test_who_receives_what_is_wanted_has_the_same_frames(sizes: list[int], data: st.DataObject) -> None:
+def test_frames_are_the_same_when_received_in_wanted_sizes(sizes: list[int], data: st.DataObject) -> None:
     """Whether all of it comes at once, or less; of a large frame never more than to its end."""
     fields = [bytes(number % 3 * 10) for number in range(len(sizes))]
     frames = [wire.seal(wire.ADD, 0, 1, field, size) + bytes(size) for field, size in zip(fields, sizes, strict=True)]
@@ -295,7 +295,7 @@ def test_a_large_body_that_comes_by_itself_is_not_copied() -> None:
 
 
 @pytest.mark.parametrize("piece_bytes", [1, 2, 23, 1000, 1 << 20])
-def test_no_more_is_kept_than_arrived(piece_bytes: int) -> None:
+def test_a_splitter_keeps_only_bytes_that_arrived(piece_bytes: int) -> None:
     """However small the pieces are: the objects around them must not cost more than they hold."""
     size = min(1 << 20, 10_000 * piece_bytes)
     frame = encoded_request(AddRequest(1, 7, bytes(32), 1, batch_of([bytes(size)])))
