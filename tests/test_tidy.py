@@ -210,10 +210,9 @@ TOO_LARGE: dict[str, str] = {
     "replog.cli.top.model.Figures": "facts for people to read, one field each; no behaviour",
     "replog.client.scan.LedgerScan": "to be split by subject",
     "replog.client.recovering.RecoveringShell": "to be split by subject",
-    "replog.metastores.lmdb_environment.Environment": "to be split: connection, and what waits for it",
+    "replog.metastores.lmdb_environment.Environment": "to be split: the queue of jobs, and the environment that commits them",
     "replog.metastores.zookeeper.session.Session": "to be split: connection, and what waits for it",
-    "replog.transports.tcp.client.TcpConnection": "to be split: requests, reads, answers, bounds",
-    "replog.transports.tcp.listener.Listener": "to be split: requests, reads, answers, bounds",
+    "replog.transports.tcp.client.TcpConnection": "to be split: its outbox, and the connection",
 }
 
 # Classes that inherit from the only other class that nobody else inherits from, and why.

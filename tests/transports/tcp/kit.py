@@ -115,7 +115,7 @@ async def listening(handler: Handler, **options: Any) -> AsyncIterator[Listener]
         finally:
             await listener.close("the test is over")
     assert listener._budget.used_bytes == 0
-    assert listener._connections == listener._handshakes == 0
+    assert listener._connections == listener._hosts.under_way == 0
     assert not listener._sessions
 
 

@@ -60,8 +60,9 @@ class Victim:
     async def forgets(self) -> None:
         """Returns when nothing of anybody is kept any more."""
         listener = self.listener
+        hosts, budget = listener._hosts, listener._budget
         with trio.fail_after(10):
-            while listener._connections or listener._handshakes or listener._sessions or listener._budget.used_bytes:  # noqa: ASYNC110
+            while listener._connections or hosts.under_way or listener._sessions or budget.used_bytes:  # noqa: ASYNC110
                 await trio.sleep(0.005)
         assert not listener._hosts._under_way
 
@@ -258,10 +259,10 @@ async def test_a_host_cannot_take_all_handshakes() -> None:
     async with victim(TcpOptions(handshakes_max=8, handshake_timeout_s=60.0)) as bookie:
         silent = [await connected(bookie) for _ in range(30)]
         with trio.fail_after(10):
-            while bookie.listener._handshakes < 4:  # noqa: ASYNC110
+            while bookie.listener._hosts.under_way < 4:  # noqa: ASYNC110
                 await trio.sleep(0.005)
         await bookie.serves()
-        assert bookie.listener._handshakes == 4
+        assert bookie.listener._hosts.under_way == 4
         refused = [await last_words(stream) for stream in silent[4:]]
         assert all("others are introducing themselves" in reason for reason in refused)
         for stream in silent:

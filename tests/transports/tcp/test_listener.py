@@ -137,7 +137,7 @@ async def test_who_is_introducing_themselves_does_not_hold_it_up(
     with closing(connected(address)) as silent, closing(connected(address)) as half:
         half.send(wire.encode_greeting(wire.Hello(1, 1, 0, bytes(32), "", "none", ""))[:30])
         await settled()
-        assert served.listener._handshakes == 2
+        assert served.listener._hosts.under_way == 2
         begin_s = trio.current_time()
         await served.listener.close("leaving")
         assert trio.current_time() - begin_s < 0.1
@@ -147,7 +147,7 @@ async def test_who_is_introducing_themselves_does_not_hold_it_up(
                 assert each.recv(100) == b""
             except ConnectionResetError:
                 assert each is half  # what it said was not read
-    assert served.listener._connections == served.listener._handshakes == 0
+    assert served.listener._connections == served.listener._hosts.under_way == 0
 
 
 async def test_who_introduces_themselves_while_it_leaves_is_sent_away(

@@ -60,7 +60,6 @@ class Listener:
         self._sockets: list[socket.socket] = []
         self._sessions: set[Session] = set()
         self._connections = 0  # including those before the handshake
-        self._handshakes = 0
         self._counters = counters or Counters()
         self._hosts = Handshakes(options.handshakes_max, options.failed_handshakes_max)
         self._budget = Budget(options.total_bytes_max)
@@ -165,9 +164,8 @@ class Listener:
                 _refuse_at_once(connected, refusal)
                 continue
             self._connections += 1
-            self._handshakes += 1  # until `_greet` ends
             self._counters.handshakes += 1
-            self._hosts.begun(host)
+            self._hosts.begun(host)  # until `_greet` ends
             nursery.start_soon(self._serve, connected, host, port)
 
     def _refusal(self, host: str) -> str:
@@ -230,7 +228,6 @@ class Listener:
         except OSError as error:
             problem = f"the connection broke: {error}"
         finally:
-            self._handshakes -= 1
             self._counters.handshakes -= 1
             self._hosts.ended(host)
         self._hosts.failed(host, trio.current_time())
