@@ -1,10 +1,10 @@
-"""What happens in a live app, counted while it happens: app -> log -> Spark -> another log -> whoever wants to know.
+"""Counts what happens in a live app while it happens: app -> log -> Spark -> another log -> any reader.
 
 python examples/spark_pipeline.py METASTORE app                     a shop: appends each visit, and some noise, while it leads
 python examples/spark_pipeline.py METASTORE pipeline CHECKPOINT     Spark: drops the noise, counts visits by page and time
 python examples/spark_pipeline.py METASTORE follow                  shows the counts, as they come
 
-Begin with the app. Kill a task of Spark, or all of it, and start it again with the same CHECKPOINT, a directory: each visit is
+Start the app first. Kill a task of Spark, or all of it, and start it again with the same CHECKPOINT, a directory: each visit is
 counted once, and each count is in the log once. METASTORE is where the bookies are announced, as `replog cluster` prints it:
 lmdb:/DIRECTORY, zookeeper://HOST,HOST,HOST/PATH
 """
@@ -27,7 +27,7 @@ VISITS_PER_S = 100
 
 
 def app(metastore: str) -> None:
-    """Knows nothing of Spark. Start it twice: the second one leads when the first one has gone."""
+    """It does not use Spark. Start it twice: the second one leads when the first one has ended."""
     with replog.blocking.connect(metastore) as client, client.lead_log(VISITS) as log:
         while True:
             visit = {
@@ -40,7 +40,7 @@ def app(metastore: str) -> None:
 
 
 def pipeline(metastore: str, checkpoint: str) -> None:
-    """Each count is in its log once: wherever Spark is killed, the batch that was under way is done again, and committed once."""
+    """Each count is in its log once: if Spark is killed, it repeats the batch that it was doing, and commits it once."""
     from pyspark.sql import SparkSession
     from pyspark.sql import functions as f
 
@@ -55,7 +55,7 @@ def pipeline(metastore: str, checkpoint: str) -> None:
     visits = entries.select(visit.alias("visit")).select("visit.*").where("at is not null and page is not null")
 
     counts = (
-        visits.withWatermark("at", "1 second")  # an event that comes later than that is left out
+        visits.withWatermark("at", "1 second")  # events that come later are left out
         .groupBy(f.window("at", "2 seconds"), "page")
         .agg(f.count("*").alias("visits"), f.max("took_ms").alias("slowest_ms"))
         .select(f.col("window.start").alias("since"), "page", "visits", "slowest_ms")
@@ -65,7 +65,7 @@ def pipeline(metastore: str, checkpoint: str) -> None:
 
 
 def follow(metastore: str) -> None:
-    """Knows nothing of Spark either: an entry is a count, as JSON."""
+    """It does not use Spark either: an entry is a count, as JSON."""
     with replog.blocking.connect(metastore) as client, client.read_log(COUNTS, follow=True) as reader:
         for record in reader:
             count = json.loads(record.data)

@@ -41,7 +41,7 @@ class Store:
             start, self.data = replog.Position.parse(saved["start"]), saved["data"]
         async with self._client.read_log("store") as reader:
             async for record in reader:
-                if record.position >= start:  # what is before it is in the snapshot already
+                if record.position >= start:  # the snapshot includes everything before it
                     self._apply(json.loads(record.data))
 
     def _apply(self, changes: dict[str, str | None]) -> None:
@@ -50,16 +50,16 @@ class Store:
             self.data.pop(name, None)
 
     async def change(self, changes: dict[str, str | None]) -> None:
-        """Sets names, or deletes those whose value is None: all of them or none, for ever once this returns."""
+        """Sets names, or deletes those whose value is None: all of them or none, permanently once this returns."""
         async with self._lock:
-            with trio.CancelScope(shield=True):  # a cancelled append may be kept: the dict would not know
+            with trio.CancelScope(shield=True):  # a cancelled append may be kept, and the dict would miss it
                 await self._log.append(json.dumps(changes).encode())
             self._apply(changes)
 
     async def snapshot(self) -> None:
-        """Writes the dict down, and drops the log before it. A crash in between costs nothing but space."""
+        """Writes the dict to a file, and drops the log before it. A crash in between only costs space."""
         async with self._lock:
-            start = await self._log.roll()  # what comes from here on is not in the snapshot
+            start = await self._log.roll()  # the snapshot has everything before this position
             content = json.dumps({"start": str(start), "data": self.data})
             await trio.to_thread.run_sync(replace_file, self._snapshot, content)
         await self._client.trim_log("store", before=start)

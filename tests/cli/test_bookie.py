@@ -53,7 +53,7 @@ def test_a_journal_elsewhere(capsys: pytest.CaptureFixture[str], tmp_path: Path)
 
 
 @pytest.mark.parametrize("arguments", [[], ["--storage", "lmdb"], ["--json"]], ids=" ".join)
-def test_what_is_there_is_never_touched(
+def test_format_never_touches_existing_files(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, arguments: list[str]
 ) -> None:
     path = tmp_path / "st"
@@ -77,7 +77,7 @@ def test_what_is_there_is_never_touched(
     assert not (tmp_path / "new").exists()
 
 
-def test_kinds_that_there_are_not(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_unknown_storages_are_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     status, _, errors = run(capsys, "bookie", "format", tmp_path / "st", "--storage", "nonsense")
     assert status == 2
     assert "nonsense" in errors

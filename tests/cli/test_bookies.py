@@ -80,7 +80,7 @@ def test_the_list_is_for_programs(replog_bookies: Callable[..., tuple[int, str, 
         ("scrub", {"damage": []}, "scrubbed: all well"),
     ],
 )
-def test_work_is_done_by_all_or_by_the_one_that_is_named(
+def test_work_is_done_by_all_bookies_or_the_named_one(
     replog_bookies: Callable[..., tuple[int, str, str]], command: str, fact: dict[str, object], sentence: str
 ) -> None:
     status, shown, errors = replog_bookies(command)
@@ -113,7 +113,7 @@ async def worked(
     return await bookies._work(Connection(), (), work, "working", at_once, for_programs)
 
 
-async def test_one_that_fails_keeps_nobody_from_it_and_is_told(
+async def test_failing_bookie_is_reported_and_others_go_on(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     async def work(bookie: RemoteBookie) -> bookies._Done:
@@ -149,9 +149,7 @@ async def test_damage_is_a_failure_and_listed(
 CONNECTION = ("metastore", "directories", "storage", "config", "options", "password_file")
 
 
-async def test_no_more_work_at_once_than_asked(
-    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_work_at_once_is_bounded(autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch) -> None:
     at_work = most = 0
 
     async def work(bookie: RemoteBookie) -> bookies._Done:
@@ -167,7 +165,7 @@ async def test_no_more_work_at_once_than_asked(
     assert (most, trio.current_time()) == (2, 3.0)
 
 
-async def test_who_is_meant(autojump_clock: trio.testing.MockClock) -> None:
+async def test_bookies_are_chosen_by_the_beginning_of_their_ids(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster(12) as world, world.client() as client:
 
         async def ids(*wanted: str) -> list[str]:
@@ -181,7 +179,7 @@ async def test_who_is_meant(autojump_clock: trio.testing.MockClock) -> None:
             await ids("bookie-99")
 
 
-async def test_without_bookies_it_says_so(autojump_clock: trio.testing.MockClock) -> None:
+async def test_error_says_that_no_bookie_is_announced(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster(0) as world, world.client() as client:
         with pytest.raises(ConfigError, match="no bookie is announced"):
             await bookies.chosen(client, ())

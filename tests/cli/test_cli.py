@@ -78,7 +78,7 @@ def test_wrong_usage_is_status_2(
     assert "Traceback" not in shown.err
 
 
-def test_a_directory_with_something_in_it_is_not_taken(
+def test_keep_refuses_a_directory_that_is_not_empty(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     (tmp_path / "mine").touch()
@@ -87,9 +87,7 @@ def test_a_directory_with_something_in_it_is_not_taken(
     assert [each.name for each in tmp_path.iterdir()] == ["mine"]
 
 
-def test_an_error_of_replog_is_one_line_and_status_1(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_error_is_one_line_and_status_1(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     async def fail(*_: object) -> None:
         raise StorageFailedError("the disk is gone", "Buy another")
 
@@ -105,7 +103,7 @@ def test_the_package_runs_as_a_module() -> None:
     assert done.stderr == ""
 
 
-def test_a_reader_who_leaves_ends_the_command_quietly(tmp_path: Path) -> None:
+def test_command_ends_without_a_message_when_its_reader_leaves(tmp_path: Path) -> None:
     """As `| head` does: no traceback, and the status that a shell gives for SIGPIPE."""
     command = [sys.executable, "-m", "replog.cli", "plugins", "--json"]
     reading, writing = os.pipe()

@@ -111,7 +111,7 @@ def problem_of(connection: Connection) -> str:
     return str(raised.value)
 
 
-def test_nothing_is_made_of_a_misspelt_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_misspelt_name_creates_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("REPLOG_METASTORE", raising=False)
     wal = make_log(tmp_path / "wal", [b"one"])
     before = sorted(tmp_path.rglob("*"))
@@ -139,7 +139,7 @@ async def test_a_command_may_make_an_embedded_log(tmp_path: Path) -> None:
         assert len(client.bookies) == 2
 
 
-def test_the_storage_is_found_out(tmp_path: Path) -> None:
+def test_storage_of_a_directory_is_detected(tmp_path: Path) -> None:
     wal = make_log(tmp_path, [b"one"], storage="lmdb")
     assert trio.run(logs_by, Connection(directories=(str(wal),))) == ["log"]
     assert trio.run(logs_by, Connection(directories=(str(wal),), storage="lmdb")) == ["log"]
@@ -175,7 +175,7 @@ def test_a_signal_cancels_a_run(number: signal.Signals) -> None:
     assert (raised.value.number, ended) == (number, ["cleanly"])
 
 
-def test_a_gentle_run_is_asked_first_and_cancelled_then() -> None:
+def test_gentle_run_is_asked_first_and_then_cancelled() -> None:
     async def finish(stop: Stop, count: int) -> None:
         stop.is_gentle = True
         signal.raise_signal(signal.SIGTERM)
@@ -194,7 +194,7 @@ def test_a_gentle_run_is_asked_first_and_cancelled_then() -> None:
     assert finished == [0]
 
 
-def test_what_a_run_raises_comes_out_as_it_is() -> None:
+def test_errors_of_a_run_are_raised_unchanged() -> None:
     async def fail() -> None:
         raise MetastoreError("it is gone")
 
@@ -202,7 +202,7 @@ def test_what_a_run_raises_comes_out_as_it_is() -> None:
         run(fail)
 
 
-async def test_several_are_asked_at_once_and_answered_in_order(autojump_clock: trio.testing.MockClock) -> None:
+async def test_concurrent_results_are_in_order(autojump_clock: trio.testing.MockClock) -> None:
     at_once = most = 0
 
     async def ask(number: int) -> int:
@@ -222,7 +222,7 @@ async def test_several_are_asked_at_once_and_answered_in_order(autojump_clock: t
         [pair async for pair in concurrently(ask, range(70, 80))]
 
 
-def test_nobody_is_asked_where_nobody_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_confirm_fails_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     confirm("Delete it?", True)
     with pytest.raises(ConfigError, match=r"Delete it\? There is no terminal to ask on: use --yes"):
         confirm("Delete it?", False)

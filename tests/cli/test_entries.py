@@ -24,12 +24,12 @@ def cut_up(form: Form, data: bytes, size: int) -> list[bytes]:
 
 
 @given(BYTES, st.integers(1, 50))
-def test_what_is_written_with_lengths_is_read_back(payloads: list[bytes], size: int) -> None:
+def test_any_bytes_are_read_back_with_lengths(payloads: list[bytes], size: int) -> None:
     assert cut_up(Prefixed(), Prefixed().joined(payloads), size) == payloads
 
 
 @given(BYTES, st.integers(1, 50), st.sampled_from([b"\n", b"\0", b"--", b"abab"]))
-def test_what_is_written_with_a_delimiter_is_read_back(payloads: list[bytes], size: int, delimiter: bytes) -> None:
+def test_entries_are_read_back_with_a_delimiter(payloads: list[bytes], size: int, delimiter: bytes) -> None:
     joined = Delimited(delimiter).joined(payloads)
     expected = joined.split(delimiter)  # the same, unless an entry has the delimiter, or begins or ends one
     if expected[-1] == b"":
@@ -37,13 +37,13 @@ def test_what_is_written_with_a_delimiter_is_read_back(payloads: list[bytes], si
     assert cut_up(Delimited(delimiter), joined, size) == expected
 
 
-def test_the_last_line_may_do_without_its_end() -> None:
+def test_last_line_may_lack_its_end() -> None:
     assert cut_up(Delimited(b"\n"), b"one\n\ntwo", 2) == [b"one", b"", b"two"]
     assert cut_up(Delimited(b"\n"), b"one\r\n", 2) == [b"one\r"]
     assert cut_up(Delimited(b"\n"), b"", 2) == []
 
 
-def test_all_may_be_one_entry() -> None:
+def test_whole_input_is_one_entry_if_asked() -> None:
     assert cut_up(Whole(), b"one\ntwo\n", 3) == [b"one\ntwo\n"]
     assert cut_up(Whole(), b"", 3) == [b""]
 
@@ -62,7 +62,7 @@ def test_a_line_that_is_too_long_is_named(monkeypatch: pytest.MonkeyPatch, size:
     assert cut_up(Delimited(b"\n"), b"x" * 10 + b"\n" + b"y" * 10, size) == [b"x" * 10, b"y" * 10]
 
 
-def test_those_before_a_line_that_is_too_long_are_given_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_entries_before_a_too_long_line_are_returned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(entries, "ENTRY_BYTES_MAX", 10)
     cutting = Delimited(b"\n").cut(b"one\ntwo\n" + b"x" * 11 + b"\nfour\n")
     assert [next(cutting), next(cutting)] == [b"one", b"two"]
@@ -70,7 +70,7 @@ def test_those_before_a_line_that_is_too_long_are_given_out(monkeypatch: pytest.
         next(cutting)
 
 
-def test_an_entry_that_waits_for_its_end_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unfinished_entry_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(entries, "ENTRY_BYTES_MAX", 1000)
     form = Delimited(b"\n")
     with pytest.raises(InputError):
@@ -81,7 +81,7 @@ def test_an_entry_that_waits_for_its_end_is_bounded(monkeypatch: pytest.MonkeyPa
         list(Whole().cut(b"x" * 1001))
 
 
-def test_lengths_that_can_not_be(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_lengths_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = Prefixed().joined([b"one", b"two"])
     with pytest.raises(InputError, match="entry 2: the input ends within it"):
         cut_up(Prefixed(), whole[:-1], 3)
@@ -100,12 +100,12 @@ def test_lengths_that_can_not_be(monkeypatch: pytest.MonkeyPatch) -> None:
         (("", False, False), "--delimiter is empty"),
     ],
 )
-def test_one_form_at_a_time(arguments: tuple[str | None, bool, bool], problem: str) -> None:
+def test_contradicting_forms_are_refused(arguments: tuple[str | None, bool, bool], problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
         form_of(*arguments)
 
 
-def test_json_has_it_all() -> None:
+def test_json_has_every_field() -> None:
     for null, positions in ((True, False), (False, True)):
         with pytest.raises(ConfigError, match="--json includes everything"):
             shown(None, null, False, positions=positions, for_programs=True)
@@ -127,7 +127,7 @@ def test_json_has_it_all() -> None:
 
 
 @pytest.mark.parametrize("timestamp_ns", [-1, 0, (1 << 63) - 1, -(1 << 63)])
-def test_a_writer_may_say_any_time(timestamp_ns: int) -> None:
+def test_invalid_timestamps_are_none(timestamp_ns: int) -> None:
     """A header's field is any number."""
     found = entries.as_time(timestamp_ns)
     assert found is None or found.endswith("Z")

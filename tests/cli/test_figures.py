@@ -62,7 +62,7 @@ def test_durations_are_read(text: str, seconds: float) -> None:
 @pytest.mark.parametrize(
     "text", ["", "d", "-1s", "1w", "1e3", "nan", "inf", "1d2h", "\N{ARABIC-INDIC DIGIT ONE}s", "9" * 10]
 )
-def test_what_is_no_duration_is_refused(text: str) -> None:
+def test_invalid_durations_are_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="not a duration"):
         parse_duration_s(text)
 

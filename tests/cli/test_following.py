@@ -113,7 +113,7 @@ async def test_it_follows_across_rolls_and_takeovers(world: World) -> None:
         nursery.cancel_scope.cancel()
 
 
-async def test_it_does_not_wait_for_a_log_unless_it_is_told_to(world: World, capfd: pytest.CaptureFixture[str]) -> None:
+async def test_tail_waits_for_a_log_only_if_asked(world: World, capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(LogNotFoundError):
         await tail(world.connection, "log", 10, True, False, TEXT)
     async with trio.open_nursery() as nursery:
@@ -144,7 +144,7 @@ async def test_a_log_that_is_deleted_ends_a_follower(world: World) -> None:
 # -- append -------------------------------------------------------------------------------------------------------
 
 
-async def test_who_is_fenced_says_what_is_confirmed_and_what_is_not_known(world: World) -> None:
+async def test_fenced_append_reports_confirmed_and_unknown_entries(world: World) -> None:
     raised: list[AppendFailedError] = []
     # It publishes nothing (W5): else it may learn of its fence by that, and have nothing in doubt.
     quiet = attrs.evolve(world.connection, options=("explicit_last_add_confirmed_after_s=600",))
@@ -171,7 +171,7 @@ async def test_who_is_fenced_says_what_is_confirmed_and_what_is_not_known(world:
         assert [record.data async for record in reader] == [b"one", b"two", b"of the other"]
 
 
-async def test_it_ends_when_it_is_fenced_though_nothing_more_comes(world: World) -> None:
+async def test_append_ends_when_fenced_without_more_input(world: World) -> None:
     """Entries are in flight, and the pipe is silent: it is told all the same."""
     with pytest.raises(AppendFailedError):
         async with open_service_nursery() as nursery:

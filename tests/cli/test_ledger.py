@@ -148,7 +148,7 @@ def test_a_ledger_is_deleted_but_not_from_a_log(ledger: Run) -> None:
     assert ledger("list")[1] == "2\n4\n"
 
 
-def test_a_ledger_that_a_page_of_a_log_names_is_part_of_it(ledger: Run, tmp_path: Path) -> None:
+def test_ledger_named_in_a_page_is_part_of_the_log(ledger: Run, tmp_path: Path) -> None:
     make_log(tmp_path / "wal", *([b"one"] for _ in range(7)), name="paged", page_segments=2)
     for ledger_id in range(5, 12):
         status, _, errors = ledger("delete", str(ledger_id), "--yes")

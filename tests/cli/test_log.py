@@ -58,7 +58,7 @@ def test_lines_are_appended(replog_log: Run, tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_entries_are_told_apart(
+def test_entries_are_separated_as_asked(
     replog_log: Run, tmp_path: Path, options: list[str], given: bytes, expected: list[bytes]
 ) -> None:
     assert replog_log("append", "log", *options, given=given)[0] == 0
@@ -99,7 +99,7 @@ def test_positions_go_on_across_a_roll(replog_log: Run, tmp_path: Path) -> None:
     assert entries_of(tmp_path / "wal") == given.splitlines()
 
 
-def test_a_line_too_long_ends_it_and_what_stands_before_is_confirmed(
+def test_entries_before_a_too_long_line_are_confirmed(
     replog_log: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(entries, "ENTRY_BYTES_MAX", 10)
@@ -113,7 +113,9 @@ def test_a_line_too_long_ends_it_and_what_stands_before_is_confirmed(
     assert entries_of(tmp_path / "wal") == [b"one", b"two"]
 
 
-def test_more_than_may_be_in_flight(replog_log: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_more_is_appended_than_may_be_in_flight(
+    replog_log: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """The bytes are bounded by the client, the number of entries here."""
     monkeypatch.setattr("replog.cli.log.appending._UNSETTLED_MAX", 7)
     lines = b"".join(b"%d\n" % number for number in range(300))
@@ -139,7 +141,7 @@ def test_more_than_may_be_in_flight(replog_log: Run, monkeypatch: pytest.MonkeyP
     ],
     ids=lambda each: " ".join(each) if isinstance(each, list) else "",
 )
-def test_what_can_not_be_is_status_2_and_nothing_is_made(
+def test_invalid_requests_are_status_2_and_make_nothing(
     replog_log: Run, tmp_path: Path, arguments: list[str], problem: str
 ) -> None:
     status, output, errors = replog_log(*arguments)
@@ -190,7 +192,7 @@ def test_a_log_is_read(replog_log: Run, tmp_path: Path) -> None:
     assert str(found[0]["timestamp"]).startswith("20")
 
 
-def test_any_bytes_come_back_as_they_were(replog_log: Run, tmp_path: Path) -> None:
+def test_any_bytes_are_read_back(replog_log: Run, tmp_path: Path) -> None:
     payloads = [bytes(range(256)), b"", b"\n\0\n", b"x" * 100_000]
     make_log(tmp_path / "wal", payloads)
     status, written, _ = finish("log", "read", "log", "--length-prefixed", "--dir", tmp_path / "wal")
@@ -304,7 +306,7 @@ def test_a_log_without_segments(replog_log: Run, tmp_path: Path) -> None:
     assert replog_log("read", "log")[1] == "one\n"
 
 
-def test_all_of_a_log_is_seen_also_what_stands_in_pages(replog_log: Run, tmp_path: Path) -> None:
+def test_segments_in_pages_are_shown_too(replog_log: Run, tmp_path: Path) -> None:
     lines = [b"%d" % number for number in range(1, 10)]
     make_log(tmp_path / "wal", *([line] for line in lines), page_segments=2)
     found = json.loads(replog_log("show", "log", "--json")[1])
@@ -334,7 +336,7 @@ def test_a_log_with_a_password(replog_log: Run, monkeypatch: pytest.MonkeyPatch,
     assert entries_of(tmp_path / "wal", password=b"secret") == [b"one"]
 
 
-def test_a_directory_that_somebody_has_open(replog_log: Run, tmp_path: Path) -> None:
+def test_directory_that_is_open_elsewhere_is_refused(replog_log: Run, tmp_path: Path) -> None:
     async def hold() -> tuple[int, bytes, str]:
         async with replog.embed(tmp_path / "wal"):
             return await trio.to_thread.run_sync(lambda: finish("log", "list", "--dir", tmp_path / "wal"))

@@ -70,7 +70,7 @@ def test_a_line_is_confirmed_before_the_next_one_comes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_what_was_read_is_confirmed_when_it_is_stopped(number: signal.Signals, tmp_path: Path) -> None:
+def test_input_read_before_a_signal_is_confirmed(number: signal.Signals, tmp_path: Path) -> None:
     with running("log", "append", "log", "--positions", "--json", "--dir", tmp_path) as process:
         feed(process, b"one\ntwo\nno en")
         assert json.loads(line_of(process))["position"] == "1:0"
@@ -84,7 +84,7 @@ def test_what_was_read_is_confirmed_when_it_is_stopped(number: signal.Signals, t
     assert entries_of(tmp_path) == [b"one", b"two"]
 
 
-def test_who_is_stopped_before_it_reads_anything_ends_at_once(tmp_path: Path) -> None:
+def test_signal_before_any_input_ends_it_at_once(tmp_path: Path) -> None:
     make_log(tmp_path, [b"one"])
     with running("log", "tail", "log", "-f", "--dir", tmp_path) as process:
         assert line_of(process) == b"one\n"
@@ -100,7 +100,7 @@ def test_much_is_appended_and_read_back(tmp_path: Path) -> None:
     assert finish("log", "read", "log", "--dir", tmp_path) == (0, lines, "")
 
 
-def test_when_nobody_reads_the_positions_what_was_read_is_confirmed(tmp_path: Path) -> None:
+def test_input_is_confirmed_when_nobody_reads_the_positions(tmp_path: Path) -> None:
     with running("log", "append", "log", "--positions", "--dir", tmp_path) as process:
         assert process.stdout is not None
         feed(process, b"one\n")
@@ -114,7 +114,7 @@ def test_when_nobody_reads_the_positions_what_was_read_is_confirmed(tmp_path: Pa
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "> /dev/full"])
-def test_without_input_or_output_it_says_so(tmp_path: Path, closed: str) -> None:
+def test_closed_input_or_output_is_an_error(tmp_path: Path, closed: str) -> None:
     """A file that the storage opens could have the number of a stream that is closed: nothing is written to it blindly."""
     make_log(tmp_path, [b"one"])
     verb = ["append", "log"] if closed == "<&-" else ["read", "log"]
@@ -133,7 +133,7 @@ def test_without_input_or_output_it_says_so(tmp_path: Path, closed: str) -> None
 # -- read and tail ------------------------------------------------------------------------------------------------
 
 
-def test_a_reader_who_leaves_ends_it_quietly(tmp_path: Path) -> None:
+def test_reading_ends_without_a_message_when_the_reader_leaves(tmp_path: Path) -> None:
     make_log(tmp_path, [b"x" * 100] * 20_000)
     with running("log", "read", "log", "--dir", tmp_path) as process:
         assert line_of(process) == b"x" * 100 + b"\n"
@@ -144,7 +144,7 @@ def test_a_reader_who_leaves_ends_it_quietly(tmp_path: Path) -> None:
         assert process.stderr.read() == b""
 
 
-def test_a_follower_ends_when_its_reader_leaves_though_nothing_comes(tmp_path: Path) -> None:
+def test_idle_follower_ends_when_its_reader_leaves(tmp_path: Path) -> None:
     make_log(tmp_path, [b"one"])
     with running("log", "tail", "-f", "log", "--dir", tmp_path) as process:
         assert line_of(process) == b"one\n"
@@ -153,7 +153,7 @@ def test_a_follower_ends_when_its_reader_leaves_though_nothing_comes(tmp_path: P
         assert process.wait(PATIENCE_S) == 141
 
 
-def test_a_reader_who_does_not_read_holds_no_signal_back(tmp_path: Path) -> None:
+def test_signal_ends_it_even_if_nobody_reads(tmp_path: Path) -> None:
     """The pipe is full, and the thread that writes to it waits: the command ends all the same, and at once."""
     make_log(tmp_path, [b"x" * 1000] * 3000)
     with running("log", "read", "log", "--dir", tmp_path) as process:
@@ -220,7 +220,7 @@ async def test_all_is_written_to_a_pipe_that_takes_little(
     assert found == data
 
 
-async def test_it_is_noticed_that_nobody_reads(monkeypatch: pytest.MonkeyPatch, pipe: tuple[int, int]) -> None:
+async def test_closed_output_is_noticed(monkeypatch: pytest.MonkeyPatch, pipe: tuple[int, int]) -> None:
     reading, writing = pipe
     monkeypatch.setattr(sys, "stdout", Piped(writing))
     with trio.move_on_after(0.05) as scope:

@@ -159,7 +159,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("source", "more", "problems"), WRONG.values(), ids=WRONG)
-def test_one_that_is_wrong_is_named_and_the_others_are_shown(
+def test_wrong_plugin_is_named_and_others_are_listed(
     replog: Replog, tmp_path: Path, source: str, more: dict[str, str], problems: list[str]
 ) -> None:
     install(tmp_path, "shelf", GOOD.format(scheme="shelf"))
@@ -183,7 +183,7 @@ def test_one_that_is_wrong_is_named_and_the_others_are_shown(
     assert (status, found["wrong"]["state"], found["wrong"]["problem"]) == (0, "disabled", None)
 
 
-def test_all_that_are_wrong_are_told_at_once(replog: Replog, tmp_path: Path) -> None:
+def test_all_wrong_plugins_are_reported_together(replog: Replog, tmp_path: Path) -> None:
     install(tmp_path, "one", "import nothing_of_that_name")
     install(tmp_path, "two", "VERSION = 1")
     install(tmp_path, "three", GOOD.format(scheme="three"))
@@ -217,14 +217,14 @@ def test_a_misspelt_scheme_is_asked_about(replog: Replog, tmp_path: Path) -> Non
         assert f"did you mean '{meant}'?" in refused.stderr
 
 
-def test_names_that_are_disabled_and_not_there_are_told(replog: Replog, tmp_path: Path) -> None:
+def test_disabled_names_that_do_not_exist_are_reported(replog: Replog, tmp_path: Path) -> None:
     status, found = rows(replog, disabled="memory-storage, memory-store")
     assert status == 0
     assert (found["memory-storage"]["state"], found["memory-storage"]["problem"]) == ("disabled", None)
     assert found["memory-store"]["problem"] == "REPLOG_PLUGINS_DISABLED names it, and there is no plugin 'memory-store'"
 
 
-def test_what_needs_an_extra_says_how_to_install_it(replog: Replog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plugin_without_its_extra_says_how_to_install_it(replog: Replog, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("replog.registry.registry.is_installed", lambda extra: extra != "zookeeper")
     shown = replog("plugins")
     assert shown.status == 0, "a package that nobody asked for is no fault"

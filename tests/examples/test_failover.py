@@ -99,7 +99,7 @@ async def cut_off(found: Bank) -> None:
     await leader.has_answered()
 
 
-async def test_the_next_takes_over_from_a_leader_that_is_killed_or_frozen(tmp_path: Path) -> None:
+async def test_standby_takes_over_when_the_leader_is_killed_or_stopped(tmp_path: Path) -> None:
     async with bank(tmp_path, f"lmdb:{tmp_path / 'metadata'}?lease_s={LEASE_S}") as found:
         for name in NAMES:
             await found.add_competitor(name)
@@ -111,7 +111,7 @@ async def test_the_next_takes_over_from_a_leader_that_is_killed_or_frozen(tmp_pa
 
 
 @pytest.mark.needs_zookeeper
-async def test_a_leader_that_zookeeper_has_lost_is_fenced_though_it_reaches_every_bookie(
+async def test_leader_lost_by_zookeeper_is_fenced_by_its_bookies(
     tmp_path: Path, zookeeper: ZooKeeper, zookeeper_chroot: str
 ) -> None:
     metastore = zookeeper.url(zookeeper_chroot, session_timeout_s=LEASE_S)
@@ -153,14 +153,14 @@ async def test_leaders_and_zookeeper_fail_at_random(tmp_path: Path, own_zookeepe
         await found.judged()
 
 
-def test_a_wrong_command_line_says_what_there_is() -> None:
+def test_wrong_command_line_prints_the_usage() -> None:
     for words in ([], ["lmdb:nowhere", "serve", "two words"]):
         done = subprocess.run([sys.executable, str(EXAMPLE), *words], capture_output=True, text=True, timeout=60)
         assert (done.returncode, done.stdout) == (1, "")
         assert "METASTORE serve NAME" in done.stderr
 
 
-async def test_a_command_that_is_sent_twice_is_done_once_and_records_of_others_break_nothing(tmp_path: Path) -> None:
+async def test_command_sent_twice_is_done_once(tmp_path: Path) -> None:
     options = replog.BookieOptions(listen=("tcp:127.0.0.1:0",))
     metastore = f"lmdb:{tmp_path / 'metadata'}"
     async with replog.embed(tmp_path, bookies=3, bookie_options=options, metastore=metastore) as client:

@@ -96,7 +96,7 @@ def test_a_snapshot_replaces_the_log_before_it(tmp_path: Path) -> None:
     assert run(store, "get", "after").stdout == "yes\n"
 
 
-def test_a_second_process_is_told_who_has_the_store(tmp_path: Path) -> None:
+def test_second_process_is_told_which_one_has_the_store(tmp_path: Path) -> None:
     process = Process(tmp_path / "store")
     assert process.ask("set name 1") == "ok"
     second = run(tmp_path / "store", "set", "name", "2")
@@ -106,5 +106,5 @@ def test_a_second_process_is_told_who_has_the_store(tmp_path: Path) -> None:
     assert process.end() == ""
 
 
-def test_a_wrong_command_says_what_there_is(tmp_path: Path) -> None:
+def test_wrong_command_lists_the_valid_ones(tmp_path: Path) -> None:
     assert "one of: set NAME VALUE" in run(tmp_path / "store", "increase", "x").stdout

@@ -79,21 +79,21 @@ def test_people_get_a_table_and_may_keep_the_ledgers(
         (["--fdatasync", "/nowhere/at/all"], "No such file"),
     ],
 )
-def test_what_cannot_be_is_refused(
+def test_invalid_loads_are_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: Capture, tmp_path: Path, arguments: list[str], match: str
 ) -> None:
     assert bench(monkeypatch, "--dir", str(tmp_path / "wal"), *arguments) == 2
     assert match in capsys.readouterr().err
 
 
-def test_a_quorum_that_the_bookies_are_too_few_for(
+def test_quorum_larger_than_the_cluster_is_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: Capture, tmp_path: Path
 ) -> None:
     assert bench(monkeypatch, "--dir", str(tmp_path / "wal"), "--quorum", "3/3/2") == 1
     assert "3" in capsys.readouterr().err
 
 
-def test_ctrl_c_ends_it_early_with_what_was_measured_and_nothing_is_left(tmp_path: Path) -> None:
+def test_ctrl_c_prints_what_was_measured_and_leaves_nothing(tmp_path: Path) -> None:
     command = [
         sys.executable,
         "-m",

@@ -37,7 +37,7 @@ async def ran(world: Cluster, settings: Settings, *, keeps: bool = True) -> tupl
         attrs.evolve(ENTRIES, entries=1, in_flight=1000),
     ],
 )
-async def test_so_many_entries_are_confirmed_and_no_more(
+async def test_exactly_so_many_entries_are_confirmed(
     settings: Settings, autojump_clock: trio.testing.MockClock
 ) -> None:
     async with cluster(3) as world:
@@ -55,7 +55,7 @@ async def test_calls_are_extends_of_so_many(autojump_clock: trio.testing.MockClo
         assert load.calls.count == 11
 
 
-async def test_no_more_is_in_flight_than_asked(autojump_clock: trio.testing.MockClock) -> None:
+async def test_entries_in_flight_are_bounded(autojump_clock: trio.testing.MockClock) -> None:
     settings = attrs.evolve(ENTRIES, in_flight=40, entries=5000)
     async with cluster(3) as world, world.client() as client:
         load, most = Load(settings), 0
@@ -89,7 +89,7 @@ async def test_its_ledgers_are_deleted_unless_they_are_kept(autojump_clock: trio
             assert made.left == []
 
 
-async def test_when_it_is_cancelled_what_was_done_stands_and_its_ledgers_are_deleted(
+async def test_cancelled_load_keeps_its_counters_and_deletes_ledgers(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     settings = attrs.evolve(ENTRIES, entries=None, ledgers=2)
@@ -106,7 +106,7 @@ async def test_when_it_is_cancelled_what_was_done_stands_and_its_ledgers_are_del
         assert load.elapsed_s > 0
 
 
-async def test_a_cluster_that_fails_ends_it_with_its_error_and_its_ledgers_are_deleted(
+async def test_failing_cluster_ends_the_load_and_ledgers_are_deleted(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     settings = attrs.evolve(ENTRIES, entries=None, ledgers=3)
@@ -137,7 +137,7 @@ async def test_too_few_bookies_leave_nothing(autojump_clock: trio.testing.MockCl
         assert await client.ledgers() == []
 
 
-async def test_ledgers_that_cannot_be_deleted_are_told(autojump_clock: trio.testing.MockClock) -> None:
+async def test_ledgers_that_cannot_be_deleted_are_listed(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster(3) as world, world.client() as client:
         made = Ledgers(client, attrs.evolve(ENTRIES, ledgers=2), keeps=False)
         async with made.open():

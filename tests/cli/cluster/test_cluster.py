@@ -170,7 +170,7 @@ def test_bookies_that_cannot_serve(tmp_path: Path, option: str, status: int, wor
     assert "Traceback" not in done.stderr
 
 
-def test_a_reader_who_leaves_ends_it(tmp_path: Path) -> None:
+def test_cluster_ends_when_its_reader_leaves(tmp_path: Path) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     done = subprocess.run([*COMMAND, "1"], stdout=writing, stderr=subprocess.PIPE, text=True, timeout=60)
@@ -178,7 +178,7 @@ def test_a_reader_who_leaves_ends_it(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
 
 
-def test_fewer_bookies_than_there_are(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_fewer_bookies_than_the_directory_has_are_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     for number in range(4):
         (tmp_path / f"bookie-{number}").mkdir()
     status, output, errors = run(capsys, "cluster", "3", "--dir", tmp_path)

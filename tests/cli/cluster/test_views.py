@@ -83,7 +83,7 @@ def statistics(uptime_s: float, entries: int, commits: int = 0) -> BookieStatist
     return BookieStatistics("bookie-abc", "1", numbers, {"commit": histogram})
 
 
-def test_loads_are_what_happened_between_two_looks() -> None:
+def test_load_is_the_difference_between_two_looks() -> None:
     assert load_between(None, statistics(10, 1000)) == Load(queued_bytes=5)
     load = load_between(statistics(10, 1000, 5), statistics(12, 1500, 9))
     assert (load.entries_per_s, load.bytes_per_s) == (250, 25_000)

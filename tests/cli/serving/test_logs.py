@@ -42,7 +42,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_all_that_is_said_is_json_with_the_same_beginning(tmp_path: Path) -> None:
+def test_log_lines_are_json_with_the_same_first_fields(tmp_path: Path) -> None:
     path = tmp_path / "log"
     with logs(path) as made:
         made.log.info("serving", listen=["tcp:x:1"])
@@ -116,7 +116,7 @@ def fill(pipe: int) -> int:
     return written_bytes
 
 
-def test_who_logs_does_not_wait_for_who_reads() -> None:
+def test_logging_does_not_wait_for_a_slow_reader() -> None:
     """Lines beyond the bound are lost, the others come in order, and the loss is told."""
     reading, writing = os.pipe()
     filled_bytes = fill(writing)
@@ -150,7 +150,7 @@ def test_who_logs_does_not_wait_for_who_reads() -> None:
     assert after == "after"
 
 
-def test_a_reader_who_left_harms_nobody() -> None:
+def test_logging_goes_on_when_the_reader_has_left() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     handler = LineHandler(writing)
@@ -175,7 +175,7 @@ cli.main()
 """
 
 
-def test_the_last_words_of_a_crash_are_a_line_too() -> None:
+def test_crash_is_logged_as_a_line() -> None:
     done = subprocess.run([sys.executable, "-c", CRASH], capture_output=True, text=True, timeout=60)
     (line,) = map(json.loads, done.stderr.splitlines())
     assert (done.returncode, done.stdout) == (1, "")

@@ -34,7 +34,7 @@ HASTY = ClientOptions(add_timeout_s=1, add_quorum_timeout_s=2)
 
 
 @pytest.mark.parametrize("storage", ["files", "lmdb"])
-async def test_what_was_written_is_read_again_from_the_next_process(tmp_path: Path, storage: str) -> None:
+async def test_entries_are_read_from_the_next_process(tmp_path: Path, storage: str) -> None:
     metastore = f"lmdb:{tmp_path / 'metadata'}"
     identities = []
     for entry in (b"first", b"second"):
@@ -52,7 +52,7 @@ async def test_what_was_written_is_read_again_from_the_next_process(tmp_path: Pa
             assert [record.data async for record in reader] == [b"first", b"second"]
 
 
-def test_it_says_what_it_serves_once_it_can_be_used(tmp_path: Path) -> None:
+def test_serving_is_logged_once_it_can_be_used(tmp_path: Path) -> None:
     told = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     told.settimeout(60)
     with closing(told), bookie_process(tmp_path, "--listen", "127.0.0.1:0", notified=told) as bookie:
@@ -92,7 +92,7 @@ def test_a_directory_in_use(tmp_path: Path) -> None:
         assert (status, json.loads(said)["error"]) == (1, "StorageInUseError")
 
 
-async def test_another_cluster_s_metastore_is_refused(tmp_path: Path) -> None:
+async def test_metastore_of_another_cluster_is_refused(tmp_path: Path) -> None:
     with bookie_process(tmp_path) as bookie:
         async with replog.connect(f"lmdb:{tmp_path / 'metadata'}", quorum=ONE) as client:
             async with client.create_ledger() as ledger:
@@ -107,7 +107,7 @@ async def test_another_cluster_s_metastore_is_refused(tmp_path: Path) -> None:
     assert (status, json.loads(said)["error"]) == (2, "StorageIdentityError")
 
 
-def test_a_metastore_that_is_not_there(tmp_path: Path) -> None:
+def test_unreachable_metastore_is_an_error(tmp_path: Path) -> None:
     missing = tmp_path / "missing"
     status, said = failed(
         "--metastore", f"lmdb:{missing}?create=no", "--data", str(tmp_path / "b"), "--listen", "127.0.0.1:0"
@@ -129,7 +129,7 @@ def test_the_second_signal_ends_it_at_once(tmp_path: Path) -> None:
         pass  # nothing keeps it from being served again
 
 
-async def test_it_leaves_under_load_and_nothing_acknowledged_is_lost(tmp_path: Path) -> None:
+async def test_nothing_acknowledged_is_lost_when_leaving_under_load(tmp_path: Path) -> None:
     """Every append that was accepted is answered; what is answered well is there in the next process."""
     metastore = f"lmdb:{tmp_path / 'metadata'}"
     acknowledged: list[bytes] = []
@@ -210,7 +210,7 @@ class Pusher:
 
 
 @pytest.mark.parametrize("storage", ["files", "lmdb"])
-async def test_all_that_it_accepted_is_answered_before_it_leaves(tmp_path: Path, storage: str) -> None:
+async def test_accepted_entries_are_answered_before_leaving(tmp_path: Path, storage: str) -> None:
     """What is durable was answered, and what was answered is durable: nothing is between the two when it is gone."""
     pusher = Pusher()
     with bookie_process(tmp_path, "--storage", storage) as bookie:
@@ -294,7 +294,7 @@ def test_a_signal_before_it_serves(tmp_path: Path) -> None:
             assert not [line for line in bookie.lines if line["event"] == "serving"]
 
 
-async def test_only_those_who_prove_who_they_are(tmp_path: Path) -> None:
+async def test_only_authenticated_clients_are_served(tmp_path: Path) -> None:
     """Flags for TLS and for a secret: who has neither is refused and logged, without the secret."""
     authority = Authority(tmp_path, "home")
     secrets = tmp_path / "secrets.toml"

@@ -40,7 +40,9 @@ def faults(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> list[s
     return [each.removeprefix("  - ") for each in others] or [first.removeprefix("replog: configuration: ")]
 
 
-def test_who_said_it_last(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_flags_override_environment_and_file(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     path = tmp_path / "replog.toml"
     path.write_text(
         """
@@ -81,7 +83,7 @@ def test_who_said_it_last(capsys: pytest.CaptureFixture[str], monkeypatch: pytes
     assert found["bookie"]["listen"] == {"value": ["h:5"], "from": "--listen"}
 
 
-def test_all_faults_at_once(
+def test_all_faults_are_reported_together(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     path = tmp_path / "replog.toml"
@@ -120,7 +122,7 @@ def test_options_of_the_storage_are_checked_by_its_plugin(capsys: pytest.Capture
     assert [each for each in found if "no such option: y" in each]
 
 
-def test_a_file_that_is_not_there(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_missing_file_is_an_error(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     found = faults(capsys, "--config", tmp_path / "none.toml", "--metastore", "memory:", "--data", "x")
     assert found == [f"{tmp_path / 'none.toml'}: cannot be read: No such file or directory"]
 
@@ -179,7 +181,7 @@ ROWS = [pytest.param(table, field, id=f"{table}.{field.name}") for table, fields
 
 
 @pytest.mark.parametrize(("table", "field"), ROWS)
-def test_the_page_tells_an_option_and_its_default(table: str, field: Any) -> None:
+def test_documentation_has_each_option_and_its_default(table: str, field: Any) -> None:
     section = PAGE.read_text(encoding="utf-8").split(f"\n### `[{table}]`")[1].split("\n### ")[0].split("\n## ")[0]
     rows = [
         row

@@ -119,7 +119,7 @@ def test_keys_change_the_view_and_q_ends_it(terminal: Terminal) -> None:
     assert terminal.end() == 0
 
 
-def test_it_follows_the_terminal_s_size(terminal: Terminal) -> None:
+def test_picture_follows_the_size_of_the_terminal(terminal: Terminal) -> None:
     assert b"answer p50" not in terminal.until(rb"q quit")
     terminal.resize(150, 20)
     os.kill(terminal.process.pid, signal.SIGWINCH)
@@ -129,13 +129,13 @@ def test_it_follows_the_terminal_s_size(terminal: Terminal) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_it_and_the_terminal_is_as_it_was(terminal: Terminal, number: signal.Signals) -> None:
+def test_terminal_is_restored_when_a_signal_ends_it(terminal: Terminal, number: signal.Signals) -> None:
     terminal.until(rb"2 writable")
     os.kill(terminal.process.pid, number)
     assert terminal.end() == 128 + number
 
 
-def test_it_can_be_stopped_and_goes_on(terminal: Terminal) -> None:
+def test_view_goes_on_after_ctrl_z(terminal: Terminal) -> None:
     terminal.until(rb"2 writable")
     os.kill(terminal.process.pid, signal.SIGTSTP)
     terminal.until(re.escape(LEAVE))
@@ -153,7 +153,7 @@ def top(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=DEADLINE_S, check=False)
 
 
-def test_where_there_is_no_terminal_it_prints_one_picture(directory: Path) -> None:
+def test_one_picture_is_printed_without_a_terminal(directory: Path) -> None:
     done = top("--dir", str(directory), "--interval", "0.1")
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
@@ -177,7 +177,7 @@ def test_json_has_everything(directory: Path) -> None:
     assert {"commit_p50_s", "answer_p99_s", "fence_requests", "queued_bytes", "connections"} <= set(bookie)
 
 
-def test_without_a_cluster_it_says_what_to_name(tmp_path: Path) -> None:
+def test_error_names_the_options_when_none_is_given(tmp_path: Path) -> None:
     done = top("--dir", str(tmp_path))
     assert done.returncode == 2
     assert "no embedded log" in done.stderr

@@ -30,7 +30,7 @@ def row(made: Cluster, now_s: float, bookie_id: str = A) -> Row:
     return found
 
 
-def test_a_bookie_that_was_not_asked_is_only_known() -> None:
+def test_bookie_is_connecting_until_it_answers() -> None:
     found = row(cluster(), 0.0)
     assert (found.state, found.endpoints, found.figures) == (State.UNKNOWN, ("tcp:host:1",), model.Figures())
 
@@ -48,14 +48,14 @@ def test_rates_are_differences_of_the_last_two_answers() -> None:
     assert row(made, 4.0).figures.entries_rate == 0
 
 
-def test_an_answer_of_the_same_moment_changes_nothing() -> None:
+def test_second_answer_of_the_same_moment_changes_nothing() -> None:
     made = cluster()
     made.sampled(statistics(added_entries=1), 1.0)
     made.sampled(statistics(added_entries=2), 1.0)
     assert row(made, 1.0).figures.entries_rate is None
 
 
-def test_a_restarted_bookie_begins_anew() -> None:
+def test_restarted_bookie_has_no_rates_at_first() -> None:
     made = cluster()
     made.sampled(statistics(added_entries=1000, commits=5), 1.0)
     made.sampled(statistics(added_entries=3000, commits=9), 2.0)
@@ -77,7 +77,7 @@ def test_states() -> None:
     assert row(made, 3.0).version == "1.2"
 
 
-def test_a_bookie_that_does_not_answer_is_listed_with_since_when_and_why() -> None:
+def test_silent_bookie_is_listed_with_duration_and_reason() -> None:
     made = cluster()
     made.sampled(statistics(added_entries=1), 10.0)
     made.failed(A, "no answer", 12.0)
@@ -91,7 +91,7 @@ def test_a_bookie_that_does_not_answer_is_listed_with_since_when_and_why() -> No
     assert found.figures.entries_rate == 10
 
 
-def test_bookies_come_go_and_are_forgotten_at_last() -> None:
+def test_bookie_that_left_is_forgotten_after_an_hour() -> None:
     made = cluster(A)
     made.announced({B: ([], True)}, 5.0)
     assert list(made.bookie_ids) == [A, B]
@@ -105,7 +105,7 @@ def test_bookies_come_go_and_are_forgotten_at_last() -> None:
     assert list(made.bookie_ids) == [B]
 
 
-def test_a_silent_bookie_that_is_announced_is_never_forgotten() -> None:
+def test_announced_bookie_is_never_forgotten() -> None:
     made = cluster(A)
     made.failed(A, "it hangs", 1.0)
     made.announced({A: ([], False)}, 10 * model.FORGET_AFTER_S)
@@ -124,7 +124,7 @@ def test_quantiles_are_those_of_the_last_seconds() -> None:
     assert row(made, 3.0 + 2 * model.LATENCY_WINDOW_S).commit.p50_s is None
 
 
-def test_a_bookie_of_another_version_may_tell_no_latencies() -> None:
+def test_bookie_of_another_version_may_report_no_latencies() -> None:
     made = cluster()
     for now_s in (1.0, 2.0):
         made.sampled(BookieStatistics(A, "", {"added_entries": now_s}, {}), now_s)
@@ -171,7 +171,7 @@ def test_the_history_has_a_point_at_every_other_second() -> None:
     assert row(made, 200.0).history == ()
 
 
-def test_a_metastore_that_failed_is_told_until_it_works() -> None:
+def test_metastore_problem_is_shown_until_it_works() -> None:
     made = cluster()
     made.metastore_failed("no answer")
     assert (made.problem, made.bookie_ids) == ("no answer", (A,))

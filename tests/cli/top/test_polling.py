@@ -75,7 +75,7 @@ async def test_bookies_come_and_go(autojump_clock: trio.testing.MockClock, monke
         nursery.cancel_scope.cancel()
 
 
-async def test_a_metastore_that_fails_is_told_and_bookies_are_asked_all_the_same(
+async def test_bookies_are_polled_when_the_metastore_fails(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with cluster(2) as world, world.client() as client:

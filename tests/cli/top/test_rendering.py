@@ -106,7 +106,7 @@ def test_the_widest_has_everything() -> None:
 
 @pytest.mark.parametrize("width", [1, 10, 39, 79, 100, 133, 200, 300])
 @pytest.mark.parametrize("height", [1, 2, 5, 8, 40])
-def test_it_never_exceeds_the_terminal(width: int, height: int) -> None:
+def test_picture_never_exceeds_the_terminal(width: int, height: int) -> None:
     for rows in ([], ROWS, [attrs.evolve(BUSY, bookie_id=f"{number:032}") for number in range(100)]):
         for problem in ("", "no metastore"):
             lines = drawn(rows, View(width, height, title="x" * 50, clock="12:34:56"), problem)
@@ -114,14 +114,14 @@ def test_it_never_exceeds_the_terminal(width: int, height: int) -> None:
             assert max(map(len, lines), default=0) <= width
 
 
-def test_what_does_not_fit_is_counted() -> None:
+def test_bookies_that_do_not_fit_are_counted() -> None:
     rows = [attrs.evolve(BUSY, bookie_id=f"{number:032}") for number in range(100)]
     lines = drawn(rows, View(80, 15))
     assert len([line for line in lines if "writable" in line and "bookies" not in line]) == 9
     assert "... and 91 more" in "\n".join(lines)
 
 
-def test_without_keys_it_is_as_long_as_it_needs_to_be() -> None:
+def test_picture_is_as_long_as_needed_without_keys() -> None:
     lines = drawn([BUSY], View(80, 1000, has_keys=False))
     assert len(lines) == 5
     assert "quit" not in "\n".join(lines)
@@ -145,15 +145,15 @@ def test_a_pause_shows() -> None:
     assert "p go on" in lines[-1]
 
 
-def test_a_terminal_without_unicode_gets_no_pictures() -> None:
+def test_terminal_without_unicode_gets_no_sparklines() -> None:
     assert all(line.isascii() for line in drawn(ROWS, View(300, 11, is_unicode=False)))
 
 
-def test_bookies_whose_ids_begin_alike_differ() -> None:
+def test_ids_that_begin_alike_are_shown_apart() -> None:
     twin = attrs.evolve(BUSY, bookie_id=BUSY.bookie_id[:-1] + "d")
     lines = drawn([BUSY, twin], View(80, 10))
     assert lines[4].split()[0] != lines[5].split()[0]
 
 
-def test_a_cluster_without_bookies_says_so() -> None:
+def test_empty_cluster_says_so() -> None:
     assert any("no bookie is announced" in line for line in drawn([], View(80, 10)))
