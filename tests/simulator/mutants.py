@@ -11,6 +11,7 @@ from __future__ import annotations
 from replog.errors import LocalProtocolError
 from replog.protocol.absence import Hearing
 from replog.protocol.bookie import LedgerOnBookie
+from replog.protocol.chaining import LogTakeover
 from replog.protocol.change import Change
 from replog.protocol.machine import LedgerMachine
 from replog.protocol.quorum import Quorum
@@ -414,6 +415,13 @@ MUTANTS = (
                 "read_back",
                 "if record.token == self.proposed.token else",
                 "if record.token == self.proposed.token or self.version is None else",
+            ),
+            # The machine's own assertion would find it at once: the simulator must find what follows.
+            Patch(
+                LogTakeover,
+                "_won",
+                'assert self.metadata.segments[-1].ledger_id == self._ledger_id, "the log names the new ledger (L1)"',
+                "pass",
             ),
         ),
         300,
