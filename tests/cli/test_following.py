@@ -122,6 +122,7 @@ async def test_tail_waits_for_a_log_only_if_asked(world: World, capfd: pytest.Ca
             async with world.client.write_log("log") as log:
                 await log.append(text.encode())
                 assert await world.pipes.line() == text
+            capfd.readouterr()  # what it said when it waited before
             await world.client.delete_log("log")
             told = ""
             while "does not exist" not in told:
