@@ -170,7 +170,6 @@ def unpack_marks(payload: bytes | memoryview) -> MarksOfLedger:
 
 def pack_drop(ledger_id: int) -> bytes:
     """The payload of DROP."""
-    assert ledger_id >= 0, "ledgers have no negative ids"
     return _DROP.pack(ledger_id)
 
 
