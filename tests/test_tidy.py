@@ -208,8 +208,6 @@ TOO_LARGE: dict[str, str] = {
     "replog.backends.inspection.reports.LedgerReport": "facts for people to read, one field each; no behaviour",
     "replog.backends.inspection.reports.StorageReport": "facts for people to read, one field each; no behaviour",
     "replog.cli.top.model.Figures": "facts for people to read, one field each; no behaviour",
-    "replog.client.scan.LedgerScan": "to be split by subject",
-    "replog.client.recovering.RecoveringShell": "to be split by subject",
     "replog.metastores.lmdb_environment.Environment": "to be split: the queue of jobs, and the environment that commits them",
     "replog.metastores.zookeeper.session.Session": "to be split: connection, and what waits for it",
     "replog.transports.tcp.client.TcpConnection": "to be split: its outbox, and the connection",

@@ -36,7 +36,7 @@ class Asker:
 
     def ask(self, channel: BookieChannel, name: str, request: Request | None = None) -> Request:
         if request is None:
-            request = ReadRequest(channel.next_request_id(), 7, bytes(32), 0, 1, 1)
+            request = ReadRequest(next(channel.request_ids), 7, bytes(32), 0, 1, 1)
         channel.ask(request, self._answered, name, TIMEOUT_S)
         return request
 

@@ -152,8 +152,8 @@ MUTANTS = (
         "reader-stays-with-one",
         "D2",
         "scan.py",
-        "            self._machine.read_slow(entry_id)\n",
-        "            pass\n",
+        "                machine.read_slow(entry_id)\n",
+        "                pass\n",
         "a silent bookie holds a reader up",
     ),
     _mutant(

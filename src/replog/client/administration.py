@@ -100,7 +100,7 @@ class RemoteBookie:
 
         with trio.move_on_after(timeout_s):
             channel = await self._connections.connect(self.bookie_id)
-            channel.ask(AdminRequest(channel.next_request_id(), command), on_answer, None, timeout_s)
+            channel.ask(AdminRequest(next(channel.request_ids), command), on_answer, None, timeout_s)
             await came.wait()
         for answer in answers:
             if isinstance(answer, BookieError):

@@ -41,6 +41,7 @@ class Backlog:
         self.in_flight = 0  # batches that were sent and are not confirmed
         self.in_flight_bytes = 0  # the part of `unconfirmed_bytes` that was sent
         self.bytes_max = bytes_max  # for `unconfirmed_bytes`; -1 once the writer takes no more entries
+        self.turn: object | None = None  # the turn of the event loop that will send what has gathered
         self.now = trio.lowlevel.current_clock().current_time
         self._is_over = False
         self._batches: deque[tuple[int, int, float]] = deque()  # in flight: last entry id, bytes, when sent
@@ -142,7 +143,6 @@ class Batching:
         self.are_many = False  # the last batch had several entries
         self.expected_bytes = 0  # confirmed since the last batch was sent: as many may be pushed again
         self.lone_appends = 0  # since another task was last seen to append
-        self.turn: object | None = None  # the turn of the event loop that will send; until then entries gather
         self._backlog = backlog
         self._options = options
         self._stride = stride
@@ -169,17 +169,17 @@ class Batching:
 
     def send_soon(self, *, after_woken: bool = False) -> None:
         """Sends in a later turn of the event loop; until then entries gather."""
-        self.turn = turn = object()
+        self._backlog.turn = turn = object()
         self._turns.soon(partial(self._take_turn, turn), after_woken=after_woken)
 
     def _take_turn(self, turn: object) -> None:
         # Somebody may have sent everything without waiting for this turn.
-        if turn is self.turn:
+        if turn is self._backlog.turn:
             self.send_now()
 
     def send_now(self) -> None:
         """Sends without waiting for the turn that was to send."""
-        self.turn = None
+        self._backlog.turn = None
         self._send()
 
     def may_send(self) -> bool:

@@ -45,7 +45,9 @@ class BookieChannel:
         self._check_every_s = shortest_timeout_s / _CHECKS_PER_TIMEOUT
         self._checks = 0  # made so far: the clock of deadlines, which costs nothing to read
         self._outstanding: dict[int, tuple[OnAnswer, Any, int, float, Request]] = {}
-        self._request_ids = request_ids
+        self.request_ids = (
+            request_ids  # the next one is for a request that goes here, and perhaps to other bookies, too
+        )
         self._busy: trio.Event | None = None  # what `watch` waits for while nothing is outstanding
         self._heard_at_check = 0
 
@@ -58,10 +60,6 @@ class BookieChannel:
         """Requests go this way from now on."""
         self.connection = connection
         self.shares_thread = connection.shares_thread
-
-    def next_request_id(self) -> int:
-        """An id for a request that will be sent here, and maybe to other bookies of the same client."""
-        return next(self._request_ids)
 
     def ask(self, request: Request, on_answer: OnAnswer, context: object, timeout_s: float) -> None:
         """Sends the request; never waits. `on_answer(answer, context)` is called once, maybe before this returns."""

@@ -127,7 +127,7 @@ class LedgerWriter(WriterContext):
         Raises `trio.WouldBlock` if the byte budget `in_flight_bytes_max` is used up (W6), `PayloadTooLargeError` or
         TypeError for what can't be an entry: then nothing was pushed. Costs no system call while others are in flight.
         """
-        if type(data) is not bytes:
+        if data.__class__ is not bytes:
             check_payload(data)
         size_bytes = len(data)
         backlog = self.backlog
@@ -140,7 +140,7 @@ class LedgerWriter(WriterContext):
         backlog.unconfirmed_bytes = unconfirmed_bytes
         backlog.gathered.append(data)
         backlog.last_add_pushed = entry_id = backlog.last_add_pushed + 1
-        if self._batching.turn is None:
+        if backlog.turn is None:
             self._batching.pushed()
         return entry_id
 
@@ -154,7 +154,7 @@ class LedgerWriter(WriterContext):
     async def append(self, data: bytes) -> int:
         """Appends an entry, and returns its id once it is confirmed (W2). Many tasks may append at once: their entries
         share batches. If cancelled, or if it raises, the outcome is unknown (W4), except as for `push`."""
-        if type(data) is not bytes:
+        if data.__class__ is not bytes:
             check_payload(data)
         size_bytes, backlog, batching = len(data), self.backlog, self._batching
         if backlog.unconfirmed_bytes + size_bytes > backlog.bytes_max or size_bytes > ENTRY_BYTES_MAX:
@@ -163,7 +163,7 @@ class LedgerWriter(WriterContext):
         backlog.unconfirmed_bytes += size_bytes
         backlog.gathered.append(data)
         backlog.last_add_pushed = entry_id = backlog.last_add_pushed + 1
-        if batching.turn is not None or (backlog.in_flight and not batching.may_send()):
+        if backlog.turn is not None or (backlog.in_flight and not batching.may_send()):
             await backlog.gathering().wait()
         else:
             await self._lead(entry_id, 1)
@@ -180,10 +180,10 @@ class LedgerWriter(WriterContext):
         backlog, batching = self.backlog, self._batching
         try:
             if entries > 1 or not batching.lone_appends % _LOOK_AROUND_EVERY:
-                batching.turn = self  # meanwhile other tasks' entries gather
+                backlog.turn = self  # meanwhile other tasks' entries gather
                 await trio.lowlevel.checkpoint()
         finally:  # also if cancelled: other tasks' entries may have gathered, and wait for this one to send them
-            batching.turn = None
+            backlog.turn = None
             batching.is_pushed, batching.expected_bytes = False, 0
             batching.is_alone = len(backlog.gathered) == entries and not backlog.in_flight
             batching.lone_appends = batching.lone_appends + 1 if batching.is_alone else 0
@@ -209,7 +209,7 @@ class LedgerWriter(WriterContext):
         ids = range(first, backlog.last_add_pushed + 1)
         if payloads:
             batching.is_pushed = False
-            if batching.turn is not None or (backlog.in_flight and not batching.may_send()):
+            if backlog.turn is not None or (backlog.in_flight and not batching.may_send()):
                 batching.lone_appends = 0  # another task appends as well
                 await backlog.gathering().wait()
             elif batching.lone_appends:
@@ -246,7 +246,7 @@ class LedgerWriter(WriterContext):
         await trio.lowlevel.checkpoint_if_cancelled()
         self.check_usable()
         while not self.backlog.has_room(size_bytes):
-            if self._batching.turn is not None:  # a task without room pushes nothing more: there is nothing to wait for
+            if self.backlog.turn is not None:  # a task without room pushes nothing more: there is nothing to wait for
                 self._batching.send_now()
             await self.backlog.freed().wait()
             self.check_usable()

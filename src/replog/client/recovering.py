@@ -41,8 +41,6 @@ class RecoveringShell:
         self._ledger_id = machine.metadata.ledger_id
         self._key = key
         self._context = context
-        self._membership = context.membership
-        self._connections = context.connections
         self._options = options
         self._drive = EffectLoop(machine.take_effects, self._perform)
         self._waiting_effects = WaitingEffects(context, machine, self._drive)
@@ -61,7 +59,7 @@ class RecoveringShell:
         """Recovers, and returns the closed ledger's record. Raises what the machine failed with."""
         ensemble = self._machine.metadata.last_fragment.ensemble
         self._started_s = trio.current_time()
-        await self._connections.connect_most(ensemble, self._options.speculative_read_after_s)
+        await self._context.connections.connect_most(ensemble, self._options.speculative_read_after_s)
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             nursery.start_soon(self._waiting_effects.run)
@@ -106,7 +104,7 @@ class RecoveringShell:
     # -- fencing and reading ----------------------------------------------------------------------------------------
 
     def _ask(self, effect: Question, pause_s: float) -> None:
-        channel = self._connections.channel(effect.bookie_id)
+        channel = self._context.connections.channel(effect.bookie_id)
         if channel is None:
             self._reach(effect.index, effect.bookie_id)
             return
@@ -114,7 +112,7 @@ class RecoveringShell:
         channel.ask(request, self._answered, (effect, pause_s), self._options.read_timeout_s)
 
     def _request(self, effect: Question, channel: BookieChannel) -> FenceRequest | RecoveryReadRequest:
-        request_id = channel.next_request_id()
+        request_id = next(channel.request_ids)
         if isinstance(effect, SendFence):
             return FenceRequest(request_id, self._ledger_id, self._key, RECOVERY_TERM)
         return RecoveryReadRequest(request_id, self._ledger_id, self._key, RECOVERY_TERM, effect.entry_id, effect.stamp)
@@ -199,7 +197,7 @@ class RecoveringShell:
         pause_s = _PAUSE_S
         while not self._machine.is_done:
             try:
-                await self._connections.connect(bookie_id)
+                await self._context.connections.connect(bookie_id)
             except ReplogError as error:
                 self._complaints[bookie_id] = str(error)
                 self._machine.bookie_unreachable(index)
@@ -216,7 +214,7 @@ class RecoveringShell:
 
     async def _look_whether_lost(self, index: int, bookie_id: str) -> None:
         try:
-            cookie = await self._membership.cookie(bookie_id)
+            cookie = await self._context.membership.cookie(bookie_id)
         except MetastoreError as error:
             self._complaints[bookie_id] += f"; whether it was declared lost is not to be had: {error}"
             return
@@ -235,12 +233,12 @@ class RecoveringShell:
                 self._drive()
 
     def _send_add(self, effect: SendAdd) -> None:
-        channel = self._connections.channel(effect.bookie_id)
+        channel = self._context.connections.channel(effect.bookie_id)
         if channel is None:
             self._bookie_failed(effect.index, effect.bookie_id, effect.batch.first_entry_id)
             return
         request = AddRequest(
-            channel.next_request_id(),
+            next(channel.request_ids),
             self._ledger_id,
             self._key,
             RECOVERY_TERM,
@@ -262,5 +260,5 @@ class RecoveringShell:
         self._drive()
 
     def _bookie_failed(self, index: int, bookie_id: str, first_entry_id: int) -> None:
-        self._membership.shun(bookie_id)
+        self._context.membership.shun(bookie_id)
         self._machine.bookie_failed(index, bookie_id, first_entry_id)

@@ -11,6 +11,7 @@ import attrs
 import trio
 
 from replog.client.channel import Answer, BookieChannel
+from replog.client.connections import Connections
 from replog.client.driving import ClientContext, EffectLoop
 from replog.client.entries import EntryBatch
 from replog.config import ClientOptions
@@ -49,6 +50,133 @@ class PendingQuery:
     waits: bool
 
 
+class _State:
+    """What a scan and its queries share."""
+
+    def __init__(self, machine: LedgerReading) -> None:
+        self.machine = machine  # a failed one is replaced
+        self.deliveries: deque[Delivered] = deque()  # to be taken
+        self.error: ReplogError | None = None  # to be raised by the next call
+        self.arrived = trio.Event()  # replaced by each task that waits; set when anything has changed
+
+    @property
+    def last_readable(self) -> int:
+        """The last entry that may be read, as far as is known."""
+        return self.machine.last_readable
+
+    @property
+    def has_news(self) -> bool:
+        """True if there is more to take, as far as is known."""
+        return bool(self.deliveries) or self.machine.next_entry_id <= self.machine.last_readable
+
+    def fail(self, error: ReplogError) -> None:
+        """The next call raises this, unless an earlier error waits."""
+        if self.error is None:
+            self.error = error
+        self.arrived.set()
+
+
+class _Queries:
+    """Asks the bookies of the last fragment how far the ledger is confirmed, in rounds. In a round each bookie is heard once.
+
+    Long polls stay with bookies when the call that sent them has returned: the next round uses their answers, and asks only the
+    bookies at which none waits."""
+
+    def __init__(
+        self,
+        state: _State,
+        ledger_id: int,
+        key: bytes,
+        connections: Connections,
+        options: ClientOptions,
+        perform: Callable[[Effect], None],
+        drive: Callable[[], None],
+    ) -> None:
+        self._state = state
+        self._ledger_id = ledger_id
+        self._key = key
+        self._connections = connections
+        self._options = options
+        self._perform = perform
+        self._drive = drive
+        self._round = 0
+        self._heard_from = 0  # the bookies that were heard in this round, by index, as a bit mask
+        self._settled = 0  # those that are not asked again in this round, because they answered or can't be asked
+        self._polling: set[tuple[int, str]] = set()  # index and bookie where a long poll waits: one at each
+
+    async def poll(self, known: int, question_s: float, patience_s: float) -> None:
+        """Asks how far the ledger is confirmed. With `question_s`, until that is more than is known; else all who answer."""
+        connecting_s = self._options.speculative_read_after_s
+        await self._connections.connect_most(self._state.machine.metadata.last_fragment.ensemble, connecting_s)
+        self._round += 1
+        self._heard_from = self._settled = 0
+        ends_at_s = trio.current_time() + question_s
+        with trio.move_on_after(patience_s):
+            while True:
+                self._state.arrived = trio.Event()
+                self._ask_last_add_confirmed(max(0.0, ends_at_s - trio.current_time()) if question_s else None)
+                if self._enough_heard(known, question_s):
+                    break
+                await self._state.arrived.wait()
+
+    def _enough_heard(self, known: int, question_s: float) -> bool:
+        if self._state.error is not None or (question_s and self._state.last_readable > known):
+            return True
+        return self._state.machine.metadata.quorum.is_covered(self._heard_from)
+
+    def _ask_last_add_confirmed(self, wait_s: float | None) -> None:
+        """Asks those who have not answered in this round; who waits for news asks nobody twice at a time."""
+        self._state.machine.poll_last_add_confirmed()
+        for effect in self._state.machine.take_effects():
+            if not isinstance(effect, SendReadLastAddConfirmed):
+                self._perform(effect)
+            elif not self._settled >> effect.index & 1:
+                self._send_poll(effect, wait_s)
+
+    def _send_poll(self, effect: SendReadLastAddConfirmed, wait_s: float | None) -> None:
+        channel = self._connections.channel(effect.bookie_id)
+        waits = wait_s is not None
+        context = PendingQuery(effect.index, effect.bookie_id, self._round, effect.after, waits)
+        if channel is None:
+            self._heard(BookieUnreachableError(effect.bookie_id, "it can't be connected to"), context)
+            return
+        request = ReadLastAddConfirmedRequest(next(channel.request_ids), self._ledger_id, self._key, effect.after, 0)
+        if wait_s is None:
+            self._settled |= 1 << effect.index  # asked once
+        else:
+            place = (effect.index, effect.bookie_id)
+            if place in self._polling:
+                return
+            self._polling.add(place)
+            request.wait_ms = math.ceil(wait_s * 1000)
+            if not self._state.has_news:  # who takes nothing is not brought more and more
+                request.entry_id, request.stamp, request.bytes_max = effect.entry_id, effect.stamp, _BROUGHT_BYTES_MAX
+        channel.ask(request, self._heard, context, (wait_s or 0.0) + self._options.read_timeout_s)
+
+    def _heard(self, answer: Answer, asked: PendingQuery) -> None:
+        """An answer, or that there will be none: who waits for news waits on, rather than ask again without a pause. Only a
+        question of before is asked again, and one that had an answer which is no news any more."""
+        if asked.waits:
+            self._polling.discard((asked.index, asked.bookie_id))
+        is_current = asked.in_round == self._round
+        if isinstance(answer, Response) and answer.status is Status.OK:
+            try:
+                confirmed = self._state.machine.proven(answer.proof)
+            except RemoteProtocolError as error:
+                answer = BookieAnswerError(asked.bookie_id, str(error))
+            else:
+                self._state.machine.last_add_confirmed_answered(confirmed, answer.batches)
+                self._drive()
+                is_current = is_current and not (asked.waits and claimed(answer.proof) > asked.after)
+        elif isinstance(answer, Response) and answer.status is Status.UNAUTHORIZED:
+            self._state.fail(UnauthorizedError(self._ledger_id, answer.detail))
+        if is_current:
+            self._settled |= 1 << asked.index
+            if not (asked.waits and isinstance(answer, BookieError)):
+                self._heard_from |= 1 << asked.index
+        self._state.arrived.set()
+
+
 class LedgerScan:
     """One scan of one ledger: entries in order from `first_entry_id` on. The floor of `LedgerReader` and of logs.
 
@@ -70,23 +198,17 @@ class LedgerScan:
         self._digest = digest
         self._key = key
         self._context = context
-        self._connections = context.connections
         self._options = options
         self._confirmed_here = confirmed_here
         self._bytes_max = _READ_BYTES_MAX
-        self._deliveries: deque[Delivered] = deque()
         # Deliveries, as many as the last answer gave: while they are taken, more comes.
         self._read_on_below = _WAITING_MIN
-        self._arrived = trio.Event()
-        self._error: ReplogError | None = None
         self._to_connect: list[SendRead] = []
         self._rereads = 0
-        self._round = 0  # of questions how far the ledger is confirmed
-        self._heard_from = 0  # in this round, as a bit mask
-        self._settled = 0  # in this round: who is not asked again, be it that nothing can be heard from there
-        self._polling: set[tuple[int, str]] = set()  # index and bookie where a long poll waits: one at each
-        self._machine = self._start(metadata, first_entry_id)
-        self._drive = EffectLoop(lambda: self._machine.take_effects(), self._perform)  # the machine may be replaced
+        self._state = state = _State(self._start(metadata, first_entry_id))
+        self._drive = EffectLoop(lambda: state.machine.take_effects(), self._perform)
+        self._deliveries = state.deliveries
+        self._queries: _Queries | None = None  # made when it is needed: most scans are told how far they may read
 
     def _start(self, metadata: LedgerMetadata, first_entry_id: int) -> LedgerReading:
         return LedgerReading(metadata, self._digest, first_entry_id, self._read_order)
@@ -94,20 +216,29 @@ class LedgerScan:
     def _read_order(self, write_set: Sequence[int]) -> list[int]:
         return self._context.placement.read_order(write_set, self._random)
 
+    async def _poll(self, known: int, question_s: float, patience_s: float) -> None:
+        if self._queries is None:
+            connections = self._context.connections
+            self._queries = _Queries(
+                self._state, self.ledger_id, self._key, connections, self._options, self._perform, self._drive
+            )
+        await self._queries.poll(known, question_s, patience_s)
+        self._check()
+
     @property
     def metadata(self) -> LedgerMetadata:
         """The ledger's record, as this reader knows it."""
-        return self._machine.metadata
+        return self._state.machine.metadata
 
     @property
     def last_readable(self) -> int:
         """The last entry that may be read as far as is known: the last add confirmed, or the last of a closed ledger."""
-        return self._machine.last_readable
+        return self._state.machine.last_readable
 
     @property
     def is_at_end(self) -> bool:
         """Whether the ledger is closed and everything in it was given out."""
-        return self._machine.is_at_end and not self._deliveries
+        return self._state.machine.is_at_end and not self._deliveries
 
     # -- learning how far it goes -----------------------------------------------------------------------------------
 
@@ -122,114 +253,41 @@ class LedgerScan:
         if metadata.state is LedgerState.CLOSED:
             return
         here = self._confirmed_here(self.ledger_id)
-        self._machine.last_add_confirmed_heard(here)
+        self._state.machine.last_add_confirmed_heard(here)
         if self.last_readable > before if wait_s else here >= 0:
             return
         await self._poll(before, wait_s, wait_s or self._options.read_timeout_s)
 
     def record_read(self, metadata: LedgerMetadata) -> None:
         """The ledger's record as it is now."""
-        self._machine.metadata_read(metadata)
+        self._state.machine.metadata_read(metadata)
         self._drive()
 
     @property
     def has_news(self) -> bool:
         """Whether there is more to take, as far as is known."""
-        return bool(self._deliveries) or self._machine.next_entry_id <= self.last_readable
+        return self._state.has_news
 
     async def wait_for_news(self, patience_s: float, question_s: float) -> None:
         """Returns when there is more to take, or after `patience_s`. Questions stay with bookies for `question_s`: also when this
         has returned or was cancelled, for the next call; what they bring is not lost. The record is not reread.
 
         Raises `UnauthorizedError`, and what reading failed with."""
-        self._machine.last_add_confirmed_heard(self._confirmed_here(self.ledger_id))
+        self._state.machine.last_add_confirmed_heard(self._confirmed_here(self.ledger_id))
         if self.has_news:
             await trio.lowlevel.checkpoint()
             return
-        await self._poll(self._machine.next_entry_id - 1, question_s, patience_s)
-
-    async def _poll(self, known: int, question_s: float, patience_s: float) -> None:
-        """Asks how far the ledger is confirmed. With `question_s`, until that is more than is known; else all who answer."""
-        connecting_s = self._options.speculative_read_after_s
-        await self._connections.connect_most(self._machine.metadata.last_fragment.ensemble, connecting_s)
-        self._round += 1
-        self._heard_from = self._settled = 0
-        ends_at_s = trio.current_time() + question_s
-        with trio.move_on_after(patience_s):
-            while True:
-                self._arrived = trio.Event()
-                self._ask_last_add_confirmed(max(0.0, ends_at_s - trio.current_time()) if question_s else None)
-                if self._enough_heard(known, question_s):
-                    break
-                await self._arrived.wait()
-        self._check()
-
-    def _enough_heard(self, known: int, question_s: float) -> bool:
-        if self._error is not None or (question_s and self.last_readable > known):
-            return True
-        return self._machine.metadata.quorum.is_covered(self._heard_from)
-
-    def _ask_last_add_confirmed(self, wait_s: float | None) -> None:
-        """Asks those who have not answered in this round; who waits for news asks nobody twice at a time."""
-        self._machine.poll_last_add_confirmed()
-        for effect in self._machine.take_effects():
-            if not isinstance(effect, SendReadLastAddConfirmed):
-                self._perform(effect)
-            elif not self._settled >> effect.index & 1:
-                self._send_poll(effect, wait_s)
-
-    def _send_poll(self, effect: SendReadLastAddConfirmed, wait_s: float | None) -> None:
-        channel = self._connections.channel(effect.bookie_id)
-        waits = wait_s is not None
-        context = PendingQuery(effect.index, effect.bookie_id, self._round, effect.after, waits)
-        if channel is None:
-            self._heard(BookieUnreachableError(effect.bookie_id, "it can't be connected to"), context)
-            return
-        request = ReadLastAddConfirmedRequest(channel.next_request_id(), self.ledger_id, self._key, effect.after, 0)
-        if wait_s is None:
-            self._settled |= 1 << effect.index  # asked once
-        else:
-            place = (effect.index, effect.bookie_id)
-            if place in self._polling:
-                return
-            self._polling.add(place)
-            request.wait_ms = math.ceil(wait_s * 1000)
-            if not self.has_news:  # who takes nothing is not brought more and more
-                request.entry_id, request.stamp, request.bytes_max = effect.entry_id, effect.stamp, _BROUGHT_BYTES_MAX
-        channel.ask(request, self._heard, context, (wait_s or 0.0) + self._options.read_timeout_s)
-
-    def _heard(self, answer: Answer, asked: PendingQuery) -> None:
-        """An answer, or that there will be none: who waits for news waits on, rather than ask again without a pause. Only a
-        question of before is asked again, and one that had an answer which is no news any more."""
-        if asked.waits:
-            self._polling.discard((asked.index, asked.bookie_id))
-        is_current = asked.in_round == self._round
-        if isinstance(answer, Response) and answer.status is Status.OK:
-            try:
-                confirmed = self._machine.proven(answer.proof)
-            except RemoteProtocolError as error:
-                answer = BookieAnswerError(asked.bookie_id, str(error))
-            else:
-                self._machine.last_add_confirmed_answered(confirmed, answer.batches)
-                self._drive()
-                is_current = is_current and not (asked.waits and claimed(answer.proof) > asked.after)
-        elif isinstance(answer, Response) and answer.status is Status.UNAUTHORIZED:
-            self._fail(UnauthorizedError(self.ledger_id, answer.detail))
-        if is_current:
-            self._settled |= 1 << asked.index
-            if not (asked.waits and isinstance(answer, BookieError)):
-                self._heard_from |= 1 << asked.index
-        self._arrived.set()
+        await self._poll(self._state.machine.next_entry_id - 1, question_s, patience_s)
 
     def adopt(self, last_add_confirmed: int) -> None:
         """Somebody who knows says that entries up to this one are confirmed."""
-        self._machine.last_add_confirmed_heard(last_add_confirmed)
+        self._state.machine.last_add_confirmed_heard(last_add_confirmed)
 
     # -- reading --------------------------------------------------------------------------------------------------
 
     def want_only(self, first: int, last: int) -> None:
         """Only these entries are wanted: nothing after them is asked for."""
-        self._machine.last_wanted = last
+        self._state.machine.last_wanted = last
         self._bytes_max = min(_READ_BYTES_MAX, (last - first) * _SHORT_ENTRY_BYTES)
 
     def take_nowait(self) -> EntryBatch:
@@ -253,7 +311,7 @@ class LedgerScan:
             try:
                 batch = self.take_nowait()
             except trio.WouldBlock:
-                if self._machine.next_entry_id > self.last_readable:
+                if self._state.machine.next_entry_id > self.last_readable:
                     await trio.lowlevel.checkpoint()
                     return None
                 await self._wait_for_delivery()
@@ -262,96 +320,90 @@ class LedgerScan:
                 return batch
 
     async def _wait_for_delivery(self) -> None:
-        self._arrived = trio.Event()
+        self._state.arrived = trio.Event()
         if self._to_connect:
             waiting = list(self._to_connect)
             wanted = dict.fromkeys(effect.bookie_id for effect in waiting)
             patience_s = self._options.speculative_read_after_s
-            await self._connections.connect_most(wanted, patience_s)  # cancelled: they still wait
+            await self._context.connections.connect_most(wanted, patience_s)  # cancelled: they still wait
             del self._to_connect[: len(waiting)]
             for effect in waiting:
-                self._send_read(effect, self._connections.channel(effect.bookie_id))
+                self._send_read(effect, self._context.connections.channel(effect.bookie_id))
             self._drive()
         if self._rereads:
             answered = self._rereads
             try:
                 metadata, _ = await self._context.records.get(self.ledger_id)
-                self._machine.metadata_read(metadata)
+                self._state.machine.metadata_read(metadata)
             except LedgerNotFoundError:
-                self._machine.metadata_missing()
+                self._state.machine.metadata_missing()
             self._rereads -= answered
             self._drive()
             return
-        if self._deliveries or self._error is not None:
+        if self._deliveries or self._state.error is not None:
             return
         with trio.move_on_after(self._options.speculative_read_after_s) as scope:
-            await self._arrived.wait()
+            await self._state.arrived.wait()
         if scope.cancelled_caught:
-            self._speculate()
-
-    def _speculate(self) -> None:
-        for entry_id in self._machine.waiting_for():
-            self._machine.read_slow(entry_id)
-        self._drive()
+            machine = self._state.machine  # the bookies that were asked are slow: others are asked, too
+            for entry_id in machine.waiting_for():
+                machine.read_slow(entry_id)
+            self._drive()
 
     def _read_on(self) -> None:
-        if self._machine.next_entry_id <= self._machine.last_wanted:
-            self._machine.read_on()
+        machine = self._state.machine
+        if machine.next_entry_id <= machine.last_wanted:
+            machine.read_on()
             self._drive()
 
     def _perform(self, effect: Effect) -> None:
         if isinstance(effect, SendRead):
-            channel = self._connections.channel(effect.bookie_id)
+            channel = self._context.connections.channel(effect.bookie_id)
             if channel is None:
                 self._to_connect.append(effect)
-                self._arrived.set()
+                self._state.arrived.set()
             else:
                 self._send_read(effect, channel)
         elif isinstance(effect, Delivered):
             self._deliveries.append(effect)
-            self._arrived.set()
+            self._state.arrived.set()
         elif isinstance(effect, Failed):
-            self._fail(effect.error)
+            self._state.fail(effect.error)
         else:  # ReadMetadata
             self._rereads += 1
-            self._arrived.set()
+            self._state.arrived.set()
 
     def _send_read(self, effect: SendRead, channel: BookieChannel | None) -> None:
         if channel is None:
-            self._machine.read_unknown(effect.index, effect.entry_id)
+            self._state.machine.read_unknown(effect.index, effect.entry_id)
             return
         request = ReadRequest(
-            channel.next_request_id(), self.ledger_id, self._key, effect.entry_id, effect.stamp, self._bytes_max
+            next(channel.request_ids), self.ledger_id, self._key, effect.entry_id, effect.stamp, self._bytes_max
         )
         channel.ask(request, self._read_answered, (effect.index, effect.entry_id), self._options.read_timeout_s)
 
     def _read_answered(self, answer: Answer, context: tuple[int, int]) -> None:
         index, entry_id = context
-        waiting = len(self._deliveries)
+        machine, waiting = self._state.machine, len(self._deliveries)
         if isinstance(answer, Response) and answer.status is Status.OK:
-            self._machine.read_found(index, entry_id, answer.batches)
+            machine.read_found(index, entry_id, answer.batches)
         elif isinstance(answer, Response) and answer.status is Status.NO_ENTRY:
-            self._machine.read_absent(index, entry_id)
+            machine.read_absent(index, entry_id)
         elif isinstance(answer, Response) and answer.status is Status.UNAUTHORIZED:
-            self._fail(UnauthorizedError(self.ledger_id, answer.detail))
+            self._state.fail(UnauthorizedError(self.ledger_id, answer.detail))
         else:
-            self._machine.read_unknown(index, entry_id)
+            machine.read_unknown(index, entry_id)
         self._drive()
         if (given := len(self._deliveries) - waiting) > 0:
             self._read_on_below = max(given, _WAITING_MIN)
 
-    def _fail(self, error: ReplogError) -> None:
-        if self._error is None:
-            self._error = error
-        self._arrived.set()
-
     def _check(self) -> None:
         """Raises what reading failed with, once: the next call tries again."""
-        if self._error is not None:
-            error, self._error = self._error, None
-            failed = self._machine
-            self._machine = self._start(failed.metadata, failed.next_entry_id)
-            self._machine.last_add_confirmed_heard(failed.last_readable)
-            self._machine.last_wanted = failed.last_wanted
+        if self._state.error is not None:
+            error, self._state.error = self._state.error, None
+            failed = self._state.machine
+            self._state.machine = self._start(failed.metadata, failed.next_entry_id)
+            self._state.machine.last_add_confirmed_heard(failed.last_readable)
+            self._state.machine.last_wanted = failed.last_wanted
             self._to_connect, self._rereads = [], 0
             raise error

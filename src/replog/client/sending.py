@@ -150,7 +150,7 @@ class BatchSender:
     def _send_next(self) -> bool:
         """Sends a batch of what has gathered, if that is to be done now. Returns whether it did."""
         backlog, batching, watching, machine = self.backlog, self.batching, self.watching, self._machine
-        if batching.turn is not None or not batching.may_send():
+        if backlog.turn is not None or not batching.may_send():
             return False
         if watching.slow.unchecked_bytes >= LAG_CHECK_BYTES and not watching.slow.keep_up():
             watching.want()  # the slow bookie may be silent, and nothing else in flight
@@ -175,19 +175,19 @@ class BatchSender:
 
     def _send_adds(self, effects: Sequence[SendAdd]) -> None:
         """Sends adds. The bookies of a batch get the same request, so that a transport encodes it once."""
-        channel_to, identity, is_alone = self._connections.channel, self._identity, self.batching.is_alone
+        channels, identity, is_alone = self._connections.channels, self._identity, self.batching.is_alone
         on_answer, timeout_s = self._add_answered, self._add_timeout_s
         request, last = None, effects[-1] if effects else None
         for effect in effects:
-            channel = channel_to(effect.bookie_id)
-            if channel is None:
+            channel = channels.get(effect.bookie_id)
+            if channel is None or channel.error is not None:
                 self._bookie_failed(effect.index, effect.bookie_id, effect.batch)
                 continue
             # A bookie in this thread commits a lone add at once, which holds up the requests to the others: only the last may.
             batch, alone = effect.batch, is_alone and (effect is last or not channel.shares_thread)
             if request is None or request.batch is not batch or request.alone is not alone:
                 request = AddRequest(
-                    channel.next_request_id(),
+                    next(channel.request_ids),
                     identity.ledger_id,
                     identity.key,
                     identity.term,
@@ -219,7 +219,7 @@ class BatchSender:
         if channel is not None:
             identity = self._identity
             request = WriteLastAddConfirmedRequest(
-                channel.next_request_id(), identity.ledger_id, identity.key, identity.term, effect.proof
+                next(channel.request_ids), identity.ledger_id, identity.key, identity.term, effect.proof
             )
             channel.ask(request, self._last_add_confirmed_answered, None, self._add_timeout_s)
 

@@ -127,8 +127,7 @@ class LogWriter(WriterContext):
 
         Raises `trio.WouldBlock` if the byte budget is used up: nothing was pushed. Otherwise as `append`."""
         try:
-            current = self._current
-            return _position((current.segment, current.writer.push_nowait(data)))
+            return _position((self._current.segment, self._current.writer.push_nowait(data)))
         except FencedError as error:
             raise self._current.with_positions(error) from None
 

@@ -12,7 +12,7 @@ from replog.bookie.server import BookieServer
 from replog.client.ledger_writer import LedgerWriter
 from replog.client.ledgers import Ledgers
 from replog.client.recovering import RecoveringShell
-from replog.client.scan import LedgerScan
+from replog.client.scan import LedgerScan, _Queries
 from replog.client.sending import BatchSender
 from replog.client.watching import Watching
 from replog.errors import LocalProtocolError
@@ -106,7 +106,7 @@ SHELL_MUTANTS = (
                 "self._machine.proven(answer.proof)",
                 "answer.last_add_confirmed",
             ),
-            Patch(LedgerScan, "_heard", "self._machine.proven(answer.proof)", "answer.last_add_confirmed"),
+            Patch(_Queries, "_heard", "self._state.machine.proven(answer.proof)", "answer.last_add_confirmed"),
         ),
         5,
     ),
