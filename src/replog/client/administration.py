@@ -1,7 +1,7 @@
-"""Bookies as an administrator sees them: what they say of themselves, and what they can be told to do, wherever they run.
+"""Bookies as an administrator sees them: their statistics, and the maintenance that they can be asked to run.
 
-Each call goes to the bookie as it is announced then, so a bookie that was restarted elsewhere is found again. A run that was
-begun there goes on to its end, also when who asked is cancelled, or stops waiting.
+Each call goes to the address that the bookie announces at that moment, so a bookie that was restarted elsewhere is found again. A
+run that has begun there goes on to its end, even if the caller is cancelled or stops waiting.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ SCRUB_TIMEOUT_S = 24 * 3600.0
 
 @attrs.frozen
 class BookieStatistics:
-    """What a bookie says of itself: counters since its start and gauges by names with units, and how long things took:
-    `commit`, a call to its storage; `answer`, from accepting the first request of a commit to answering it."""
+    """A bookie's statistics: counters since its start and gauges, by names with units; and latencies: `commit` is a call to its
+    storage, `answer` is from accepting the first request of a commit to answering it."""
 
     bookie_id: str
     version: str
@@ -43,9 +43,9 @@ class RemoteBookie:
     """A bookie as it was announced when this was made: its `bookie_id`, its `endpoints`, best first, and whether it is
     `read_only`. Made by `Client.remote_bookies`.
 
-    All calls raise `BookieUnreachableError` if there is no connection, or no answer in time (what was asked for may have been
-    done, or may be under way), `AdministrationError` if the bookie could not do it, or not for this client,
-    `BookieTooBusyError` if others ask for too much, and `MetastoreError` if its address is not to be had.
+    All calls raise `BookieUnreachableError` if there is no connection, or no answer in time (the command may have been
+    executed, or may be under way); `AdministrationError` if the bookie could not execute it, or not for this client;
+    `BookieTooBusyError` if other requests keep it busy; and `MetastoreError` if its address can't be read.
     """
 
     def __init__(self, connections: Connections, bookie_id: str, address: BookieAddress) -> None:
@@ -58,7 +58,7 @@ class RemoteBookie:
         return f"<RemoteBookie {self.bookie_id} at {', '.join(map(str, self.endpoints)) or 'no endpoint'}>"
 
     async def statistics(self, *, timeout_s: float = STATISTICS_TIMEOUT_S) -> BookieStatistics:
-        """What it says of itself now. Any client may ask."""
+        """Returns its statistics as they are now. Any client may ask."""
         found = await self._ask(AdminCommand.STATISTICS, timeout_s)
         latencies = found.pop("latencies", {})
         version = found.pop("version", "")
@@ -70,8 +70,8 @@ class RemoteBookie:
         return BookieStatistics(self.bookie_id, str(version), numbers, histograms)
 
     async def collect_garbage(self, *, timeout_s: float = GARBAGE_TIMEOUT_S) -> list[int]:
-        """Has it drop ledgers that were deleted, now, and returns their ids, the first 20 000 (B6). Nothing that exists
-        is ever dropped."""
+        """Makes it drop deleted ledgers now, and returns their ids, at most the first 20 000 (B6). A ledger that exists is never
+        dropped."""
         found = await self._ask(AdminCommand.COLLECT_GARBAGE, timeout_s)
         try:
             return [int(each) for each in found["dropped_ledgers"]]
@@ -79,11 +79,11 @@ class RemoteBookie:
             raise self._nonsense(f"it names no dropped ledgers: {error!r}") from error
 
     async def compact(self, *, is_major: bool = False, timeout_s: float = COMPACT_TIMEOUT_S) -> None:
-        """Has it give back space that nothing needs, now; minor: where most of it is gained. Reads and appends go on."""
+        """Makes it free unused space now; unless `is_major`, only where most of it is gained. Reads and appends go on."""
         await self._ask(AdminCommand.COMPACT_ALL if is_major else AdminCommand.COMPACT, timeout_s)
 
     async def scrub(self, *, timeout_s: float = SCRUB_TIMEOUT_S) -> list[Damage]:
-        """Has it read and check all that it has, and returns what it knows to be damaged: the first 500 batches of it."""
+        """Makes it read and check all its data, and returns what is damaged, at most the first 500 batches."""
         found = await self._ask(AdminCommand.SCRUB, timeout_s)
         try:
             return [_damage(**each) for each in found["damage"]]
@@ -143,6 +143,6 @@ def _said(command: AdminCommand) -> str:
 
 
 async def remote_bookies(membership: Membership, connections: Connections) -> list[RemoteBookie]:
-    """All bookies that are announced, by their ids."""
+    """Returns all announced bookies, sorted by id."""
     announced = await membership.announced()
     return [RemoteBookie(connections, bookie_id, address) for bookie_id, address in announced.items()]

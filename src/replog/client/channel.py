@@ -1,7 +1,7 @@
-"""The client's side of one bookie: requests get ids, answers find their way back, silence ends in a named error.
+"""The client's side of one bookie: matches answers with requests, and ends silence in a named error.
 
-No task, event or await for a message: whoever asks gives a function, which is called with the answer or with the error
-that stands for it. Every request has a deadline (W6), checked a few times a second for all of them together.
+A message costs no task, event or await: the caller gives a function, which is called once with the answer or with an error.
+Every request has a deadline (W6), checked a few times a second for all of them together.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ _CHECKS_PER_TIMEOUT = 10
 
 
 class BookieChannel:
-    """The requests to one bookie over one connection. Made by `Membership`, whose channels draw from the same `request_ids`: so
-    one request may go to several bookies."""
+    """The requests to one bookie over one connection. Made by `Connections`.
+
+    All channels of a client take ids from the same `request_ids`, so that one request can go to several bookies."""
 
     def __init__(
         self, bookie_id: str, outstanding_bytes_max: int, shortest_timeout_s: float, request_ids: Iterator[int]
@@ -43,7 +44,9 @@ class BookieChannel:
         self.shares_thread = False  # the bookie runs in this thread
         self._outstanding_bytes_max = outstanding_bytes_max
         self._check_every_s = shortest_timeout_s / _CHECKS_PER_TIMEOUT
-        self._checks = 0  # made so far: the clock of deadlines, which costs nothing to read
+        self._checks = (
+            0  # made so far: deadlines are counted in them, because reading a clock for each request costs more
+        )
         self._outstanding: dict[int, tuple[OnAnswer, Any, int, float, Request]] = {}
         self.request_ids = (
             request_ids  # the next one is for a request that goes here, and perhaps to other bookies, too
@@ -53,11 +56,11 @@ class BookieChannel:
 
     @property
     def silence_s(self) -> float:
-        """For how long at least nothing was heard from it while something was outstanding: less by at most two checks."""
+        """For how long the bookie has answered nothing while a request was outstanding: up to two checks too little."""
         return max(0, self._checks - self._heard_at_check - 1) * self._check_every_s
 
     def connected(self, connection: Connection) -> None:
-        """Requests go this way from now on."""
+        """Requests go over this connection from now on."""
         self.connection = connection
         self.shares_thread = connection.shares_thread
 
@@ -81,7 +84,7 @@ class BookieChannel:
         except BookieError as error:
             self._give_up(request.request_id, error)
 
-    # -- what the connection says -----------------------------------------------------------------------------------
+    # -- called by the connection -----------------------------------------------------------------------------------
 
     def responses_received(self, responses: Sequence[Response]) -> None:
         """Answers came."""
@@ -92,16 +95,16 @@ class BookieChannel:
                 on_answer, context, size_bytes, _, request = entry
                 self.outstanding_bytes -= size_bytes
                 answer: Answer = response
-                # Of most adds' answers only the status is of any interest: they are not looked at closer.
+                # The answer to most adds is only a status, and the writer reads no more: checking more would cost every entry.
                 if response.status is not Status.OK or request.__class__ is not AddRequest or response.batches:
                     try:
                         check_answer(request, response)
-                    except RemoteProtocolError as error:  # a bookie's nonsense ends here
+                    except RemoteProtocolError as error:  # a bookie's invalid answer ends here
                         answer = BookieAnswerError(self.bookie_id, str(error))
                 on_answer(answer, context)
 
     def disconnected(self, error: ReplogError) -> None:
-        """The connection is gone: whatever is outstanding has an unknown outcome."""
+        """The connection was lost: every outstanding request has an unknown outcome."""
         if self.error is None:
             lost = error if isinstance(error, BookieError) else BookieUnreachableError(self.bookie_id, str(error))
             self.error = lost
@@ -112,7 +115,7 @@ class BookieChannel:
 
     def _give_up(self, request_id: int, error: BookieError) -> None:
         entry = self._outstanding.pop(request_id, None)
-        if entry is not None:  # else what was told of another one has ended it
+        if entry is not None:  # otherwise the callback of an earlier one has ended it
             on_answer, context, size_bytes, _, _ = entry
             self.outstanding_bytes -= size_bytes
             on_answer(error, context)

@@ -1,7 +1,7 @@
-"""What shells have in common: performing a machine's effects.
+"""Performing the effects of a ledger's machine, for its writer, its recovery and its readers.
 
-Effects that only send are done at once, in the caller's frame; those that must wait for the metastore or for bookies
-queue up for one background task, which does them one after the other and drives the machine on with the answers.
+Effects that only send are performed at once, in the caller's frame. Those that wait for the metastore or for bookies are queued
+for one background task, which performs them one after the other and tells the machine the answers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ WaitingEffect = ChooseReplacements | WriteMetadata | ReadMetadata
 
 
 class ClientContext:
-    """What every shell of one client needs: records, bookies, placement, chance."""
+    """What writers, recoveries and readers of one client share: records, bookies, placement, clock and entropy."""
 
     def __init__(
         self, records: LedgerRecords, membership: Membership, connections: Connections, placement: PlacementPolicy
@@ -39,15 +39,15 @@ class ClientContext:
         self.turns = Turns()
 
     async def perform(self, effect: WaitingEffect, machine: LedgerWriting | LedgerRecovery) -> None:
-        """Does an effect that has to wait, and tells the machine the answer."""
+        """Performs an effect that has to wait, and tells the machine the answer."""
         if isinstance(effect, ChooseReplacements):
             machine.replacements_chosen(await self._choose(effect))
         else:
             await self.records.perform(effect, machine)
 
     async def is_anybody_there(self, excluded: Collection[str]) -> bool:
-        """Whether a bookie that takes new entries, other than these, can be connected to. One that is silent is waited for
-        only as long as there may be somebody else."""
+        """True if a bookie that takes new entries, other than these, can be connected to. Waits for a silent one only for
+        `patience_s`."""
         try:
             usable = await self.membership.usable_lately(excluded)
         except MetastoreError:
@@ -56,7 +56,8 @@ class ClientContext:
         return any(self.connections.channel(bookie_id) is not None for bookie_id in usable)
 
     async def _choose(self, effect: ChooseReplacements) -> dict[int, str]:
-        """Bookies that can really be connected to; the failed ones themselves if they are back and nobody else is there."""
+        """Bookies to use in place of the failed ones, by index; each is connected. Without another one, a failed bookie
+        that is back replaces itself."""
         ensemble = effect.metadata.last_fragment.ensemble
         excluded = set(effect.excluded)
         chosen: dict[int, str] = {}
@@ -65,7 +66,7 @@ class ClientContext:
             try:
                 usable = await self.membership.usable(excluded)
             except MetastoreError:
-                break  # no news from the metastore: without a CAS there is no new ensemble anyway (C3)
+                break  # a new ensemble needs a CAS, so without the metastore there is none (C3)
             proposed = self.placement.replace_bookies(effect.metadata, missing, usable, self.chance.random)
             back = [index for index in missing if index not in proposed and ensemble[index] in usable]
             proposed.update((index, ensemble[index]) for index in back)
@@ -84,8 +85,10 @@ class ClientContext:
 
 
 class EffectLoop:
-    """Performs a machine's effects until there are none. Called again from a frame below, by an answer that came at once,
-    it leaves what follows from that answer to the loop that runs already."""
+    """Performs a machine's effects until there are none.
+
+    An answer may come before `send` returns, and call the loop again from a frame below. That call returns at once: the loop that
+    runs already performs what follows from the answer."""
 
     def __init__(self, take_effects: Callable[[], list[Effect]], perform: Callable[[Effect], None]) -> None:
         self._take_effects = take_effects
@@ -105,7 +108,7 @@ class EffectLoop:
 
 
 class WaitingEffects:
-    """The effects of one machine that have to wait, and the task that does them in order."""
+    """The queue of one machine's effects that have to wait, and the task that performs them in order."""
 
     def __init__(
         self, context: ClientContext, machine: LedgerWriting | LedgerRecovery, drive: Callable[[], None]
@@ -122,7 +125,7 @@ class WaitingEffects:
         self._arrived.set()
 
     async def run(self) -> None:
-        """Does the effects until cancelled."""
+        """Performs the effects until cancelled."""
         while True:
             while self._queue:
                 await self._context.perform(self._queue.popleft(), self._machine)

@@ -22,7 +22,7 @@ class WriterContext(ABC):
 
     @abstractmethod
     async def say_farewell(self, error: BaseException) -> None:
-        """Closes at the last confirmed entry, if that can be done in a few seconds; what can't be is noted on the error."""
+        """Closes at the last confirmed entry, if that can be done in a few seconds; if not, adds a note to the error."""
 
     async def __aenter__(self) -> Self:
         return self

@@ -1,9 +1,9 @@
-"""Ensembles for new ledgers: bookies that are there, and where they don't suffice, known ones that are away (C7, C8).
+"""Ensembles for new ledgers: bookies that are present, and if there are too few, known ones that are away (C7, C8).
 
-A bookie is *there* if a connection to it is open and it takes new entries. Placement chooses among those that are there.
-Only if these are fewer than an ensemble, it is filled up with bookies of which the metastore has a cookie, and which were
-not declared lost: read-only ones first, then those that are announced, then those that this client saw before, then
-others. Every write set keeps as many bookies that are there as writing and recovery need.
+A bookie is *present* if a connection to it is open and it takes new entries. Placement chooses among the present bookies. Only if
+they are fewer than an ensemble, it is filled up with bookies that have a cookie in the metastore and were not declared lost:
+first read-only ones, then announced ones, then those that this client has seen before, then others. Every write set keeps as
+many present bookies as writing and recovery need.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from replog.protocol.quorum import Quorum
 
 
 class ChosenEnsemble(NamedTuple):
-    """The bookies of a new ledger, by index, and the indices of those that are away, as a bit mask."""
+    """The bookies of a new ledger, by index; `missing` has the indices of those that are away, as a bit mask."""
 
     bookie_ids: tuple[str, ...]
     missing: int
@@ -39,12 +39,12 @@ class EnsembleChooser:
         self._random = random
 
     async def choose(self, quorum: Quorum) -> ChosenEnsemble:
-        """An ensemble whose bookies can be written to, or as many of them as C7 asks for.
+        """Returns an ensemble whose bookies can be written to, or at least as many of them as C7 demands.
 
         Raises `NotEnoughBookiesError` (retry: when bookies are back; nothing was written), `MetastoreError`."""
         membership, connections = self._membership, self._connections
         unreachable: set[str] = set()
-        silent: set[str] = set()  # of these, those whose connection may still succeed
+        silent: set[str] = set()  # the part of `unreachable` whose connection may still succeed
         while True:
             usable = await membership.usable(unreachable)
             wanted: Collection[str]
@@ -59,7 +59,7 @@ class EnsembleChooser:
                 if filled is None:
                     if not silent:
                         raise self._not_enough(quorum, usable, absent, unreachable) from self._refusal(usable)
-                    failures = await connections.connect_all(silent)  # nobody else is there: so they are waited for
+                    failures = await connections.connect_all(silent)  # there is no other bookie, so wait for these
                     unreachable -= silent - failures.keys()
                     silent = set()
                     continue
@@ -78,13 +78,13 @@ class EnsembleChooser:
     def _placed(self, quorum: Quorum, usable: Sequence[str], unreachable: Collection[str]) -> tuple[str, ...]:
         try:
             return self._placement.choose_ensemble(quorum, usable, self._random)
-        except NotEnoughBookiesError as error:  # the policy wants others than those that are there
+        except NotEnoughBookiesError as error:  # the policy wants other bookies than the present ones
             raise NotEnoughBookiesError(
                 f"{error}{self._reasons(usable, unreachable)}", error.needed, usable, unreachable
             ) from error
 
     async def _absent(self, count: int, usable: Collection[str]) -> list[str]:
-        """Up to so many known bookies that are away, or take no new entries: the best ones to wait for first (C8)."""
+        """Up to `count` known bookies that are away or take no new entries, the most promising first (C8)."""
         membership = self._membership
         left = set(await membership.known_ids()) - set(usable)
         found: list[str] = []
@@ -103,11 +103,12 @@ class EnsembleChooser:
     def _filled_up(
         self, quorum: Quorum, usable: Sequence[str], absent: Sequence[str], unreachable: Collection[str]
     ) -> tuple[str, ...] | None:
-        """All of these in the order that placement wishes; in another one, if only that keeps the bound. None if none does."""
+        """All these bookies in the order of the placement policy, or in another order if only that keeps the bound of C7. None if
+        no order does."""
         if len(usable) + len(absent) < quorum.ensemble:
             return None
         if not quorum.may_lack(sum(1 << index for index in quorum.spread(len(absent)))):
-            return None  # no other order does better
+            return None  # this is the best order
         ensemble = self._placed(quorum, sorted([*usable, *absent]), unreachable)
         if not quorum.may_lack(_mask(ensemble, absent)):
             there = iter([each for each in ensemble if each not in absent])
@@ -137,7 +138,7 @@ class EnsembleChooser:
         return NotEnoughBookiesError(problem + reasons, quorum.ensemble, usable, sorted(others))
 
     def _refusal(self, usable: Collection[str]) -> ReplogError | None:
-        """What one of those that take no entries says why (B10): rather that its storage failed than that it is full."""
+        """Why a read-only bookie takes no entries, as it announced (B10): a failed storage rather than a full one."""
         told = [error for each, error in self._membership.refusals.items() if each not in usable]
         return next((each for each in told if isinstance(each, StorageFailedError)), next(iter(told), None))
 

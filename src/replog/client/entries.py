@@ -1,4 +1,4 @@
-"""What readers give: entries of a ledger, one by one or in batches."""
+"""Entries of a ledger as readers return them, one by one or in batches."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from replog.errors import ConfigError
 from replog.protocol.batch import Batch
 from replog.protocol.effects import Delivered
 
-_CACHED_COUNT_MAX = 1 << 15  # of more entries in a delivery, where they stand is not kept: it has four bytes for each
+_CACHED_COUNT_MAX = 1 << 15  # larger index tables are not cached: they have four bytes for each entry
 
 AnyBatch = TypeVar("AnyBatch")
 
@@ -39,24 +39,24 @@ class EntryBatch:
         return self.last_entry_id - self.first_entry_id + 1
 
     def through(self, last_entry_id: int) -> EntryBatch:
-        """The same, without the entries after this one, which is one of them."""
+        """Returns the same batch without the entries after `last_entry_id`, which must be in it."""
         assert self.first_entry_id <= last_entry_id <= self.last_entry_id, "it has this entry"
         return EntryBatch(Delivered(self.first_entry_id, last_entry_id, self._batches))
 
     @property
     def timestamp_ns(self) -> int:
-        """When the first of them was sent, by its writer's clock, in ns since the epoch."""
+        """When the first entry was sent, by its writer's clock, in ns since the epoch."""
         return min(batch.timestamp_ns for batch in self._batches)
 
     @property
     def size_bytes(self) -> int:
-        """The memory that it holds: the stored batches, with their headers."""
+        """The memory that it keeps: the stored batches, with their headers, in bytes."""
         return sum(len(batch.data) for batch in self._batches)
 
     @property
     def ledger_bytes(self) -> int:
-        """The payload bytes of the ledger up to the last of these entries. With a stride (E > Qw) or after a recovery that ended
-        amid what its writer had gathered, some bytes of the entries after it are counted, too."""
+        """The payload bytes of the ledger up to the last of these entries. With a stride (E > Qw), or after a recovery that cut a
+        group of batches, it includes some bytes of later entries."""
         last = next(batch for batch in self._batches if batch.holds(self.last_entry_id))
         if last.stride > 1:
             return last.cumulative_length
@@ -96,8 +96,10 @@ class EntryBatch:
         return map(Entry, entry_ids, self.payloads(), timestamps_ns)
 
     def _parts(self) -> list[_Part]:
-        """What of each stored batch belongs to these entries. They are dealt out to the parts in turn (W1): the first one here
-        is the first of the first part, the next one that of the second part, and after the last part it is the first's turn."""
+        """The part of each stored batch that belongs to these entries.
+
+        The writer has dealt them out in turn (W1): the first entry is in the first part, the second in the second part, and after
+        the last part the first one follows again."""
         parts = []
         for batch in self._batches:
             begin = max(0, -((batch.first_entry_id - self.first_entry_id) // batch.stride))
@@ -111,7 +113,7 @@ class EntryBatch:
 
 
 class _Part(NamedTuple):
-    """The entries of a stored batch from one place in it up to another, which is not included."""
+    """The entries of a stored batch from index `begin` to before index `end`."""
 
     batch: Batch
     begin: int
@@ -119,7 +121,7 @@ class _Part(NamedTuple):
 
 
 def _dealt(count: int, parts: int) -> Any:
-    """Where the entries stand that were dealt out to so many parts, if these follow one another: indices for Arrow."""
+    """Arrow indices that put `count` entries in order which were dealt out to `parts` parts that now follow one another."""
     return _cached_dealt(count, parts) if count <= _CACHED_COUNT_MAX else _cached_dealt.__wrapped__(count, parts)
 
 
@@ -136,7 +138,7 @@ def _cached_dealt(count: int, parts: int) -> Any:
 
 
 class Batches(Generic[AnyBatch]):
-    """An async iterator over batches, as `receive` gives them until there is None."""
+    """An async iterator over the batches that `receive` returns, until it returns None."""
 
     def __init__(self, receive: Callable[[], Awaitable[AnyBatch | None]]) -> None:
         self._receive = receive

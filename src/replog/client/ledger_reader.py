@@ -36,17 +36,17 @@ class LedgerReader:
 
     @property
     def is_closed(self) -> bool:
-        """Whether the ledger is closed: then `last_add_confirmed` is its last entry, for ever."""
+        """True if the ledger is closed: then `last_add_confirmed` is its last entry permanently."""
         return self._scan.metadata.state is LedgerState.CLOSED
 
     @property
     def last_add_confirmed(self) -> int:
-        """The last entry that may be read as far as is known; `refresh` learns more. -1 if there is none."""
+        """The last entry that is known to be confirmed; `refresh` asks again. -1 if there is none."""
         return self._scan.last_readable
 
     async def refresh(self, wait_s: float = 0.0) -> int:
-        """Learns how far the ledger may be read now, and returns `last_add_confirmed`; with `wait_s`, waits so long for it
-        to advance. Raises `MetastoreError`, `LedgerNotFoundError`."""
+        """Asks how far the ledger is confirmed now, and returns `last_add_confirmed`; with `wait_s`, waits up to that long
+        for it to advance. Raises `MetastoreError`, `LedgerNotFoundError`."""
         self._check_open()
         await self._scan.refresh(wait_s)
         return self.last_add_confirmed
@@ -77,11 +77,11 @@ class LedgerReader:
         return found[: last - first + 1]
 
     def batches_between(self, first: int, last: int) -> LedgerRangeReader:
-        """The entries from `first` to `last`, both included, in batches as they were stored; nothing after them is asked for.
-        Apart from what this reader iterates over.
+        """The entries from `first` to `last`, both included, in batches as they were stored; nothing after them is requested.
+        Independent of what this reader iterates over.
 
-        Who calls it knows that `last` is confirmed, perhaps from another reader: bookies are not asked again (D1). Iterating
-        raises `EntryNotFoundError` if the ledger is closed and ends before it, and as `receive_batch` does."""
+        The caller must know that `last` is confirmed, perhaps from another reader: bookies are not asked again (D1).
+        Iterating raises `EntryNotFoundError` if the ledger is closed and ends before it, and as `receive_batch` does."""
         self._check_open()
         if not 0 <= first <= last:
             raise ConfigError(
@@ -90,13 +90,14 @@ class LedgerReader:
         return LedgerRangeReader(self._make_scan(self._scan.metadata, first), first, last)
 
     async def receive_batch(self) -> EntryBatch | None:
-        """The next batch of entries; None at the end, as far as is known. Raises `EntryUnreadableError` (retry: yes),
-        `EntryNotFoundError`, `MetastoreError`. If cancelled, nothing is lost."""
+        """The next batch of entries; None after the last one that is known to be confirmed.
+
+        Raises `EntryUnreadableError` (retry: yes), `EntryNotFoundError`, `MetastoreError`. If cancelled, nothing is lost."""
         self._check_open()
         return await self._scan.take()
 
     def receive_batch_nowait(self) -> EntryBatch:
-        """As `receive_batch`, but raises `trio.WouldBlock` if none is here yet, or at the end."""
+        """As `receive_batch`, but raises `trio.WouldBlock` if no batch has arrived yet, or at the end."""
         self._check_open()
         return self._scan.take_nowait()
 
@@ -128,7 +129,7 @@ class LedgerReader:
 
 
 class LedgerEntries:
-    """An async iterator over `Entry`. A checkpoint is passed for each batch, not for each entry."""
+    """An async iterator over `Entry`. It executes a checkpoint for each batch, not for each entry."""
 
     def __init__(self, scan: LedgerScan) -> None:
         self._scan = scan
@@ -170,7 +171,7 @@ class LedgerRangeReader(Batches[EntryBatch]):
         return self._given_out(batch)
 
     def receive_batch_nowait(self) -> EntryBatch:
-        """As `receive_batch`, but raises `trio.WouldBlock` if none is here yet, or at the end."""
+        """As `receive_batch`, but raises `trio.WouldBlock` if no batch has arrived yet, or at the end."""
         if self._next > self._last:
             raise trio.WouldBlock
         return self._given_out(self._scan.take_nowait())

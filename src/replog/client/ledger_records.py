@@ -1,7 +1,7 @@
 """Ledgers' records in the metastore: reading, changing by CAS, creating, deleting; and the ids of new ledgers.
 
-A store that fails without having changed anything is asked again until the deadline; a lost answer goes to the machine
-at once, which resolves it by reading back (M1).
+A call that failed without a change is repeated until the deadline. If an answer was lost, the machine is told at once, and
+resolves that by reading back (M1).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Result = TypeVar("Result")
 
 
 class LedgerRecords:
-    """The ledgers' part of one metastore. Every call ends within `timeout_s` or raises `MetastoreError`."""
+    """The records of ledgers in one metastore. Every call ends within `timeout_s` or raises `MetastoreError`."""
 
     def __init__(self, metastore: Metastore, timeout_s: float) -> None:
         self.metastore = metastore
@@ -48,8 +48,8 @@ class LedgerRecords:
         self._ids = LedgerIds(self)
 
     async def persist(self, what: str, call: Callable[[], Awaitable[Result]]) -> Result:
-        """Calls again while the store fails without effect. Raises `MetastoreError` at the deadline, and at once
-        what is no passing failure: errors about the key, lost answers, damage."""
+        """Repeats the call while it fails without effect. Raises `MetastoreError` at the deadline; and at once what a repetition
+        does not mend: errors about the key, lost answers, damage."""
         pause_s = _FIRST_PAUSE_S
         last: MetastoreError | None = None  # of the last call; None while one is under way
         with trio.move_on_after(self.timeout_s):
@@ -74,7 +74,7 @@ class LedgerRecords:
             found = await self.persist(f"reading ledger {ledger_id}", lambda: self.metastore.get(key))
         except KeyNotFoundError as error:
             raise LedgerNotFoundError(ledger_id, "there is no such ledger: never created, or deleted") from error
-        except MetastoreUncertainError as error:  # nothing was changed by a read
+        except MetastoreUncertainError as error:  # a read changes nothing, so nothing is uncertain
             raise MetastoreError(f"reading ledger {ledger_id}: {error}") from error
         return decode_ledger(key, found.value), found.version
 
@@ -83,14 +83,14 @@ class LedgerRecords:
         return await self._ids.new()
 
     async def pause(self, deadline: float, error: MetastoreError) -> None:
-        """Waits a little before a change is tried again whose answer was lost. Raises the error after the deadline."""
+        """Waits a moment before a change whose answer was lost is tried again. After the deadline, raises the error instead."""
         if trio.current_time() >= deadline:
             raise error
         await trio.sleep(_FIRST_PAUSE_S)
 
     async def create(self, metadata: LedgerMetadata) -> tuple[int, bool]:
-        """Writes a new ledger's record; returns its version, and whether that is certain to be the only request that will
-        ever arrive. `metadata.token` resolves a lost answer (M1)."""
+        """Writes a new ledger's record; returns its version, and True if no other request to create it can still arrive.
+        `metadata.token` resolves a lost answer (M1)."""
         key = ledger_key_path(metadata.ledger_id)
         value = encode_ledger(metadata)
         deadline = trio.current_time() + self.timeout_s
@@ -105,7 +105,7 @@ class LedgerRecords:
                     found, version = await self.get(metadata.ledger_id)
                 except LedgerNotFoundError:
                     await self.pause(deadline, error)
-                    continue  # it was not written, and if it is written late, it is the same record
+                    continue  # it was not written; if an earlier request arrives late, it writes the same record
                 if found.token == metadata.token:
                     return version, False
                 raise
@@ -120,10 +120,10 @@ class LedgerRecords:
             except KeyNotFoundError:
                 return None
             except MetastoreUncertainError as error:
-                await self.pause(deadline, error)  # else again: deleting twice is deleting once
+                await self.pause(deadline, error)  # otherwise repeat it: deleting twice is deleting once
 
     async def perform(self, effect: WriteMetadata | ReadMetadata, machine: LedgerWriting | LedgerRecovery) -> None:
-        """Does a machine's metadata effect and tells it the answer."""
+        """Performs a machine's metadata effect and tells the machine the answer."""
         try:
             if isinstance(effect, WriteMetadata):
                 machine.metadata_written(await self.put(effect.metadata, effect.expected))
@@ -162,8 +162,8 @@ class LedgerIds:
         self._taking = trio.Lock()
 
     async def new(self) -> int:
-        """An id that nobody else has. Raises `MetastoreError` within twice the records' timeout: then some may be lost. If
-        cancelled, too."""
+        """Returns an id that no other ledger has. Raises `MetastoreError` within twice the records' timeout. If it raises or is
+        cancelled, some ids may be lost."""
         with trio.move_on_after(self._records.timeout_s) as waiting:
             await self._taking.acquire()
         if waiting.cancelled_caught:
@@ -183,13 +183,13 @@ class LedgerIds:
         while True:
             try:
                 taken = await self._records.persist("taking a ledger id", self._take)
-            except (VersionConflictError, KeyExistsError, KeyNotFoundError) as error:  # somebody else was faster
+            except (VersionConflictError, KeyExistsError, KeyNotFoundError) as error:  # another client was faster
                 met_others = True
                 self._count = min(2 * self._count, TAKEN_MAX)
                 if trio.current_time() >= deadline_s:
                     timeout_s = self._records.timeout_s
                     raise MetastoreError(f"taking a ledger id: others were faster for {timeout_s} s") from error
-            except MetastoreUncertainError as error:  # these may be lost: the next ones do as well
+            except MetastoreUncertainError as error:  # these ids may be lost; the next ones are as good
                 await self._records.pause(deadline_s, error)
             else:
                 if not met_others:

@@ -27,7 +27,7 @@ from replog.runtime.ticker import Ticker
 
 
 class Ledgers:
-    """The ledgers that one client can reach. Background tasks of writers run in `nursery`."""
+    """The ledgers of one client. Background tasks of writers run in `nursery`."""
 
     def __init__(
         self,
@@ -62,8 +62,8 @@ class Ledgers:
         before_creation: Callable[[int], Awaitable[None]] | None = None,
     ) -> LedgerWriter:
         """Creates a ledger and starts its writer. Its ensemble may name bookies that are away (C7). `before_creation` is called
-        with its id before it exists. Raises `ConfigError` for what can't be; `NotEnoughBookiesError`, `MetastoreError`: then
-        there is no ledger, or one that nobody knows."""
+        with its id before it exists. Raises `ConfigError` for invalid arguments; `NotEnoughBookiesError`,
+        `MetastoreError`: then no ledger was created, or one that nobody knows."""
         check_creation(quorum, password, digest_type, custom)
         ensemble, missing = await self._ensembles.choose(quorum)
         ledger_id = await self.records.new_id()
@@ -100,7 +100,7 @@ class Ledgers:
 
     async def open(self, ledger_id: int, password: bytes = b"", first_entry_id: int = 0) -> LedgerReader:
         """Opens a ledger for reading from this entry on; fences nothing. Raises `LedgerNotFoundError`, `UnauthorizedError`,
-        `ConfigError` for what is no entry id."""
+        `ConfigError` for an invalid entry id."""
         if type(first_entry_id) is not int or not 0 <= first_entry_id <= ENTRY_ID_MAX:
             raise ConfigError(f"{first_entry_id!r} is no entry id: one is a whole number from 0 to {ENTRY_ID_MAX}")
         metadata, _ = await self.records.get(ledger_id)
@@ -110,7 +110,7 @@ class Ledgers:
         return reader
 
     def scan(self, metadata: LedgerMetadata, first_entry_id: int, password: bytes = b"") -> LedgerScan:
-        """A scan of a ledger whose record was read, from this entry on."""
+        """A scan from this entry on, of a ledger whose record the caller has read."""
         digest = Digest(metadata.digest_type, metadata.ledger_id, password)
         key = ledger_key(metadata.ledger_id, password)
         return LedgerScan(
@@ -118,7 +118,7 @@ class Ledgers:
         )
 
     def is_written_here(self, ledger_id: int) -> bool:
-        """Whether a writer of this very client has the ledger open: it will close it."""
+        """True if this client has the ledger's writer, which will close the ledger."""
         return ledger_id in self._writers
 
     def _confirmed_by_own_writer(self, ledger_id: int) -> int:
@@ -146,7 +146,7 @@ class Ledgers:
         return recovered
 
     async def delete(self, ledger_id: int) -> None:
-        """Deletes a ledger's record; bookies drop its entries later (B6). One that is not there is no error."""
+        """Deletes a ledger's record; bookies drop its entries later (B6). It is not an error if it does not exist."""
         await self.records.delete(ledger_id)
         self.deleted()
 
@@ -162,7 +162,7 @@ class Ledgers:
 
 
 def check_creation(quorum: object, password: object, digest_type: object, custom: Mapping[str, str] | None) -> None:
-    """Raises `ConfigError` for what no ledger can be made of: before anything is asked for or written."""
+    """Raises `ConfigError` for arguments that no ledger can be created with, before anything is requested or written."""
     if not isinstance(quorum, Quorum):
         raise ConfigError(f"{quorum!r} is no quorum: one is made by Quorum(ensemble=3, write=3, ack=2)")
     if not isinstance(digest_type, DigestType):
@@ -172,13 +172,13 @@ def check_creation(quorum: object, password: object, digest_type: object, custom
 
 
 def check_custom(custom: object) -> None:
-    """Raises `ConfigError` for what can't be custom metadata."""
+    """Raises `ConfigError` for invalid custom metadata."""
     pairs = custom.items() if isinstance(custom, Mapping) else () if custom is None else ((custom, None),)
     if not all(isinstance(name, str) and isinstance(value, str) for name, value in pairs):
         raise ConfigError(f"custom={custom!r} must be a mapping of texts to texts: it stands in a record")
 
 
 def check_password(password: object) -> None:
-    """Raises `ConfigError` for what is no password."""
+    """Raises `ConfigError` for an invalid password."""
     if not isinstance(password, bytes):
         raise ConfigError(f"a password is bytes, not {type(password).__name__}")

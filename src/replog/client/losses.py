@@ -1,7 +1,8 @@
 """Declaring bookies lost for good, and which confirmed entries may be gone with them (B8a).
 
-An entry is confirmed by an ack quorum of its write set. So it may be gone once that many members of one write set are lost:
-then whoever declares the loss must know, and say so. It is durable, for everybody: the bookie's cookie says it.
+An entry is confirmed by an ack quorum of its write set, so it may be gone once that many members of one write set are lost. Then
+the administrator who declares the loss must accept that. The declaration is durable and holds for every client: it is part of
+the bookie's cookie.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def entries_at_risk(metadata: LedgerMetadata, lost: Collection[str]) -> Iterator
 async def declare_lost(
     bookie_ids: Sequence[str], records: LedgerRecords, membership: Membership, *, accept_loss: bool
 ) -> list[EntriesAtRisk]:
-    """Declares these bookies lost, all or none; returns what may be gone with them and those that were lost before.
+    """Declares these bookies lost, all or none; returns the entries that may be gone with them and with those lost before.
 
     Raises `AdministrationError` if one is unknown or announced, `LossNotAcceptedError` if confirmed entries may be gone and that
     is not accepted: then nothing was declared. `MetastoreError`: some may be declared; declaring again is harmless."""
@@ -67,7 +68,7 @@ async def declare_lost(
             at_risk,
         )
     for bookie_id, cookie in cookies.items():
-        # Also where nothing seems at risk: another bookie may know that it lost something, which only a recovery hears.
+        # Noted even if nothing seems at risk: another bookie may have lost something, which only a recovery learns.
         wanted = Cookie(is_lost=True, is_loss_accepted=cookie.is_loss_accepted or accept_loss)
         await _put_cookie(records.metastore, bookie_id, wanted)
     return at_risk
@@ -115,4 +116,4 @@ async def _put_cookie(metastore: Metastore, bookie_id: str, wanted: Cookie) -> N
         try:
             await metastore.put(key, encode_cookie(wanted), found.version)
         except VersionConflictError:
-            continue  # somebody else declares it too
+            continue  # another client declares it, too

@@ -40,8 +40,8 @@ _JITTER = 0.2  # of each quarantine, at most: so that not all end at the same mo
 
 
 class Quarantine:
-    """How long to leave which bookie alone: the shortest time at first, doubled with each failure that follows, up to the
-    longest. Who calls says what time it is."""
+    """For how long each bookie that failed is left alone: `shortest_s` at first, doubled with each further failure, up to
+    `longest_s`. The caller gives the time."""
 
     def __init__(self, shortest_s: float, longest_s: float) -> None:
         self._shortest_s = shortest_s
@@ -50,7 +50,7 @@ class Quarantine:
         self._random = current_chance().random
 
     def failed(self, bookie_id: str, now_s: float) -> None:
-        """It failed. What fails while it is held anyway is the same failure."""
+        """The bookie failed. While it is in quarantine, another failure counts as the same one."""
         until_s, held_s = self._held.get(bookie_id, (now_s, 0.0))
         if now_s < until_s:
             return
@@ -59,11 +59,11 @@ class Quarantine:
         self._held[bookie_id] = (now_s + held_s * (1 - _JITTER * self._random.random()), held_s)
 
     def succeeded(self, bookie_id: str) -> None:
-        """It works: when it fails again, that is the first time."""
+        """The bookie works: its next failure counts as the first."""
         self._held.pop(bookie_id, None)
 
     def holds(self, bookie_id: str, now_s: float) -> bool:
-        """Whether to leave it alone still."""
+        """True while the bookie is to be left alone."""
         until_s, _ = self._held.get(bookie_id, (now_s, 0.0))
         return now_s < until_s
 
@@ -89,7 +89,7 @@ class Membership:
         return self._usable_of(announced, excluded)
 
     async def usable_lately(self, excluded: Collection[str] = ()) -> list[str]:
-        """As `usable`, but as of up to a second ago: for those who look again and again, be they ever so many."""
+        """As `usable`, but up to a second old: so that many writers can look often, and the metastore is read once for all."""
         async with self._looking:
             if trio.current_time() >= self._looked_at + _LOOK_EVERY_S:
                 self._found_lately = await self.announced()
@@ -106,9 +106,9 @@ class Membership:
         ]
 
     async def announced(self) -> dict[str, BookieAddress]:
-        """All bookies that are announced, by their ids, sorted. Raises `MetastoreError`.
+        """All announced bookies, sorted by id. Raises `MetastoreError`.
 
-        One whose announcement can't be read is left out, with a warning: the others can be used all the same."""
+        A bookie whose announcement is damaged is left out, with a warning, and does not keep the client from using the others."""
         found: dict[str, BookieAddress] = {}
         for bookie_id, (key, value) in sorted((await self._announcements()).items()):
             try:
@@ -125,11 +125,11 @@ class Membership:
         return found
 
     async def _announcements(self, wanted: str | None = None) -> dict[str, tuple[str, bytes]]:
-        """Who is announced, with key and value; one that is both writable and read-only is about to turn, and counts as
-        read-only. `wanted` is somebody who is hoped to be among them.
+        """Key and value of each announcement, by bookie. A bookie that is announced both as writable and as read-only is about to
+        change, and counts as read-only. `wanted` is a bookie that the caller needs.
 
-        The two places are read one after the other. Who becomes writable meanwhile is found in either; who becomes read-only
-        could be missed in both, so whoever should be there and isn't is looked for once more."""
+        The two keys are read one after the other. A bookie that becomes writable meanwhile is found under either. One that
+        becomes read-only could be missed under both, so the second key is read again if an expected bookie is missing."""
         read_only = await self._metastore.announced(READ_ONLY_BOOKIES_KEY)
         writable = await self._metastore.announced(BOOKIES_KEY)
         expected = self.announced_ids if wanted is None else frozenset((wanted,))
@@ -143,11 +143,11 @@ class Membership:
         return found
 
     async def known_ids(self) -> list[str]:
-        """All bookies that the metastore has a cookie of, there or away; sorted. Raises `MetastoreError`."""
+        """The ids of all bookies that have a cookie in the metastore, present or away; sorted. Raises `MetastoreError`."""
         return sorted(await self._metastore.children(COOKIES_KEY))
 
     async def cookie(self, bookie_id: str) -> Cookie | None:
-        """The cookie of a bookie; None if there is none, or it can't be read. Raises `MetastoreError`."""
+        """The cookie of a bookie; None if there is none, or it is damaged. Raises `MetastoreError`."""
         key = cookie_key(bookie_id)
         try:
             return decode_cookie(key, (await self._metastore.get(key)).value)
@@ -158,7 +158,7 @@ class Membership:
             return None
 
     def shun(self, bookie_id: str) -> None:
-        """A bookie failed: don't choose it for a while."""
+        """A bookie failed: `usable` leaves it out for a while."""
         self._quarantine.failed(bookie_id, trio.current_time())
 
     async def address(self, bookie_id: str) -> BookieAddress:

@@ -1,8 +1,8 @@
 """Recovery of a ledger: drives the recovery machine (R2-R12).
 
-Every bookie of the last fragment is asked until the machine has what it needs, or the deadline passes (R12): one that
-answered and could not tell, after a pause; one that cannot be reached, as soon as a connection to it succeeds. One that is
-silent is waited for, for a while (R10).
+Every bookie of the last fragment is asked until the machine has what it needs, or the deadline passes (R12). A bookie that could
+not answer the question is asked again after a pause; one that cannot be reached, as soon as a connection to it succeeds. For a
+silent one the machine waits a while (R10).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class RecoveringShell:
         self._error: ReplogError | None = None
         self._nursery: trio.Nursery | None = None
         self._started_s = 0.0
-        self._stopped: dict[str, StorageFailedError] = {}  # by bookie: what it said of its storage
+        self._stopped: dict[str, StorageFailedError] = {}  # by bookie: how it reported that its storage failed
         self._reaching: set[int] = set()  # indices that a connection is being made to
         self._complaints: dict[
             str, str
@@ -69,7 +69,7 @@ class RecoveringShell:
                     self._machine.start()
                     self._drive()
                     await self._done.wait()
-            finally:  # also if it was cancelled: answers that come later must find a machine that is done
+            finally:  # even if it was cancelled, because answers that come later must find a machine that is done
                 if not self._done.is_set():
                     self._machine.give_up(self._options.recovery_timeout_s)
                     self._drive()
@@ -136,7 +136,7 @@ class RecoveringShell:
         self._drive()
 
     def _fail_if_stopped(self, bookie_id: str, answer: Response) -> None:
-        """Fails at once if the bookies without which nothing can be fenced said that their storage failed (R2, B10)."""
+        """Fails at once if so many bookies reported a failed storage that the ledger can't be fenced without them (R2, B10)."""
         refusal = refusal_of(self._ledger_id, bookie_id, answer)
         if isinstance(refusal, StorageFailedError):
             self._stopped[bookie_id] = refusal
@@ -152,7 +152,7 @@ class RecoveringShell:
             self._machine.abandon(error)
 
     def _problem_with(self, effect: Question, answer: Response) -> str:
-        """Tells the machine, and returns nothing; or why this is no answer to the question."""
+        """Tells the machine the answer and returns "", or returns why it does not answer the question."""
         no_answer = f"{answer.status.name.lower()} {answer.detail}".strip()
         if isinstance(effect, SendFence):
             if answer.status is not Status.OK:
@@ -160,7 +160,7 @@ class RecoveringShell:
             try:
                 confirmed = self._machine.proven(answer.proof)
             except RemoteProtocolError as error:
-                return str(error)  # a bare number decides nothing (R11)
+                return str(error)  # a number without a proof decides nothing (R11)
             self._machine.fence_confirmed(effect.index, confirmed)
         elif answer.status is Status.OK and answer.batches:
             self._machine.read_found(effect.index, effect.entry_id, answer.batches[0])
@@ -193,7 +193,7 @@ class RecoveringShell:
             self._start(self._connect_sometime, index, bookie_id)
 
     async def _connect_sometime(self, index: int, bookie_id: str) -> None:
-        """Connects as soon as that works; until then the machine does not wait for this bookie."""
+        """Connects as soon as that succeeds. Until then the machine does not wait for this bookie."""
         pause_s = _PAUSE_S
         while not self._machine.is_done:
             try:
@@ -216,7 +216,7 @@ class RecoveringShell:
         try:
             cookie = await self._context.membership.cookie(bookie_id)
         except MetastoreError as error:
-            self._complaints[bookie_id] += f"; whether it was declared lost is not to be had: {error}"
+            self._complaints[bookie_id] += f"; whether it was declared lost can't be read: {error}"
             return
         if cookie is not None and cookie.is_lost:
             self._complaints[bookie_id] = "it was declared lost"

@@ -1,8 +1,8 @@
-"""What bookies said why they take no entries, and whether anybody is left who may take them (B10).
+"""Why bookies refuse entries, and whether any bookie is left that may take them (B10).
 
-A bookie that cannot be reached may come back, and is waited for. One that *said* that its disk failed is not: if no ack
-quorum can be had without those that said so, and nobody is known who could stand in for them, the writer fails at once, with
-their words. One whose disk is full gets the seconds that it takes to give back what deleted ledgers took.
+A bookie that cannot be reached may come back, so a writer waits for it. A bookie that reported a failed disk will not: if no ack
+quorum is possible without such bookies, and no other bookie is known that could replace them, the writer fails at once, with
+their reports in its error. A bookie whose disk is full gets a few seconds, in which it may free the space of deleted ledgers.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SPACE_PATIENCE_S = 2.0  # a bookie whose disk is full collects garbage, compact
 
 
 class Refusals:
-    """The refusals that one writer or recovery has heard."""
+    """The refusals that one writer has received."""
 
     def __init__(self, ledger_id: int, membership: Membership) -> None:
         self._ledger_id = ledger_id
@@ -41,7 +41,7 @@ class Refusals:
         self._full_again: set[str] = set()  # that said so after they had been waited for
 
     def heard(self, bookie_id: str, answer: Answer) -> None:
-        """A bookie's latest answer to an add or a fence that it did not do. Silence is no refusal."""
+        """Notes a bookie's answer to a request that it did not execute. Silence is not a refusal."""
         refusal = refusal_of(self._ledger_id, bookie_id, answer)
         if refusal is None:
             self._heard.pop(bookie_id, None)
@@ -55,13 +55,13 @@ class Refusals:
                 self._full_again.add(bookie_id)
 
     def words(self, bookie_ids: Collection[str]) -> dict[str, ReplogError]:
-        """The refusals of these bookies, as far as there are any: heard, or announced."""
+        """The refusals of these bookies, by bookie: received as answers, or else announced."""
         told = {**self._membership.refusals, **self._heard}
         return {bookie_id: told[bookie_id] for bookie_id in bookie_ids if bookie_id in told}
 
     async def final_error(self, machine: LedgerWriting, unconfirmed: range) -> ReplogError | None:
-        """What a writer fails with because no ack quorum can be had any more; None if somebody may still come back or stand
-        in for those that refused."""
+        """The error of a writer for which no ack quorum is possible any more; None if a bookie may still come back, or replace
+        one that refused."""
         refusals = await self.final(machine.quorum, machine.ensemble(), machine.missing)
         if not refusals:
             return None
@@ -70,8 +70,8 @@ class Refusals:
         return error_of(self._ledger_id, what, machine.quorum, usable, refusals)
 
     async def final(self, quorum: Quorum, ensemble: Sequence[str], missing: int) -> dict[str, ReplogError]:
-        """Why no ack quorum of these can be had any more, by bookie; {} if that is not so. `missing` has the indices that
-        failed, as a bit mask."""
+        """The refusals, by bookie, because of which no ack quorum of this ensemble is possible; {} if one may be. `missing` has
+        the indices that failed, as a bit mask."""
         try:
             announced = await self._membership.announced()
             if not await self._is_nobody_else_known(ensemble):
@@ -87,7 +87,7 @@ class Refusals:
         return refusals if any((mask & ~refused).bit_count() < quorum.ack for mask in masks) else {}
 
     def deadline_error(self, machine: LedgerWriting, unconfirmed: range, timeout_s: float) -> ReplogError:
-        """What a writer fails with whose entries were not confirmed in time."""
+        """The error of a writer whose entries were not confirmed in time."""
         ack, ensemble = machine.quorum.ack, machine.ensemble()
         problem = f"not confirmed within {timeout_s} s by {ack} bookies of each write set; {_fate(unconfirmed)}"
         if not machine.missing:
@@ -101,7 +101,7 @@ class Refusals:
         return error
 
     async def _is_nobody_else_known(self, ensemble: Collection[str]) -> bool:
-        """Whether all other bookies that this client ever saw refuse as well, or were declared lost."""
+        """True if all other bookies that this client has ever seen refuse as well, or were declared lost."""
         membership = self._membership
         others = membership.seen_ids - set(ensemble)
         for bookie_id in sorted(others - self.words(others).keys()):
@@ -111,8 +111,8 @@ class Refusals:
         return True
 
     def _may_have_space_soon(self, bookie_id: str, address: BookieAddress | None) -> bool:
-        """Whether a bookie whose disk was full is waited for: for a while, and once more if it announces that it takes entries
-        again."""
+        """True while the writer waits for a bookie whose disk was full: for some seconds, and longer if the bookie announces that
+        it takes entries again and has not refused since."""
         now_s = trio.current_time()
         if now_s - self._full_since_s.setdefault(bookie_id, now_s) < _SPACE_PATIENCE_S:
             return True
@@ -128,7 +128,7 @@ def _fate(unconfirmed: range) -> str:
 
 
 def refusal_of(ledger_id: int, bookie_id: str, answer: Answer) -> ReplogError | None:
-    """Why a bookie refused for good, in its own words; None if it did not."""
+    """The error for a bookie's permanent refusal, in its own words; None if the answer is not one."""
     if not isinstance(answer, Response):
         return None
     name = f"bookie {bookie_id}: "
@@ -145,7 +145,7 @@ def refusal_of(ledger_id: int, bookie_id: str, answer: Answer) -> ReplogError | 
 def error_of(
     ledger_id: int, what: str, quorum: Quorum, usable: Sequence[str], refusals: Mapping[str, ReplogError]
 ) -> ReplogError:
-    """What fails for want of bookies that refused: caused by the first refusal, and with the words of all."""
+    """The error for too few bookies because of refusals: its cause is one refusal, its message names all."""
     words = "; ".join(str(refusals[bookie_id]) for bookie_id in sorted(refusals))
     cause = next((each for each in refusals.values() if isinstance(each, UnauthorizedError)), None)
     error: ReplogError

@@ -1,4 +1,4 @@
-"""The reader of one ledger: drives the reading machine (rules D)."""
+"""One scan of one ledger: drives the reading machine (rules D). Readers of ledgers and of logs are built on it."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from replog.protocol.model import LedgerMetadata, LedgerState
 from replog.protocol.proofs import claimed
 from replog.protocol.reading import LedgerReading
 
-_READ_BYTES_MAX = 1 << 20  # asked for at a time
-_SHORT_ENTRY_BYTES = 4096  # a few entries are asked for as if they had so many bytes: more are asked for if they have
-_WAITING_MIN = 2  # deliveries: while fewer wait to be taken, more is asked for
-# That an answer to a long poll brings along. Each bookie of a write set brings the same, and the first one counts: with larger
-# batches the second question costs less than the copies.
+_READ_BYTES_MAX = 1 << 20  # requested at a time
+_SHORT_ENTRY_BYTES = 4096  # the assumed size of an entry where only a few are wanted; larger ones need another request
+_WAITING_MIN = 2  # deliveries: while fewer wait to be taken, more is requested
+# Entries that come with the answer to a long poll. Each bookie of a write set sends the same ones, and only the first answer
+# counts: for larger batches a second request costs less than the copies.
 _BROUGHT_BYTES_MAX = 16 << 10
 
 
@@ -105,7 +105,7 @@ class _Queries:
         self._polling: set[tuple[int, str]] = set()  # index and bookie where a long poll waits: one at each
 
     async def poll(self, known: int, question_s: float, patience_s: float) -> None:
-        """Asks how far the ledger is confirmed. With `question_s`, until that is more than is known; else all who answer."""
+        """One round. With `question_s` it ends when more than `known` is confirmed; otherwise when enough bookies answered."""
         connecting_s = self._options.speculative_read_after_s
         await self._connections.connect_most(self._state.machine.metadata.last_fragment.ensemble, connecting_s)
         self._round += 1
@@ -125,7 +125,7 @@ class _Queries:
         return self._state.machine.metadata.quorum.is_covered(self._heard_from)
 
     def _ask_last_add_confirmed(self, wait_s: float | None) -> None:
-        """Asks those who have not answered in this round; who waits for news asks nobody twice at a time."""
+        """Asks the bookies that have not answered in this round; none of them gets a second long poll at the same time."""
         self._state.machine.poll_last_add_confirmed()
         for effect in self._state.machine.take_effects():
             if not isinstance(effect, SendReadLastAddConfirmed):
@@ -142,20 +142,22 @@ class _Queries:
             return
         request = ReadLastAddConfirmedRequest(next(channel.request_ids), self._ledger_id, self._key, effect.after, 0)
         if wait_s is None:
-            self._settled |= 1 << effect.index  # asked once
+            self._settled |= 1 << effect.index  # it is asked once
         else:
             place = (effect.index, effect.bookie_id)
             if place in self._polling:
                 return
             self._polling.add(place)
             request.wait_ms = math.ceil(wait_s * 1000)
-            if not self._state.has_news:  # who takes nothing is not brought more and more
+            if not self._state.has_news:  # else a caller that takes nothing would be sent more and more
                 request.entry_id, request.stamp, request.bytes_max = effect.entry_id, effect.stamp, _BROUGHT_BYTES_MAX
         channel.ask(request, self._heard, context, (wait_s or 0.0) + self._options.read_timeout_s)
 
     def _heard(self, answer: Answer, asked: PendingQuery) -> None:
-        """An answer, or that there will be none: who waits for news waits on, rather than ask again without a pause. Only a
-        question of before is asked again, and one that had an answer which is no news any more."""
+        """An answer, or the error in its place.
+
+        A bookie that failed is not asked again in this round, which would be a loop without a pause. Only a query of an earlier
+        round is repeated, and a long poll whose answer was known already."""
         if asked.waits:
             self._polling.discard((asked.index, asked.bookie_id))
         is_current = asked.in_round == self._round
@@ -178,9 +180,9 @@ class _Queries:
 
 
 class LedgerScan:
-    """One scan of one ledger: entries in order from `first_entry_id` on. The floor of `LedgerReader` and of logs.
+    """The entries of a ledger in order, from `first_entry_id` on.
 
-    `confirmed_here` tells the last add confirmed of a writer in this very client, or -1."""
+    `confirmed_here` returns the last add confirmed of a writer in the same client, or -1."""
 
     def __init__(
         self,
@@ -193,7 +195,7 @@ class LedgerScan:
         confirmed_here: Callable[[int], int],
     ) -> None:
         self.ledger_id = metadata.ledger_id
-        # One of its own, so that readers differ: an order that follows from the ledger sends all of them to one bookie.
+        # Each scan has its own, so that readers of a ledger choose different bookies: one seed would send all to the same one.
         self._random = random.Random(context.chance.random.getrandbits(64))
         self._digest = digest
         self._key = key
@@ -237,15 +239,15 @@ class LedgerScan:
 
     @property
     def is_at_end(self) -> bool:
-        """Whether the ledger is closed and everything in it was given out."""
+        """True if the ledger is closed and all its entries were taken."""
         return self._state.machine.is_at_end and not self._deliveries
 
-    # -- learning how far it goes -----------------------------------------------------------------------------------
+    # -- how far the ledger is confirmed -----------------------------------------------------------------------------------
 
     async def refresh(self, wait_s: float = 0.0) -> None:
-        """Learns how far the ledger may be read: asks the bookies of its last fragment, or rereads its record.
+        """Finds out how far the ledger is confirmed: rereads its record, and asks the bookies of its last fragment.
 
-        With `wait_s`, waits so long for something new, and returns at the first news. Raises `MetastoreError`,
+        With `wait_s`, waits up to that long, and returns as soon as more is confirmed. Raises `MetastoreError`,
         `LedgerNotFoundError`, `UnauthorizedError`. If cancelled, nothing is lost."""
         before = self.last_readable
         metadata, _ = await self._context.records.get(self.ledger_id)
@@ -259,20 +261,20 @@ class LedgerScan:
         await self._poll(before, wait_s, wait_s or self._options.read_timeout_s)
 
     def record_read(self, metadata: LedgerMetadata) -> None:
-        """The ledger's record as it is now."""
+        """The caller has read the ledger's record."""
         self._state.machine.metadata_read(metadata)
         self._drive()
 
     @property
     def has_news(self) -> bool:
-        """Whether there is more to take, as far as is known."""
+        """True if more entries are known to be confirmed, or have arrived."""
         return self._state.has_news
 
     async def wait_for_news(self, patience_s: float, question_s: float) -> None:
-        """Returns when there is more to take, or after `patience_s`. Questions stay with bookies for `question_s`: also when this
-        has returned or was cancelled, for the next call; what they bring is not lost. The record is not reread.
+        """Returns when there is more to take, or after `patience_s`. The record is not reread.
 
-        Raises `UnauthorizedError`, and what reading failed with."""
+        Long polls stay at bookies for `question_s`, even after this has returned or was cancelled: the next call uses what they
+        bring. Raises `UnauthorizedError`, and the error with which reading failed."""
         self._state.machine.last_add_confirmed_heard(self._confirmed_here(self.ledger_id))
         if self.has_news:
             await trio.lowlevel.checkpoint()
@@ -280,18 +282,18 @@ class LedgerScan:
         await self._poll(self._state.machine.next_entry_id - 1, question_s, patience_s)
 
     def adopt(self, last_add_confirmed: int) -> None:
-        """Somebody who knows says that entries up to this one are confirmed."""
+        """The caller knows that entries up to this one are confirmed."""
         self._state.machine.last_add_confirmed_heard(last_add_confirmed)
 
     # -- reading --------------------------------------------------------------------------------------------------
 
     def want_only(self, first: int, last: int) -> None:
-        """Only these entries are wanted: nothing after them is asked for."""
+        """Only these entries are wanted: nothing after them is requested."""
         self._state.machine.last_wanted = last
         self._bytes_max = min(_READ_BYTES_MAX, (last - first) * _SHORT_ENTRY_BYTES)
 
     def take_nowait(self) -> EntryBatch:
-        """The next entries. Raises `trio.WouldBlock` if none are here yet, and what the reading failed with."""
+        """The next entries. Raises `trio.WouldBlock` if none have arrived, and the error with which reading failed."""
         if not self._deliveries:
             self._check()
             self._read_on()
@@ -304,9 +306,9 @@ class LedgerScan:
         return EntryBatch(delivered)
 
     async def take(self) -> EntryBatch | None:
-        """The next entries, or None if nothing more may be read as far as is known. Raises `EntryUnreadableError` (retry:
+        """The next entries, or None if no more are known to be confirmed. Raises `EntryUnreadableError` (retry:
         yes), `EntryNotFoundError`, `LedgerNotFoundError`. If cancelled, nothing is lost."""
-        await trio.lowlevel.checkpoint_if_cancelled()  # later it may not be: what was taken out must be given out
+        await trio.lowlevel.checkpoint_if_cancelled()  # not later: entries that were taken must be returned
         while True:
             try:
                 batch = self.take_nowait()
@@ -325,7 +327,7 @@ class LedgerScan:
             waiting = list(self._to_connect)
             wanted = dict.fromkeys(effect.bookie_id for effect in waiting)
             patience_s = self._options.speculative_read_after_s
-            await self._context.connections.connect_most(wanted, patience_s)  # cancelled: they still wait
+            await self._context.connections.connect_most(wanted, patience_s)  # if cancelled, they stay in the list
             del self._to_connect[: len(waiting)]
             for effect in waiting:
                 self._send_read(effect, self._context.connections.channel(effect.bookie_id))
@@ -398,7 +400,7 @@ class LedgerScan:
             self._read_on_below = max(given, _WAITING_MIN)
 
     def _check(self) -> None:
-        """Raises what reading failed with, once: the next call tries again."""
+        """Raises the error with which reading failed, once: the next call tries again."""
         if self._state.error is not None:
             error, self._state.error = self._state.error, None
             failed = self._state.machine
