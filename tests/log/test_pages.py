@@ -172,7 +172,7 @@ async def test_a_page_that_is_lost_is_named(autojump_clock: trio.testing.MockClo
     async with paged(8) as (world, client):
         await world.metastore.delete(log_page_key_path("log", 1))
         for look in (lambda: read_log(client), lambda: client.log_segments("log")):
-            with pytest.raises(MetastoreCorruptError, match=r"segment 2 .*stands nowhere.*'logs/log/pages/1'.*restore"):
+            with pytest.raises(MetastoreCorruptError, match=r"segment 2 .*is missing.*'logs/log/pages/1'.*restore"):
                 await look()
         async with client.read_log("log", after="5:0") as reader:
             assert [record.data async for record in reader] == numbers(6, 8)

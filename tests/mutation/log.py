@@ -155,7 +155,7 @@ MUTANTS = (
         "gap-in-segments",
         "L6",
         "log/log_records.py",
-        "                found = []  # else there would be a gap\n",
+        "                found = []  # otherwise there would be a gap\n",
         "                pass\n",
         "a list of segments has a gap when the log is trimmed meanwhile",
     ),

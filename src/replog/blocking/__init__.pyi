@@ -291,7 +291,7 @@ class LogWriter:
         """The ledger that is appended to."""
     @property
     def last_add_pushed(self) -> Position | None:
-        """Where the last entry was put that was pushed by this writer; None before the first."""
+        """The position of the last entry that was pushed by this writer; None before the first."""
     @property
     def last_add_confirmed(self) -> Position | None:
         """The last entry of this writer that is confirmed, with all before it; None before the first."""
@@ -303,14 +303,14 @@ class LogWriter:
     def append(self, data: bytes) -> Position:
         """Appends an entry, and returns its position once it is confirmed: it survives from then on.
 
-        Raises `FencedError` if somebody took over (outcome unknown), `AddTimeoutError` or `NotEnoughBookiesError` if it
+        Raises `FencedError` if another client took over (outcome unknown), `AddTimeoutError` or `NotEnoughBookiesError` if it
         was not confirmed in time (outcome unknown), `PayloadTooLargeError` or TypeError (not written). If cancelled, the
-        outcome is unknown; `last_add_pushed` and `last_add_confirmed` tell where it stands."""
+        outcome is unknown; `last_add_pushed` and `last_add_confirmed` tell its position."""
     def extend(self, data: Iterable[bytes]) -> Positions:
         """Appends many entries, in order, in as few batches as can be; returns their positions once all are confirmed.
-        Raises as `append` does: then each of them has an unknown outcome, unless one was no entry (nothing written)."""
+        Raises as `append` does: then each of them has an unknown outcome, unless one was invalid (nothing written)."""
     def push_nowait(self, data: bytes) -> Position:
-        """Puts an entry in flight, and returns where it will stand. `flush` tells when it is confirmed.
+        """Puts an entry in flight, and returns its position. `flush` tells when it is confirmed.
 
         Raises `trio.WouldBlock` if the byte budget is used up: nothing was pushed. Otherwise as `append`."""
     def push(self, data: bytes) -> Position:
@@ -320,7 +320,7 @@ class LogWriter:
     def roll(self) -> Position:
         """Goes on to a new ledger (L2), so that all before it can be trimmed; returns its first position.
 
-        Appends go on meanwhile. Raises `FencedError` if somebody took over, `NotEnoughBookiesError` or `MetastoreError`
+        Appends go on meanwhile. Raises `FencedError` if another client took over, `NotEnoughBookiesError` or `MetastoreError`
         if there can be no new ledger now: then the current one goes on, and the roll is tried again later. If cancelled,
         it may roll or not."""
     def run(self) -> None:
@@ -340,27 +340,28 @@ class LedgerReader:
         """The ledger's record, as this reader knows it."""
     @property
     def is_closed(self) -> bool:
-        """Whether the ledger is closed: then `last_add_confirmed` is its last entry, for ever."""
+        """True if the ledger is closed: then `last_add_confirmed` is its last entry permanently."""
     @property
     def last_add_confirmed(self) -> int:
-        """The last entry that may be read as far as is known; `refresh` learns more. -1 if there is none."""
+        """The last entry that is known to be confirmed; `refresh` asks again. -1 if there is none."""
     def refresh(self, wait_s: float = 0.0) -> int:
-        """Learns how far the ledger may be read now, and returns `last_add_confirmed`; with `wait_s`, waits so long for it
-        to advance. Raises `MetastoreError`, `LedgerNotFoundError`."""
+        """Asks how far the ledger is confirmed now, and returns `last_add_confirmed`; with `wait_s`, waits up to that long
+        for it to advance. Raises `MetastoreError`, `LedgerNotFoundError`."""
     def read(self, first: int, last: int) -> list[bytes]:
         """The entries from `first` to `last`, both included. Raises `EntryNotFoundError` if `last` is past
         `last_add_confirmed`, and what reading can raise."""
     def batches_between(self, first: int, last: int) -> Iterator[EntryBatch]:
-        """The entries from `first` to `last`, both included, in batches as they were stored; nothing after them is asked for.
-        Apart from what this reader iterates over.
+        """The entries from `first` to `last`, both included, in batches as they were stored; nothing after them is requested.
+        Independent of what this reader iterates over.
 
-        Who calls it knows that `last` is confirmed, perhaps from another reader: bookies are not asked again (D1). Iterating
-        raises `EntryNotFoundError` if the ledger is closed and ends before it, and as `receive_batch` does."""
+        The caller must know that `last` is confirmed, perhaps from another reader: bookies are not asked again (D1).
+        Iterating raises `EntryNotFoundError` if the ledger is closed and ends before it, and as `receive_batch` does."""
     def receive_batch(self) -> EntryBatch | None:
-        """The next batch of entries; None at the end, as far as is known. Raises `EntryUnreadableError` (retry: yes),
-        `EntryNotFoundError`, `MetastoreError`. If cancelled, nothing is lost."""
+        """The next batch of entries; None after the last one that is known to be confirmed.
+
+        Raises `EntryUnreadableError` (retry: yes), `EntryNotFoundError`, `MetastoreError`. If cancelled, nothing is lost."""
     def receive_batch_nowait(self) -> EntryBatch:
-        """As `receive_batch`, but raises `trio.WouldBlock` if none is here yet, or at the end."""
+        """As `receive_batch`, but raises `trio.WouldBlock` if no batch has arrived yet, or at the end."""
     def batches(self) -> Iterator[EntryBatch]:
         """The entries in batches, as they were stored: by far the cheapest way to read many. Use one at a time."""
     def close(self) -> None:
@@ -377,20 +378,21 @@ class LogReader:
     timeout_s: float | None
     def __iter__(self) -> Iterator[Record]: ...
     def start(self) -> None:
-        """Finds where to begin. Raises `LogNotFoundError`, `TrimmedError`, `PositionError`, `MetastoreError`."""
+        """Finds the ledger to begin with. Raises `LogNotFoundError`, `TrimmedError`, `PositionError`, `MetastoreError`."""
     @property
     def position(self) -> Position | None:
-        """Where the last record stands that was given out: read on after it. Before the first, where it was to begin."""
+        """The position of the last record that was returned: read on after it. Before the first, the `after` it was opened
+        with."""
     def receive(self) -> Record:
-        """The next record. Raises `trio.EndOfChannel` at the end, if it doesn't follow; else as iterating does."""
+        """The next record. Raises `trio.EndOfChannel` at the end, unless it follows; otherwise as iterating does."""
     def batches(self) -> Iterator[RecordBatch]:
         """The records in batches, as they were stored: by far the cheapest way to read many. Iterate this or the reader, not
-        both: a batch leaves out what an iteration has not come to."""
+        both: the next batch omits the rest of the batch that an iteration is in."""
     def receive_batch(self) -> RecordBatch | None:
         """The next batch of records; None at the end, if it doesn't follow. Raises TimeoutError (see above),
         `EntryUnreadableError` (retry: yes), `EntryNotFoundError`, `TrimmedError`, `MetastoreError`."""
     def receive_batch_nowait(self) -> RecordBatch:
-        """As `receive_batch`, but raises `trio.WouldBlock` if none is here yet, or at the end."""
+        """As `receive_batch`, but raises `trio.WouldBlock` if no batch has arrived yet, or at the end."""
     def close(self) -> None:
         """Leaves the context that gave this, as the end of its block does. Idempotent."""
 
@@ -427,11 +429,11 @@ class RemoteBookie:
     endpoints: Sequence[Endpoint]
     read_only: bool
     def statistics(self, *, timeout_s: float = STATISTICS_TIMEOUT_S) -> BookieStatistics:
-        """What it says of itself now. Any client may ask."""
+        """Returns its statistics as they are now. Any client may ask."""
     def collect_garbage(self, *, timeout_s: float = GARBAGE_TIMEOUT_S) -> list[int]:
-        """Has it drop ledgers that were deleted, now, and returns their ids, the first 20 000 (B6). Nothing that exists
-        is ever dropped."""
+        """Makes it drop deleted ledgers now, and returns their ids, at most the first 20 000 (B6). A ledger that exists is never
+        dropped."""
     def compact(self, *, is_major: bool = False, timeout_s: float = COMPACT_TIMEOUT_S) -> None:
-        """Has it give back space that nothing needs, now; minor: where most of it is gained. Reads and appends go on."""
+        """Makes it free unused space now; unless `is_major`, only where most of it is gained. Reads and appends go on."""
     def scrub(self, *, timeout_s: float = SCRUB_TIMEOUT_S) -> list[Damage]:
-        """Has it read and check all that it has, and returns what it knows to be damaged: the first 500 batches of it."""
+        """Makes it read and check all its data, and returns what is damaged, at most the first 500 batches."""

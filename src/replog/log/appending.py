@@ -1,4 +1,4 @@
-"""Adding ledgers to a log that others wrote and closed, all or none of them: the shell of `protocol.appending`."""
+"""Adding closed ledgers to a log, all or none of them. Drives the machine of `replog.protocol.appending`."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from replog.protocol.appending import Addition, LogAppending
 from replog.protocol.model import Position, Segment, Transaction
 from replog.records.paths import ledger_key_path, log_key_path
 
-TRANSACTION_ID_BYTES_MAX = 200  # so that a thousand of them leave room in the log's record
+TRANSACTION_ID_BYTES_MAX = 200  # a thousand of them must leave room in the log's record
 _TRANSACTION_NUMBER_MAX = (1 << 63) - 1
-_LEDGER_S = 0.01  # what looking at a ledger may add to the time that a takeover may take
+_LEDGER_S = 0.01  # for each ledger that has to be checked, beyond the time limit of a takeover
 
 
 @attrs.frozen
 class AppendedLedgers:
-    """What `Client.append_ledgers` did. `is_new` is False if the transaction was committed before: then nothing was changed.
-    `segments` are the places that the ledgers have now, in order, and `first` is the first position in them; () and None if
-    there were no ledgers, or nothing was changed."""
+    """The result of `Client.append_ledgers`. `is_new` is False if the transaction was committed before: then nothing was changed.
+    `segments` are the ledgers' segments, in order, and `first` is their first position; () and None if there were no ledgers,
+    or nothing was changed."""
 
     is_new: bool
     first: Position | None
@@ -37,7 +37,7 @@ def addition(
     job: str,
     custom: Mapping[str, str] | None,
 ) -> Addition:
-    """What is asked for. Raises `ConfigError` for what can't be."""
+    """Checks the arguments of `Client.append_ledgers`. Raises `ConfigError` for invalid ones."""
     log_key_path(name)
     given: object = ledger_ids
     if isinstance(given, str) or not isinstance(given, Iterable):
@@ -67,7 +67,7 @@ def _transaction(transaction: tuple[str, int]) -> Transaction:
 
 
 async def append(wanted: Addition, ledgers: Ledgers, driver: LogDriver, password: bytes) -> AppendedLedgers:
-    """Makes the addition. Raises as `Client.append_ledgers` says."""
+    """Adds the ledgers. Raises as `Client.append_ledgers`."""
     check_password(password)
     machine = LogAppending(wanted, ledgers.chance.token(), ledgers.chance.time_ms(), driver.records.page_segments)
     machine.start()

@@ -1,4 +1,4 @@
-"""The logs of one client: trimming, deleting, listing, and waiting for one's turn to lead."""
+"""The logs of one client: trimming, deleting and listing them, and electing a leader."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _ELECTIONS_KEY = "elections"
 
 
 async def trim(name: str, before: Position, ledgers: Ledgers, driver: LogDriver) -> Position:
-    """Drops the ledgers that lie wholly before the position (L3); returns where the log begins now.
+    """Drops the ledgers that are entirely before the position (L3); returns where the log begins now.
 
     Raises `LogNotFoundError`, `PositionError`, `MetastoreError`. If it raises or is cancelled, the log may be trimmed or
-    not, and trimmed ledgers may wait to be deleted; whoever trims, deletes, sweeps or takes over next deletes them (L7)."""
+    not, and trimmed ledgers may wait to be deleted; the next trim, deletion, sweep or takeover deletes them (L7)."""
     metadata, _ = await driver.records.head(name)
     if metadata is not None and not metadata.is_deleted and before.segment >= metadata.next_segment_number:
         last = metadata.next_segment_number - 1
@@ -36,7 +36,7 @@ async def trim(name: str, before: Position, ledgers: Ledgers, driver: LogDriver)
 
 
 async def delete(name: str, ledgers: Ledgers, driver: LogDriver, password: bytes) -> None:
-    """Deletes a log and its ledgers; its writer is fenced first. What stays is a small record that keeps the log's numbers.
+    """Deletes a log and its ledgers; its writer is fenced first. A small record stays, so that segment numbers are never reused.
 
     Raises as `trim`, and `RecoveryUndecidedError` or `NotEnoughBookiesError` if the writer can't be fenced (retry: when
     bookies are back). If it raises or is cancelled, the log may be deleted or not; deleting again is harmless."""
@@ -46,7 +46,8 @@ async def delete(name: str, ledgers: Ledgers, driver: LogDriver, password: bytes
 
 
 async def finish(name: str, ledgers: Ledgers, driver: LogDriver) -> None:
-    """Finishes what others left unfinished, also of a log that was deleted or never came to be (L7). Raises `MetastoreError`."""
+    """Finishes what other clients left unfinished, even for a log that was deleted or never created (L7). Raises
+    `MetastoreError`."""
     machine = LogTrimming(name, None, ledgers.chance.token(), ledgers.chance.time_ms())
     machine.start()
     with suppress(LogNotFoundError):
@@ -60,8 +61,8 @@ async def names(ledgers: Ledgers) -> list[str]:
 
 @asynccontextmanager
 async def elected(name: str, ledgers: Ledgers) -> AsyncIterator[None]:
-    """Waits until nobody else leads the log, and leads it while the context is open. Only advice (M3): what keeps the
-    log safe is the takeover that follows."""
+    """Waits until no other client leads the log, and leads it while the context is open. Leading is only advice (M3): the
+    takeover that follows keeps the log safe."""
     key = f"{_ELECTIONS_KEY}/{log_key_path(name).partition('/')[2]}"
     async with ledgers.records.metastore.elect(key, ledgers.chance.token(8).encode()):
         yield

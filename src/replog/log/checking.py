@@ -1,7 +1,7 @@
-"""Looking whether ledgers may be added to a log, and forbidding it: what the ledgers' own records say of that.
+"""Checks whether ledgers may be added to a log, and forbids it for ledgers that a sweep deletes.
 
-Whose ledger it is stands in its custom metadata: `log`, the one log that may name it, and `job`, if it was written by one
-of several that hand in their ledgers together. `condemned` is set by sweeps, for ever.
+Both are in the custom metadata of a ledger's record: `log` is the only log that may name the ledger, and `job` the job that wrote
+it. Sweeps set `condemned`, permanently.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ LOG_KEY = "log"
 JOB_KEY = "job"
 CONDEMNED_KEY = "condemned"
 AT_ONCE = 32
-_RESERVED_BYTES = 4096  # of a record: for its token, and so that whoever changes it next has room
+_RESERVED_BYTES = 4096  # of a record: for its token, and for the next change
 
 
 def check_leader_custom(custom: Mapping[str, str] | None) -> None:
-    """Raises `ConfigError` for what would make a sweep take a leader's ledgers for a job's: a leader adds its ledgers to the
-    log without looking whether they were condemned."""
+    """Raises `ConfigError` for custom metadata that would make a sweep take a leader's ledgers for a job's. A leader adds its
+    ledgers to the log without checking whether they were condemned, so a sweep must never touch them."""
     reserved = sorted({JOB_KEY, CONDEMNED_KEY} & set(custom or {}))
     if reserved:
         raise ConfigError(f"custom metadata {reserved} of a log's writer: these are for ledgers that jobs hand in")
 
 
 async def check_ledgers(effect: CheckLedgers, ledgers: Ledgers, password: bytes, named: Collection[int]) -> None:
-    """Returns if all of them may be added. Raises `TooManyLedgersError`, `LedgerNotFoundError`, `LedgerRefusedError`,
+    """Returns if all the ledgers may be added. Raises `TooManyLedgersError`, `LedgerNotFoundError`, `LedgerRefusedError`,
     `JobAbandonedError`, `UnauthorizedError`, `MetastoreError`."""
     log = effect.metadata
     _check_size(log, len(effect.ledger_ids))
@@ -86,7 +86,7 @@ def _check_size(log: LogMetadata, added: int) -> None:
     allowed_bytes = VALUE_BYTES_MAX - _RESERVED_BYTES
     if size_bytes <= allowed_bytes:
         return
-    fitting, excess = 0, added  # so many fit, so many don't
+    fitting, excess = 0, added  # this many fit, this many don't: halve the distance
     while excess - fitting > 1:
         middle = (fitting + excess) // 2
         shorter = attrs.evolve(log, segments=log.segments[: len(log.segments) - added + middle])
@@ -97,7 +97,7 @@ def _check_size(log: LogMetadata, added: int) -> None:
 
 
 async def condemn(ledger_ids: Sequence[int], ledgers: Ledgers) -> None:
-    """Marks their records. Raises `MetastoreError`: then some may be condemned, and others not."""
+    """Marks the ledgers' records. Raises `MetastoreError`: then some may be condemned, and others not."""
 
     async def mark(ledger_id: int) -> None:
         deadline = trio.current_time() + ledgers.records.timeout_s
@@ -110,8 +110,8 @@ async def condemn(ledger_ids: Sequence[int], ledgers: Ledgers) -> None:
                 await ledgers.records.put(attrs.evolve(metadata, custom=custom), version)
                 return
             except LedgerNotFoundError:
-                return  # somebody was faster
+                return  # another client has deleted it
             except (VersionConflictError, MetastoreUncertainError) as error:
-                await ledgers.records.pause(deadline, error)  # reading back tells
+                await ledgers.records.pause(deadline, error)  # reading it again shows whether it was written
 
     await for_each(mark, ledger_ids, AT_ONCE)

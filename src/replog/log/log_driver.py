@@ -48,8 +48,8 @@ from replog.records.logs import encode_log, encode_log_page
 from replog.records.paths import log_key_path, log_page_key_path, log_pending_key_path
 from replog.runtime.nursery import for_each
 
-PENDING_KEPT_S = 600.0  # a request to create a ledger that was sent before that never arrives any more
-_FINISHING_S = 1.0  # that leaving a writer may wait, each time, for what others have left unfinished
+PENDING_KEPT_S = 600.0  # a request to create a ledger that is older than this never arrives any more
+_FINISHING_S = 1.0  # for finishing what other clients left unfinished, each time
 
 
 async def no_ledger(segment_number: int) -> int:
@@ -68,9 +68,11 @@ class LogDriver:
     async def drive(
         self, machine: LogMachine, create_ledger: Callable[[int], Awaitable[int]], password: bytes
     ) -> LogChanged:
-        """Runs a machine to its end. Raises what it failed with. If cancelled, the log may be changed or not; a ledger may
-        be left that no log names: it is pending, or among those that the log has dropped (L7)."""
-        doubts: list[float] = []  # when answers were lost
+        """Runs a machine to its end. Raises the error with which it failed.
+
+        If cancelled, the log may be changed or not. A ledger may be left that no log names: it is pending, or in the list of
+        those that the log has dropped (L7)."""
+        doubts: list[float] = []  # the times at which answers were lost
         while True:
             for effect in machine.take_effects():
                 if isinstance(effect, LogChanged):
@@ -81,9 +83,9 @@ class LogDriver:
                     await self._perform(effect, machine, create_ledger, password, doubts)
                 except ReplogError as error:
                     if machine.is_done:
-                        raise  # the record stands as it was decided; what was to be deleted after it stays
+                        raise  # the record is written; what was to be deleted after that stays
                     machine.abandon(error)
-                    break  # what else it wanted no longer matters
+                    break  # its other effects no longer matter
 
     async def _perform(
         self,
@@ -177,7 +179,9 @@ class LogDriver:
                 await self._store.persist(f"creating {key}", lambda: self._store.metastore.create(key, value))
                 break
             except MetastoreUncertainError as error:
-                await self._store.pause(deadline, error)  # else again: that it exists now is as good
+                await self._store.pause(
+                    deadline, error
+                )  # otherwise repeat it: if the page exists then, that is as good
             except KeyExistsError:
                 found = await self.records.page(name, number)
                 if found is not None and set(wanted) <= set(found.segments):
@@ -196,18 +200,20 @@ class LogDriver:
         if effect.page_number is not None:
             page = await self.records.page(effect.log_name, effect.page_number)
             if page is not None and any(segment.ledger_id == effect.ledger_id for segment in page.segments):
-                return  # it did not lose: the log names it
+                return  # the log names it after all
         await self._ledgers.delete(effect.ledger_id)
 
     async def _drop(self, effect: DropSegments) -> tuple[int, ...]:
-        """Returns the ledgers of the segments that were dropped, in their order. What else the pages that are emptied name is
-        deleted again."""
+        """Deletes the ledgers of dropped segments, and returns them in order. Pages that become empty are deleted, too, with all
+        ledgers that they name."""
         name, size = effect.log_name, effect.page_segments
         emptied: list[int] = []
         if effect.first // size < effect.end // size or effect.first == effect.end:
             emptied = [number for number in await self.records.page_numbers(name) if (number + 1) * size <= effect.end]
         known = {segment.number: segment.ledger_id for segment in effect.known}
-        start = max(effect.first, effect.end - effect.end % size)  # of those in a page that stays, or was never written
+        start = max(
+            effect.first, effect.end - effect.end % size
+        )  # the first segment in a page that stays, or was never written
         if any(number not in known for number in range(start, effect.end)):
             page = await self.records.page(name, effect.end // size)
             found = () if page is None else page.segments
@@ -224,8 +230,8 @@ class LogDriver:
         return tuple(known[segment_number] for segment_number in sorted(known) if segment_number >= effect.first)
 
     async def _delete_dropped(self, name: str, ledger_ids: tuple[int, ...]) -> None:
-        """Deletes ledgers that the log named. Those that jobs handed in are swept: somebody who repeats a job's commit may be
-        about to add them once more. A leader's nobody ever adds again."""
+        """Deletes ledgers that the log named. Those of jobs are swept, because a client that repeats a job's commit may be
+        about to add them again. Nobody adds a leader's ledger again."""
         handed_in: set[int] = set()
 
         async def look(ledger_id: int) -> None:
@@ -251,13 +257,11 @@ class LogDriver:
         if not await self._names(log, pending):
             await self._ledgers.delete(pending.ledger_id)
         age_ms = self._ledgers.chance.time_ms() - pending.created_at_ms
-        if (
-            age_ms >= 1000 * PENDING_KEPT_S
-        ):  # before, a request of its creator that is still under way could create it again
+        if age_ms >= 1000 * PENDING_KEPT_S:  # a younger one could be created again by a late request
             await self.records.delete_key(key)
 
     async def _names(self, log: LogMetadata, pending: PendingLedger) -> bool:
-        """Whether the log names a pending ledger: only under the number that it was created for."""
+        """True if the log names a pending ledger, which it can only under the number that the ledger was created for."""
         while log.first_segment_number <= pending.segment_number < log.next_segment_number:
             segment = log.listed(pending.segment_number)
             if segment is not None:
@@ -273,15 +277,14 @@ class LogDriver:
         return False
 
     async def settle(self, name: str, writer: LedgerWriter) -> None:
-        """The log names this writer's ledger now, so it is pending no more. If that can't be written down in a moment, whoever
-        comes next sees it in the log."""
-        if writer.is_created_for_certain:  # else a request that is under way could create it again once it was trimmed
+        """The log names this writer's ledger now, so it is no longer pending. If that can't be written quickly, the next client
+        finds the ledger in the log."""
+        if writer.is_created_for_certain:  # otherwise a late request could create it again after it was trimmed
             with trio.move_on_after(_FINISHING_S), suppress(MetastoreError):
                 await self.records.delete_key(log_pending_key_path(name, writer.ledger_id))
 
     async def finish(self, name: str) -> None:
-        """Finishes what others have left unfinished, as far as that can be done in a moment; whoever comes next does the
-        rest (L7)."""
+        """Finishes what other clients left unfinished, for at most a second; the next client does the rest (L7)."""
         chance = self._ledgers.chance
         machine = LogTrimming(name, None, chance.token(), chance.time_ms())
         machine.start()

@@ -1,4 +1,4 @@
-"""The reader of a log: crosses its ledgers in the order of the list, without gap or duplicate (L6)."""
+"""The reader of a log: reads its ledgers one after the other, without gap or duplicate (L6)."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ from replog.protocol.model import LedgerState, LogMetadata, LogPage, Position, S
 from replog.records.paths import ledger_key_path, log_key_path
 from replog.runtime.nursery import open_service_nursery
 
-# A roll leaves the previous ledger open until the next one has been in use for a few milliseconds; for longer, if the writer
-# died. A reader that doesn't follow waits so long for a sign that somebody is alive, and that much in all. Then it ends in the
-# open ledger: its last entries may not be known yet, and to go on behind it would skip them (L6).
+# A roll closes the previous ledger a few milliseconds after the next one is in use; if the writer died, it stays open. A reader
+# that doesn't follow waits `_SIGN_OF_LIFE_S` for any change, and `_CLOSING_S` in all. Then it ends in the open ledger: the
+# ledger's last entries may not be known yet, and reading on in the next one would skip them (L6).
 _SIGN_OF_LIFE_S = 0.5
 _CLOSING_S = 5.0
 
-# Where news come faster than this, the metastore is not asked between them whether the ledger is still the same: it tells at
-# the first pause. That bounds by how much later than by its watch the end of a ledger is learned.
+# While entries come faster than this, the reader does not look at the ledger's record in the metastore: that would cost more than
+# the entries. So it may learn this much later that the ledger was closed.
 _BUSY_S = 0.01
 
 
 class LogReader(trio.abc.ReceiveChannel[Record]):
     """Reads a log after a position. Made by `Client.read_log`; use it as a context, and iterate it or its `batches()`.
 
-    Without `follow` it ends at the last entry that is known to be confirmed; with it, it waits for more, and crosses
-    rolls and takeovers. Never fences (D1). Cancelling a wait loses nothing: the next call goes on where it stood.
+    Without `follow` it ends at the last entry that is known to be confirmed; with `follow` it waits for more, across
+    rolls and takeovers. Never fences (D1). Cancelling a wait loses nothing: the next call continues at the same place.
     """
 
     def __init__(
         self, name: str, ledgers: Ledgers, records: LogRecords, password: bytes, after: Position | None, follow: bool
     ) -> None:
         self.name = name
-        self._position = after  # of the last record given out in a batch
-        self._record: Record | None = None  # the last one of that batch that was given out by iterating
+        self._position = after  # of the last record that was returned in a batch
+        self._record: Record | None = None  # the last one of that batch that iterating returned
         self._ledgers = ledgers
         self._records = records
         self._password = password
@@ -57,7 +57,7 @@ class LogReader(trio.abc.ReceiveChannel[Record]):
         self._asked_again = False
 
     async def start(self) -> None:
-        """Finds where to begin. Raises `LogNotFoundError`, `TrimmedError`, `PositionError`, `MetastoreError`."""
+        """Finds the ledger to begin with. Raises `LogNotFoundError`, `TrimmedError`, `PositionError`, `MetastoreError`."""
         metadata = await (self._wait_for_log() if self._follow else self._reread())
         if self._position is None:
             return
@@ -78,7 +78,8 @@ class LogReader(trio.abc.ReceiveChannel[Record]):
 
     @property
     def position(self) -> Position | None:
-        """Where the last record stands that was given out: read on after it. Before the first, where it was to begin."""
+        """The position of the last record that was returned: read on after it. Before the first, the `after` it was opened
+        with."""
         return self._position if self._record is None else self._record.position
 
     async def __anext__(self) -> Record:
@@ -98,7 +99,7 @@ class LogReader(trio.abc.ReceiveChannel[Record]):
                 return record
 
     async def receive(self) -> Record:
-        """The next record. Raises `trio.EndOfChannel` at the end, if it doesn't follow; else as iterating does."""
+        """The next record. Raises `trio.EndOfChannel` at the end, unless it follows; otherwise as iterating does."""
         try:
             return await self.__anext__()
         except StopAsyncIteration:
@@ -106,11 +107,11 @@ class LogReader(trio.abc.ReceiveChannel[Record]):
 
     def batches(self) -> Batches[RecordBatch]:
         """The records in batches, as they were stored: by far the cheapest way to read many. Iterate this or the reader, not
-        both: a batch leaves out what an iteration has not come to."""
+        both: the next batch omits the rest of the batch that an iteration is in."""
         return Batches(self.receive_batch)
 
     async def receive_batch(self) -> RecordBatch | None:
-        """The next batch of records; None at the end, if it doesn't follow. Raises `EntryUnreadableError` (retry: yes),
+        """The next batch of records; None at the end, unless it follows. Raises `EntryUnreadableError` (retry: yes),
         `EntryNotFoundError`, `TrimmedError`, `MetastoreError`."""
         while True:
             if self._closed:
@@ -121,7 +122,8 @@ class LogReader(trio.abc.ReceiveChannel[Record]):
                 continue
             try:
                 batch = await self._scan.take()
-            except (LedgerNotFoundError, EntryNotFoundError):  # bookies may be faster to forget than the metastore
+            except (LedgerNotFoundError, EntryNotFoundError):
+                # Bookies may have dropped a deleted ledger before this client learns of the deletion.
                 await self._explain_missing(self._segment)
                 raise
             if batch is not None:
@@ -130,7 +132,7 @@ class LogReader(trio.abc.ReceiveChannel[Record]):
                 return None
 
     def receive_batch_nowait(self) -> RecordBatch:
-        """As `receive_batch`, but raises `trio.WouldBlock` if none is here yet, or at the end."""
+        """As `receive_batch`, but raises `trio.WouldBlock` if no batch has arrived yet, or at the end."""
         if self._closed:
             raise trio.ClosedResourceError(f"log {self.name!r}: this reader was closed")
         if self._scan is None or self._segment is None:
@@ -142,7 +144,7 @@ class LogReader(trio.abc.ReceiveChannel[Record]):
         return RecordBatch(segment.number, batch)
 
     async def _at_end_of_known(self, segment: Segment, scan: LedgerScan) -> bool:
-        """Nothing more may be read as far as is known. Learns more; False if the reader is at its end."""
+        """All known confirmed entries were returned. Finds out more; returns False if the reader is at its end."""
         if scan.is_at_end:
             self._scan = None
             return True
@@ -152,18 +154,18 @@ class LogReader(trio.abc.ReceiveChannel[Record]):
         log = await self._reread()
         if segment.number == log.next_segment_number - 1 or self._waited_for_closing:
             if self._asked_again:
-                return False  # else a busy writer would keep this reader for ever
+                return False  # otherwise a busy writer would keep this reader forever
             self._asked_again = True
             await self._refresh(segment, scan)
             return True
-        # Its writer has rolled and is about to close it, or is dead: then this is the end until somebody takes over.
+        # Its writer has rolled and is about to close it, or is dead: then this is the end until a takeover.
         self._waited_for_closing = True
         await self._wait_for_closing(segment, scan)
         return True
 
     async def _wait_for_closing(self, segment: Segment, scan: LedgerScan) -> None:
-        """Returns when the ledger is closed; or when nothing behind it is known to be confirmed, or nobody seems to be about to
-        close it: then its end is not known before the next takeover, which nobody may ever begin."""
+        """Returns when the ledger is closed; or when no entry after it is known to be confirmed, or no client seems to be about
+        to close it: then its end is not known before the next takeover, which may never come."""
         ends_at_s = trio.current_time() + _CLOSING_S
         seen: object = None
         while trio.current_time() < ends_at_s:
@@ -187,8 +189,8 @@ class LogReader(trio.abc.ReceiveChannel[Record]):
                 await self._ledgers.records.metastore.wait_changed(ledger_key_path(scan.ledger_id), version)
 
     async def _seen_behind(self, segment: Segment) -> tuple[int, LedgerState | None, int] | None:
-        """The log's last segment, its state, and how far it is known to be confirmed: a live writer that appends changes that.
-        None if no entry behind this segment can be confirmed: a writer that died amid a roll has sent none there."""
+        """The number of the log's last segment, its state, and how far it is known to be confirmed: a writer that appends changes
+        that. None if no entry after this segment can be confirmed, because the writer died during a roll."""
         log = await self._reread()
         last = log.listed(log.next_segment_number - 1)
         assert last is not None, "the head names the last segment (L1)"
@@ -197,14 +199,14 @@ class LogReader(trio.abc.ReceiveChannel[Record]):
             scan = self._ledgers.scan(metadata, 0, self._password)
             await scan.refresh()
         except LedgerNotFoundError:
-            return last.number, None, -1  # deleted since
+            return last.number, None, -1  # it was deleted meanwhile
         is_unused = scan.metadata.state is LedgerState.OPEN and scan.last_readable < 0
         if is_unused and last.number == segment.number + 1:
             return None
         return last.number, scan.metadata.state, scan.last_readable
 
     async def _wait_for_news(self, scan: LedgerScan) -> None:
-        """Until more is confirmed in this ledger, or its record changes."""
+        """Waits until more is confirmed in this ledger, or its record changes."""
         wait_s = self._ledgers.options.follow_wait_s
         await scan.wait_for_news(min(_BUSY_S, wait_s), wait_s)
         if scan.has_news:
@@ -239,7 +241,7 @@ class LogReader(trio.abc.ReceiveChannel[Record]):
     # -- from ledger to ledger ----------------------------------------------------------------------------------------
 
     async def _open_next(self) -> bool:
-        """Opens the ledger after the last one read. False if there is none, and it doesn't follow."""
+        """Opens the ledger after the last one read. Returns False if there is none; if it follows, waits for one instead."""
         while True:
             metadata = self._metadata
             done = self._segment.number if self._segment is not None else None

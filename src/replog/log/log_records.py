@@ -20,10 +20,10 @@ from replog.records.paths import log_key_path, log_page_key_path, log_pending_ke
 
 
 class LogRecords:
-    """The logs' part of a metastore."""
+    """The records of logs in one metastore."""
 
     def __init__(self, ledgers: Ledgers, page_segments: int = PAGE_SEGMENTS) -> None:
-        self.page_segments = page_segments  # of logs that are made
+        self.page_segments = page_segments  # of logs that are created
         self._ledgers = ledgers
         self._records = ledgers.records
 
@@ -39,12 +39,12 @@ class LogRecords:
         return metadata, version
 
     async def head(self, name: str) -> tuple[LogMetadata | None, int | None]:
-        """What stands for the log, also what a deleted one left behind, and its version; None if there is nothing."""
+        """The log's record and its version, even if the log was deleted; None and None if there was never one."""
         found = await self._read(f"log {name!r}", log_key_path(name))
         return (None, None) if found is None else (decode_log(log_key_path(name), found.value), found.version)
 
     async def page(self, name: str, page_number: int) -> LogPage | None:
-        """A page of a log; None if it was not written, or is gone because all its segments were trimmed.
+        """A page of a log; None if it was not written, or was deleted because all its segments were trimmed.
         Raises `MetastoreError`."""
         key = log_page_key_path(name, page_number)
         found = await self._read(f"page {page_number} of log {name!r}", key)
@@ -55,11 +55,11 @@ class LogRecords:
             return await self._records.persist(f"reading {what}", lambda: self._records.metastore.get(key))
         except KeyNotFoundError:
             return None
-        except MetastoreUncertainError as error:  # nothing was changed by a read
+        except MetastoreUncertainError as error:  # a read changes nothing, so nothing is uncertain
             raise MetastoreError(f"reading {what}: {error}") from error
 
     async def page_numbers(self, name: str) -> list[int]:
-        """The numbers of the pages that a log has, ascending; also such as nothing refers to any more."""
+        """The numbers of a log's pages, ascending; including pages to which nothing refers any more."""
         what = f"listing the pages of log {name!r}"
         try:
             return await self._records.persist(what, lambda: list_log_pages(self._records.metastore, name))
@@ -67,8 +67,8 @@ class LogRecords:
             raise MetastoreError(f"{what}: {error}") from error
 
     async def segments(self, name: str, first: int = 1, end: int | None = None) -> list[Segment]:
-        """The segments of a log that are numbered from `first` to before `end`, in order; those that are trimmed meanwhile
-        may be in or not. One read, and one for each page. Raises as `get`; `MetastoreCorruptError` if a page is missing."""
+        """The segments of a log that are numbered from `first` to before `end`, in order; those trimmed meanwhile
+        may be missing. Costs one read, and one for each page. Raises as `get`; `MetastoreCorruptError` if a page is missing."""
         head, _ = await self.get(name)
         found: list[Segment] = []
         while True:
@@ -83,28 +83,28 @@ class LogRecords:
                 continue
             head = await self.after_missing(head, start)
             if start < head.first_segment_number:
-                found = []  # else there would be a gap
+                found = []  # otherwise there would be a gap
 
     async def after_missing(self, head: LogMetadata, segment_number: int) -> LogMetadata:
-        """The record as it is now, after a segment was not found in its page: then it must have been trimmed meanwhile.
-        Raises `MetastoreCorruptError` if it was not."""
+        """Rereads a log's record after a segment was not found in its page. Raises `MetastoreCorruptError` if the segment was not
+        trimmed meanwhile."""
         now, _ = await self.get(head.name)
         if now.deletions == head.deletions and segment_number >= now.first_segment_number:
             key = log_page_key_path(head.name, head.page_of(segment_number))
-            problem = f"segment {segment_number} of log {head.name!r} stands nowhere: not in the log's record, nor in its page"
+            where = "it is neither in the log's record nor in its page"
+            problem = f"segment {segment_number} of log {head.name!r} is missing: {where}"
             raise MetastoreCorruptError(f"{problem}, key {key!r}; restore that from a backup of the metastore")
         return now
 
     async def named(self, name: str) -> frozenset[int]:
-        """The ledgers that the log names, from its beginning; none if there is no such log."""
+        """The ledgers that the log names, all of them; none if there is no such log."""
         try:
             return frozenset(segment.ledger_id for segment in await self.segments(name))
         except LogNotFoundError:
             return frozenset()
 
     async def named_before(self, log: LogMetadata) -> frozenset[int]:
-        """The ledgers that the log names before those in this record of it. If it was deleted since, that record is not its
-        record any more."""
+        """The ledgers that the log names before those in this record of it; none if the log was deleted since."""
         try:
             segments = await self.segments(log.name, end=log.first_listed_number)
         except LogNotFoundError:
@@ -114,7 +114,7 @@ class LogRecords:
     # -- ledgers that are pending (L7) ----------------------------------------------------------------------------------
 
     async def pending(self, name: str) -> tuple[PendingLedger, ...]:
-        """The ledgers that are being created for the log, or were and are left over. Raises `MetastoreError`."""
+        """The ledgers that are being created for the log, or were created and never added. Raises `MetastoreError`."""
         key, what = log_pending_key_path(name), f"listing the pending ledgers of log {name!r}"
         try:
             found = await self._records.persist(what, lambda: self._records.metastore.values(key))
@@ -123,7 +123,7 @@ class LogRecords:
         return tuple(decode_pending(f"{key}/{word}", each.value) for word, each in sorted(found.items()))
 
     async def announce(self, name: str, ledger_id: int, segment_number: int) -> None:
-        """Writes down that a ledger is about to be created for this segment of the log. Raises `MetastoreError`."""
+        """Records that a ledger will be created for this segment of the log (L7). Raises `MetastoreError`."""
         key = log_pending_key_path(name, ledger_id)
         value = encode_pending(PendingLedger(name, ledger_id, segment_number, self._ledgers.chance.time_ms()))
         deadline = trio.current_time() + self._records.timeout_s
@@ -132,7 +132,7 @@ class LogRecords:
                 await self._records.persist(f"creating {key}", lambda: self._records.metastore.create(key, value))
                 return
             except KeyExistsError:
-                return  # by an earlier attempt: nobody else has this id
+                return  # an earlier attempt has written it: no other client has this id
             except MetastoreUncertainError as error:
                 await self._records.pause(deadline, error)
 
@@ -145,4 +145,4 @@ class LogRecords:
             except KeyNotFoundError:
                 return None
             except MetastoreUncertainError as error:
-                await self._records.pause(deadline, error)  # else again: deleting twice is deleting once
+                await self._records.pause(deadline, error)  # otherwise repeat it: deleting twice is deleting once

@@ -71,7 +71,7 @@ class LogWriter(WriterContext):
 
     @property
     def last_add_pushed(self) -> Position | None:
-        """Where the last entry was put that was pushed by this writer; None before the first."""
+        """The position of the last entry that was pushed by this writer; None before the first."""
         return self._current.last_add_pushed
 
     @property
@@ -95,9 +95,9 @@ class LogWriter(WriterContext):
     async def append(self, data: bytes) -> Position:
         """Appends an entry, and returns its position once it is confirmed: it survives from then on.
 
-        Raises `FencedError` if somebody took over (outcome unknown), `AddTimeoutError` or `NotEnoughBookiesError` if it
+        Raises `FencedError` if another client took over (outcome unknown), `AddTimeoutError` or `NotEnoughBookiesError` if it
         was not confirmed in time (outcome unknown), `PayloadTooLargeError` or TypeError (not written). If cancelled, the
-        outcome is unknown; `last_add_pushed` and `last_add_confirmed` tell where it stands."""
+        outcome is unknown; `last_add_pushed` and `last_add_confirmed` tell its position."""
         try:
             current = self._current
             backlog = current.writer.backlog
@@ -113,7 +113,7 @@ class LogWriter(WriterContext):
 
     async def extend(self, data: Sequence[bytes]) -> Positions:
         """Appends many entries, in order, in as few batches as can be; returns their positions once all are confirmed.
-        Raises as `append` does: then each of them has an unknown outcome, unless one was no entry (nothing written)."""
+        Raises as `append` does: then each of them has an unknown outcome, unless one was invalid (nothing written)."""
         payloads = Payloads(data)
         await self._wait_for_room(payloads.size_bytes)
         writer, segment = self._current.writer, self._current.segment
@@ -123,7 +123,7 @@ class LogWriter(WriterContext):
             raise self._current.with_positions(error) from None
 
     def push_nowait(self, data: bytes) -> Position:
-        """Puts an entry in flight, and returns where it will stand. `flush` tells when it is confirmed.
+        """Puts an entry in flight, and returns its position. `flush` tells when it is confirmed.
 
         Raises `trio.WouldBlock` if the byte budget is used up: nothing was pushed. Otherwise as `append`."""
         try:
@@ -139,7 +139,7 @@ class LogWriter(WriterContext):
         return self.push_nowait(data)
 
     async def _wait_for_room(self, size_bytes: int) -> None:
-        """Room in whatever ledger is current when there is some: a roll may come in between."""
+        """Waits for room in the current ledger, which a roll may change meanwhile."""
         while True:
             writer = self._writer
             try:
@@ -163,14 +163,14 @@ class LogWriter(WriterContext):
                 raise self._current.with_positions(error) from None
             except trio.ClosedResourceError:
                 if writer is self._writer:
-                    raise  # else a roll has closed it, after all of it was confirmed
+                    raise  # otherwise a roll has closed it, after all of it was confirmed
 
     # -- rolling ----------------------------------------------------------------------------------------------------
 
     async def roll(self) -> Position:
         """Goes on to a new ledger (L2), so that all before it can be trimmed; returns its first position.
 
-        Appends go on meanwhile. Raises `FencedError` if somebody took over, `NotEnoughBookiesError` or `MetastoreError`
+        Appends go on meanwhile. Raises `FencedError` if another client took over, `NotEnoughBookiesError` or `MetastoreError`
         if there can be no new ledger now: then the current one goes on, and the roll is tried again later. If cancelled,
         it may roll or not."""
         await trio.lowlevel.checkpoint_if_cancelled()
@@ -202,7 +202,7 @@ class LogWriter(WriterContext):
             self._rolling.end()
 
     async def _finish(self) -> None:
-        """What others have left unfinished, and this takeover itself: that the ledger is pending no more (L7)."""
+        """Finishes this takeover, after which its ledger is no longer pending, and what other clients left unfinished (L7)."""
         try:
             await self._driver.settle(self.name, self._writer)
             await self._driver.finish(self.name)
@@ -224,10 +224,10 @@ class LogWriter(WriterContext):
                 self._background.cancel()
 
     async def say_farewell(self, error: BaseException) -> None:
-        """Ends a roll under way, and closes at the last confirmed entry, if that can be done in a few seconds."""
+        """Stops a roll under way, and closes at the last confirmed entry, if that can be done in a few seconds."""
         self._rolling.leaving.set()
         self._background.cancel()
-        with trio.CancelScope(shield=True):  # it was cancelled: it ends at once
+        with trio.CancelScope(shield=True):  # it was cancelled, so it ends at once
             await self._background_ended.wait()
         for writer in (self._current.previous, self._current.writer):
             if writer is not None:

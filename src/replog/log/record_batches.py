@@ -1,4 +1,4 @@
-"""What readers and writers of a log give out: records, batches of them as they were stored, positions of many entries."""
+"""Records of a log, batches of them as they were stored, and the positions of many entries."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Record(NamedTuple):
 
     @property
     def position(self) -> Position:
-        """Where it stands; prints as "17:42" and parses back."""
+        """Its position; prints as "17:42" and parses back."""
         return Position(self.segment, self.entry)
 
     @property
@@ -44,22 +44,22 @@ class RecordBatch:
 
     @property
     def first_position(self) -> Position:
-        """Where the first record stands."""
+        """The position of the first record."""
         return Position(self.segment, self._batch.first_entry_id)
 
     @property
     def last_position(self) -> Position:
-        """Where the last record stands: read on after it."""
+        """The position of the last record: read on after it."""
         return Position(self.segment, self._batch.last_entry_id)
 
     @property
     def timestamp_ns(self) -> int:
-        """When the first of them was sent, by its writer's clock, in ns since the epoch."""
+        """When the first record was sent, by its writer's clock, in ns since the epoch."""
         return self._batch.timestamp_ns
 
     @property
     def size_bytes(self) -> int:
-        """The memory that it holds: the stored batches, with their headers."""
+        """The memory that it keeps: the stored batches, with their headers, in bytes."""
         return self._batch.size_bytes
 
     def payloads(self) -> list[bytes]:
@@ -67,7 +67,7 @@ class RecordBatch:
         return self._batch.payloads()
 
     def to_arrow(self) -> Any:
-        """A pyarrow BinaryArray of the records' bytes, without a copy where that can be. Needs `replog[arrow]`."""
+        """A pyarrow BinaryArray of the records' bytes, without a copy if they are one stored batch. Needs `replog[arrow]`."""
         return self._batch.to_arrow()
 
     def __iter__(self) -> Iterator[Record]:
@@ -76,7 +76,7 @@ class RecordBatch:
 
 
 class Positions(Sequence[Position]):
-    """The positions of consecutive entries of one segment; made when they are looked at."""
+    """The positions of consecutive entries of one segment. Each is created when it is accessed, not before."""
 
     __slots__ = ("entries", "segment")
 

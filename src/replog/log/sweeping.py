@@ -1,17 +1,20 @@
-"""Finding the ledgers that jobs wrote for a log and no longer need, and deleting them: the shell of `protocol.sweeping`.
+"""Finds and deletes the ledgers that jobs wrote for a log and that the log does not name. Drives `replog.protocol.sweeping`.
 
-A job writes ledgers with its name in their metadata, and hands in some of them: those of attempts that were repeated, or
-lost a race, stay behind, and so do all of a job that was killed. What is swept: what the log does not name, of a job
+A job writes ledgers with its name in their metadata, and adds some of them to the log. The ledgers of attempts that were repeated
+or lost a race are left over, and all ledgers of a job that was killed. A sweep deletes the ledgers that the log does not name, if
+their job
 
-- that the log names other ledgers of: it has handed in what it wanted;
-- that is given up now, because somebody says so, or because its youngest ledger is older than the grace;
-- of which a ledger is condemned already, by a sweep that was cut short.
+- has other ledgers that the log names: then it has added all that it wanted;
+- is given up now, because the caller says so, or because its youngest ledger is older than the grace;
+- has a ledger that was condemned already, by a sweep that did not finish.
 
-Ledgers without a job's name are leaders': of these a sweep finishes what others left unfinished, as trims and takeovers
-do (L7), and touches no other. The listing remembers below which id all were judged,
-under a key of its own. It is advice: ids are not given out in the order of time, so once a day all are listed again. An
-attempt that begins when its job was judged is above the mark and the others of its job are below: so the youngest ledgers
-that the log names are asked whose they are.
+Ledgers without a job's name belong to leaders. A sweep finishes what other clients left unfinished of them, as trims and
+takeovers do (L7), and never touches others.
+
+Listing all ledgers is slow, so a key of the metastore has a mark: all ledgers with ids below it were judged. The mark is only
+advice, because ids are not taken in the order of time; so once a day all ledgers are listed again. If an attempt begins after its
+job was judged, its ledgers are above the mark and the job's others below. So a sweep also looks up the jobs of the youngest
+ledgers that the log names.
 """
 
 from __future__ import annotations
@@ -44,7 +47,7 @@ from replog.runtime.nursery import for_each
 _SWEEPS_KEY = "sweeps"
 _FORMAT = 1
 _LIST_ALL_EVERY_S = 86_400.0
-_NAMED_MAX = 256  # how many that the log names are looked at for jobs that are in doubt: a sweep follows each commit
+_NAMED_MAX = 256  # of the ledgers that the log names, for jobs in doubt: enough, because a sweep follows each commit
 
 
 @attrs.frozen
@@ -66,7 +69,7 @@ class _Mark:
 
 
 async def sweep(name: str, grace_s: float, job: str | None, ledgers: Ledgers, driver: LogDriver) -> list[int]:
-    """Deletes what jobs left; returns the ids, ascending. Raises as `Client.sweep_log` says."""
+    """Deletes ledgers that jobs left over; returns their ids, ascending. Raises as `Client.sweep_log`."""
     _check_arguments(name, grace_s, job)
     await finish(name, ledgers, driver)
     now_ms = ledgers.chance.time_ms()
@@ -103,7 +106,7 @@ def _check_arguments(name: str, grace_s: float, job: str | None) -> None:
 
 
 def _too_old(candidates: Iterable[_Candidate], before_ms: float) -> set[str]:
-    """The jobs whose youngest ledger was created before that."""
+    """The jobs whose youngest ledger was created before this time."""
     youngest_ms: dict[str, int] = defaultdict(int)
     for each in candidates:
         youngest_ms[each.job] = max(youngest_ms[each.job], each.created_at_ms)
@@ -111,7 +114,7 @@ def _too_old(candidates: Iterable[_Candidate], before_ms: float) -> set[str]:
 
 
 async def _jobs_of(ledger_ids: Iterable[int], ledgers: Ledgers) -> set[str]:
-    """The jobs that handed in these ledgers. One that was trimmed away meanwhile says nothing."""
+    """The jobs that wrote these ledgers, except for ledgers that were trimmed meanwhile."""
     jobs: set[str] = set()
 
     async def look(ledger_id: int) -> None:
@@ -172,13 +175,13 @@ async def _read_mark(name: str, ledgers: Ledgers) -> tuple[_Mark, int | None]:
 
 def _corrupt(key: str, problem: str) -> MetastoreCorruptError:
     return MetastoreCorruptError(
-        f"key {key!r}: it should say how far sweeps have come ({problem}). It is only advice: delete the key, and the next "
+        f"key {key!r}: it should be the mark of sweeps ({problem}). It is only advice: delete the key, and the next "
         "sweep lists all ledgers. Nothing was changed"
     )
 
 
 async def _write_mark(name: str, mark: _Mark, version: int | None, ledgers: Ledgers) -> None:
-    """A mark that is not written, or another sweep's in its place, costs looking at some ledgers again."""
+    """Writes the mark, or leaves that of another sweep: then some ledgers are looked at again, which is harmless."""
     key, records = _mark_key_path(name), ledgers.records
     value = json.dumps({"format": _FORMAT, **attrs.asdict(mark)}, separators=(",", ":")).encode() + b"\n"
     try:

@@ -21,18 +21,18 @@ from replog.protocol.digest import DigestType
 from replog.protocol.quorum import Quorum
 from replog.records.paths import log_key_path
 
-# Since the takeover began: how long bookies that restart are waited for, also where nothing has to be recovered (R12).
+# For how long after its beginning a takeover waits for bookies that restart, even if there is nothing to recover (R12).
 _RESTART_S = 5.0
 _AGAIN_S = 0.1
 
 
 class OvertakenError(TakeoverFailedError):
-    """Somebody else took over amid a takeover: whether the one that failed is still the elected one must be asked first."""
+    """Another client took over during a takeover. The one that failed must be elected again before it retries."""
 
 
 async def _when_bookies_are_back(create: Callable[[], Awaitable[LedgerWriter]], until_s: float) -> LedgerWriter:
-    """A new ledger's writer. While too few bookies are there, and known ones are away, which may restart, tries again until then.
-    Raises as `create` does."""
+    """A new ledger's writer. Tries again until `until_s` while too few bookies are present and known ones may restart. Raises as
+    `create` does."""
     while True:
         try:
             return await create()
@@ -55,14 +55,14 @@ async def take_over(
     *,
     yields: bool = False,
 ) -> LogWriter:
-    """Recovers what the last writer left, and becomes the writer: whoever was it before is fenced. With `yields`, raises
-    `OvertakenError` when somebody else took over meanwhile. Otherwise it starts over.
+    """Recovers what the last writer left, and becomes the log's writer; the writer before is fenced. If another client takes over
+    meanwhile, it starts over, or with `yields` raises `OvertakenError`.
 
-    Bookies that restart are waited for: by each recovery until its deadline, and for some seconds by the creation of the new
+    It waits for bookies that restart: in each recovery until its deadline, and for some seconds when it creates the new
     ledger. Raises `RecoveryUndecidedError` or `NotEnoughBookiesError` (retry: when bookies are back), `TakeoverFailedError` if
-    others kept winning until `takeover_timeout_s` had passed, `MetastoreError`. Then nothing was served, and a ledger may
-    be left that no log names: the next takeover deletes it (L7). If cancelled, the log may have been taken over by nobody:
-    take over again."""
+    others kept winning until `takeover_timeout_s` had passed, `MetastoreError`. Then there is no writer, and a ledger may be
+    left that no log names: the next takeover deletes it (L7). If cancelled, the log may be left without a writer: take over
+    again."""
     started = trio.current_time()
 
     async def create_writer(segment_number: int) -> LedgerWriter:
@@ -113,8 +113,8 @@ async def take_over(
 async def lead(
     name: str, ledgers: Ledgers, taking_over: Callable[..., Awaitable[LogWriter]]
 ) -> AsyncIterator[LogWriter]:
-    """The log's writer, as a context, for as long as nobody else takes over: waits until nobody else is elected, then takes
-    over. If somebody else does so meanwhile, it may be the elected one by now: only another election tells."""
+    """Waits until no other client is elected, then takes over; a context with the log's writer. If another client takes over
+    meanwhile, it may have been elected, so this waits for an election again."""
     while True:
         async with elected(name, ledgers):
             try:
@@ -136,7 +136,7 @@ def taking_over(
     digest_type: DigestType,
     custom: Mapping[str, str] | None,
 ) -> Callable[..., Awaitable[LogWriter]]:
-    """`take_over` with these arguments. Raises `ConfigError` for what can't be, before anything is done."""
+    """`take_over` with these arguments. Raises `ConfigError` for invalid ones, before anything is done."""
     log_key_path(name)
     check_creation(quorum, password, digest_type, custom)
     check_leader_custom(custom)
