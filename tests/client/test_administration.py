@@ -87,7 +87,7 @@ async def test_what_is_asked_is_done(autojump_clock: trio.testing.MockClock) -> 
 async def test_damage_is_told_and_what_is_too_much_of_it_is_cut(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(administration, "_DAMAGE_TOLD_MAX", 2)
+    monkeypatch.setattr(administration, "_DAMAGE_LISTED_MAX", 2)
     damage = [replog.abc.Damage(7, 1, first, first, f"file ä at byte {first}" + "x" * 500) for first in range(3)]
     async with cluster(1) as world, world.client() as client:
         world.bookies[0].storage.damage = lambda: damage  # type: ignore[method-assign]
