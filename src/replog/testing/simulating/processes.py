@@ -91,6 +91,8 @@ class BookieHost:
             with trio.CancelScope() as self._scope:
                 async with serving(storage, metastore, ways, self._options, observe) as self.served:
                     task_status.started()
+                    if self.is_gone:  # it burned while it was starting
+                        self.crash()
                     await trio.sleep_forever()
         finally:
             ended.set()
