@@ -37,7 +37,8 @@ ATTRIBUTES = {  # that objects have from their beginning
     readers.LogReader: "name: str\ntimeout_s: float | None\ndef __iter__(self) -> Iterator[Record]: ...",
     client.RemoteBookie: "bookie_id: str\nendpoints: Sequence[Endpoint]\nread_only: bool",
 }
-API_PAGE = (Path(__file__).parents[2] / "docs" / "api.md").read_text(encoding="utf-8")
+API_PAGE = Path(__file__).parents[2] / "docs" / "api.md"
+SHOWN = set(re.findall(r"`(?:await |async |with |for )*(?:\w+\.)*(\w+)[`(]", API_PAGE.read_text(encoding="utf-8")))
 
 HEAD = '''
 # Made by `python -m tests.blocking.stub` from trio's classes: not to be edited.
@@ -108,7 +109,7 @@ def face_text(face: type[Face]) -> str:
     source = next(trio_class for trio_class, known in face._kind._face_of.items() if known is face)
     own = {name: verb for name, verb in verbs_of(face).items() if ast.get_docstring(verb) is not None}
     verbs = verbs_of(source) | own
-    public = (verb for name, verb in verbs.items() if name != "aclose" and re.search(rf"\b{name}\b", API_PAGE))
+    public = (verb for name, verb in verbs.items() if name in SHOWN and name != "aclose")
     body = [ast.unparse(as_called(verb)) for verb in public if verb.name != "close"]
     parts = [f'"""{inspect.cleandoc(face.__doc__ or "")}"""', ATTRIBUTES.get(face, ""), *body]
     if hasattr(face, "close"):

@@ -272,10 +272,6 @@ class LedgerWriter:
         if it raises, each of them has an unknown outcome; an invalid one raises before any is sent."""
     def flush(self) -> None:
         """Waits until everything pushed so far is confirmed. If cancelled, it goes on being in flight."""
-    def leave(self) -> None:
-        """Ends the writer and leaves its ledger as it is: nobody was to write to it after all."""
-    def run(self) -> None:
-        """The writer's background task. Ends when the writer is closed or has failed."""
     def close(self) -> None:
         """Leaves the context that gave this, as the end of its block does. Idempotent."""
 
@@ -323,8 +319,6 @@ class LogWriter:
         Appends go on meanwhile. Raises `FencedError` if another client took over, `NotEnoughBookiesError` or `MetastoreError`
         if there can be no new ledger now: then the current one goes on, and the roll is tried again later. If cancelled,
         it may roll or not."""
-    def run(self) -> None:
-        """The background task: rolls on demand, by bytes, entries and age. Ends when the writer is closed or failed."""
     def close(self) -> None:
         """Leaves the context that gave this, as the end of its block does. Idempotent."""
 
@@ -412,7 +406,7 @@ class ServedBookie:
     def scrub(self) -> Sequence[Damage]:
         """Reads all that is stored and checks it against damage, now; returns all damage that is known of, old and new.
 
-        Observers are told of what is new (`DamageFound`). Raises `StorageFailedError`, `trio.ClosedResourceError` if the
+        Observers get an event for each new one (`DamageFound`). Raises `StorageFailedError`, `trio.ClosedResourceError` if the
         bookie is left meanwhile. If cancelled, the run goes on; the next one waits for it."""
     def statistics(self) -> dict[str, float]:
         """Counters and gauges. Those of its transports begin with their scheme: `tcp_connections`."""
