@@ -85,6 +85,7 @@ def test_each_case_runs_and_compares(case: str, tmp_path: Path, capsys: pytest.C
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long(is_sampled=False)
 def test_the_remote_cases_run_and_compare(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Of each kind of bookies one, in one run: processes are started once. The others only carry other loads there."""
     cases = {"remote-push-100", "remote-slow-disk", "remote-tls", "shapes-ledgers-remote", "shapes-take-over-in-flight"}
@@ -95,7 +96,7 @@ def test_the_remote_cases_run_and_compare(tmp_path: Path, capsys: pytest.Capture
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.slow
+@pytest.mark.long(is_sampled=False)
 @pytest.mark.needs_spark
 def test_the_cases_of_spark_run_and_compare(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = run(capsys, "--case", "spark", "--dir", str(tmp_path))

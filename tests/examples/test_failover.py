@@ -126,6 +126,7 @@ async def test_leader_lost_by_zookeeper_is_fenced_by_its_bookies(
 
 @pytest.mark.needs_zookeeper
 @pytest.mark.crash
+@pytest.mark.long
 async def test_leaders_and_zookeeper_fail_at_random(tmp_path: Path, own_zookeeper: ZooKeeper) -> None:
     """`REPLOG_FAILURES_S=600 make crash ARGS='-k zookeeper_fail_at_random'`."""
     chance = random.Random(SEED)

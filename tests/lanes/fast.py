@@ -13,6 +13,7 @@ import multiprocessing.util
 import os
 import socket
 import subprocess
+import threading
 import time
 import weakref
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -102,14 +103,20 @@ def fast_lane(request: pytest.FixtureRequest) -> Iterator[list[str]]:
 
 
 def _forbid(patch: pytest.MonkeyPatch, found: list[str]) -> None:
-    def forbidden(what: str) -> Callable[..., Any]:
-        def refuse(*args: object, **kwargs: object) -> None:
+    # Threads that other tests of this process have left, such as those of a Java gateway, may go on as they like.
+    others = {each.ident for each in threading.enumerate()} - {threading.get_ident()}
+
+    def forbidden(what: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def refuse(*args: object, **kwargs: object) -> Any:
+            if threading.get_ident() in others:
+                return real(*args, **kwargs)
             found.append(f"the fast lane has no {what}")
             raise FastLaneError(f"{found[-1]}: {_ADVICE}")
 
         return refuse
 
-    open_socket, refuse_socket = socket.socket.__init__, forbidden("sockets")
+    open_socket = socket.socket.__init__
+    refuse_socket = forbidden("sockets", lambda: None)
 
     def open_only_pairs(
         self: socket.socket, family: int = -1, type: int = -1, proto: int = -1, fileno: int | None = None
@@ -120,11 +127,12 @@ def _forbid(patch: pytest.MonkeyPatch, found: list[str]) -> None:
         open_socket(self, family, type, proto, fileno)
 
     patch.setattr(socket.socket, "__init__", open_only_pairs)
-    patch.setattr(subprocess.Popen, "__init__", forbidden("processes (subprocess)"))
-    patch.setattr(os, "fork", forbidden("processes (os.fork)"))
-    patch.setattr(os, "posix_spawn", forbidden("processes (os.posix_spawn)"))
-    patch.setattr(multiprocessing.util, "spawnv_passfds", forbidden("processes (multiprocessing)"))
-    patch.setattr(time, "sleep", forbidden("time.sleep: wait for the event, or use virtual time"))
+    patch.setattr(subprocess.Popen, "__init__", forbidden("processes (subprocess)", subprocess.Popen.__init__))
+    patch.setattr(os, "fork", forbidden("processes (os.fork)", os.fork))
+    patch.setattr(os, "posix_spawn", forbidden("processes (os.posix_spawn)", os.posix_spawn))
+    spawn = multiprocessing.util.spawnv_passfds
+    patch.setattr(multiprocessing.util, "spawnv_passfds", forbidden("processes (multiprocessing)", spawn))
+    patch.setattr(time, "sleep", forbidden("time.sleep: wait for the event, or use virtual time", time.sleep))
     _watch_system_clock(patch, found)
 
 

@@ -79,6 +79,7 @@ async def test_no_change_is_lost_and_none_is_made_twice_though_answers_are_lost(
 
 
 @pytest.mark.crash
+@pytest.mark.long
 async def test_the_same_for_longer(zookeeper: ZooKeeper, zookeeper_chroot: str, tmp_path: Path) -> None:
     """`REPLOG_CAS_CHANGES=100000 make crash ARGS='-k for_longer'`"""
     changes = int(os.environ.get("REPLOG_CAS_CHANGES", "8000"))
