@@ -8,7 +8,7 @@ from tests.mutation.table import ROOT, SOURCE, SourceMutant
 from tests.mutation.tables import SOURCE_MUTANTS
 
 ALL = [mutant for mutants in SOURCE_MUTANTS.values() for mutant in mutants]
-SAMPLE = ("found-record-is-own", "recovery-term-is-writers", "loss-of-ack-quorum-unseen")
+SAMPLE = ("found-record-is-own", "positive-not-waited-for", "loss-of-ack-quorum-unseen")
 
 
 @pytest.mark.parametrize("mutant", ALL, ids=lambda mutant: mutant.name)
