@@ -3,7 +3,7 @@
 #   CASE=name    what make profile profiles
 #   SEEDS=n      how many seeds `make sim` runs of the protocol's machines
 #   SHELL_SEEDS=n  and of client, log and bookie
-#   WORKERS=n    how many tests run at a time (one more than there are processors, since many wait; 0: in this process, as for a debugger)
+#   WORKERS=n    how many tests run at a time (as many as there are processors; 0: in this process, as for a debugger)
 #   PYTHON=...   the interpreter to build .venv from (3.11 or newer; found by itself otherwise)
 
 SHELL := /bin/sh
@@ -18,7 +18,7 @@ ARGS ?=
 CASE ?= push
 SEEDS ?= 1000
 SHELL_SEEDS ?= 20
-WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+WORKERS ?= auto
 PYTHON ?=
 VENV := .venv
 BIN := $(VENV)/bin
