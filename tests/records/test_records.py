@@ -305,3 +305,8 @@ def test_any_value_in_a_ledger_field_gives_a_record_or_an_error(name: str, value
 def test_deeply_nested_value_is_refused() -> None:
     with pytest.raises(MetastoreCorruptError, match="nested too deeply"):
         decode_log("logs/a", b"[" * 100_000)
+
+
+def test_a_log_whose_numbers_are_enormous_is_refused_or_taken_at_once() -> None:
+    log = LogMetadata("log", first_segment_number=1 << 60, next_segment_number=1 << 60, deletions=1, deleted_at_ms=1)
+    assert log.faults() == []
