@@ -503,12 +503,31 @@ def test_each_event_loop_has_its_own_run(tmp_path: Path) -> None:
 @under_asyncio
 async def test_another_event_loop_is_refused(tmp_path: Path) -> None:
     async with aio.embed(tmp_path) as client:
+        opening = client.write_log("log")
 
         def elsewhere() -> None:
             with pytest.raises(WrongEventLoopError):
                 asyncio.run(client.logs())
+            with pytest.raises(WrongEventLoopError):
+                asyncio.run(opening.__aenter__())
 
         await asyncio.to_thread(elsewhere)
+
+
+@under_asyncio
+async def test_an_append_that_cannot_begin_leaves_nobody_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise ClosedError("the run ends")
+
+    async with aio.embed(tmp_path) as client, client.write_log("log") as log:
+        with monkeypatch.context() as patch:
+            patch.setattr(Host, "start", refuse)
+            for _ in range(2):
+                with pytest.raises(ClosedError):
+                    await log.append(b"unknown")
+        await log.append(b"next")
 
 
 # -- reading --------------------------------------------------------------------------------------------------------
@@ -545,3 +564,74 @@ async def test_reading_waits_seldom_for_many_entries(tmp_path: Path, monkeypatch
             monkeypatch.setattr(Host, "begin", counted)
             assert [record.data async for record in reader] == entries
     assert len(begun) < 100
+
+
+@pytest.mark.parametrize("name", ["log", "ledger"])
+def test_a_batch_that_comes_as_its_receiver_is_cancelled_is_not_lost(tmp_path: Path, name: str) -> None:
+    @under_asyncio
+    async def read() -> None:
+        async with aio.embed(tmp_path) as client:
+            async with client.write_log("log") as log:
+                for number in range(3):
+                    await log.append(b"%d" % number)
+            metadata = await client.log_metadata("log")
+            opening: Any = client.read_log("log")
+            if name == "ledger":
+                opening = client.open_ledger(metadata.segments[-1].ledger_id)
+            async with opening as reader:
+                inner = vars(reader)["_inner"]
+                receive = inner.receive_batch
+
+                async def receive_and_cancel() -> Any:
+                    batch = await receive()
+                    receiving.cancel()
+                    return batch
+
+                def is_not_here() -> None:
+                    raise trio.WouldBlock
+
+                with pytest.MonkeyPatch.context() as patch:
+                    patch.setattr(inner, "receive_batch", receive_and_cancel)
+                    patch.setattr(inner, "receive_batch_nowait", is_not_here)
+                    receiving = asyncio.ensure_future(reader.receive_batch())
+                    with pytest.raises(asyncio.CancelledError):
+                        await receiving
+                found = [reader.receive_batch_nowait(), *await all_of(reader.batches())]
+                assert [data for batch in found for data in batch.payloads()] == [b"0", b"1", b"2"]
+
+    read()
+
+
+@under_asyncio
+async def test_a_batch_that_is_there_is_not_taken_by_a_receiver_that_is_cancelled(tmp_path: Path) -> None:
+    async with aio.embed(tmp_path) as client:
+        async with client.write_log("log") as log:
+            for number in range(20):
+                await log.append(b"%d" % number)
+        async with client.read_log("log") as reader:
+            found = [await reader.receive_batch()]  # others have come with it
+            while found[-1] is not None and len(found) < 5:
+                receiving = asyncio.ensure_future(reader.receive_batch())
+                await asyncio.sleep(0)
+                receiving.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await receiving
+                found.append(await reader.receive_batch())
+            found += await all_of(reader.batches())
+        data = [each for batch in found if batch is not None for each in batch.payloads()]
+        assert data == [b"%d" % number for number in range(20)]
+
+
+@under_asyncio
+async def test_an_iterator_whose_wait_was_cancelled_goes_on(tmp_path: Path) -> None:
+    async with aio.embed(tmp_path) as client:
+        async with client.create_ledger() as writer:
+            await writer.extend([b"0", b"1"])
+        async with client.open_ledger(writer.ledger_id) as reader:
+            entries = aiter(reader)
+            reading = asyncio.ensure_future(anext(entries))
+            await asyncio.sleep(0)
+            reading.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await reading
+            assert [entry.data async for entry in entries] == [b"0", b"1"]

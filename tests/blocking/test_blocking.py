@@ -417,6 +417,20 @@ def test_breaking_off_an_iteration_loses_no_record(client: replog.blocking.Clien
         assert [record.data for record in reader] == [b"5", b"6", b"7", b"8", b"9"]
 
 
+def test_batches_keep_their_order_whichever_verb_takes_them(client: replog.blocking.Client) -> None:
+    with client.write_log("log") as log:
+        for number in range(20):
+            log.append(b"%d" % number)
+    with client.read_log("log") as reader:
+        first = reader.receive_batch()  # fetches others with it
+        assert first is not None
+        second = reader.receive_batch_nowait()
+        assert second.first_position == replog.Position(1, first.last_position.entry + 1)
+        assert reader.position == second.last_position
+        rest = [record.data for record in reader]
+    assert [*first.payloads(), *second.payloads(), *rest] == [b"%d" % number for number in range(20)]
+
+
 def test_reading_crosses_the_threads_once_for_many_entries(tmp_path: Path) -> None:
     entries = [b"%0100d" % number for number in range(100_000)]
     with replog.blocking.embed(tmp_path) as client:

@@ -26,15 +26,18 @@ class Opening(AbstractAsyncContextManager[Any]):
     Left on an error, or by cancellation, the trio context is left on an error, too. If entering or leaving is cancelled, trio's
     context is, and has been left before the cancellation goes on."""
 
-    def __init__(self, make: Callable[[], AbstractAsyncContextManager[Any]], give: Give) -> None:
+    def __init__(self, make: Callable[[], AbstractAsyncContextManager[Any]], give: Give, owner: Host | None) -> None:
         self._make = make
         self._give = give
+        self._owner = owner  # the run of the object whose verb it is; None for a function of the package
         self._joined: Host | None = None
         self._call: Call | None = None
         self._leaving = trio.Event()
         self._is_left_on_error = False
 
     async def __aenter__(self) -> Any:
+        if self._owner is not None:
+            self._owner.check_loop()
         host = self._joined = await Host.join()
         try:
             value: asyncio.Future[Any] = host.loop.create_future()

@@ -16,7 +16,7 @@ class AsyncioFaces(Faces):
 
     def opening(self, way: Host | None, make: Callable[[], Any]) -> Opening:
         """For `async with`."""
-        return Opening(make, self.given)
+        return Opening(make, self.given, way)
 
     def immediate(self, way: Host, function: Callable[[], Any]) -> Any:
         """Calls it here."""

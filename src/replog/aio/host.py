@@ -105,10 +105,14 @@ class Host:
             if self._failure is not None:
                 raise self._failure
 
-    def begin(self, call: Call, function: Callable[[], Awaitable[Any]]) -> None:
-        """Starts the call's task. Raises `ClosedError`."""
+    def check_loop(self) -> None:
+        """Raises `WrongEventLoopError` in another event loop than its own."""
         if asyncio.get_running_loop() is not self.loop:
             raise WrongEventLoopError("this belongs to another event loop: open a client of its own in each")
+
+    def begin(self, call: Call, function: Callable[[], Awaitable[Any]]) -> None:
+        """Starts the call's task. Raises `ClosedError`."""
+        self.check_loop()
         if self._nursery is None:
             raise closed()
         self._nursery.start_soon(call.run, function)

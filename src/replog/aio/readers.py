@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import trio
 
 from replog.aio.faces import FACES
-from replog.client.ledger_reader import LedgerRangeReader as TrioLedgerStretch
+from replog.aio.host import Host
+from replog.client.ledger_reader import LedgerRangeReader as TrioLedgerRangeReader
 from replog.client.ledger_reader import LedgerReader as TrioLedgerReader
 from replog.errors import EndOfLogError
 from replog.log.log_reader import LogReader as TrioLogReader
@@ -20,13 +22,31 @@ from replog.runtime.faces import Face
 class _Receiving(Face):
     """What gives batches. Cancelling a wait loses nothing: the next call goes on where it stood."""
 
+    def __init__(self, host: Host, inner: Any) -> None:
+        super().__init__(host, inner)
+        self._fetched: deque[Any] = (
+            deque()
+        )  # has come, and was not given out: whoever waited for it was cancelled just then
+
     async def receive_batch(self) -> Any:
-        try:
-            batch = self._inner.receive_batch_nowait()
-        except (trio.WouldBlock, trio.ClosedResourceError):  # which waiting raises as it should be
-            return await self._way.call(self._inner.receive_batch)
-        await asyncio.sleep(0)  # others have their turn, however fast batches come
-        return batch
+        await asyncio.sleep(0)  # others have their turn, however fast batches come; nothing is taken yet
+        if not self._fetched:
+            try:
+                return self._inner.receive_batch_nowait()
+            except (trio.WouldBlock, trio.ClosedResourceError):  # which waiting raises as it should be
+                await self._way.call(self._fetch)
+        return self._fetched.popleft() if self._fetched else None
+
+    def receive_batch_nowait(self) -> Any:
+        if self._fetched:
+            return self._fetched.popleft()
+        return self._kind.immediate(self._way, self._inner.receive_batch_nowait)
+
+    async def _fetch(self) -> None:
+        """In the trio run: an asyncio task that is cancelled drops the result of its call, even if that is there."""
+        batch = await self._inner.receive_batch()
+        if batch is not None:
+            self._fetched.append(batch)
 
 
 class _Batches:
@@ -45,7 +65,27 @@ class _Batches:
         return batch
 
 
-@FACES.face_of(TrioLedgerStretch)
+class _Entries:
+    """Entries as their batches come, to the end. After a wait that was cancelled it goes on."""
+
+    def __init__(self, receive: Callable[[], Any]) -> None:
+        self._receive = receive
+        self._entries: Iterator[Any] = iter(())
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        return self
+
+    async def __anext__(self) -> Any:
+        while True:
+            for entry in self._entries:
+                return entry
+            batch = await self._receive()
+            if batch is None:
+                raise StopAsyncIteration
+            self._entries = iter(batch)
+
+
+@FACES.face_of(TrioLedgerRangeReader)
 class LedgerRangeReader(_Receiving, _Batches):
     """The entries of a ledger from the first to the last, in batches."""
 
@@ -61,10 +101,8 @@ class LedgerReader(_Receiving):
     def batches(self) -> AsyncIterator[Any]:
         return _Batches(self.receive_batch)
 
-    async def __aiter__(self) -> AsyncIterator[Any]:
-        async for batch in self.batches():
-            for entry in batch:
-                yield entry
+    def __aiter__(self) -> AsyncIterator[Any]:
+        return _Entries(self.receive_batch)
 
 
 @FACES.face_of(TrioLogReader)
@@ -86,6 +124,11 @@ class LogReader(_Receiving):
 
     async def receive_batch(self) -> Any:
         batch = await super().receive_batch()
+        self._records, self._record = iter(()), None
+        return batch
+
+    def receive_batch_nowait(self) -> Any:
+        batch = super().receive_batch_nowait()
         self._records, self._record = iter(()), None
         return batch
 

@@ -56,6 +56,12 @@ class _Fetching(Generic[Batch]):
             return None
         return self._fetched.popleft()
 
+    def next_batch_nowait(self) -> Batch:
+        if self._fetched:
+            self._portal.check_process()
+            return self._fetched.popleft()
+        return self._portal.call_sync(self._receive_batch_nowait)
+
     def batches(self) -> Iterator[Batch]:
         """All that come, however long they take."""
         while (batch := self.next_batch(None)) is not None:
@@ -90,6 +96,9 @@ class _Reader(Opened):
     @property
     def _what(self) -> str:
         raise NotImplementedError
+
+    def receive_batch_nowait(self) -> Any:
+        return self._fetching.next_batch_nowait()
 
 
 @FACES.face_of(TrioLedgerReader)
@@ -165,6 +174,11 @@ class LogReader(_Reader):
         batch: RecordBatch | None = self._fetching.next_batch(self.timeout_s)
         if batch is not None:
             self._given = batch
+        return batch
+
+    def receive_batch_nowait(self) -> RecordBatch:
+        batch: RecordBatch = super().receive_batch_nowait()
+        self._given = batch
         return batch
 
     def batches(self) -> Iterator[RecordBatch]:
