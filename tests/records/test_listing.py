@@ -8,12 +8,6 @@ import pytest
 from replog.abc import Metastore
 from replog.errors import MetastoreCorruptError, MetastoreError
 from replog.metastores.memory import MemoryMetastore
-from replog.protocol.model import (
-    LogMetadata,
-    LogPage,
-    Segment,
-    Transaction,
-)
 from replog.records.ledgers import ledger_id_pages, list_ledger_ids
 from replog.records.logs import (
     encode_log,
@@ -30,26 +24,7 @@ from replog.records.paths import (
     log_page_key_path,
 )
 from replog.testing import Fault, FaultyMetastore
-
-LOG = LogMetadata(
-    name="orders/\N{SNOWMAN}",
-    segments=(Segment(4, 12_345, 1_763_600_000_000), Segment(5, 7, 1_763_600_000_001)),
-    first_segment_number=3,
-    next_segment_number=6,
-    page_segments=2,
-    token="another",
-    created_at_ms=1_763_500_000_000,
-    deletions=1,
-    custom={"owner": "me"},
-    transactions=(Transaction("nightly \N{SNOWMAN}", 20_261_120), Transaction("4711", 0)),
-    deleted_before_number=2,
-    dropped=(Segment(2, 4, 1_763_500_000_000),),
-)
-
-DELETED_LOG = LOG.deleted(1_763_700_000_000)
-
-PAGE = LogPage(LOG.name, 1, (Segment(2, 3, 1_763_500_000_000), Segment(3, 900, 1_763_500_000_001)))
-
+from tests.records.samples import DELETED_LOG, LOG, PAGE
 
 IDS = [0, 1, 9_999, 10_000, 12_345_678, 10**10 - 1, 10**10, 10**10 + 1, 10**15, LEDGER_ID_MAX]
 

@@ -23,7 +23,6 @@ from replog.protocol.model import (
     LogPage,
     PendingLedger,
     Segment,
-    Transaction,
 )
 from replog.protocol.quorum import Quorum
 from replog.records.ledgers import decode_ledger, encode_ledger
@@ -42,6 +41,7 @@ from replog.records.paths import (
     log_page_key_path,
     log_pending_key_path,
 )
+from tests.records.samples import DELETED_LOG, LOG, PAGE
 
 FORMATS = Path(__file__).parent.parent / "formats"
 
@@ -62,26 +62,8 @@ LEDGER = LedgerMetadata(
 
 OPEN = LedgerMetadata(7, Quorum(), DigestType.CRC32C, "", (Fragment(0, ("a", "b", "c")),), gaps=(Gap(1, 0),))
 
-LOG = LogMetadata(
-    name="orders/\N{SNOWMAN}",
-    segments=(Segment(4, 12_345, 1_763_600_000_000), Segment(5, 7, 1_763_600_000_001)),
-    first_segment_number=3,
-    next_segment_number=6,
-    page_segments=2,
-    token="another",
-    created_at_ms=1_763_500_000_000,
-    deletions=1,
-    custom={"owner": "me"},
-    transactions=(Transaction("nightly \N{SNOWMAN}", 20_261_120), Transaction("4711", 0)),
-    deleted_before_number=2,
-    dropped=(Segment(2, 4, 1_763_500_000_000),),
-)
-
-DELETED_LOG = LOG.deleted(1_763_700_000_000)
-
 PENDING = PendingLedger(LOG.name, 12_346, 6, 1_763_600_000_002)
 
-PAGE = LogPage(LOG.name, 1, (Segment(2, 3, 1_763_500_000_000), Segment(3, 900, 1_763_500_000_001)))
 
 ledger_ids = st.integers(0, LEDGER_ID_MAX) | st.integers(0, 20_000) | st.integers(10**10 - 5, 10**10 + 5)
 
@@ -307,6 +289,14 @@ def test_deeply_nested_value_is_refused() -> None:
         decode_log("logs/a", b"[" * 100_000)
 
 
-def test_a_log_whose_numbers_are_enormous_is_refused_or_taken_at_once() -> None:
-    log = LogMetadata("log", first_segment_number=1 << 60, next_segment_number=1 << 60, deletions=1, deleted_at_ms=1)
-    assert log.faults() == []
+@pytest.mark.parametrize("dropped", [(), (2, 5), (5, 2), (5, 5), (1 << 59,)])
+def test_a_log_with_enormous_numbers_is_judged_without_counting_up_to_them(dropped: tuple[int, ...]) -> None:
+    end = 1 << 60
+    segments = tuple(Segment(number, number, 1) for number in dropped)
+    log = LogMetadata(
+        "log", first_segment_number=end, next_segment_number=end, deletions=1, deleted_at_ms=1, dropped=segments
+    )
+    is_right = list(dropped) == sorted(set(dropped))
+    assert [fault.partition(":")[0] for fault in log.faults()] == ([] if is_right else ["dropped"])
+    above = attrs.evolve(log, segments=(Segment(1, 1, 1),), dropped=())
+    assert above.faults(), "and one that lists few of so many segments is refused at once"

@@ -1,0 +1,24 @@
+"""Records of logs that several tests write and read."""
+
+from __future__ import annotations
+
+from replog.protocol.model import LogMetadata, LogPage, Segment, Transaction
+
+LOG = LogMetadata(
+    name="orders/\N{SNOWMAN}",
+    segments=(Segment(4, 12_345, 1_763_600_000_000), Segment(5, 7, 1_763_600_000_001)),
+    first_segment_number=3,
+    next_segment_number=6,
+    page_segments=2,
+    token="another",
+    created_at_ms=1_763_500_000_000,
+    deletions=1,
+    custom={"owner": "me"},
+    transactions=(Transaction("nightly \N{SNOWMAN}", 20_261_120), Transaction("4711", 0)),
+    deleted_before_number=2,
+    dropped=(Segment(2, 4, 1_763_500_000_000),),
+)
+
+DELETED_LOG = LOG.deleted(1_763_700_000_000)
+
+PAGE = LogPage(LOG.name, 1, (Segment(2, 3, 1_763_500_000_000), Segment(3, 900, 1_763_500_000_001)))
