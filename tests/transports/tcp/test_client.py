@@ -128,7 +128,7 @@ async def test_what_may_wait_for_a_bookie_that_does_not_read_has_a_bound(
             while small < 100_000:
                 ends.connection.send([read(small)])
                 small += 1
-        assert ends.stream.waiting_bytes + ends.connection._outbox_bytes <= 4 << 20
+        assert ends.stream.waiting_bytes + ends.connection._outbox.size_bytes <= 4 << 20
         requests = await ends.requests(small)  # all but the refused ones arrive
         assert [request.request_id for request in requests] == list(range(small))
         ends.connection.send([read(small)])

@@ -7,15 +7,13 @@ from collections.abc import Sequence
 import trio
 
 from replog.abc import Connection, ResponseReceiver
-from replog.errors import BookieRefusedError, BookieTooBusyError, BookieUnreachableError, RemoteProtocolError
+from replog.errors import BookieRefusedError, BookieUnreachableError, RemoteProtocolError
 from replog.protocol import wire
 from replog.protocol.messages import Request, Response
 from replog.protocol.wire import Frame, FrameSplitter
 from replog.transports.tcp.options import TcpOptions
+from replog.transports.tcp.outbox import Outbox
 from replog.transports.tcp.stream import Stream
-
-_FEW = 4  # requests of one tick: where there are more, they wait for each other, and go out together
-_LARGE_BYTES = 16 << 10  # such a request goes out at once: it is worth a system call of its own
 
 
 class TcpConnection(Connection):
@@ -23,21 +21,14 @@ class TcpConnection(Connection):
 
     __slots__ = (
         "_bookie_id",
-        "_flush_scheduled",
         "_frame_bytes_max",
-        "_gathered",
-        "_is_gathering",
-        "_options",
         "_outbox",
-        "_outbox_bytes",
-        "_outstanding",
         "_problem",
         "_receiver",
         "_scope",
         "_silence_max_s",
         "_splitter",
         "_stream",
-        "_token",
     )
 
     def __init__(
@@ -53,18 +44,11 @@ class TcpConnection(Connection):
         self._stream = stream
         self._splitter = splitter
         self._receiver: ResponseReceiver | None = receiver
-        self._options = options
+        self._outbox = Outbox(bookie_id, stream, options.connection_bytes_max)
         self._frame_bytes_max = ready.frame_bytes_max
         self._silence_max_s = min(options.silence_max_s, max(0.001, ready.silence_max_ms / 1000))
         self._problem = ""  # why it ended
-        self._outbox: list[bytes] = []
-        self._outbox_bytes = 0
-        self._outstanding = 0
-        self._flush_scheduled = False
-        self._gathered = 0  # requests since the last scheduled flush
-        self._is_gathering = False  # there were many, so probably more follow
         self._scope = trio.CancelScope()
-        self._token = trio.lowlevel.current_trio_token()
 
     # -- requests -------------------------------------------------------------------------------------------------
 
@@ -79,33 +63,7 @@ class TcpConnection(Connection):
             if frame_bytes > self._frame_bytes_max:
                 problem = f"it takes messages of at most {self._frame_bytes_max} bytes, and this one has {frame_bytes}"
                 raise BookieRefusedError(self._bookie_id, problem)
-        waiting_bytes = self._stream.waiting_bytes + self._outbox_bytes
-        if waiting_bytes and waiting_bytes + size_bytes > self._options.connection_bytes_max:
-            raise BookieTooBusyError(self._bookie_id, f"{waiting_bytes} bytes wait to be sent to it")
-        at_once = size_bytes >= _LARGE_BYTES or (self._outstanding < _FEW and not self._is_gathering)
-        self._outstanding += len(requests)
-        if at_once and not self._outbox:
-            self._stream.write(pieces)
-            return
-        self._outbox += pieces
-        self._outbox_bytes += size_bytes
-        self._gathered += len(requests)
-        if at_once:
-            self._flush()
-        elif not self._flush_scheduled:
-            self._flush_scheduled = True
-            self._token.run_sync_soon(self._flush_scheduled_ones)
-
-    def _flush_scheduled_ones(self) -> None:
-        self._flush_scheduled = False
-        self._is_gathering = self._gathered >= _FEW
-        self._gathered = 0
-        if self._outbox:
-            self._flush()
-
-    def _flush(self) -> None:
-        pieces, self._outbox, self._outbox_bytes = self._outbox, [], 0
-        self._stream.write(pieces)
+        self._outbox.send(pieces, size_bytes, len(requests))
 
     # -- answers --------------------------------------------------------------------------------------------------
 
@@ -149,7 +107,7 @@ class TcpConnection(Connection):
                 self._problem = f"it ended the connection: {refuse.reason}"
             elif frame.kind != wire.PONG:
                 raise RemoteProtocolError(f"a frame of kind {frame.kind} instead of an answer")
-        self._outstanding -= len(responses)
+        self._outbox.unanswered -= len(responses)
         if responses and self._receiver is not None:
             self._receiver.responses_received(responses)
 
@@ -176,15 +134,14 @@ class TcpConnection(Connection):
 
     def _end(self) -> None:
         self._problem = self._problem or "the connection was left"
-        self._outbox, self._outbox_bytes = [], 0
+        self._outbox.clear()
         self._stream.close()
         receiver, self._receiver = self._receiver, None
         if receiver is not None:
             receiver.disconnected(BookieUnreachableError(self._bookie_id, self._problem))
 
     async def aclose(self) -> None:
-        if self._outbox:
-            self._flush()
+        self._outbox.flush()
         self._receiver = None
         self._problem = self._problem or "the connection is closed"
         self._scope.cancel()
