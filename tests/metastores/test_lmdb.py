@@ -26,7 +26,7 @@ from replog.errors import (
 )
 from replog.metastores import lmdb as module
 from replog.metastores.lmdb import LMDBMetastore, LMDBOptions
-from replog.metastores.lmdb_environment import Job
+from replog.metastores.lmdb_jobs import Job
 from replog.registry import Registry
 from replog.testing import check_metastore
 
@@ -316,7 +316,7 @@ async def can_announce(metastore: Metastore, key: str) -> bool:
 
 
 async def test_the_queue_is_bounded_in_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("replog.metastores.lmdb_environment._QUEUE_BYTES_MAX", 1000)
+    monkeypatch.setattr("replog.metastores.lmdb_jobs._QUEUE_BYTES_MAX", 1000)
     async with opened(tmp_path) as metastore:
         await metastore.create("a", bytes(100))
         with pytest.raises(MetastoreError, match="wait for the disk; nothing was written"):

@@ -30,7 +30,8 @@ from replog.errors import (
 )
 from replog.hookspecs import Backend, hookimpl
 from replog.metastores.lmdb_directory import damaged, finish_directory, make_directory, prepare_directory
-from replog.metastores.lmdb_environment import Environment, Job, Limits, NeedsWriterError
+from replog.metastores.lmdb_environment import Environment, Limits, NeedsWriterError
+from replog.metastores.lmdb_jobs import Job
 from replog.metastores.lmdb_records import FORMAT, Reading, Words, Writing
 from replog.runtime.lmdb_file import DataFileDamagedError
 from replog.runtime.lmdb_map import ForkedInUseError

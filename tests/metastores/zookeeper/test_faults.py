@@ -344,8 +344,8 @@ async def test_waits_that_were_cancelled_leave_no_watchers(store: ZooKeeperMetas
         for _ in range(3):  # kazoo's thread has something to do, and looks what it may forget
             await store.get("ready")
     assert store._watches._wakes == {}
-    assert store._session._driver is not None
-    assert store._session._driver.watched_paths() == set()
+    assert store._session._link.driver is not None
+    assert store._session._link.driver.watched_paths() == set()
 
 
 async def test_a_thousand_calls_at_once_are_all_answered(zookeeper_url: str) -> None:

@@ -59,7 +59,7 @@ async def test_an_announcement_whose_answer_was_lost_is_recognized(
 
 def expire(zookeeper: ZooKeeper, store: ZooKeeperMetastore) -> None:
     """Ends the session at once: whoever knows its password may take it over, and close it."""
-    driver = store._session._driver
+    driver = store._session._link.driver
     assert driver is not None
     known = driver._kazoo
     thief = KazooClient(zookeeper.address, client_id=(known._session_id, known._session_passwd))
@@ -155,7 +155,7 @@ async def test_what_exists_otherwise_is_not_announced(store: ZooKeeperMetastore)
 async def test_announcements_are_known_without_reading_them_again(store: ZooKeeperMetastore, other: Metastore) -> None:
     async with other.announce("live/1", b"1"), other.announce("live/2", b"2"):
         assert await store.announced("live") == {"1": b"1", "2": b"2"}
-        driver = store._session._driver
+        driver = store._session._link.driver
         assert driver is not None
         before = driver.submitted
         for _ in range(10):

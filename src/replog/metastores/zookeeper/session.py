@@ -2,30 +2,25 @@
 
 Rules: nothing is given to kazoo unless it is connected, since it would queue without bound, and what its queue loses stays
 unanswered. What is on the way is bounded in bytes, and in calls, because kazoo's wake-up pipe takes some 270 and then blocks
-who calls: the trio thread. A client that kazoo gave up (wrong credentials, a failure of its own) is replaced when somebody
-needs it, but not again and again.
+who calls: the trio thread. `link` makes kazoo's client, and replaces it.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 
 import attrs
 import trio
 
-from replog.errors import MetastoreError
 from replog.metastores.zookeeper.budget import Budget
 from replog.metastores.zookeeper.driver import Client, Driver, Event, Result
+from replog.metastores.zookeeper.link import Link
 from replog.metastores.zookeeper.options import Place, ZooKeeperOptions
-from replog.runtime.threads import run_in_thread
 
 _log = logging.getLogger("replog.metastores.zookeeper")
 
 CALLS_MAX = 100
-_BEGIN_AGAIN_S = 5.0  # after the server refused the credentials
-_RESTART_S = 1.0  # after kazoo's thread failed
 
 
 @attrs.frozen
@@ -51,14 +46,9 @@ class Session:
         self.sessions_lost = 0
         self._options = options
         self._on_watch = on_watch
-        self._is_watched = is_watched
-        self._driver: Driver | None = None
-        self._token: trio.lowlevel.TrioToken | None = None
-        self._beginning = trio.Lock()
+        self._link = Link(place, options, self._take_note, is_watched)
         self._is_up = False
         self._is_doubted = False
-        self._refusal = ""
-        self._ended_s: float | None = None
         self._changed = trio.Event()
         self._budget = self._new_budget()
         self._is_closed = False
@@ -92,7 +82,7 @@ class Session:
                 driver.answered += len(requests)
             answered.set()
 
-        results[-1].rawlink(lambda _result: self._tell(done))
+        results[-1].rawlink(lambda _result: self._link.tell(done))
         await answered.wait()
         return results
 
@@ -103,21 +93,20 @@ class Session:
 
     def forget_watch(self, path: str) -> None:
         """Nobody waits for this node any more."""
-        if self._driver is not None and not self._is_closed:
-            self._driver.forget_watch(path)
+        if self._link.driver is not None and not self._is_closed:
+            self._link.driver.forget_watch(path)
 
     # -- states ---------------------------------------------------------------------------------------------------
 
     @property
     def is_connected(self) -> bool:
         """Whether something could be sent now."""
-        return self._is_up and self._driver is not None and self._driver.is_connected
+        return self._is_up and self._link.is_connected
 
     @property
     def problem(self) -> str:
         """Why there is no connection, as far as known."""
-        found = self._refusal or (self._driver.problem if self._driver is not None else "")
-        return found or "no server answers, or none has a name that is known"
+        return self._link.problem
 
     async def connected(self) -> Driver:
         """Waits for a connection. Raises `MetastoreError` if the server refuses the credentials,
@@ -125,11 +114,11 @@ class Session:
         await trio.lowlevel.checkpoint()
         while True:
             self.check_open()
-            if self._driver is None or self._ended_s is not None:
-                self._check_refusal()
-                await self._begin()
-            elif self._is_up and self._driver.is_connected:
-                return self._driver
+            driver = self._link.driver
+            if driver is None or self._link.has_ended:
+                await self._link.begin()
+            elif self._is_up and driver.is_connected:
+                return driver
             else:
                 await self._changed.wait()
 
@@ -151,18 +140,15 @@ class Session:
         """Ends the session and kazoo's thread. What was on the way ends as if the connection were lost. Idempotent."""
         self._is_closed = True
         self._notify()
-        with trio.CancelScope(shield=True):
-            async with self._beginning:
-                driver, self._driver = self._driver, None
-                if driver is not None:
-                    await run_in_thread(driver.close)
+        await self._link.aclose()
         await trio.lowlevel.checkpoint_if_cancelled()
 
     def _doubt_after_s(self) -> float:
         """How long this session may still be believed in: two thirds of its timeout, since the server was last heard."""
-        if self._is_doubted or self._is_up or self._driver is None or not self.session_id:
+        driver = self._link.driver
+        if self._is_doubted or self._is_up or driver is None or not self.session_id:
             return float("inf")
-        return max(0.0, self._driver.negotiated_timeout_s * 2 / 3 - self._driver.silence_s)
+        return max(0.0, driver.negotiated_timeout_s * 2 / 3 - driver.silence_s)
 
     def _doubt(self) -> None:
         if not self._is_doubted and not self._is_up:
@@ -173,44 +159,25 @@ class Session:
 
     # -- what kazoo tells -----------------------------------------------------------------------------------------
 
-    def _tell(self, happened: Callable[[], object]) -> None:
-        """In kazoo's thread: hands it to the trio thread."""
-        assert self._token is not None
-        with suppress(trio.RunFinishedError):  # nobody is there any more
-            self._token.run_sync_soon(happened)
-
     def _watched(self, event: object) -> None:
         path: str | None = getattr(event, "path", None)
-        self._tell(lambda: self._on_watch(path or None))
+        self._link.tell(lambda: self._on_watch(path or None))
 
-    def _happened(self, driver: Driver, event: Event, session_id: int) -> None:
-        self._tell(lambda: self._take_note(driver, event, session_id))
-
-    def _take_note(self, driver: Driver, event: Event, session_id: int) -> None:
-        if driver is not self._driver:
-            return  # one that was replaced
+    def _take_note(self, event: Event, session_id: int) -> None:
         if event is Event.CONNECTED:
             self._is_up = True
             if self.session_id not in (0, session_id) and not self._is_doubted:
                 self.sessions_lost += 1
             self.session_id = session_id
             self._is_doubted = False
-        elif event is Event.ENDED:
-            self._ended_s = trio.current_time()
-            self._disconnected()
         else:
-            if event is Event.REFUSED:
-                self._refusal = (
-                    "ZooKeeper refused the credentials, or closed the connection while they were checked: "
-                    "look at sasl_user and sasl_password_file"
-                )
             self._disconnected()
         self._notify()
 
     def _disconnected(self) -> None:
         self._is_up = False
-        if self._driver is not None:
-            self._driver.forget_requests()
+        if self._link.driver is not None:
+            self._link.driver.forget_requests()
         self._budget.close()
         self._budget = self._new_budget()
         self._on_watch(None)
@@ -224,28 +191,3 @@ class Session:
 
     def _new_budget(self) -> Budget:
         return Budget(CALLS_MAX, self._options.in_flight_bytes_max)
-
-    # -- beginning ------------------------------------------------------------------------------------------------
-
-    def _check_refusal(self) -> None:
-        if self._refusal and self._ended_s is not None and trio.current_time() < self._ended_s + _BEGIN_AGAIN_S:
-            raise MetastoreError(f"{self.place}: {self._refusal}. Nothing was sent")
-
-    async def _begin(self) -> None:
-        """Makes a client and has it connect, or does so again after the one before it ended."""
-        async with self._beginning:
-            self.check_open()
-            if self._driver is not None:
-                if self._ended_s is None:
-                    return  # somebody else did it
-                await trio.sleep_until(self._ended_s + _RESTART_S)
-                await run_in_thread(self._driver.close)
-                self._driver = None
-            self._token = trio.lowlevel.current_trio_token()
-            driver = await run_in_thread(self._make_driver)
-            self.check_open()
-            self._driver, self._refusal, self._ended_s = driver, "", None
-            driver.start()
-
-    def _make_driver(self) -> Driver:
-        return Driver(self.place, self._options, self._happened, self._is_watched)
