@@ -1,4 +1,4 @@
-"""Draws the tables of transitions into `docs/state-machines.md`: `python -m tests.state_machines` writes the page.
+"""Draws the tables of transitions into `docs/reference/state-machines.md`: `python -m tests.state_machines` writes the page.
 
 The page has a pair of comments for each machine, `<!-- drawn: NAME -->` and `<!-- end -->`. What stands between them is made
 here: the diagram, and the invariants from the docstring of the machine's module.
@@ -20,7 +20,7 @@ from replog.protocol import appending, chaining, dropping, reading, recovery, sw
 from replog.protocol.stages import Transitions
 
 ROOT = Path(__file__).parent.parent
-PAGE = ROOT / "docs" / "state-machines.md"
+PAGE = ROOT / "docs" / "reference" / "state-machines.md"
 
 _DRAWN = re.compile(r"^<!-- drawn: (\w+) -->\n.*?^<!-- end -->\n", re.MULTILINE | re.DOTALL)
 _INVARIANTS = re.compile(r"^Invariants:\n\n((?:[- ] .*\n)+)", re.MULTILINE)

@@ -271,7 +271,7 @@ def shown(default: object) -> str:
 
 @pytest.mark.parametrize(("options", "field"), FIELDS)
 def test_the_page_tells_the_default_and_the_meaning_of_an_option(options: type, field: Any) -> None:
-    page = (Path(__file__).parent.parent / "docs" / "configuration.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parent.parent / "docs" / "reference" / "configuration.md").read_text(encoding="utf-8")
     _, section = page.split(f"\n## `{options.__name__}`")
     rows = section.split("\n## ")[0].splitlines()
     assert f"| `{field.name}` | {shown(field.default)} | {field.metadata['doc']} |" in rows
@@ -279,7 +279,7 @@ def test_the_page_tells_the_default_and_the_meaning_of_an_option(options: type, 
 
 @pytest.mark.parametrize(("options", "url"), [(LMDBOptions, "lmdb:PATH"), (FilesOptions, "files:PATH")])
 def test_the_page_tells_the_options_of_the_backends(options: type, url: str) -> None:
-    page = (Path(__file__).parent.parent / "docs" / "configuration.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parent.parent / "docs" / "reference" / "configuration.md").read_text(encoding="utf-8")
     rows = page.split(f"\n## Options of `{url}`")[1].split("\n## ")[0]
     told = {row.split("|")[1].strip(): row.split("|")[2].strip() for row in rows.splitlines() if row.startswith("| `")}
     assert told == {f"`{field.name}`": shown(field.default) for field in attrs.fields(options)}

@@ -22,7 +22,7 @@ from replog.bookie.serving import ServedBookie
 from replog.client.administration import RemoteBookie
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 TEXT = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
 
 # What is written as code: fenced blocks and `spans`.
@@ -82,6 +82,21 @@ def test_code_on_a_page_runs(script: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+LINK = re.compile(r"\]\((?!\w+:)(?P<path>[^)#\s]+)(?:#[^)]*)?\)")
+
+
+def test_links_between_files_lead_somewhere() -> None:
+    """Also where Sphinx doesn't look: in README files and CONTRIBUTING.md."""
+    pages = [*PAGES, ROOT / "CONTRIBUTING.md", *(ROOT / "plugins").glob("*/README.md")]
+    dead = [
+        f"{page.relative_to(ROOT)}: {link['path']}"
+        for page in pages
+        for link in LINK.finditer(re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S))
+        if not (page.parent / link["path"]).exists()
+    ]
+    assert dead == []
+
+
 # A test that a page names, as `failures/test_x.py::test_y`: below `tests/`.
 NAMED_TESTS = sorted(set(re.findall(r"`(?:tests/)?([\w/]+\.py)::(\w+)`", TEXT)))
 
@@ -120,11 +135,11 @@ def without_empty_lines(text: str) -> list[str]:
 def test_the_tutorial_shows_the_plugin_as_it_is_and_all_of_it(name: str) -> None:
     """Empty lines apart, of which there are fewer between the parts."""
     path = f"replog-sqlite/{name}"
-    shown = part_of((ROOT / "docs" / "plugins.md").read_text(encoding="utf-8"))[path]
+    shown = part_of((ROOT / "docs" / "how-to" / "plugins.md").read_text(encoding="utf-8"))[path]
     assert without_empty_lines(shown) == without_empty_lines((ROOT / "plugins" / path).read_text(encoding="utf-8"))
 
 
-# -- signatures on docs/api.md ------------------------------------------------------------------------------------
+# -- signatures on docs/reference/api.md ------------------------------------------------------------------------------------
 
 # Classes that have no public name of their own, by the heading under which the page shows their methods.
 UNNAMED_CLASSES = {"Bookies, wherever they run": RemoteBookie, "Embedded bookies": ServedBookie}
@@ -156,7 +171,7 @@ def named(path: str) -> object:
 
 def shown_calls() -> Iterator[Shown]:
     owner: object = None
-    for line in (ROOT / "docs" / "api.md").read_text(encoding="utf-8").splitlines():
+    for line in (ROOT / "docs" / "reference" / "api.md").read_text(encoding="utf-8").splitlines():
         if heading := HEADING.match(line):
             spans = [heading["shown"]] if heading["shown"] else []
             owner = UNNAMED_CLASSES.get(heading["words"], owner)

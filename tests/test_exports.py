@@ -1,4 +1,4 @@
-"""What `import replog` offers is what docs/api.md lists, and it costs no optional dependency."""
+"""What `import replog` offers is what docs/reference/api.md lists, and it costs no optional dependency."""
 
 import re
 import subprocess
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import replog
 
-API_PAGE = Path(__file__).parent.parent / "docs" / "api.md"
+API_PAGE = Path(__file__).parent.parent / "docs" / "reference" / "api.md"
 
 # A name is listed by a heading, a list item or a table row that begins with it: "### `replog.embed(...)`".
 LISTED = re.compile(r"^(?:#+|[-*]|\|) *`(?:await |async with |with )?replog\.(\w+)[`(\[]", re.MULTILINE)

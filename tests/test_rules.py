@@ -1,4 +1,4 @@
-"""`docs/protocol-rules.md` and the code agree: every citation resolves, and what a rule names exists and cites it."""
+"""`docs/reference/protocol-rules.md` and the code agree: every citation resolves, and what a rule names exists and cites it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tests.simulator.mutants import MUTANTS
 from tests.simulator.shells.mutants import SHELL_MUTANTS
 
 ROOT = Path(__file__).parent.parent
-PAGE = ROOT / "docs" / "protocol-rules.md"
-CITING = ("src/**/*.py", "tests/**/*.py", "tests/**/*.txt", "plugins/**/*.py", "examples/*.py", "docs/*.md", "*.md")
+PAGE = ROOT / "docs" / "reference" / "protocol-rules.md"
+CITING = ("src/**/*.py", "tests/**/*.py", "tests/**/*.txt", "plugins/**/*.py", "examples/*.py", "docs/**/*.md", "*.md")
 RANGE = re.compile(r"(?<![\w/.%-])([TWCRDBMLF])(\d{1,2})-\1(\d{1,2})(?![\w%/=-])")
 CITATION = re.compile(r"(?<![\w/.%-])([TWCRDBMLF]\d{1,2}a?)(?![\w%/=-])")
 

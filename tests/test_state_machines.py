@@ -1,4 +1,4 @@
-"""Each machine's table is whole, and `docs/state-machines.md` shows it."""
+"""Each machine's table is whole, and `docs/reference/state-machines.md` shows it."""
 
 from __future__ import annotations
 

@@ -209,8 +209,8 @@ TOO_LARGE: dict[str, str] = {}
 # Classes that inherit from the only other class that nobody else inherits from, and why.
 INHERITS_ALONE: dict[str, str] = {}
 
-# Whose public names docs/api.md lists, and those that it shows under another heading.
-API_PAGE = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+# Whose public names docs/reference/api.md lists, and those that it shows under another heading.
+API_PAGE = (ROOT / "docs" / "reference" / "api.md").read_text(encoding="utf-8")
 LISTED = set(re.findall(r"replog\.(?:\w+\.)*([A-Z]\w+)", API_PAGE)) | {"RemoteBookie", "ServedBookie"}
 
 
@@ -326,7 +326,7 @@ def counted(of: Class) -> tuple[list[str], list[str]]:
     def counts(name: str) -> bool:
         return name.startswith("_") or not (is_listed or is_machine or (is_of_seam and name in seam_methods()))
 
-    # The fields of options are public: docs/configuration.md lists them.
+    # The fields of options are public: docs/reference/configuration.md lists them.
     is_public_attribute = is_listed or of.name.startswith("replog.abc") or of.name.endswith("Options")
     return (
         sorted({name for name in of.methods if counts(name)}),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import pkgutil
 import shlex
 import signal
@@ -35,7 +36,7 @@ from benchmarks.peers.system import System
 
 ROOT = Path(__file__).parents[2]
 PUBLISHED_JSON = ROOT / "docs" / "figures" / "peers.json"
-PUBLISHED_MARKDOWN = ROOT / "docs" / "peers-results.md"
+PUBLISHED_MARKDOWN = ROOT / "docs" / "concepts" / "peers-results.md"
 PUBLISHED_CHARTS = ROOT / "docs" / "figures"
 _ORDER: tuple[str, ...] = ("replog", "bookkeeper", "etcd", "redis", "nats", "zookeeper")
 _ORDER += ("zookeeper-session", "rabbitmq", "rabbitmq-stream", "pysyncobj")
@@ -187,7 +188,9 @@ def _images(names: Sequence[str], charts: Path | None, beside: Path) -> dict[str
     """Where each chart is, as the page tells it."""
     if charts is None:
         return {}
-    place = charts.relative_to(beside) if charts.is_relative_to(beside) else charts
+    # A published page and its charts are in two folders of the documentation; elsewhere a page may be given away without them.
+    is_near = charts.is_relative_to(beside) or (charts.is_relative_to(ROOT) and beside.is_relative_to(ROOT))
+    place = Path(os.path.relpath(charts, beside)) if is_near else charts
     return {name: f"{place.as_posix()}/peers-{name}.svg" for name in names}
 
 

@@ -1,4 +1,4 @@
-"""The storages beside one another, in one run: `python -m benchmarks.storage.choosing`. Prints the table of docs/storages.md.
+"""The storages beside one another: `python -m benchmarks.storage.choosing`. Prints the table of docs/how-to/storages.md.
 
 Each round does the same with each storage, one after the other, so that noise meets all; the table has the medians.
 """

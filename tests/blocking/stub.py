@@ -37,7 +37,7 @@ ATTRIBUTES = {  # that objects have from their beginning
     readers.LogReader: "name: str\ntimeout_s: float | None\ndef __iter__(self) -> Iterator[Record]: ...",
     client.RemoteBookie: "bookie_id: str\nendpoints: Sequence[Endpoint]\nread_only: bool",
 }
-API_PAGE = Path(__file__).parents[2] / "docs" / "api.md"
+API_PAGE = Path(__file__).parents[2] / "docs" / "reference" / "api.md"
 SHOWN = set(re.findall(r"`(?:await |async |with |for )*(?:\w+\.)*(\w+)[`(]", API_PAGE.read_text(encoding="utf-8")))
 
 HEAD = '''

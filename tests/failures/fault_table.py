@@ -1,4 +1,4 @@
-"""What docs/guarantees.md says of faults, as trials: each cell of its table that real processes can show, and how it ends.
+"""The faults of docs/concepts/guarantees.md as trials: each cell of its table that real processes can show, and how it ends.
 
 `python -m tests.failures.storage_faults --cells` carries them out. Where E > Qw, it depends on the last entry whether two bookies
 are both of its write set: then there are two outcomes.

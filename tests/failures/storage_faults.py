@@ -88,7 +88,10 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--fault", choices=sorted({*FILES, *LMDB}), help="only this one")
     parser.add_argument("--storage", choices=("files", "lmdb"), help="only this one")
     parser.add_argument(
-        "--cells", nargs="*", metavar="CELL", help="instead what docs/guarantees.md says: all cells, or rows, or cells"
+        "--cells",
+        nargs="*",
+        metavar="CELL",
+        help="instead what docs/concepts/guarantees.md says: all cells, or rows, or cells",
     )
     parser.add_argument("--directory", help="where the trials' files are; a temporary one")
     parser.add_argument("--keep", action="store_true", help="leave the files of bad trials")

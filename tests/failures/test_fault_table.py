@@ -1,4 +1,4 @@
-"""docs/guarantees.md: which fault is survived with which quorum, shown by real processes."""
+"""docs/concepts/guarantees.md: which fault is survived with which quorum, shown by real processes."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Golden bytes of the batch, format 1. If one of these tests fails, the format has changed: that is a new format.
 
-Described in docs/formats.md; read here a second time, from the description, without the library."""
+Described in docs/reference/formats.md; read here a second time, from the description, without the library."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Golden bytes of the files storage, read a second time from their description in docs/formats.md, without the library.
+"""Golden bytes of the files storage, read a second time from their description in docs/reference/formats.md, without the library.
 
 The library's own half is in tests/backends/files/test_format.py."""
 

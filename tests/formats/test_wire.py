@@ -1,5 +1,5 @@
 """Golden bytes of wire version 1 and of what bookies announce. If one of these tests fails, the format has changed: that is a
-new version. Described in docs/formats.md; read here a second time, from the description, without the library."""
+new version. Described in docs/reference/formats.md; read here a second time, from the description, without the library."""
 
 from __future__ import annotations
 

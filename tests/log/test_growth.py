@@ -1,6 +1,6 @@
 """What a log costs its metastore, counted: the same for a thousand ledgers as for ten thousand. No clock is asked.
 
-The table is in docs/formats.md; the last test compares."""
+The table is in docs/reference/formats.md; the last test compares."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from replog.protocol.model import LogMetadata
 from replog.records.logs import decode_log, encode_log, encode_log_page
 from replog.records.paths import log_key_path, log_page_key_path
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "formats.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "reference" / "formats.md"
 LENGTHS = (10, 100, 1_000, 10_000)
 FAKE = 1_000_000  # ledger ids from here on do not exist: nothing reads them
 HEADER = "| segments | open to write | open to read from the beginning | roll | trim one segment |"

@@ -1,1 +1,1 @@
-"""Small wrong changes of the source, and the tests that see them: what `docs/mutation-score.md` tells."""
+"""Small wrong changes of the source, and the tests that see them: what `docs/reference/mutation-score.md` tells."""

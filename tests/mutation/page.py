@@ -1,4 +1,4 @@
-"""The page `docs/mutation-score.md`, made of the tables and of what was written down of the last full run."""
+"""The page `docs/reference/mutation-score.md`, made of the tables and of what was written down of the last full run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.simulator.mutants import EQUIVALENT, MUTANTS
 from tests.simulator.mutation import Mutant
 from tests.simulator.shells.mutants import SHELL_MUTANTS
 
-PAGE = ROOT / "docs" / "mutation-score.md"
+PAGE = ROOT / "docs" / "reference" / "mutation-score.md"
 _RECORD = Path(__file__).parent / "caught.json"
 _HEAD = """\
 # Mutation score

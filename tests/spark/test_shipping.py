@@ -1,4 +1,4 @@
-"""Executors that have Spark and pyarrow, and no replog: it comes to them as an archive, as docs/spark.md says."""
+"""Executors that have Spark and pyarrow, and no replog: it comes to them as an archive, as docs/how-to/spark.md says."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import pytest
 
 from replog import testing
 
-PAGES = [Path(__file__).parent.parent.parent / "docs" / name for name in ("api.md", "testing.md")]
+PAGES = [Path(__file__).parent.parent.parent / "docs" / name for name in ("reference/api.md", "how-to/testing.md")]
 
 
 @pytest.mark.parametrize("name", testing.__all__)

@@ -121,8 +121,8 @@ def test_publishing_writes_to_the_documentation(tmp_path: Path) -> None:
     options = program.parse(["--publish"], ["replog"])
 
     assert options.json == program.ROOT / "docs" / "figures" / "peers.json"
-    assert options.markdown == program.ROOT / "docs" / "peers-results.md"
-    assert program._images(["cpu"], options.charts, options.markdown.parent) == {"cpu": "figures/peers-cpu.svg"}
+    assert options.markdown == program.ROOT / "docs" / "concepts" / "peers-results.md"
+    assert program._images(["cpu"], options.charts, options.markdown.parent) == {"cpu": "../figures/peers-cpu.svg"}
     assert (options.rounds, options.seconds, Scale().seconds) == (3, None, 1.0)
 
 

@@ -67,7 +67,7 @@ class View:
 
 
 def show_result(console: Console, result: Result) -> None:
-    """Print the tables, and what is wrong, if anything. docs/demo.md explains the rows."""
+    """Print the tables, and what is wrong, if anything. docs/tutorial/demo.md explains the rows."""
     found = result.to_json()
     acts = found["acts"]
     console.print()

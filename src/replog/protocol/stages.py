@@ -2,7 +2,7 @@
 
 A machine's module begins with an enum of its stages, a table `TRANSITIONS`, and its invariants. The table maps a stage and
 what happens in it to the stage that follows. A machine changes its stage with `after` only, so the table is complete: what
-it does not list is a bug of ours. `docs/state-machines.md` is drawn from these tables.
+it does not list is a bug of ours. `docs/reference/state-machines.md` is drawn from these tables.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Tools for tests: a simulator for code built on replog, conformance suites for plugins, faults, and a history checker.
 
-`docs/testing.md` says what to use when. Names are imported when they are first used, so that importing this package is cheap.
+`docs/how-to/testing.md` says what to use when. Names are imported when they are first used: importing this package is cheap.
 """
 
 from __future__ import annotations

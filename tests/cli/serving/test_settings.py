@@ -13,7 +13,7 @@ from replog.cli.serving.settings import LoggingOptions, MetricsTable, ProcessOpt
 from replog.config import BackendURL
 from tests.cli.test_inspect import run
 
-PAGE = Path(__file__).parents[3] / "docs" / "running-bookies.md"
+PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "running-bookies.md"
 
 
 @pytest.fixture(autouse=True)

@@ -88,7 +88,7 @@ def test_files_that_are_no_good_are_named(
 
 
 def test_every_option_is_documented_with_its_default() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "zookeeper.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "how-to" / "zookeeper.md").read_text(encoding="utf-8")
     shown = dict(re.findall(r"^\| `(\w+)` \| ([^|]*?) ?\|", page, re.MULTILINE))
     texts = {True: "true", False: "false", None: "none", 16 << 20: "16 MiB"}
     expected = {field.name: texts.get(field.default, str(field.default)) for field in attrs.fields(ZooKeeperOptions)}
