@@ -160,7 +160,9 @@ async def test_a_ledger_whose_bookies_are_all_full_can_be_recovered_and_read(
             await writer.append(b"0")
 
 
-async def test_embedded_bookies_do_upkeep_on_demand(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
+async def test_embedded_bookies_do_maintenance_on_demand(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
     disks = Disks()
     async with embedded(tmp_path, disks) as client:
         for each in client.bookies:

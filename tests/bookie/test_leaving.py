@@ -103,7 +103,7 @@ async def test_a_disk_that_does_not_answer_keeps_nobody_from_leaving(name: str) 
             gate = left.storage.hang(name)
             left.asker.send(add(a_batch(1)), read())
             if name == "damage":
-                left.served._upkeep._nursery.start_soon(left.served._upkeep._look_for_damage)
+                left.served._maintenance._nursery.start_soon(left.served._maintenance._look_for_damage)
             if name != "close":
                 await left.has_begun(name)
             started = time.monotonic()

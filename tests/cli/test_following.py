@@ -19,7 +19,7 @@ from replog.cli.connecting import Connection, Stop
 from replog.cli.entries import Delimited, shown
 from replog.cli.log.appending import AppendFailedError, Asked
 from replog.cli.log.appending import _append as append
-from replog.cli.log.reading import _tail as tail
+from replog.cli.log.printing import _tail as tail
 from replog.errors import LogNotFoundError
 from replog.protocol.digest import DigestType
 from replog.runtime.nursery import open_service_nursery

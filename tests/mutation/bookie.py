@@ -17,7 +17,7 @@ _FIRST = {
     ),
     "garbage.py": ("tests/bookie/test_garbage.py",),
     "polls.py": ("tests/bookie/test_server.py",),
-    "reads.py": ("tests/bookie/test_doubt.py", "tests/bookie/test_server.py"),
+    "plain_reads.py": ("tests/bookie/test_doubt.py", "tests/bookie/test_server.py"),
     "server.py": ("tests/bookie/test_doubt.py", "tests/bookie/test_server.py", "tests/bookie/test_full_disk.py"),
     "space.py": ("tests/bookie/test_space.py", "tests/bookie/test_full_disk.py"),
 }
@@ -168,7 +168,7 @@ MUTANTS = (
     _mutant(
         "damage-is-absence-to-reads",
         "R4",
-        "reads.py",
+        "plain_reads.py",
         (
             "            self._raised(error)\n"
             "            reply([Response(request.request_id, Status.UNKNOWN, detail=str(error))])\n"
@@ -247,7 +247,7 @@ MUTANTS = (
     _mutant(
         "doubtful-denies-plain-reads",
         "R10",
-        "reads.py",
+        "plain_reads.py",
         "denial = Status.NO_ENTRY if found else self._storage.doubt().denial(request.ledger_id)",
         "denial = Status.NO_ENTRY",
         "a bookie whose storage doubts denies without doubt",

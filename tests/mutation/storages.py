@@ -224,7 +224,7 @@ MUTANTS = (
         "damages.py",
         "        location.file.is_damaged = True\n",
         "",
-        "a file with unreadable batches is compacted again and again, and upkeep never ends",
+        "a file with unreadable batches is compacted again and again, and maintenance never ends",
     ),
     _files(
         "dead-is-what-has-no-index",

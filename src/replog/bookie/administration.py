@@ -10,7 +10,7 @@ from typing import Protocol
 import attrs
 import trio
 
-from replog.bookie.upkeep import Upkeep
+from replog.bookie.maintenance import Maintenance
 from replog.errors import MetastoreError, StorageError
 from replog.protocol.messages import AdminCommand, Status
 from replog.runtime.latencies import LatencyHistogram
@@ -32,9 +32,9 @@ class _Looked(Protocol):
 class Administration:
     """Performs requests. The transport has checked that the sender may make them."""
 
-    def __init__(self, bookie: _Looked, upkeep: Upkeep) -> None:
+    def __init__(self, bookie: _Looked, maintenance: Maintenance) -> None:
         self._bookie = bookie
-        self._upkeep = upkeep
+        self._maintenance = maintenance
         self._version = version("replog")
 
     async def perform(self, command: AdminCommand) -> tuple[Status, str]:
@@ -48,13 +48,13 @@ class Administration:
 
     async def _perform(self, command: AdminCommand) -> dict[str, object]:
         if command is AdminCommand.COLLECT_GARBAGE:
-            dropped = await self._upkeep.collect_garbage()
+            dropped = await self._maintenance.collect_garbage()
             return {"dropped_ledgers": dropped[:_DROPPED_LISTED_MAX], "dropped": len(dropped)}
         if command in (AdminCommand.COMPACT, AdminCommand.COMPACT_ALL):
-            await self._upkeep.compact(is_major=command is AdminCommand.COMPACT_ALL)
+            await self._maintenance.compact(is_major=command is AdminCommand.COMPACT_ALL)
             return {}
         if command is AdminCommand.SCRUB:
-            damage = await self._upkeep.scrub()
+            damage = await self._maintenance.scrub()
             listed = [
                 attrs.evolve(each, description=each.description[:_DESCRIPTION_CHARACTERS_MAX])
                 for each in damage[:_DAMAGE_LISTED_MAX]

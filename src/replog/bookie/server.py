@@ -18,7 +18,7 @@ from replog.bookie.calls import StorageCalls, broken_contract
 from replog.bookie.commits import GroupCommit
 from replog.bookie.doubt import Doubt
 from replog.bookie.groups import Work
-from replog.bookie.reads import PlainReads
+from replog.bookie.plain_reads import PlainReads
 from replog.bookie.space import Space
 from replog.bookie.traffic import Traffic
 from replog.config import BookieOptions

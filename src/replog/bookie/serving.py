@@ -14,8 +14,8 @@ from replog.abc import Authenticator, Damage, Metastore, Storage, Transport
 from replog.bookie.administration import Administration
 from replog.bookie.announcing import Announcer
 from replog.bookie.identity import check_cookie, keep_doubt_bounded, settle_doubt
+from replog.bookie.maintenance import Maintenance
 from replog.bookie.server import BookieServer
-from replog.bookie.upkeep import Upkeep
 from replog.config import BackendURL, BookieOptions
 from replog.hookspecs import Event, StorageFailed
 from replog.records.bookies import Endpoint
@@ -52,9 +52,9 @@ async def serving(
     """Serves a storage while the context is open, and closes it on leaving, even if serving could not begin. Ways are
     announced in their order: the best one first.
 
-    The order of leaving: first the bookie is no longer announced, and upkeep ends; then connections take nothing new, and are
-    cut when what they brought is answered; then what was accepted is durable, reads and the like end, and the storage is
-    closed, which ends a compaction or scrubbing under way. So nothing is closed under a call that does not expect it. If
+    The order of leaving: first the bookie is no longer announced, and maintenance ends; then connections take nothing new,
+    and are cut when what they brought is answered; then what was accepted is durable, reads and the like end, and the storage
+    is closed, which ends a compaction or scrubbing under way. So nothing is closed under a call that does not expect it. If
     the disk does not answer for `close_timeout_s` (at each of two waits), what is under way in it is left behind, and
     observers get an event."""
     server = BookieServer(storage, options, observe)
@@ -64,16 +64,16 @@ async def serving(
         async with server.running(), AsyncExitStack() as stack:
             endpoints = [await _listen(stack, way, server, authenticator) for way in ways]
             async with open_service_nursery() as nursery:
-                upkeep = Upkeep(server, metastore, observe, nursery)
-                bookie = ServedBookie(server, upkeep, endpoints, ways)
-                server.administrators.administer = Administration(bookie, upkeep).perform
+                maintenance = Maintenance(server, metastore, observe, nursery)
+                bookie = ServedBookie(server, maintenance, endpoints, ways)
+                server.administrators.administer = Administration(bookie, maintenance).perform
                 try:
                     await nursery.start(Announcer(server, metastore, endpoints).run)
-                    upkeep.start()
+                    maintenance.start()
                     nursery.start_soon(keep_doubt_bounded, server, metastore, observe)
                     yield bookie
                 finally:
-                    upkeep.is_left = True
+                    maintenance.is_left = True
     finally:
         problem = await server.calls.close(options.close_timeout_s)
         if problem is not None:
@@ -93,26 +93,26 @@ class ServedBookie:
     def __init__(
         self,
         server: BookieServer,
-        upkeep: Upkeep,
+        maintenance: Maintenance,
         endpoints: Sequence[Endpoint],
         ways: Sequence[Way] = (),
     ) -> None:
         self.server = server
         self.endpoints = tuple(endpoints)
-        self._upkeep = upkeep
+        self._maintenance = maintenance
         self._ways = tuple(ways)
         self._started_at_s = trio.current_time()
 
     def ask_for_collection(self) -> None:
         """Collects garbage soon, rather than at the next interval."""
-        self._upkeep.ask_for_collection()
+        self._maintenance.ask_for_collection()
 
     async def collect_garbage(self) -> list[int]:
         """Looks for deleted ledgers now, and returns those that were dropped (B6).
 
         Raises `MetastoreError` or `StorageError` (retry: yes; nothing that exists was dropped), `trio.ClosedResourceError` if
         the bookie is left meanwhile. If cancelled, the pass goes on; the next one waits for it."""
-        return await self._upkeep.collect_garbage()
+        return await self._maintenance.collect_garbage()
 
     async def compact(self, *, is_major: bool = False) -> None:
         """Gives back space that nothing needs, now; takes as long as it takes, and reads and writes go on. Minor: where most of
@@ -120,21 +120,21 @@ class ServedBookie:
 
         Raises `StorageFullError` if there is no room to work (nothing is lost), `StorageFailedError`,
         `trio.ClosedResourceError` if the bookie is left meanwhile. If cancelled, the run goes on; the next one waits for it."""
-        await self._upkeep.compact(is_major=is_major)
+        await self._maintenance.compact(is_major=is_major)
 
     async def scrub(self) -> Sequence[Damage]:
         """Reads all that is stored and checks it against damage, now; returns all damage that is known of, old and new.
 
         Observers get an event for each new one (`DamageFound`). Raises `StorageFailedError`, `trio.ClosedResourceError` if the
         bookie is left meanwhile. If cancelled, the run goes on; the next one waits for it."""
-        return await self._upkeep.scrub()
+        return await self._maintenance.scrub()
 
     def statistics(self) -> dict[str, float]:
         """Counters and gauges. Those of its transports begin with their scheme: `tcp_connections`."""
         uptime_s = trio.current_time() - self._started_at_s
         return {
             **self.server.statistics(),
-            **self._upkeep.statistics(),
+            **self._maintenance.statistics(),
             "uptime_s": uptime_s,
             **self._transport_statistics(),
         }

@@ -110,7 +110,7 @@ class Life:
         return True
 
     def _step(self, step: int) -> bool:
-        """Commits, reads and upkeep; whether the storage goes on."""
+        """Commits, reads and maintenance; whether the storage goes on."""
         storage = self.storage
         assert storage is not None
         work: tuple[Callable[[], None], ...] = (
@@ -284,7 +284,7 @@ def test_half_written_group_is_wiped_when_disk_is_full(taken_bytes: int) -> None
 
 @pytest.mark.parametrize("profile", PROFILES)
 def test_compaction_goes_on_when_an_index_stays_unreadable(profile: str) -> None:
-    """R4: reads say unknown, and upkeep ends."""
+    """R4: reads say unknown, and maintenance ends."""
     disk = MemoryDisk(1)
     workload = Workload(1, PROFILES[profile])
     storage = open_small(disk, PROFILES[profile])

@@ -119,7 +119,7 @@ def test_maintenance_opens_no_file_after_close(is_scrub: bool) -> None:
 
     def unpin_and_close(files: Sequence[LogFile]) -> None:
         unpin(files)
-        if threading.current_thread() is upkeep and not turns:
+        if threading.current_thread() is thread and not turns:
             turns.append(None)
             storage._contents.lock.release()  # as if a thread changed here, which may happen at the end of the with
             closer.start()
@@ -127,10 +127,10 @@ def test_maintenance_opens_no_file_after_close(is_scrub: bool) -> None:
             storage._contents.lock.acquire()
 
     descriptors.unpin = unpin_and_close  # type: ignore[method-assign,assignment]
-    upkeep = threading.Thread(target=storage.scrub if is_scrub else lambda: storage.compact(is_major=True))
-    upkeep.start()
-    upkeep.join(20.0)
-    assert not upkeep.is_alive()
+    thread = threading.Thread(target=storage.scrub if is_scrub else lambda: storage.compact(is_major=True))
+    thread.start()
+    thread.join(20.0)
+    assert not thread.is_alive()
     assert turns
     closer.join(20.0)
     assert not closer.is_alive()

@@ -74,7 +74,7 @@ def open_small(disk: MemoryDisk, options: FilesOptions = SMALL) -> FilesStorage:
 
 
 class Workload:
-    """Random commits and upkeep, what was acknowledged, and what must be there after a crash."""
+    """Random commits and maintenance, what was acknowledged, and what must be there after a crash."""
 
     def __init__(self, seed: int, options: FilesOptions = SMALL) -> None:
         self.chance = random.Random(seed)
@@ -133,7 +133,7 @@ class Workload:
             self.acknowledge()
 
     def live(self, disk: MemoryDisk, steps: int, *, commits: int = 8) -> None:
-        """A storage's life on this disk: commits, upkeep, closing and opening again; ends with a clean close."""
+        """A storage's life on this disk: commits, maintenance, closing and opening again; ends with a clean close."""
         with frequent_looks():
             storage = open_small(disk, self.options)
             for step in range(steps):

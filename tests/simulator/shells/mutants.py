@@ -6,7 +6,7 @@ from 0 on, at most are needed to find each.
 
 from __future__ import annotations
 
-from replog.bookie import serving, upkeep
+from replog.bookie import maintenance, serving
 from replog.bookie.groups import Committer
 from replog.bookie.server import BookieServer
 from replog.client.ledger_writer import LedgerWriter
@@ -164,7 +164,7 @@ SHELL_MUTANTS = (
         "garbage collection lists the metadata, which takes a while, then what is here, and does not look again",
         (
             Patch(
-                upkeep,
+                maintenance,
                 "collect_garbage",
                 "    here = await bookie.call(bookie.storage.ledger_ids)\n",
                 "    from replog.records.ledgers import list_ledger_ids\n"
@@ -174,12 +174,12 @@ SHELL_MUTANTS = (
                 "    here = await bookie.call(bookie.storage.ledger_ids)\n",
             ),
             Patch(
-                upkeep,
+                maintenance,
                 "collect_garbage",
                 "if await _is_absent(ledger_id, metastore):",
                 "if ledger_id not in listed:",
             ),
-            Patch(upkeep, "collect_garbage", "await _candidates(here, metastore)", "here"),
+            Patch(maintenance, "collect_garbage", "await _candidates(here, metastore)", "here"),
         ),
         5,
     ),

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import typer
 
-from replog.cli.log import appending, looking, reading
+from replog.cli.log import appending, looking, printing
 
 app = typer.Typer(no_args_is_help=True, help="Write, read and look after logs.")
 app.command("list")(looking.list_logs)
 app.command()(looking.show)
 app.command()(appending.append)
-app.command()(reading.read)
-app.command()(reading.tail)
+app.command()(printing.read)
+app.command()(printing.tail)
 app.command()(looking.trim)
 app.command()(looking.sweep)
 app.command()(looking.delete)

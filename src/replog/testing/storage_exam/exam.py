@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from replog.testing.storage_exam import basics, bounds, doubts, kills, life, marks, threads, upkeep
+from replog.testing.storage_exam import basics, bounds, doubts, kills, life, maintenance, marks, threads
 from replog.testing.storage_exam.candidate import Candidate, OpenStorage
 
 Check = Callable[[Candidate], None]
@@ -53,7 +53,7 @@ def _checks(survives_processes: bool, kills_count: int, steps: int, seed: int) -
     if survives_processes:
         yield "kills", partial(kills.check_kills, kills=kills_count, seed=seed)
     yield "life", partial(life.check_life, steps=steps, seed=seed)
-    for module in (bounds, upkeep, threads):
+    for module in (bounds, maintenance, threads):
         yield from _named(module.CHECKS)
 
 

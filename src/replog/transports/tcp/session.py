@@ -24,7 +24,7 @@ from replog.transports.tcp.account import Account
 from replog.transports.tcp.answers import Answers
 from replog.transports.tcp.budget import SMALL_BYTES
 from replog.transports.tcp.pace import Pace
-from replog.transports.tcp.reads import Reads
+from replog.transports.tcp.read_queue import ReadQueue
 from replog.transports.tcp.roles import lacking_role
 from replog.transports.tcp.waking import Wakeup
 
@@ -55,7 +55,7 @@ class Session:
         self._changed = Wakeup()  # something was answered or sent
         self._account = Account(budget, options.connection_bytes_max)
         self._answers = Answers(stream, self._account, self._changed)
-        self._reads = Reads(stream, self._account, self._answers, self._hand_on, self._changed)
+        self._reads = ReadQueue(stream, self._account, self._answers, self._hand_on, self._changed)
         self._pace = Pace(stream, options.transfer_timeout_s, options.silence_max_s)
         self._begun_bytes = 0  # of a frame that is arriving: charged
         self._kept_bytes = 0  # received, and not handled yet: charged while that has to wait

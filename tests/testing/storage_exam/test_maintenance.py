@@ -1,4 +1,4 @@
-"""The exam of upkeep fails storages that change something by it, or that it keeps from ending."""
+"""The exam of maintenance fails storages that change something by it, or that it keeps from ending."""
 
 import threading
 import time
@@ -11,14 +11,14 @@ import trio
 
 from replog.abc import Damage, Mutation
 from replog.backends.memory import MemoryStorage, _Content
-from replog.testing.storage_exam import background, basics, marks, upkeep
+from replog.testing.storage_exam import background, basics, maintenance, marks
 from replog.testing.storage_exam.candidate import Candidate
 from tests.testing.storage_exam.log_storage import LogStorage
 from tests.testing.storage_exam.test_basics import opener
 
 
 class Honest(MemoryStorage):
-    """All of it, as it should be: whoever is busy with upkeep ends when it is closed."""
+    """All of it, as it should be: whoever is busy with maintenance ends when it is closed."""
 
     def __init__(self, content: _Content | None = None) -> None:
         super().__init__(content)
@@ -209,11 +209,11 @@ def test_a_cheat_is_told_what_it_breaks(kind: type[Cheat], tmp_path: Path, monke
     error, words = RAISES.get(kind) or (AssertionError, f"broken contract of Storage: .*{SENTENCES[kind]}")
     with pytest.raises(error, match=words):
         for attempt in range(3):  # threads meet when the scheduler lets them
-            for check in upkeep.CHECKS:
+            for check in maintenance.CHECKS:
                 check(Candidate(opener(kind), tmp_path / f"{check.__name__}_{attempt}"))
 
 
-@pytest.mark.parametrize("check", upkeep.CHECKS)
+@pytest.mark.parametrize("check", maintenance.CHECKS)
 @pytest.mark.parametrize("kind", ["memory", "honest", "log"])
 def test_a_right_one_passes(check: Callable[[Candidate], None], kind: str, tmp_path: Path) -> None:
     kinds = {"memory": opener(MemoryStorage), "honest": opener(Honest), "log": LogStorage}

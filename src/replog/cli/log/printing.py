@@ -1,4 +1,4 @@
-"""`replog log read` and `replog log tail`: a log's entries on standard output."""
+"""`replog log read` and `replog log tail`: print entries of a log on standard output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`replog ledger read`."""
+"""`replog ledger read`: print entries of a ledger on standard output."""
 
 from __future__ import annotations
 

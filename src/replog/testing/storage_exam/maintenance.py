@@ -25,7 +25,7 @@ _CLOSE_ENDS = "close: gives up files and locks; nobody who is busy with it makes
 _STABLE_LEDGERS = (1001, 1002)
 
 
-def _all_upkeep(storage: Storage) -> None:
+def _all_maintenance(storage: Storage) -> None:
     storage.compact()
     storage.compact(is_major=True)
     storage.scrub()
@@ -46,17 +46,17 @@ def _expect_healthy(storage: Storage) -> None:
 # -- one thread ---------------------------------------------------------------------------------------------------
 
 
-def check_upkeep_of_nothing(candidate: Candidate) -> None:
+def check_maintenance_of_nothing(candidate: Candidate) -> None:
     """On a new storage, and again after everything was dropped."""
     with candidate.opened() as storage:
-        _all_upkeep(storage)
-        _all_upkeep(storage)
+        _all_maintenance(storage)
+        _all_maintenance(storage)
         expect(storage.ledger_ids() == [], _NOTHING_CHANGES, storage.ledger_ids())
         for ledger_id in range(1, 20):
             batches = [make_batch(ledger_id, 3 * at, size_bytes=1000) for at in range(10)]
             storage.commit([*puts(batches), SetMarks(ledger_id, b"key", 3)])
         storage.commit([DropLedger(ledger_id) for ledger_id in range(1, 20)])
-        _all_upkeep(storage)
+        _all_maintenance(storage)
     for _ in range(2):
         with candidate.opened() as storage:
             expect(storage.ledger_ids() == [], "DropLedger: not listed, also after compact", storage.ledger_ids())
@@ -64,7 +64,7 @@ def check_upkeep_of_nothing(candidate: Candidate) -> None:
                 why = "DropLedger: it stays fenced for ever, also after compact (L5)"
                 expect(storage.marks(ledger_id) == Marks(fence_term=DELETED_TERM), why, storage.marks(ledger_id))
                 expect_read(storage, (ledger_id, 1, 1), PLENTY_BYTES, [], "DropLedger: forget the entries (B6)")
-            _all_upkeep(storage)
+            _all_maintenance(storage)
 
 
 def check_compact(candidate: Candidate) -> None:
@@ -75,7 +75,7 @@ def check_compact(candidate: Candidate) -> None:
             for _ in range(40):
                 _commit_both(storage, model, workload.next_commit())
             for _ in range(2):
-                _all_upkeep(storage)
+                _all_maintenance(storage)
                 _expect_same(storage, model, _NOTHING_CHANGES)
     with candidate.opened() as storage:
         _expect_same(storage, model, "compact: what can be read stays the same, also after it is opened again (B6)")
@@ -98,7 +98,7 @@ def _expect_same(storage: Storage, model: Model, why: str) -> None:
         expect(False, why, wrong)
 
 
-def check_closed_upkeep(candidate: Candidate) -> None:
+def check_closed_maintenance(candidate: Candidate) -> None:
     with candidate.opened() as storage:
         storage.commit([PutBatch(make_batch(1, 0))])
     calls: dict[str, Callable[[], object]] = {
@@ -248,9 +248,9 @@ class _Crowd:
 
 
 CHECKS: tuple[Callable[[Candidate], None], ...] = (
-    check_upkeep_of_nothing,
+    check_maintenance_of_nothing,
     check_compact,
-    check_closed_upkeep,
+    check_closed_maintenance,
     check_compact_meanwhile,
     check_close_meanwhile,
 )

@@ -53,8 +53,8 @@ class _Counts:
     )
 
 
-class Upkeep:
-    """The upkeep of one bookie. Runs in this nursery once it is started, until that is cancelled."""
+class Maintenance:
+    """The maintenance of one bookie. Runs in this nursery once it is started, until that is cancelled."""
 
     def __init__(
         self, server: BookieServer, metastore: Metastore, observe: Callable[[Event], None], nursery: trio.Nursery

@@ -24,7 +24,7 @@ _READS_MAX = 32  # of one client that are being made: its others wait for their 
 _WAITING_READS_MAX = 256  # of one client: with more, nothing is received from it
 
 
-class Reads:
+class ReadQueue:
     """Decides when a read is made. `hand_on` gives requests to the bookie."""
 
     def __init__(
