@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -25,6 +26,7 @@ from replog.errors import (
     StorageInUseError,
 )
 from replog.metastores.memory import MemoryMetastore
+from replog.registry import Registry
 from tests.kit import ONE, read_ledger, read_log
 
 HOLDER = """
@@ -375,6 +377,22 @@ async def test_without_bookies_a_client_says_how_many_it_needs() -> None:
             async with client.create_ledger():
                 pass
         assert await client.logs() == []
+
+
+async def test_embedded_bookies_are_reached_by_sockets_if_asked_for(tmp_path: Path) -> None:
+    elsewhere = Registry(disabled=["memory-transport"])  # as another process
+    with tempfile.TemporaryDirectory(prefix="replog-") as short:
+        options = BookieOptions(listen=(f"unix:{short}/",))
+        async with replog.embed(tmp_path, bookies=3, bookie_options=options) as client:
+            names = sorted(f"{each.server.bookie_id}.sock" for each in client.bookies)
+            assert sorted(os.listdir(short)) == names
+            async with replog.connect(f"lmdb:{tmp_path / 'metadata'}", registry=elsewhere) as other:
+                async with other.write_log("log") as log:
+                    await log.append(b"from elsewhere")
+                assert await read_log(client) == await read_log(other) == [b"from elsewhere"]
+                statistics = [client.statistics()[each.server.bookie_id] for each in client.bookies]
+                assert [each["unix_connections"] for each in statistics] == [1, 1, 1]
+        assert os.listdir(short) == []
 
 
 async def test_bookies_of_another_process_cannot_be_reached_in_memory(tmp_path: Path) -> None:

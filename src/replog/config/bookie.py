@@ -16,7 +16,9 @@ class BookieOptions(Checked):
 
     storage: str = option("files", "URL of the storage, without the directory if it is embedded: scheme?option=value.")
     listen: tuple[str, ...] = option(
-        (), "URLs to listen on for other processes, as `tcp:0.0.0.0:3181`. Clients in the same trio run need none."
+        (),
+        "URLs to listen on for other processes, as `tcp:0.0.0.0:3181` or `unix:/run/app/bookie.sock`. Clients in the same trio "
+        "run need none.",
     )
     authentication: str = option("none", "URL of the authenticator that proves who connects from other processes.")
     queue_bytes_max: int = option(

@@ -19,6 +19,12 @@ from replog.runtime.latencies import LatencyHistogram
 
 PREFIX = "replog_bookie_"
 
+
+def _of_sockets(**meanings: str) -> dict[str, str]:
+    """By the names of what transports with sockets count: each has its scheme before it."""
+    return {f"{scheme}_{name}": meaning for scheme in ("tcp", "unix") for name, meaning in meanings.items()}
+
+
 _COUNTERS = {
     "commits": "Commits to the storage: one sync each.",
     "batches": "Batches that were stored.",
@@ -52,11 +58,13 @@ _COUNTERS = {
     "page_cache_dropped_bytes": "Bytes of log files that were dropped from the page cache, as newer ones were written.",
     "map_growths": "Times that the map grew.",
     "damaged_batches_found": "Damaged batches that were found.",
-    "tcp_accepted_connections": "Connections that were heard.",
-    "tcp_refused_connections": "Connections that were not: too many, or too many failures before.",
-    "tcp_failed_handshakes": "Peers that could not introduce themselves.",
-    "tcp_received_bytes": "Bytes that were received.",
-    "tcp_sent_bytes": "Bytes that were sent.",
+    **_of_sockets(
+        accepted_connections="Connections that were heard.",
+        refused_connections="Connections that were not: too many, or too many failures before.",
+        failed_handshakes="Peers that could not introduce themselves.",
+        received_bytes="Bytes that were received.",
+        sent_bytes="Bytes that were sent.",
+    ),
 }
 
 _GAUGES = {
@@ -71,8 +79,10 @@ _GAUGES = {
     "ledgers": "Ledgers that are stored.",
     "damaged_batches": "Stored batches that can't be read.",
     "uptime_s": "How long the bookie has been served.",
-    "tcp_connections": "Connections that are open.",
-    "tcp_handshakes": "Connections that are introducing themselves.",
+    **_of_sockets(
+        connections="Connections that are open.",
+        handshakes="Connections that are introducing themselves.",
+    ),
 }
 
 _HISTOGRAMS = {

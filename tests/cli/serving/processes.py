@@ -78,11 +78,12 @@ def bookie_process(
     until: str = "serving",
     name: str = "bookie",
     notified: socket.socket | None = None,
+    listen: str = "127.0.0.1:0",
 ) -> Iterator[BookieProcess]:
     """A bookie in this directory, whose metastore is there too. It has said that it serves, and is gone afterwards. `notified`
     is told as systemd would be."""
     command = [*COMMAND, "--metastore", f"lmdb:{directory / 'metadata'}", "--data", str(directory / name)]
-    command += ["--listen", "127.0.0.1:0", "--set", "bookie.read_only_below_bytes=0", *arguments]
+    command += ["--listen", listen, "--set", "bookie.read_only_below_bytes=0", *arguments]
     environment = dict(os.environ)
     if notified is not None:
         notified.bind(str(directory / "notify"))

@@ -6,6 +6,9 @@ import http.client
 import json
 import signal
 import socket
+import stat
+import sys
+import tempfile
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
@@ -83,6 +86,33 @@ def test_a_port_in_use(tmp_path: Path) -> None:
         line = json.loads(said)
         assert (status, line["event"], line["error"]) == (2, "failed", "ConfigError")
         assert address in line["problem"]
+
+
+async def test_socket_of_a_killed_bookie_is_replaced_by_the_next(tmp_path: Path) -> None:
+    metastore = f"lmdb:{tmp_path / 'metadata'}"
+    with tempfile.TemporaryDirectory(prefix="replog-") as short:
+        path = Path(short) / "bookie.sock"
+        for entry in (b"first", b"second"):
+            with bookie_process(tmp_path, listen=f"unix:{path}?drain_timeout_s=1") as bookie:
+                assert bookie.lines[0]["listen"] == [f"unix:{path}"]
+                assert stat.S_IMODE(path.stat().st_mode) == 0o600
+                async with replog.connect(metastore, quorum=ONE) as client:
+                    async with client.write_log("orders") as log:
+                        await log.append(entry)
+                    async with client.read_log("orders") as reader:
+                        found = [record.data async for record in reader]
+                assert found == [b"first", b"second"][: len(found)]
+                assert found[-1] == entry
+                if entry == b"first":
+                    bookie.process.kill()
+                    bookie.ended()
+                    assert path.exists()
+                else:
+                    command = [sys.executable, "-m", "replog.cli", "bookies", "--metastore", metastore, "--json"]
+                    listed = await trio.run_process(command, capture_stdout=True)
+                    assert json.loads(listed.stdout)["endpoints"][-1] == f"unix:{path}"
+                    assert bookie.stop() == 0
+        assert not path.exists()
 
 
 def test_a_directory_in_use(tmp_path: Path) -> None:

@@ -41,7 +41,10 @@ def serve(
     data: Annotated[str | None, _flag("The directory of the bookie's data.", "DIR")] = None,
     listen: Annotated[
         list[str] | None,
-        _flag("Where to listen, also several times; port 0: any. Default: 127.0.0.1:3181.", "HOST:PORT"),
+        _flag(
+            "Where to listen, also several times: HOST:PORT (port 0: any), unix:PATH. Default: 127.0.0.1:3181.",
+            "ADDRESS",
+        ),
     ] = None,
     advertise: Annotated[
         str | None, _flag("Where others must connect, if that is another address.", "HOST:PORT")

@@ -30,6 +30,7 @@ from replog.metrics.http import parse_listen
 from replog.registry import Registry
 from replog.transports.tcp.addresses import DEFAULT_PORT, parse_address
 from replog.transports.tcp.options import TcpOptions
+from replog.transports.tcp.unix import socket_path
 
 Options = TypeVar("Options")
 
@@ -61,7 +62,9 @@ class ProcessOptions(BookieOptions):
 
     metastore: str = attrs.field(metadata={"doc": "URL of the metastore that the bookie announces itself in."})
     data: str = attrs.field(metadata={"doc": "Directory of the bookie's storage; one is made where there is none."})
-    listen: tuple[str, ...] = option(LISTEN_DEFAULT, "HOST:PORT, or the URL of a transport; port 0: any that is free.")
+    listen: tuple[str, ...] = option(
+        LISTEN_DEFAULT, "HOST:PORT, unix:PATH, or the URL of a transport; port 0: any that is free."
+    )
     commit_inline_when_idle: bool = option(
         True, "Commit a lone add in the event loop's thread while the disk is fast: less latency."
     )
@@ -247,6 +250,8 @@ class _Settling:
                 if url.scheme == "tcp":
                     parse_address(url.rest)
                     url = attrs.evolve(url, options={**_as_texts(self._layers.values["tcp"]), **url.options})
+                elif url.scheme == "unix":
+                    socket_path(url.rest)
                 if has_options or url.scheme != "tcp":  # otherwise the check of the table says it better
                     self._check_url("transport", url.with_secrets(), "listen")
                 ways.append(url.with_secrets())

@@ -1,4 +1,4 @@
-"""The way to bookies in other processes and on other machines: frames over TCP, with or without TLS.
+"""The way to bookies in other processes and on other machines: frames over TCP, with or without TLS, or over Unix sockets.
 
 Rules: whatever the peer says is doubted, and costs a bounded number of bytes; requests are handled in the order in which they
 were sent (reads that wait for room excepted), and each answer goes out as soon as it is there; one write takes all that a
@@ -8,9 +8,10 @@ wake-up has to say. The frames are `replog.protocol.wire`'s, the beginning of a 
 
 from __future__ import annotations
 
+import functools
 import socket
 import ssl
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import trio
@@ -26,18 +27,20 @@ from replog.transports.tcp.client import TcpConnection
 from replog.transports.tcp.counters import Counters
 from replog.transports.tcp.greeting import ClientGreeter
 from replog.transports.tcp.listener import Listener
-from replog.transports.tcp.options import TcpOptions
+from replog.transports.tcp.options import TcpOptions, UnixOptions
 from replog.transports.tcp.refusals import NO_TLS, NotTlsError, SilentPeerError, refusal_in_clear, tls_problem_of_bookie
 from replog.transports.tcp.stream import Stream
 from replog.transports.tcp.tls import TlsStream
+from replog.transports.tcp.unix import connect_to, socket_path
 
-__all__ = ["TcpOptions", "TcpTransport"]
+__all__ = ["TcpOptions", "TcpTransport", "UnixOptions"]
 
 
 class TcpTransport(Transport):
-    """Reaches bookies by HOST:PORT. Raises `ConfigError` if the options' files can't be used."""
+    """Reaches bookies by HOST:PORT; with `UnixOptions`, by the path of a Unix socket. Raises `ConfigError` if the options' files
+    can't be used."""
 
-    def __init__(self, options: TcpOptions) -> None:
+    def __init__(self, options: TcpOptions | UnixOptions) -> None:
         self.options = options
         self._certificates = client_certificates(options)
         self._counters = Counters()
@@ -51,14 +54,17 @@ class TcpTransport(Transport):
         bookie_id: str = "",
         authenticator: Authenticator | None = None,
     ) -> Connection:
-        host, port = parse_address(address)
+        reach = self._reach(address)
         if authenticator is not None and authenticator.needs_certificates and not self.options.is_client_mutual_tls:
-            problem = f"authentication by {authenticator.mechanism!r} needs a tls_certificate_file, among the transport's options"
+            needed = "a tls_certificate_file, among the transport's options"
+            if isinstance(self.options, UnixOptions):
+                needed = "TLS, which Unix sockets don't have"
+            problem = f"authentication by {authenticator.mechanism!r} needs {needed}"
             raise BookieRefusedError(bookie_id or address, problem)
         stream: Stream | None = None
         try:
             with trio.fail_after(self.options.handshake_timeout_s):
-                stream = self._stream(await _connected(host, port), host)
+                stream = self._stream(*await reach())
                 connection, greeter = await self._greet(stream, receiver, bookie_id, authenticator)
         except BaseException as error:
             if stream is not None:
@@ -74,8 +80,14 @@ class TcpTransport(Transport):
             raise BookieUnreachableError(bookie_id or address, "the client was left while connecting") from error
         return connection
 
+    def _reach(self, address: str) -> Callable[[], Awaitable[tuple[socket.socket, str]]]:
+        """The way to a socket that is connected there, and the name of its host. Raises `ConfigError`."""
+        if isinstance(self.options, UnixOptions):
+            return functools.partial(_connected_at, socket_path(address))
+        return functools.partial(_connected, *parse_address(address))
+
     def _stream(self, connected: socket.socket, host: str) -> Stream:
-        if self._certificates is None:
+        if self._certificates is None or isinstance(self.options, UnixOptions):
             return Stream(connected)
         try:
             hostname = self.options.tls_hostname or host
@@ -109,7 +121,10 @@ class TcpTransport(Transport):
         authenticator: Authenticator | None = None,
     ) -> AsyncIterator[str]:
         listener = Listener(handler, bookie_id, authenticator, self.options, self._counters)
-        await listener.bind(*parse_address(address))
+        if isinstance(self.options, UnixOptions):
+            await listener.bind_path(socket_path(address, bookie_id), self.options.mode_bits)
+        else:
+            await listener.bind(*parse_address(address), self.options.advertise)
         async with open_service_nursery() as nursery:
             nursery.start_soon(listener.run)
             try:
@@ -121,9 +136,13 @@ class TcpTransport(Transport):
         return self._counters.statistics()
 
 
-async def _connected(host: str, port: int) -> socket.socket:
+async def _connected(host: str, port: int) -> tuple[socket.socket, str]:
     stream = await trio.open_tcp_stream(host, port)
-    return socket.socket(fileno=stream.socket.detach())
+    return socket.socket(fileno=stream.socket.detach()), host
+
+
+async def _connected_at(path: str) -> tuple[socket.socket, str]:
+    return await connect_to(path), ""
 
 
 def _explained(bookie_id: str, address: str, error: BaseException) -> BaseException:
@@ -148,11 +167,15 @@ def _explained(bookie_id: str, address: str, error: BaseException) -> BaseExcept
 
 @hookimpl
 def replog_transports() -> Sequence[Backend[Transport]]:
-    """Offers "tcp"."""
-    return [Backend("tcp", _open, TcpOptions, summary="bookies in other processes and machines, with TLS if wished")]
+    """Offers "tcp" and "unix"."""
+    return [
+        Backend("tcp", _open, TcpOptions, summary="bookies in other processes and machines, with TLS if wished"),
+        Backend("unix", _open, UnixOptions, summary="bookies in other processes of this machine, by a socket's path"),
+    ]
 
 
-def _open(rest: str, options: TcpOptions) -> Transport:
+def _open(rest: str, options: TcpOptions | UnixOptions) -> Transport:
     if rest:
-        raise ConfigError(f"tcp:{rest}: a transport has no address; give it where a bookie listens")
+        scheme = "unix" if isinstance(options, UnixOptions) else "tcp"
+        raise ConfigError(f"{scheme}:{rest}: a transport has no address; give it where a bookie listens")
     return TcpTransport(options)

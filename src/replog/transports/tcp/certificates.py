@@ -10,7 +10,7 @@ from pathlib import Path
 import attrs
 
 from replog.errors import ConfigError
-from replog.transports.tcp.options import TcpOptions
+from replog.transports.tcp.options import StreamOptions, TcpOptions
 
 _log = logging.getLogger("replog.transports.tcp")
 
@@ -118,14 +118,18 @@ class Certificates:
             raise ConfigError(f"TLS: no certificate (PEM) in {name}: {error}") from error
 
 
-def client_certificates(options: TcpOptions) -> Certificates | None:
+def client_certificates(options: StreamOptions) -> Certificates | None:
     """None without TLS. Raises `ConfigError`."""
-    return Certificates(options, is_bookie=False) if options.is_client_tls else None
+    if isinstance(options, TcpOptions) and options.is_client_tls:
+        return Certificates(options, is_bookie=False)
+    return None
 
 
-def bookie_certificates(options: TcpOptions) -> Certificates | None:
+def bookie_certificates(options: StreamOptions) -> Certificates | None:
     """None without TLS. Raises `ConfigError`."""
-    return Certificates(options, is_bookie=True) if options.is_bookie_tls else None
+    if isinstance(options, TcpOptions) and options.is_bookie_tls:
+        return Certificates(options, is_bookie=True)
+    return None
 
 
 def certificate_digest(certificate: bytes) -> bytes:

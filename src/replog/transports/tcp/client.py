@@ -11,7 +11,7 @@ from replog.errors import BookieRefusedError, BookieUnreachableError, RemoteProt
 from replog.protocol import wire
 from replog.protocol.messages import Request, Response
 from replog.protocol.wire import Frame, FrameSplitter
-from replog.transports.tcp.options import TcpOptions
+from replog.transports.tcp.options import StreamOptions
 from replog.transports.tcp.outbox import Outbox
 from replog.transports.tcp.stream import Stream
 
@@ -37,7 +37,7 @@ class TcpConnection(Connection):
         stream: Stream,
         splitter: FrameSplitter,
         receiver: ResponseReceiver,
-        options: TcpOptions,
+        options: StreamOptions,
         ready: wire.Ready,
     ) -> None:
         self._bookie_id = bookie_id

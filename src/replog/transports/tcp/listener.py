@@ -1,4 +1,5 @@
-"""Where a bookie listens: accepts connections, sees to it that they introduce themselves in time, and serves them.
+"""Where a bookie listens, over TCP or at a path: accepts connections, sees to it that they introduce themselves in time, and
+serves them.
 
 Somebody who does not belong here costs little: few handshakes are under way at a time, each within its deadline and with
 messages of a few KiB; a host that keeps failing is not heard for a while; above `connections_max` nobody else is let in.
@@ -12,6 +13,7 @@ import socket
 import ssl
 from contextlib import suppress
 
+import attrs
 import trio
 
 from replog.abc import Authenticator, Peer, RequestHandler
@@ -24,11 +26,12 @@ from replog.transports.tcp.certificates import bookie_certificates
 from replog.transports.tcp.counters import Counters
 from replog.transports.tcp.greeting import NO_MECHANISM, BookieGreeter
 from replog.transports.tcp.limits import Handshakes
-from replog.transports.tcp.options import TcpOptions
+from replog.transports.tcp.options import StreamOptions
 from replog.transports.tcp.refusals import NO_TLS, NotTlsError, RefusedPeerError, SilentPeerError, tls_problem_of_client
 from replog.transports.tcp.session import Session
 from replog.transports.tcp.stream import Stream
 from replog.transports.tcp.tls import TlsStream
+from replog.transports.tcp.unix import listen_at, peer_credentials
 
 _log = logging.getLogger("replog.transports.tcp")
 
@@ -40,6 +43,15 @@ _LOOK_S = 1.0  # how often slow and silent clients are looked for
 _OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
+@attrs.frozen
+class _Caller:
+    """Who connected: for people, and for the limits of handshakes, which count by `host`."""
+
+    shown: str
+    host: str
+    is_local: bool
+
+
 class Listener:
     """Serves one bookie at one address. `run` is the task behind it; `close` ends it."""
 
@@ -48,7 +60,7 @@ class Listener:
         handler: RequestHandler,
         bookie_id: str,
         authenticator: Authenticator | None,
-        options: TcpOptions,
+        options: StreamOptions,
         counters: Counters | None = None,
     ) -> None:
         self.address = ""
@@ -67,11 +79,10 @@ class Listener:
         self._accepting = trio.CancelScope()
         self._ended = trio.Event()
 
-    async def bind(self, host: str, port: int) -> None:
-        """Takes the address. Raises `ConfigError`."""
+    async def bind(self, host: str, port: int, advertise: str = "") -> None:
+        """Takes the address; clients connect to the one that is advertised, if any. Raises `ConfigError`."""
         shown = format_address(host, port)
-        if self._authenticator is not None and self._authenticator.needs_certificates:
-            self._check_mutual(self._authenticator.mechanism, shown)
+        self._check_mutual(f"tcp:{shown}", "a tls_certificate_file and a tls_ca_file here")
         try:
             found = await trio.socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
             for family, _, _, _, where in dict.fromkeys(found):
@@ -81,13 +92,20 @@ class Listener:
         except OSError as error:
             self._close_sockets()
             raise ConfigError(f"tcp:{shown}: cannot listen there: {error.strerror or error}") from error
-        self.address = advertised_address(host, self._sockets[0].getsockname()[1], self._options.advertise)
+        self.address = advertised_address(host, self._sockets[0].getsockname()[1], advertise)
         self._warn()
 
-    def _check_mutual(self, mechanism: str, shown: str) -> None:
-        if not self._options.is_bookie_mutual_tls:
-            problem = f"authentication by {mechanism!r} needs a tls_certificate_file and a tls_ca_file here"
-            raise ConfigError(f"tcp:{shown}: {problem}: no client could connect")
+    async def bind_path(self, path: str, mode: int) -> None:
+        """Takes this path for a socket with these permissions. Raises `ConfigError`."""
+        self._check_mutual(f"unix:{path}", "TLS, which is for tcp:HOST:PORT only (or authenticate by a secret)")
+        self._sockets.append(await listen_at(path, mode))
+        self.address = path
+
+    def _check_mutual(self, shown: str, needed: str) -> None:
+        authenticator = self._authenticator
+        if authenticator is not None and authenticator.needs_certificates and not self._options.is_bookie_mutual_tls:
+            problem = f"authentication by {authenticator.mechanism!r} needs {needed}"
+            raise ConfigError(f"{shown}: {problem}: no client could connect")
 
     def _warn(self) -> None:
         """Warns of what others could do, if the bookie can be reached from other machines."""
@@ -157,23 +175,23 @@ class Listener:
                     await trio.sleep(_ACCEPT_AGAIN_S)
                 continue  # else that connection ended before it was accepted
             is_in_want = False
-            host, port = where[0], where[1]
-            refusal = self._refusal(host)
+            caller = _caller(connected, where)
+            refusal = self._refusal(caller.host)
             if refusal:
                 self._counters.refused += 1
                 _refuse_at_once(connected, refusal)
                 continue
             self._connections += 1
             self._counters.handshakes += 1
-            self._hosts.begun(host)  # until `_greet` ends
-            nursery.start_soon(self._serve, connected, host, port)
+            self._hosts.begun(caller.host)  # until `_greet` ends
+            nursery.start_soon(self._serve, connected, caller)
 
     def _refusal(self, host: str) -> str:
         if self._connections >= self._options.connections_max:
             return f"this bookie has {self._connections} connections, and takes no more"
         return self._hosts.refusal(host, trio.current_time())
 
-    async def _serve(self, connected: socket.socket, host: str, port: int) -> None:
+    async def _serve(self, connected: socket.socket, caller: _Caller) -> None:
         binding = b""
         if self._certificates is None:
             stream = Stream(connected)
@@ -185,9 +203,9 @@ class Listener:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(stream.run)
-                session, early = await self._greet(stream, binding, host, port)
+                session, early = await self._greet(stream, binding, caller)
                 if session is not None:
-                    await self._run_session(session, early, format_address(host, port))
+                    await self._run_session(session, early, caller.shown)
                 nursery.cancel_scope.cancel()
         finally:
             self._counters.closed(stream)
@@ -203,14 +221,12 @@ class Listener:
         if session.problem:
             _log.info("client %s: %s", client, session.problem, extra={"client": client, "bookie": self._bookie_id})
 
-    async def _greet(
-        self, stream: Stream, binding: bytes, host: str, port: int
-    ) -> tuple[Session | None, list[wire.Frame]]:
+    async def _greet(self, stream: Stream, binding: bytes, caller: _Caller) -> tuple[Session | None, list[wire.Frame]]:
         """The session of a client that may connect; None if it was refused, with the reason."""
         problem, told = "it did not introduce itself in time", ""
         try:
             with trio.move_on_after(self._options.handshake_timeout_s):
-                return await self._introduce(stream, binding, host, port)
+                return await self._introduce(stream, binding, caller)
         except SilentPeerError:
             return None, []  # a probe of the port: it sent nothing
         except RefusedPeerError as error:
@@ -229,9 +245,9 @@ class Listener:
             problem = f"the connection broke: {error}"
         finally:
             self._counters.handshakes -= 1
-            self._hosts.ended(host)
-        self._hosts.failed(host, trio.current_time())
-        client = format_address(host, port)
+            self._hosts.ended(caller.host)
+        self._hosts.failed(caller.host, trio.current_time())
+        client = caller.shown
         self._counters.failed_handshakes += 1
         _log.warning("client %s was refused: %s", client, problem, extra={"client": client, "bookie": self._bookie_id})
         await self._tell(stream, told, in_clear=problem == NO_TLS)
@@ -250,9 +266,7 @@ class Listener:
         with trio.move_on_after(_LINGER_S):
             await stream.linger()
 
-    async def _introduce(
-        self, stream: Stream, binding: bytes, host: str, port: int
-    ) -> tuple[Session, list[wire.Frame]]:
+    async def _introduce(self, stream: Stream, binding: bytes, caller: _Caller) -> tuple[Session, list[wire.Frame]]:
         names: tuple[str, ...] = ()
         if isinstance(stream, TlsStream):
             await stream.handshake()
@@ -260,7 +274,7 @@ class Listener:
         options = self._options
         splitter = FrameSplitter(wire.GREETING_BYTES_MAX, wire.GREETING_BYTES_MAX)
         greeter = BookieGreeter(stream, splitter)
-        peer = Peer(format_address(host, port), is_local_address(host), names)
+        peer = Peer(caller.shown, caller.is_local, names)
         limits = options.frame_bytes_max, int(min(options.silence_max_s * 1000, _SILENCE_MAX_MS))
         identity = await greeter.greet(self._bookie_id, peer, self._authenticator, binding, limits)
         if self._accepting.cancel_called:  # `close` has begun, and would not wait for this session
@@ -276,6 +290,15 @@ class Listener:
             is_room_scarce = self._budget.is_scarce
             for session in list(self._sessions):
                 session.look(now_s, is_room_scarce=is_room_scarce)
+
+
+def _caller(connected: socket.socket, where: tuple[object, ...] | str) -> _Caller:
+    if isinstance(where, tuple):
+        host, port = str(where[0]), where[1]
+        assert isinstance(port, int)
+        return _Caller(format_address(host, port), host, is_local_address(host))
+    process_id, user_id = peer_credentials(connected)  # a client's own socket has no path
+    return _Caller(f"process {process_id} of user {user_id}", f"user {user_id}", is_local=True)
 
 
 def _listen(family: int, where: tuple[object, ...]) -> socket.socket:

@@ -31,7 +31,7 @@ from replog.transports.tcp.waking import Wakeup
 if TYPE_CHECKING:
     from replog.abc import RequestHandler
     from replog.transports.tcp.budget import Budget
-    from replog.transports.tcp.options import TcpOptions
+    from replog.transports.tcp.options import StreamOptions
     from replog.transports.tcp.stream import Stream
 
 
@@ -44,7 +44,7 @@ class Session:
         splitter: FrameSplitter,
         handler: RequestHandler,
         identity: Identity | None,
-        options: TcpOptions,
+        options: StreamOptions,
         budget: Budget,
     ) -> None:
         self.problem = ""  # why it ended
