@@ -22,8 +22,8 @@ WORKERS ?= auto
 PYTHON ?=
 VENV := .venv
 BIN := $(VENV)/bin
-CODE = $(wildcard src tests examples benchmarks plugins)
-TYPED = $(wildcard src tests examples benchmarks plugins/*/src)
+CODE = $(wildcard hatch_build.py src tests examples benchmarks plugins)
+TYPED = $(wildcard hatch_build.py src tests examples benchmarks plugins/*/src)
 PYTEST = PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -q
 
 help: ## list the verbs
@@ -137,7 +137,7 @@ endef
 # --- the virtual environment ---------------------------------------------------------------------------------------------
 # Each stamp is newer than what it was installed from. `installed` is what a user gets, the others add tools.
 
-EXTRAS_installed :=
+EXTRAS_installed := [cli]
 EXTRAS_installed-dev := [test,bench,lint]
 EXTRAS_installed-docs := [docs]
 PROJECTS := $(wildcard plugins/*/pyproject.toml benchmarks/peers/pyproject.toml)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ import pytest
 import typer
 
 from replog import cli
+from replog.cli.commands import app
 from replog.demo import command as demo_command
 from replog.errors import StorageFailedError
 
@@ -32,6 +34,13 @@ def test_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[
     assert capsys.readouterr().out.startswith(f"replog {version('replog')} (Python 3.")
     assert run(monkeypatch, "version", "--json") == 0
     assert json.loads(capsys.readouterr().out)["replog"] == version("replog")
+
+
+def test_version_option(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(monkeypatch, "version") == 0
+    of_command = capsys.readouterr().out
+    assert run(monkeypatch, "--version") == 0
+    assert capsys.readouterr().out == of_command
 
 
 def test_plugins_for_people(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -114,15 +123,41 @@ def test_command_ends_without_a_message_when_its_reader_leaves(tmp_path: Path) -
     assert done.returncode == 128 + 13
 
 
-def commands(group: Any, path: tuple[str, ...] = ()) -> Iterator[Any]:
-    """All commands, by what is typed; of groups those that do something themselves."""
-    below = group.list_commands(None) if hasattr(group, "list_commands") else []
-    for name in below:
+def commands(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """All commands and groups of commands, with what is typed."""
+    yield path, group
+    for name in group.list_commands(None) if hasattr(group, "list_commands") else []:
         yield from commands(group.get_command(None, name), (*path, name))
-    if not below or group.invoke_without_command:
-        yield pytest.param(group, id=" ".join(path))
 
 
-@pytest.mark.parametrize("command", list(commands(typer.main.get_command(cli.app))))
+COMMANDS = list(commands(typer.main.get_command(app)))
+DOING = [
+    pytest.param(command, id=" ".join(path))
+    for path, command in COMMANDS
+    if not hasattr(command, "list_commands") or (command.invoke_without_command and path)
+]
+
+
+@pytest.mark.parametrize("command", DOING)
 def test_every_command_has_json(command: Any) -> None:
     assert any("--json" in parameter.opts for parameter in command.params)
+
+
+@pytest.mark.parametrize("path", [pytest.param(path, id=" ".join(path)) for path, _ in COMMANDS])
+def test_help_is_without_types_of_flags_on_every_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], path: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    assert run(monkeypatch, *path, "-h") == 0
+    shown = capsys.readouterr().out
+    assert "--help" in shown
+    assert "<bool>" not in shown
+
+
+def test_help_lists_each_command_in_a_group(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    run(monkeypatch, "--help")
+    titles = re.findall("─ ([A-Z][a-z ]+) ─", capsys.readouterr().out)
+    assert titles == ["Options", "Try it", "Logs and ledgers", "Bookies", "What is installed"]

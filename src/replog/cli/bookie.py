@@ -11,6 +11,7 @@ import typer
 from replog.abc import UNBOUNDED
 from replog.backends.files.inspecting import inspect_storage
 from replog.backends.inspection.reports import StorageReport
+from replog.cli.apps import App
 from replog.cli.ending import survive
 from replog.cli.inspect.common import Directory, JournalDir, as_json, end, files_place, is_lmdb, tell
 from replog.cli.output import (
@@ -29,7 +30,7 @@ from replog.config import BackendURL
 from replog.errors import ConfigError
 from replog.registry import Registry
 
-app = typer.Typer(invoke_without_command=True, callback=serve)
+app = App(invoke_without_command=True, callback=serve)
 
 _FORMAT_FILE = "storage.json"
 _OF_A_FILE_SYSTEM = {"lost+found"}

@@ -14,6 +14,7 @@ import typer
 from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
 from replog.api import Client
+from replog.cli.apps import App
 from replog.cli.connecting import Connection, client_from, run, takes_connection
 from replog.cli.figures import as_count, as_duration
 from replog.cli.output import (
@@ -35,7 +36,7 @@ from replog.client.administration import (
 )
 from replog.errors import BookieError, ConfigError, MetastoreError
 
-app = typer.Typer(invoke_without_command=True)
+app = App(invoke_without_command=True)
 
 _COLUMNS = (
     ("bookie", -39),

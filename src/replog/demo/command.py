@@ -8,14 +8,15 @@ from typing import Annotated
 import trio
 import typer
 
+from replog.cli.apps import App
 from replog.cli.output import AsJSON, console, print_json
 from replog.demo.processes import QUORUM
 from replog.demo.running import ENTRIES_MAX, Settings, run
 
-app = typer.Typer(pretty_exceptions_enable=False)
+app = App(add_completion=False)
 
 
-@app.command()
+@app.command(rich_help_panel="Try it")
 def demo(
     source: Annotated[
         str | None,

@@ -21,10 +21,10 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from replog.bookie.serving import ServedBookie
-from replog.config import Checked, at_least, option, positive
 from replog.errors import ConfigError
 from replog.metrics.collecting import collect
 from replog.metrics.health import Health, health_of
+from replog.metrics.options import MetricsOptions, parse_listen
 
 _log = logging.getLogger("replog.metrics")
 
@@ -33,15 +33,6 @@ _RECEIVE_BYTES = 4096
 _FAREWELL_BYTES = 64 << 10  # read after the answer, so that it isn't lost with the connection
 _JSON = "application/json; charset=utf-8"
 _TEXT = "text/plain; charset=utf-8"
-
-
-@attrs.frozen(kw_only=True)
-class MetricsOptions(Checked):
-    """Limits of the metrics' HTTP server."""
-
-    connections_max: int = option(16, "Connections at a time; further ones are cut off.", at_least(1))
-    request_bytes_max: int = option(16 << 10, "How long a request may be.", at_least(256))
-    timeout_s: float = option(10.0, "How long one may take to ask and to take the answer.", positive)
 
 
 async def serve_metrics(
@@ -77,14 +68,6 @@ async def serve_metrics(
         for each in listeners:
             with trio.CancelScope(shield=True):
                 await each.aclose()
-
-
-def parse_listen(listen: str) -> tuple[str, int]:
-    """Host and port of HOST:PORT. Raises `ConfigError`."""
-    host, colon, port = listen.rpartition(":")
-    if not colon or not (port.isascii() and port.isdigit() and int(port) <= 65535):
-        raise ConfigError(f"metrics: {listen!r} is not an address: expected HOST:PORT")
-    return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 class _Bookies(Collector):

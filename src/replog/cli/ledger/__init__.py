@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import typer
-
+from replog.cli.apps import App
 from replog.cli.ledger import commands, printing
 
-app = typer.Typer(no_args_is_help=True, help="Look after single ledgers, those of logs included.")
+app = App(no_args_is_help=True, help="Look after single ledgers, those of logs included.")
 app.command("list")(commands.list_ledgers)
 app.command()(commands.show)
 app.command()(printing.read)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import typer
-
+from replog.cli.apps import App
 from replog.cli.log import appending, looking, printing
 
-app = typer.Typer(no_args_is_help=True, help="Write, read and look after logs.")
+app = App(no_args_is_help=True, help="Write, read and look after logs.")
 app.command("list")(looking.list_logs)
 app.command()(looking.show)
 app.command()(appending.append)

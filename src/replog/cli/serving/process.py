@@ -21,8 +21,7 @@ from replog.cli.serving.logs import Logs, Observer
 from replog.cli.serving.notifying import notify
 from replog.cli.serving.settings import Settings
 from replog.config import BackendURL
-from replog.metrics import Health, health_of, serve_metrics
-from replog.metrics.health import State
+from replog.metrics.health import Health, State, health_of
 from replog.registry import Registry
 from replog.runtime.nursery import open_service_nursery
 
@@ -83,6 +82,8 @@ class _Process:
         )
 
     async def serve_metrics(self, task_status: trio.TaskStatus[str]) -> None:
+        from replog.metrics import serve_metrics  # here: a bookie without metrics needs no package of that extra
+
         table = self._settings.metrics
         await serve_metrics(
             table.listen, lambda: self._bookies, options=table, health=self._health, task_status=task_status

@@ -26,7 +26,8 @@ from replog.config import (
 )
 from replog.errors import ConfigError
 from replog.metrics import MetricsOptions
-from replog.metrics.http import parse_listen
+from replog.metrics.extra import check_installed
+from replog.metrics.options import parse_listen
 from replog.registry import Registry
 from replog.transports.tcp.addresses import DEFAULT_PORT, parse_address
 from replog.transports.tcp.options import TcpOptions
@@ -191,6 +192,9 @@ class _Settling:
         if tcp is not None:
             with self._noting("tcp"):
                 tcp.is_bookie_tls  # noqa: B018 - raises if it can't be
+        if metrics is not None and metrics.listen:
+            with self._noting("metrics.listen"):
+                check_installed()
         storage = self._storage()
         listen = self._ways()
         for name, kind in (("metastore", "metastore"), ("authentication", "authenticator")):
