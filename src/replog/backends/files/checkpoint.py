@@ -58,6 +58,7 @@ class Checkpointer:
         with contents.changed:
             sealed = list(journal.sealed)
         refusal = self._index_all(sealed)
+        mark_before = self.first_journal, self.sequence
         with contents.changed:
             done = 0
             while done < len(sealed) and (sealed[done].is_indexed or not sealed[done].sections):
@@ -71,7 +72,10 @@ class Checkpointer:
                 before = journal.sequence
                 self.first_journal = journal.current.number
                 self.sequence = (journal.current.first_sequence or before + 1) - 1
+            # What lies before the mark may be recycled already: replay can't go back there.
+            assert (self.first_journal, self.sequence) >= mark_before, "the mark only advances"
             dead = self._dead()
+            assert journal.current not in dead, "the file that is written is always needed"
             if refusal is not None and not done and not dead:
                 raise refusal
             gone = set(dead)
@@ -103,6 +107,8 @@ class Checkpointer:
         with contents.changed:
             del journal.sealed[:done]
             for each in dead:
+                # Since they were chosen the catalog was written, without the lock.
+                assert not each.sections, "a file that the catalog left out got batches"
                 contents.remove(each)
             contents.changed.notify_all()
         self.removed_files += len(dead)
@@ -132,6 +138,7 @@ class Checkpointer:
         return None
 
     def _index(self, file: JournalFile) -> None:
+        assert file is not self._journal.current, "an index is written once, when nothing more can follow in its file"
         contents = self._contents
         with contents.changed:
             sections = [] if file.is_indexed else list(file.sections)

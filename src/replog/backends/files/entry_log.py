@@ -60,6 +60,9 @@ class EntryLogWriter:
 
     def begin_section(self, ledger_id: int, stamp: int) -> None:
         """Begins the batches of this ledger and stamp."""
+        assert not self.sections or self.sections[-1].count, (
+            "the section before holds nothing: an index has no page for it"
+        )
         self._end_run(is_last=False)
         self._begin_section(ledger_id, stamp)
 
@@ -81,7 +84,8 @@ class EntryLogWriter:
         self._run.append(data)
         self._run_bytes += len(data)
         assert section.page is not None
-        section.page.put(first, last, stride, offset, len(data), checksum)
+        is_new = section.page.put(first, last, stride, offset, len(data), checksum)
+        assert is_new, "one copy of a batch goes into a file: the directory counts them"
         section.first = first if not section.count else min(first, section.first)
         section.last = max(last, section.last)
         section.last_first = max(first, section.last_first)
@@ -93,6 +97,8 @@ class EntryLogWriter:
         if not self._run:
             return
         payload = self._run[0] if len(self._run) == 1 else b"".join(self._run)
+        # The index already has the places of these batches, computed from `_run_bytes`.
+        assert len(payload) == self._run_bytes, "the index points beside the batches"
         header = pack_record_header(
             self._seed, RecordType.RUN, payload, self._records, is_last, self._epoch, 0, payload_checksum(payload)
         )
@@ -130,6 +136,7 @@ class EntryLogWriter:
         # The name comes last: a start removes what has no name in a catalog, and takes nothing that is not whole.
         file = self.file
         file.position = self._written_bytes
+        assert file.batch_bytes == sum(section.data_bytes for section in self.sections), "each batch is in one section"
         file.switches = len({(section.ledger_id, section.stamp) for section in self.sections})
         write_index(self._disk, file, self._identity, self.sections)
         self._disk.rename(self._path + ".tmp", self._path)

@@ -36,11 +36,13 @@ class Spares:
 
     def add(self, name: str) -> None:
         """A file has this name now, durably."""
+        assert name not in self._names, "a spare's number is used once: a rename would replace another file"
         self._names.append(name)
         self._next_number += 1
 
     def keep_or_remove(self, file: LogFile) -> str | None:
         """Keeps a journal file as a spare if one is wanted, and removes others. The new name, or None. May raise OSError."""
+        assert not file.pins, "a read may be under way in it"
         # The index goes first: a log file without its index can be read again, an index without its file is litter.
         if file.is_indexed:
             self._disk.unlink(file.index_path)
@@ -82,6 +84,7 @@ class Spares:
                 with suppress(OSError):  # the first error says why it could not be made
                     disk.unlink(source)
             raise
+        assert file.position <= file.allocated, "its header page is written"
         # Its epoch is random and new: nothing in the file, not even a spare's old records, can be taken for a group.
         file.is_pristine = True
         return file
