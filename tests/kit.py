@@ -27,6 +27,7 @@ from replog.abc import (
     RequestHandler,
     ResponseReceiver,
     Storage,
+    StoredRange,
     Transport,
 )
 from replog.backends import memory
@@ -96,6 +97,9 @@ class FaultyStorage(Storage):
 
     def ledger_ids(self) -> list[int]:
         return self.inner.ledger_ids()
+
+    def ranges(self, ledger_id: int) -> Sequence[StoredRange]:
+        return self.inner.ranges(ledger_id)
 
     def close(self) -> None:
         self.inner.close()

@@ -68,8 +68,8 @@ MUTANTS = (
         "replaced-bookie-is-trusted",
         "W7",
         "lacking.py",
-        "under_way = self._unanswered.get(member, {}) if is_last else {}",
-        "under_way = self._unanswered.get(member, {})",
+        "in self._unanswered.get(member, {}).items() if is_last else ():",
+        "in self._unanswered.get(member, {}).items():",
         "a recovery records no gap where a bookie was replaced that never answered",
     ),
     _mutant(

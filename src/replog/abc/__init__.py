@@ -8,7 +8,7 @@ nothing only for what is proven absent.
 from replog.abc.authentication import Authenticator, Identity, Peer, Role
 from replog.abc.metastore import Metastore
 from replog.abc.placement import PlacementPolicy, Random
-from replog.abc.storage import UNBOUNDED, Damage, Doubt, Storage
+from replog.abc.storage import UNBOUNDED, Damage, Doubt, Storage, StoredRange
 from replog.abc.transport import Connection, Reply, RequestHandler, ResponseReceiver, Transport
 from replog.protocol.mutations import DropLedger, Marks, Mutation, PutBatch, SetMarks
 from replog.protocol.proofs import better_proof
@@ -36,6 +36,7 @@ __all__ = [
     "Role",
     "SetMarks",
     "Storage",
+    "StoredRange",
     "Transport",
     "Versioned",
     "better_proof",

@@ -24,6 +24,16 @@ class Damage:
     description: str
 
 
+@attrs.frozen
+class StoredRange:
+    """Entries that a storage holds under one stamp: first, first + stride, and so on up to the last."""
+
+    stamp: int
+    first_entry_id: int
+    last_entry_id: int
+    stride: int = 1
+
+
 UNBOUNDED = (1 << 63) - 1  # above every ledger id: the doubt concerns every ledger, until `bound_doubt`
 
 
@@ -88,6 +98,14 @@ class Storage(ABC):
     @abstractmethod
     def ledger_ids(self) -> list[int]:
         """The ids of all ledgers with entries or marks, in ascending order: a snapshot."""
+
+    @abstractmethod
+    def ranges(self, ledger_id: int) -> Sequence[StoredRange]:
+        """The entries of a ledger that are stored, by stamp and first entry, in as few ranges as possible (F3).
+
+        A batch that is known to be damaged, or whose place cannot be read, is left out: so an entry that is in no range may
+        still be stored, and only `read` proves absence. Looks at no payloads, and may wait for a disk. A snapshot: commits go
+        on meanwhile, and what they store may be left out."""
 
     @abstractmethod
     def close(self) -> None:

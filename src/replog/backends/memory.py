@@ -14,7 +14,8 @@ from collections.abc import Mapping, Sequence
 import attrs
 import trio
 
-from replog.abc import Storage
+from replog.abc import Storage, StoredRange
+from replog.backends.holdings import Holdings
 from replog.backends.ranges import LedgerRanges
 from replog.errors import StorageInUseError
 from replog.hookspecs import Backend, NoOptions, hookimpl
@@ -27,17 +28,17 @@ class _Batches:
     """The batches of one ledger and stamp, in the order of their first ids."""
 
     def __init__(self) -> None:
-        self._keys: list[tuple[int, int, int]] = []  # first id, last id, stride
+        self.keys: list[tuple[int, int, int]] = []  # first id, last id, stride
         self._batches: list[Batch] = []
         self._reaches: list[int] = []  # the highest last id up to here: how far back an entry may hide
 
     def put(self, batch: Batch) -> None:
         key = (batch.first_entry_id, batch.last_entry_id, batch.stride)
-        at = bisect_left(self._keys, key)
-        if at < len(self._keys) and self._keys[at] == key:
+        at = bisect_left(self.keys, key)
+        if at < len(self.keys) and self.keys[at] == key:
             self._batches[at] = batch
             return
-        self._keys.insert(at, key)
+        self.keys.insert(at, key)
         self._batches.insert(at, batch)
         self._reaches.insert(at, max(batch.last_entry_id, self._reaches[at - 1] if at else -1))
         for later in range(at + 1, len(self._reaches)):
@@ -47,7 +48,7 @@ class _Batches:
 
     def find(self, entry_id: int) -> int:
         """The position of the batch that holds the entry, or -1."""
-        at = bisect_right(self._keys, entry_id, key=lambda key: key[0]) - 1
+        at = bisect_right(self.keys, entry_id, key=lambda key: key[0]) - 1
         while at >= 0 and self._reaches[at] >= entry_id:
             if self._batches[at].holds(entry_id):
                 return at
@@ -60,7 +61,7 @@ class _Batches:
             return []
         found = [self._batches[at]]
         size = len(found[0].data)
-        after = bisect_right(self._keys, self._keys[at][0], key=lambda key: key[0])
+        after = bisect_right(self.keys, self.keys[at][0], key=lambda key: key[0])
         for batch in self._batches[after:]:
             size += len(batch.data)
             if size > bytes_max:
@@ -163,6 +164,16 @@ class MemoryStorage(Storage):
         """As `Storage.ledger_ids`."""
         with self._opened() as content:
             return sorted(content.ledgers)
+
+    def ranges(self, ledger_id: int) -> list[StoredRange]:
+        """As `Storage.ranges`."""
+        holdings = Holdings()
+        with self._opened() as content:
+            ledger = content.ledgers.get(ledger_id)
+            for stamp, batches in ledger.stamps.items() if ledger else ():
+                for first, last, stride in batches.keys:
+                    holdings.add(stamp, first, last, stride)
+        return holdings.ranges()
 
     def statistics(self) -> Mapping[str, float]:
         """As `Storage.statistics`."""

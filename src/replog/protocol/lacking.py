@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable
 
 from replog.protocol.batch import Batch
+from replog.protocol.entry_ranges import EntryRanges
 from replog.protocol.gaps import Gap
 from replog.protocol.model import LedgerMetadata
 from replog.protocol.quorum import Quorum
@@ -75,7 +76,7 @@ class RecoveryGaps:
 
     def __init__(self, quorum: Quorum) -> None:
         self._quorum = quorum
-        self._taken: dict[_Member, _Ranges] = {}
+        self._taken: dict[_Member, EntryRanges] = {}
         self._unanswered: dict[_Member, dict[int, int]] = {}  # the batches on their way: first and last entry
 
     def sent(self, index: int, bookie_id: str, batch: Batch) -> None:
@@ -88,7 +89,7 @@ class RecoveryGaps:
         last = self._unanswered.get((index, bookie_id), {}).pop(first_entry_id, None)
         if last is not None:
             assert last >= first_entry_id, "a batch has entries"
-            ranges = self._taken.setdefault((index, bookie_id), _Ranges(self._quorum.stride))
+            ranges = self._taken.setdefault((index, bookie_id), EntryRanges(self._quorum.stride))
             ranges.add(first_entry_id, last)
 
     def failed(self, index: int, bookie_id: str, first_entry_id: int | None) -> None:
@@ -117,51 +118,9 @@ class RecoveryGaps:
                 ]
         return found
 
-    def _held(self, member: _Member, *, is_last: bool) -> _Ranges:
-        ranges = self._taken.get(member, _Ranges(self._quorum.stride))
+    def _held(self, member: _Member, *, is_last: bool) -> EntryRanges:
+        ranges = self._taken.get(member, EntryRanges(self._quorum.stride)).copy()
         # An add on its way to a replaced bookie may have been lost: nobody waits for its answer.
-        under_way = self._unanswered.get(member, {}) if is_last else {}
-        return ranges.with_batches(under_way.items())
-
-
-class _Ranges:
-    """Entries of many batches, by rotation: those of one batch have the distance of the stride."""
-
-    __slots__ = ("_by_rotation", "_stride")
-
-    def __init__(self, stride: int, by_rotation: Mapping[int, list[tuple[int, int]]] | None = None) -> None:
-        self._stride = stride
-        self._by_rotation = dict(by_rotation or {})  # apart from each other, in order; no list is changed in place
-
-    def add(self, first_entry_id: int, last_entry_id: int) -> None:
-        """Adds a batch."""
-        assert (last_entry_id - first_entry_id) % self._stride == 0, "a batch has the entries of one rotation"
-        rotation = first_entry_id % self._stride
-        joined: list[tuple[int, int]] = []
-        for first, last in sorted([*self._by_rotation.get(rotation, ()), (first_entry_id, last_entry_id)]):
-            if joined and first <= joined[-1][1] + self._stride:
-                joined[-1] = (joined[-1][0], max(last, joined[-1][1]))
-            else:
-                joined.append((first, last))
-        self._by_rotation[rotation] = joined
-
-    def with_batches(self, batches: Iterable[tuple[int, int]]) -> _Ranges:
-        """A copy with these batches, too."""
-        copy = _Ranges(self._stride, self._by_rotation)
-        for first, last in batches:
-            copy.add(first, last)
-        return copy
-
-    def missing(self, first_entry_id: int, last_entry_id: int) -> list[tuple[int, int]]:
-        """What is not here of the first entry's rotation, up to the last entry: first and last of each range."""
-        found, next_id = [], first_entry_id
-        for first, last in self._by_rotation.get(first_entry_id % self._stride, ()):
-            if first > last_entry_id:
-                break
-            if next_id < first:
-                found.append((next_id, first - self._stride))
-            next_id = max(next_id, last + self._stride)
-        assert next_id % self._stride == first_entry_id % self._stride, "ranges are of one rotation"
-        if next_id <= last_entry_id:
-            found.append((next_id, last_entry_id - (last_entry_id - next_id) % self._stride))
-        return found
+        for first, last in self._unanswered.get(member, {}).items() if is_last else ():
+            ranges.add(first, last)
+        return ranges

@@ -23,12 +23,13 @@ from contextlib import contextmanager, suppress
 
 import attrs
 
-from replog.abc import Damage, Doubt
+from replog.abc import Damage, Doubt, StoredRange
 from replog.backends.disk import Disk, named_error, named_errors
 from replog.backends.files.checkpoint import Checkpointer
 from replog.backends.files.committing import Committer
 from replog.backends.files.contents import Contents
 from replog.backends.files.directory import DirectoryLock, check_is_ours
+from replog.backends.files.holdings import stored_ranges
 from replog.backends.files.journal import Journal
 from replog.backends.files.lookup import SMALL_BYTES, Lookup
 from replog.backends.files.maintenance import Maintenance
@@ -176,6 +177,11 @@ class FilesStorage(LockedStorage):
         self._check_usable()
         with self._contents.lock:
             return sorted(self._contents.index.ledgers)
+
+    def ranges(self, ledger_id: int) -> list[StoredRange]:
+        """As `Storage.ranges`: from the index alone."""
+        self._check_usable()
+        return stored_ranges(self._contents, ledger_id)
 
     # -- care -----------------------------------------------------------------------------------------------------
 

@@ -19,10 +19,11 @@ from contextlib import suppress
 import lmdb
 import trio
 
-from replog.abc import Damage, Doubt
+from replog.abc import Damage, Doubt, StoredRange
 from replog.backends.lifecycle import Lifecycle, State
 from replog.backends.lmdb.contents import Contents
 from replog.backends.lmdb.directory import DirectoryLock, Former, check_is_ours, named_errors
+from replog.backends.lmdb.holdings import stored_ranges
 from replog.backends.lmdb.maintenance import Maintenance
 from replog.backends.lmdb.opening import iterate_ids, open_directory
 from replog.backends.lmdb.options import LMDBStorageOptions
@@ -149,6 +150,13 @@ class LMDBStorage(LockedStorage):
         """As `Storage.ledger_ids`."""
         self._transactions.check_usable()
         return sorted(self._transactions.ask(lambda transaction: list(iterate_ids(transaction, LEDGER))))
+
+    def ranges(self, ledger_id: int) -> list[StoredRange]:
+        """As `Storage.ranges`: from the keys alone."""
+        self._transactions.check_usable()
+        if ledger_id in self._contents.deleted:
+            return []
+        return stored_ranges(self._transactions.ask, ledger_id, self._contents.damages.known())
 
     # -- the seam: doubt ------------------------------------------------------------------------------------------
 

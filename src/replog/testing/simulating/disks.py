@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import attrs
 import trio
 
-from replog.abc import UNBOUNDED, Doubt, DropLedger, Marks, Mutation, PutBatch, Storage
+from replog.abc import UNBOUNDED, Doubt, DropLedger, Marks, Mutation, PutBatch, Storage, StoredRange
 from replog.backends.memory import MemoryStorage, _Content
 from replog.errors import StorageFailedError, StorageFullError, StorageUncertainError
 from replog.protocol import batch as batches
@@ -212,6 +212,11 @@ class SimulatedStorage(Storage):
         """As `Storage.ledger_ids`."""
         self._check()
         return self._inner.ledger_ids()
+
+    def ranges(self, ledger_id: int) -> list[StoredRange]:
+        """As `Storage.ranges`."""
+        self._check()
+        return self._inner.ranges(ledger_id)
 
     def doubt(self) -> Doubt:
         """As `Storage.doubt`."""

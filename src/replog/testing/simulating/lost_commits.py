@@ -63,7 +63,7 @@ def _copied(ledger: _Ledger | None) -> _Ledger | None:
 
 def _copied_batches(batches: _Batches) -> _Batches:
     copied = _Batches()
-    copied._keys, copied._batches = list(batches._keys), list(batches._batches)
+    copied.keys, copied._batches = list(batches.keys), list(batches._batches)
     copied._reaches = list(batches._reaches)
     return copied
 

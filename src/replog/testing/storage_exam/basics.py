@@ -60,6 +60,7 @@ def check_closed(candidate: Candidate) -> None:
         "read_nowait": lambda: storage.read_nowait(1, 0, 1, 100),
         "marks": lambda: storage.marks(1),
         "ledger_ids": storage.ledger_ids,
+        "ranges": lambda: storage.ranges(1),
     }
     for name, call in calls.items():
         try:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from replog.testing.storage_exam import basics, bounds, doubts, kills, life, maintenance, marks, threads
+from replog.testing.storage_exam import basics, bounds, doubts, holdings, kills, life, maintenance, marks, threads
 from replog.testing.storage_exam.candidate import Candidate, OpenStorage
 
 Check = Callable[[Candidate], None]
@@ -48,7 +48,7 @@ def check_storage(
 
 def _checks(survives_processes: bool, kills_count: int, steps: int, seed: int) -> Iterator[tuple[str, Check]]:
     """All checks. The basic ones come first; then those that fork, before the suite starts threads."""
-    for module in (basics, marks, doubts):
+    for module in (basics, marks, doubts, holdings):
         yield from _named(module.CHECKS)
     if survives_processes:
         yield "kills", partial(kills.check_kills, kills=kills_count, seed=seed)

@@ -10,7 +10,7 @@ from typing import TypeVar
 import attrs
 import trio
 
-from replog.abc import UNBOUNDED, Damage, Doubt, Storage
+from replog.abc import UNBOUNDED, Damage, Doubt, Storage, StoredRange
 from replog.errors import (
     StorageDamagedError,
     StorageError,
@@ -30,6 +30,7 @@ _DOUBT_RAISES = (
 )
 _NEVER_ABSENT = "read: empty only if the entry is proven absent; damage is doubt, never absence (R4)"
 _NEVER_WRONG = "read: every batch returned was checked against damage (B3)"
+_CLAIMED = "ranges: only what is stored is claimed; a batch that is known to be damaged is left out (F3)"
 _MARKS = "marks: damage is doubt; what was committed is never forgotten or changed (R3, R4)"
 _REFUSED = (
     "a storage that can't be opened says why: StorageDamagedError, StorageIdentityError or another StorageError (B3)"
@@ -78,6 +79,9 @@ class Judge:
         )
         for ledger_id in self._model.known_ledger_ids:
             self._judge_marks(storage, ledger_id)
+            if ledger_id >= self._lost_below:
+                never = _entries(storage.ranges(ledger_id)) - _entries(self._model.ranges(ledger_id))
+                expect(not never, _CLAIMED, f"ledger {ledger_id}: (stamp, entry) {sorted(never)} were never stored")
         doubtful = [read for read in self._model.reads() if self._is_doubtful(storage, read)]
         return [self._stored[read] for read in doubtful if read in self._stored]
 
@@ -114,6 +118,10 @@ class Judge:
         """Scrub, then read everything: exactly what `damage()` lists cannot be read."""
         _unless_doubtful(storage.scrub)
         doubtful = self.judge(storage)
+        for batch in doubtful:
+            claimed = _entries(storage.ranges(batch.ledger_id))
+            is_claimed = any((batch.stamp, entry_id) in claimed for entry_id in batch.entry_ids)
+            expect(not is_claimed, _CLAIMED, f"{batch} is in doubt after a scrub, and claimed")
         known = _unless_doubtful(storage.damage) or ()
         for damage in known:
             expect(isinstance(damage, Damage), "damage: a sequence of `Damage`", damage)
@@ -137,6 +145,9 @@ class Judge:
         storage.commit([PutBatch(batch) for batch in doubtful])
         for batch in doubtful:
             found = _unless_doubtful(partial(storage.read, *read_of(batch)))
+            claimed = _entries(storage.ranges(batch.ledger_id))
+            is_claimed = all((batch.stamp, entry_id) in claimed for entry_id in batch.entry_ids)
+            expect(is_claimed, "ranges: what was damaged and is stored again is held again (F3)", (batch, claimed))
             expect(found == [batch], "commit: what was damaged and is stored again can be read again", (batch, found))
             listed = [damage for damage in storage.damage() if _is_of(batch, damage)]
             expect(not listed, "damage: the batches known of, and not yet stored again", listed)
@@ -189,6 +200,15 @@ def _unless_doubtful(call: Callable[[], Answer]) -> Answer | None:
         raise
     except Exception as error:
         raise _broken(_DOUBT_RAISES, error) from error
+
+
+def _entries(ranges: Sequence[StoredRange]) -> set[tuple[int, int]]:
+    """Stamp and id of each entry."""
+    return {
+        (each.stamp, entry_id)
+        for each in ranges
+        for entry_id in range(each.first_entry_id, each.last_entry_id + 1, each.stride)
+    }
 
 
 def _is_of(batch: Batch, damage: Damage) -> bool:

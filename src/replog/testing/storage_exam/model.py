@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import trio
 
-from replog.abc import Storage
+from replog.abc import Storage, StoredRange
 from replog.backends.memory import MemoryStorage
 from replog.protocol.batch import Batch
 from replog.protocol.mutations import Marks, Mutation, PutBatch
@@ -67,7 +67,7 @@ class Model:
             missing, other = set(wanted).difference(found), set(found).difference(wanted)
             return f"ledger_ids() lacks {sorted(missing)} and has {sorted(other)} too much: {found}"
         for ledger_id in (*self._ledger_ids, 1 << 60):
-            if wrong := self._wrong_marks(storage, ledger_id):
+            if wrong := self._wrong_marks(storage, ledger_id) or self._wrong_ranges(storage, ledger_id):
                 return wrong
         return next((wrong for read in self.reads() if (wrong := self._wrong_read(storage, read))), None)
 
@@ -75,7 +75,8 @@ class Model:
         """As `difference`, for random marks and reads only."""
         if not self._ledger_ids:
             return None
-        wrong = self._wrong_marks(storage, chance.choice(list(self._ledger_ids)[-12:]))
+        ledger_id = chance.choice(list(self._ledger_ids)[-12:])
+        wrong = self._wrong_marks(storage, ledger_id) or self._wrong_ranges(storage, ledger_id)
         if wrong or not self._batches:
             return wrong
         batches = list(self._batches)
@@ -106,6 +107,14 @@ class Model:
                 f"{why}; the commit in flight is there wholly or not at all",
                 f"{without}\n  and if the commit in flight counts: {with_it}\n  in flight: {in_flight}",
             )
+
+    def ranges(self, ledger_id: int) -> list[StoredRange]:
+        """The ranges of a ledger that must be held."""
+        return self._storage.ranges(ledger_id)
+
+    def _wrong_ranges(self, storage: Storage, ledger_id: int) -> str | None:
+        found, wanted = list(storage.ranges(ledger_id)), self._storage.ranges(ledger_id)
+        return None if found == wanted else f"ranges({ledger_id}) gives {found}, not {wanted}"
 
     def reads(self) -> Iterator[Read]:
         """All reads that show everything present, and that nothing absent is returned."""
