@@ -47,7 +47,7 @@ def test_names_have_the_roles_of_the_bookies_file(tmp_path: Path) -> None:
     client.confirm(client.respond(b"", SESSION), proof, SESSION)
     operator = opened(tmp_path / "client.toml", "?name=ops")
     identity, _ = bookie.verify(PEER, b"", operator.respond(b"", SESSION), SESSION)
-    assert identity == Identity("ops", frozenset(Role))
+    assert identity == Identity("ops", frozenset({Role.CLIENT, Role.ADMIN}))
 
 
 def test_an_unknown_name_is_told_what_a_wrong_secret_is_told(tmp_path: Path) -> None:
@@ -123,9 +123,9 @@ FAULTS = {
     '[clients.app]\nsecret = "hunter2hunter2hunter2"\nprevious_secret = "hunter3"': "at least 16 bytes",
     '[clients.app]\nsecret = "aaaaaaaaaaaaaaaaaaaaaaaa"': "drawn at random",
     f'[clients.app]\nsecret = "{CLIENT_SECRET}"\npasword = "x"': "no such field: pasword",
-    f'[clients.app]\nsecret = "{CLIENT_SECRET}"\nroles = "admin"': "roles is a list of some of: client, admin",
-    f'[clients.app]\nsecret = "{CLIENT_SECRET}"\nroles = []': "roles is a list of some of: client, admin",
-    f'[clients.app]\nsecret = "{CLIENT_SECRET}"\nroles = ["root"]': "roles is a list of some of: client, admin",
+    f'[clients.app]\nsecret = "{CLIENT_SECRET}"\nroles = "admin"': "roles is a list of some of: client, repairer, admin",
+    f'[clients.app]\nsecret = "{CLIENT_SECRET}"\nroles = []': "roles is a list of some of: client, repairer, admin",
+    f'[clients.app]\nsecret = "{CLIENT_SECRET}"\nroles = ["root"]': "roles is a list of some of: client, repairer, admin",
     f'[clients."a b"]\nsecret = "{CLIENT_SECRET}"': "'a b' is not a valid name",
     f'[clients.a]\nsecret = "{CLIENT_SECRET}"\n[clients.b]\nsecret = "{CLIENT_SECRET}"': "a and b have the same secret",
     f"[clients.app]\nsecret = {CLIENT_SECRET}": r"is not valid TOML \(at line 2",

@@ -29,8 +29,16 @@ def test_only_named_clients_may_connect() -> None:
 
 
 def test_administrators_are_named_and_need_not_be_clients() -> None:
-    assert judged("tls:?clients=app&administrators=ops", "x", "ops") == Identity("ops", frozenset(Role))
+    assert judged("tls:?clients=app&administrators=ops", "x", "ops") == Identity(
+        "ops", frozenset({Role.CLIENT, Role.ADMIN})
+    )
     assert judged("tls:?administrators=ops", "app").roles == {Role.CLIENT}
+
+
+def test_repairers_are_named_and_need_not_administer() -> None:
+    """B7: they may copy ledgers whose password they do not know."""
+    assert judged("tls:?clients=app&repairers=mender", "x", "mender").roles == {Role.CLIENT, Role.REPAIRER}
+    assert judged("tls:?administrators=ops&repairers=ops", "ops").roles == frozenset(Role)
 
 
 def test_names_are_compared_as_a_whole() -> None:

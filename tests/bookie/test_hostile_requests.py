@@ -16,12 +16,15 @@ from replog.bookie.server import BookieServer
 from replog.config import BookieOptions
 from replog.hookspecs import Event, StorageFailed
 from replog.protocol.batch import Batch, build
-from replog.protocol.digest import Digest, DigestType
+from replog.protocol.digest import Digest, DigestType, stored_ledger_key
 from replog.protocol.messages import (
     AddRequest,
     AdminCommand,
     AdminRequest,
+    CopyReadRequest,
+    CopyRequest,
     FenceRequest,
+    RangesRequest,
     ReadLastAddConfirmedRequest,
     ReadRequest,
     RecoveryReadRequest,
@@ -57,7 +60,7 @@ def nonsense(request_id: int, chance: random.Random) -> Request:
     """One request with numbers at the ends of what can be."""
     one, two, three, four = (chance.choice(NUMBERS) for _ in range(4))
     key = chance.choice([KEY, OTHER_KEY])
-    kind = chance.randrange(7)
+    kind = chance.randrange(10)
     if kind == 0:
         return FenceRequest(request_id, one, key, two)
     if kind == 1:
@@ -76,11 +79,20 @@ def nonsense(request_id: int, chance: random.Random) -> Request:
             ]
         )
         return WriteLastAddConfirmedRequest(request_id, one, key, two, proof)
+    key = chance.choice([key, b""]) if kind > 6 else key
+    if kind == 7:
+        return RangesRequest(request_id, one, key, two, three, four)
+    if kind == 8:
+        return CopyReadRequest(request_id, one, key, two, three, four)
     ledger_id, count = chance.choice([0, 1, MOST]), chance.choice([1, 3])
     stamp, stride = chance.choice([1, 2, MOST]), chance.choice([1, 2, (1 << 32) - 1])
     first = chance.choice([0, 1, 5, 1 << 40, MOST - (count - 1) * stride])
     batch = a_batch(ledger_id, first, stamp, stride, chance.choice([-1, first - 1]), count)
     term = chance.choice([stamp, two])
+    if kind == 9:
+        stored_key = chance.choice([b"", b"s" * 32, stored_ledger_key(KEY), b"short"])
+        to = chance.choice([ledger_id, one])
+        return CopyRequest(request_id, to, key, term, batch, recovery=True, stored_key=stored_key)
     return AddRequest(
         request_id,
         chance.choice([ledger_id, one]),

@@ -15,11 +15,15 @@ import pytest
 from replog.errors import MetastoreCorruptError
 from replog.protocol import wire
 from replog.protocol.batch import Batch, decode
+from replog.protocol.holding import Holding, encode_holding
 from replog.protocol.messages import (
     AddRequest,
     AdminCommand,
     AdminRequest,
+    CopyReadRequest,
+    CopyRequest,
     FenceRequest,
+    RangesRequest,
     ReadLastAddConfirmedRequest,
     ReadRequest,
     RecoveryReadRequest,
@@ -158,6 +162,50 @@ GOLDEN = [
     ),
     Golden("admin", 22, struct.pack("<I", 5), AdminRequest(7, AdminCommand.SCRUB), request_id=7),
     Golden(
+        "copy",
+        23,
+        struct.pack("<qq", 7, 2) + KEY + struct.pack("<I", 0) + bytes(32),
+        CopyRequest(12, 7, KEY, 2, CRC, recovery=True),
+        request_id=12,
+        body=CRC.data,
+    ),
+    Golden(
+        "copy-by-role",
+        23,
+        struct.pack("<qq", 7, 2) + bytes(32) + struct.pack("<I", crc32c_bit_by_bit(HMAC.data)) + KEY,
+        CopyRequest(13, 7, b"", 2, HMAC, recovery=True, stored_key=KEY),
+        request_id=13,
+        body=HMAC.data,
+    ),
+    Golden(
+        "copy-read",
+        24,
+        struct.pack("<qqqq", 7, 11, 2, 1 << 20) + KEY,
+        CopyReadRequest(14, 7, KEY, 11, 2, 1 << 20),
+        request_id=14,
+    ),
+    Golden(
+        "ranges",
+        25,
+        struct.pack("<qqqq", 7, 1, 0, 99) + bytes(32),
+        RangesRequest(15, 7, b"", 1, 0, 99),
+        request_id=15,
+    ),
+    Golden(
+        "response-ranges",
+        32,
+        struct.pack("<IqqIII", 0, 11, 2, 65, 0, 0)
+        + b'{"through":99,"denial":1,"ranges":[[0,40,1],[50,90,5],[51,91,5]]}',
+        Response(
+            16,
+            Status.OK,
+            11,
+            2,
+            detail=encode_holding(Holding(((0, 40, 1), (50, 90, 5), (51, 91, 5)), 99, Status.NO_ENTRY)),
+        ),
+        request_id=16,
+    ),
+    Golden(
         "response",
         32,
         struct.pack("<IqqIII", 3, -1, 9, 8, 0, 0) + "déposé".encode(),
@@ -232,7 +280,7 @@ def test_the_bytes_are_as_the_page_describes_them(each: Golden) -> None:
 
 
 def test_every_kind_of_frame_has_golden_bytes() -> None:
-    assert {each.kind for each in GOLDEN} == {*range(1, 8), *range(16, 23), 32}
+    assert {each.kind for each in GOLDEN} == {*range(1, 8), *range(16, 26), 32}
     assert {path.stem for path in HERE.glob("wire-v1-*.hex")} == {f"wire-v1-{each.name}" for each in GOLDEN}
 
 

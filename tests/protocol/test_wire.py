@@ -22,7 +22,10 @@ from replog.protocol.messages import (
     AddRequest,
     AdminCommand,
     AdminRequest,
+    CopyReadRequest,
+    CopyRequest,
     FenceRequest,
+    RangesRequest,
     ReadLastAddConfirmedRequest,
     ReadRequest,
     RecoveryReadRequest,
@@ -56,6 +59,7 @@ numbers = st.integers(LEAST, MOST) | st.sampled_from([LEAST, -1, 0, 1, MOST])
 request_ids = st.integers(0, (1 << 64) - 1)
 ledger_ids = st.integers(0, MOST)
 keys = st.binary(min_size=32, max_size=32)
+keys_or_nothing = st.just(b"") | keys.filter(any)  # zeros are no key
 proofs = st.binary(max_size=PROOF_BYTES_MAX)  # which the wire doesn't look into
 some_batches = st.builds(
     batch_of,
@@ -83,6 +87,18 @@ requests = st.one_of(
     ),
     st.builds(WriteLastAddConfirmedRequest, request_ids, ledger_ids, keys, numbers, proofs),
     st.builds(AdminRequest, request_ids, st.sampled_from(AdminCommand)),
+    st.builds(
+        CopyRequest,
+        request_ids,
+        ledger_ids,
+        keys_or_nothing,
+        numbers,
+        some_batches,
+        st.just(True),
+        stored_key=keys_or_nothing,
+    ),
+    st.builds(CopyReadRequest, request_ids, ledger_ids, keys_or_nothing, numbers, numbers, numbers),
+    st.builds(RangesRequest, request_ids, ledger_ids, keys_or_nothing, numbers, numbers, numbers),
 )
 responses = st.builds(
     Response,
@@ -465,6 +481,9 @@ def test_every_kind_of_message_has_a_number_of_its_own() -> None:
             ReadLastAddConfirmedRequest(1, 7, bytes(32), 1, 2),
             WriteLastAddConfirmedRequest(1, 7, bytes(32), 1, b"proof"),
             AdminRequest(1, AdminCommand.STATISTICS),
+            CopyRequest(1, 7, b"", 1, batch_of([b""]), recovery=True, stored_key=bytes(32)),
+            CopyReadRequest(1, 7, b"", 1, 2, 3),
+            RangesRequest(1, 7, b"", 1, 2, 3),
         )
     ]
     assert len(set(kinds)) == len(kinds) == len(Request.__args__)

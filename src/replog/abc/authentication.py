@@ -12,6 +12,7 @@ class Role(enum.Enum):
     """What an authenticated client may do."""
 
     CLIENT = "client"  # write, read, recover; each ledger also needs its password (B7)
+    REPAIRER = "repairer"  # read and store copies of any ledger's batches, without its password
     ADMIN = "admin"  # ask a bookie to collect garbage, compact, scrub
 
 

@@ -12,9 +12,11 @@ from replog.hookspecs import Backend, hookimpl
 
 @attrs.frozen
 class NothingOptions:
-    """`administer_from_anywhere`: clients on other machines may administer, too."""
+    """`administer_from_anywhere`: clients on other machines may administer, too. `repair_locally`: clients on the same machine
+    may copy ledgers whose password they do not know; ledgers without a password are repaired by any client."""
 
     administer_from_anywhere: bool = False
+    repair_locally: bool = False
 
 
 class NoAuthentication(Authenticator):
@@ -33,8 +35,12 @@ class NoAuthentication(Authenticator):
         return b""
 
     def verify(self, peer: Peer, challenge: bytes, response: bytes, session: bytes) -> tuple[Identity, bytes]:
-        may_administer = peer.is_local or self._options.administer_from_anywhere
-        return Identity("anybody", frozenset(Role) if may_administer else frozenset({Role.CLIENT})), b""
+        roles = {Role.CLIENT}
+        if peer.is_local or self._options.administer_from_anywhere:
+            roles.add(Role.ADMIN)
+        if peer.is_local and self._options.repair_locally:
+            roles.add(Role.REPAIRER)
+        return Identity("anybody", frozenset(roles)), b""
 
     def confirm(self, response: bytes, proof: bytes, session: bytes) -> None:
         pass

@@ -14,20 +14,23 @@ from replog.hookspecs import Backend, hookimpl
 @attrs.frozen
 class TlsIdentityOptions:
     """For bookies. `clients`: names of which a certificate must have one; none given: whoever the authority signed.
-    `administrators`: names that may connect too, and administer."""
+    `administrators`: names that may connect too, and administer. `repairers`: names that may connect too, and repair ledgers
+    whose password they do not know."""
 
     clients: tuple[str, ...] = ()
     administrators: tuple[str, ...] = ()
+    repairers: tuple[str, ...] = ()
 
 
 class TlsIdentity(Authenticator):
     """Believes what TLS has verified. Both sides are proven by TLS itself, so nothing is said here."""
 
-    __slots__ = ("_administrators", "_clients")
+    __slots__ = ("_administrators", "_clients", "_repairers")
 
     def __init__(self, options: TlsIdentityOptions) -> None:
         self._clients = frozenset(options.clients)
         self._administrators = frozenset(options.administrators)
+        self._repairers = frozenset(options.repairers)
 
     @property
     def mechanism(self) -> str:
@@ -45,9 +48,11 @@ class TlsIdentity(Authenticator):
         if not names:
             problem = "no certificate with a name was shown: the client needs a tls_certificate_file"
             raise AuthenticationError(f"{problem}, and the bookie a tls_ca_file to verify it with")
-        administering = [name for name in names if name in self._administrators]
-        if administering:
-            return Identity(administering[0], frozenset(Role)), b""
+        for name in names:
+            more = {Role.ADMIN: self._administrators, Role.REPAIRER: self._repairers}
+            roles = frozenset(role for role, named in more.items() if name in named)
+            if roles:
+                return Identity(name, roles | {Role.CLIENT}), b""
         allowed = [name for name in names if name in self._clients or not self._clients]
         if not allowed:
             raise AuthenticationError(

@@ -18,6 +18,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import attrs
 
@@ -26,7 +27,7 @@ from replog.bookie.calls import broken_contract
 from replog.errors import StorageError, StorageFullError, StorageUncertainError
 from replog.protocol.batch import Batch
 from replog.protocol.bookie import Accepted, LedgerOnBookie, settle_add
-from replog.protocol.messages import AddRequest, FenceRequest, RecoveryReadRequest, Status
+from replog.protocol.messages import AddRequest, CopyRequest, FenceRequest, RecoveryReadRequest, Status
 from replog.protocol.proofs import better_proof, head_of, proof_of_head
 from replog.runtime.latencies import LatencyHistogram
 
@@ -234,10 +235,22 @@ class Committer:
             problem = f"other bytes than those of {batch!r} are stored for one of its entries"
         except StorageUncertainError as error:
             status, problem = Status.UNKNOWN, str(error)
+            if isinstance(accepted.request, CopyRequest):
+                status = self._settle_over_damage(batch)
         if status is not None:
             accepted.mutations = [each for each in accepted.mutations if not isinstance(each, PutBatch)]
         assert status is None or len(accepted.mutations) <= 1, "of an add that is not stored only its marks are left"
         return DURABLE if status in (None, Status.OK) else Outcome(status, problem)
+
+    def _settle_over_damage(self, batch: Batch) -> Status | None:
+        """What to do with a copy where something that is stored cannot be read: it is stored again, unless other bytes can be
+        read (T3)."""
+        assert batch.count, "a batch has entries"
+        found: list[Batch] = []
+        for entry_id in dict.fromkeys((batch.first_entry_id, batch.last_entry_id)):
+            with suppress(StorageUncertainError):
+                found += self.storage.read(batch.ledger_id, entry_id, batch.stamp, 1)[:1]
+        return Status.CONFLICT if settle_add(batch, found) is Status.CONFLICT else None
 
     def _stored(self, batch: Batch) -> list[Batch]:
         """What is stored of a batch's identities. Looks at its ends first: what differs there differs anyway."""

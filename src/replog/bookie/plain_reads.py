@@ -18,7 +18,8 @@ from replog.config import BookieOptions
 from replog.errors import StorageError
 from replog.protocol.batch import Batch
 from replog.protocol.bookie import LedgerOnBookie, read_answer
-from replog.protocol.messages import ReadLastAddConfirmedRequest, ReadRequest, Response, Status
+from replog.protocol.holding import encode_holding, hold
+from replog.protocol.messages import RangesRequest, ReadLastAddConfirmedRequest, ReadRequest, Response, Status
 
 
 class PlainReads:
@@ -77,6 +78,37 @@ class PlainReads:
         else:
             self._traffic.read(found)
             self._answer_read(request, found, ledger, reply)
+
+    def ranges(self, request: RangesRequest, reply: Reply) -> None:
+        """Answers which entries are stored (F3)."""
+        try:
+            refusal = self._find_ledger(request.ledger_id).refuse_read(request)
+        except StorageError as error:
+            refusal = Response(request.request_id, Status.UNKNOWN, detail=str(error))
+        if refusal is None and not 0 <= request.first_entry_id <= request.last_entry_id:
+            detail = f"entries {request.first_entry_id} to {request.last_entry_id} of ledger {request.ledger_id}: none"
+            refusal = Response(request.request_id, Status.BAD_REQUEST, detail=detail)
+        if refusal is not None:
+            reply([refusal])
+            return
+        assert self.nursery is not None, "requests come while the bookie runs"
+        self.nursery.start_soon(self._tell_ranges, request, reply)
+
+    async def _tell_ranges(self, request: RangesRequest, reply: Reply) -> None:
+        try:
+            stored = await self._calls.read(self._storage.ranges, request.ledger_id)
+            ledger = self._find_ledger(request.ledger_id)
+        except StorageError as error:
+            reply([Response(request.request_id, Status.UNKNOWN, detail=str(error))])
+            self._raised(error)
+            return
+        ranges = [
+            (each.first_entry_id, each.last_entry_id, each.stride) for each in stored if each.stamp == request.stamp
+        ]
+        holding = hold(ranges, self._storage.doubt().denial(request.ledger_id), request)
+        answer = Response(request.request_id, Status.OK, ledger.last_add_confirmed, ledger.fence_term)
+        answer.detail = encode_holding(holding)
+        reply([answer])
 
     def read_last_add_confirmed(self, request: ReadLastAddConfirmedRequest, reply: Reply) -> None:
         """Answers how far a ledger is confirmed, at once or when that has advanced."""

@@ -29,6 +29,7 @@ from replog.protocol.messages import (
     AddRequest,
     AdminRequest,
     FenceRequest,
+    RangesRequest,
     ReadLastAddConfirmedRequest,
     ReadRequest,
     RecoveryReadRequest,
@@ -103,6 +104,8 @@ class BookieServer:
                 self._reads.read(request, reply)
             elif isinstance(request, ReadLastAddConfirmedRequest):
                 self._reads.read_last_add_confirmed(request, reply)
+            elif isinstance(request, RangesRequest):
+                self._reads.ranges(request, reply)
             elif isinstance(request, AdminRequest):
                 self.administrators.ask(request, reply)
             else:

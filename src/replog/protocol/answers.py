@@ -11,11 +11,15 @@ from collections.abc import Callable, Sequence
 
 from replog.errors import RemoteProtocolError
 from replog.protocol.batch import ENTRY_ID_MAX, Batch
+from replog.protocol.holding import decode_holding
 from replog.protocol.messages import (
     DENIALS,
     AddRequest,
     AdminRequest,
+    CopyReadRequest,
+    CopyRequest,
     FenceRequest,
+    RangesRequest,
     ReadLastAddConfirmedRequest,
     ReadRequest,
     RecoveryReadRequest,
@@ -37,6 +41,9 @@ _STATUSES: dict[type, set[Status]] = {
     ReadLastAddConfirmedRequest: {Status.OK, *_REFUSALS},
     WriteLastAddConfirmedRequest: {Status.OK, *_WRITE_REFUSALS},
     AdminRequest: {Status.OK, Status.READ_ONLY, *_REFUSALS},
+    CopyRequest: {Status.OK, Status.CONFLICT, *_WRITE_REFUSALS},
+    CopyReadRequest: {Status.OK, *DENIALS, *_REFUSALS},
+    RangesRequest: {Status.OK, *_REFUSALS},
 }
 
 
@@ -126,6 +133,12 @@ def _check_last_add_confirmed(request: ReadLastAddConfirmedRequest, response: Re
         _check_size(request, response.batches)
 
 
+def _check_ranges(request: RangesRequest, response: Response) -> None:
+    if response.batches or response.proof:
+        raise RemoteProtocolError(f"batches or a proof in answer to {_said(request)}")
+    decode_holding(response.detail, request)
+
+
 def _check_batches(
     request: RecoveryReadRequest | ReadRequest | ReadLastAddConfirmedRequest, batches: Sequence[Batch]
 ) -> None:
@@ -153,4 +166,6 @@ _CHECKS: dict[type, Callable[..., None]] = {
     RecoveryReadRequest: _check_recovery_read,
     ReadRequest: _check_read,
     ReadLastAddConfirmedRequest: _check_last_add_confirmed,
+    CopyReadRequest: _check_read,
+    RangesRequest: _check_ranges,
 }

@@ -20,10 +20,13 @@ import attrs
 
 from replog.errors import RemoteProtocolError
 from replog.protocol.batch import Batch, check_damage
-from replog.protocol.digest import is_stored_ledger_key, stored_ledger_key
+from replog.protocol.digest import STORED_KEY_BYTES, is_stored_ledger_key, stored_ledger_key
 from replog.protocol.messages import (
     AddRequest,
+    CopyReadRequest,
+    CopyRequest,
     FenceRequest,
+    RangesRequest,
     ReadLastAddConfirmedRequest,
     ReadRequest,
     RecoveryReadRequest,
@@ -140,7 +143,7 @@ class LedgerOnBookie:
         return False
 
     def _refusal(self, request: OrderedRequest) -> Response | None:
-        if self.is_foreign(request.key):
+        if self.is_foreign(request.key) and not _is_by_role(request):
             return _unauthorized(request.request_id)
         if request.term < self.fence_term:
             return self._fenced(request.request_id)
@@ -160,8 +163,23 @@ class LedgerOnBookie:
             except RemoteProtocolError as error:
                 return Response(request.request_id, Status.BAD_REQUEST, detail=str(error))
             # A writer's add has no proof: its header says what is confirmed. A recovery's has one, unless nothing is.
-            return self._refuse_proof(request) if request.proof else None
+            if request.proof:
+                return self._refuse_proof(request)
+            return self._refuse_copy(request) if request.recovery else None
         return self._refuse_proof(request) if isinstance(request, WriteLastAddConfirmedRequest) else None
+
+    def _refuse_copy(self, request: AddRequest) -> Response | None:
+        """Refuses a copy whose key is not the ledger's. A ledger without a key would become that of the first who shows one."""
+        if not _is_by_role(request):
+            return None
+        assert isinstance(request, CopyRequest), "of adds, only copies are made by role"
+        if self.stored_key is not None and request.stored_key != self.stored_key:
+            detail = f"the record of ledger {self.ledger_id} has another key than this bookie knows (B7)"
+            return Response(request.request_id, Status.UNAUTHORIZED, detail=detail)
+        if len(request.stored_key) != STORED_KEY_BYTES:
+            detail = f"a copy for ledger {self.ledger_id} with a stored key of {len(request.stored_key)} bytes (F3)"
+            return Response(request.request_id, Status.BAD_REQUEST, detail=detail)
+        return None
 
     def _refuse_proof(self, request: AddRequest | WriteLastAddConfirmedRequest) -> Response | None:
         """Refuses what cannot be a proof for this ledger. Only clients, which know the password, can check an HMAC."""
@@ -193,7 +211,7 @@ class LedgerOnBookie:
         elif isinstance(request, WriteLastAddConfirmedRequest):
             confirmed, proof = claimed(request.proof), request.proof
         if self.stored_key is None:
-            new_key: bytes | None = stored_ledger_key(request.key)
+            new_key: bytes | None = _key_to_store(request)
         else:
             new_key = None if self._is_key_durable else self.stored_key
         new_term = request.term if request.term > self._durable_fence_term else None
@@ -202,7 +220,7 @@ class LedgerOnBookie:
         if new_key is None and new_term is None and new_confirmed is None:
             return None
         if self.stored_key is None:
-            self.stored_key, self._shown_key = new_key, request.key
+            self.stored_key, self._shown_key = new_key, request.key or None
         assert request.term >= self.fence_term, "a lower term is refused before it raises anything (T1)"
         self.fence_term = request.term
         self.last_add_confirmed = max(self.last_add_confirmed, confirmed)
@@ -279,12 +297,25 @@ class LedgerOnBookie:
 
     # -- plain reads ----------------------------------------------------------------------------------------------
 
-    def refuse_read(self, request: ReadRequest | ReadLastAddConfirmedRequest) -> Response | None:
+    def refuse_read(self, request: ReadRequest | ReadLastAddConfirmedRequest | RangesRequest) -> Response | None:
         """Why a plain read is refused, or None. It carries no term and fences nothing (T1, D1)."""
-        return _unauthorized(request.request_id) if self.is_foreign(request.key) else None
+        is_refused = self.is_foreign(request.key) and not _is_by_role(request)
+        return _unauthorized(request.request_id) if is_refused else None
 
     def _fenced(self, request_id: int) -> Response:
         return Response(request_id, Status.FENCED, self.last_add_confirmed, self.fence_term)
+
+
+def _is_by_role(request: object) -> bool:
+    """True for what a repairer may do without the ledger's key; the transport has checked that it is one (B7)."""
+    return isinstance(request, CopyRequest | CopyReadRequest | RangesRequest) and not request.key
+
+
+def _key_to_store(request: OrderedRequest) -> bytes:
+    if isinstance(request, CopyRequest) and not request.key:
+        assert len(request.stored_key) == STORED_KEY_BYTES, "a copy without a key was refused"
+        return request.stored_key
+    return stored_ledger_key(request.key)
 
 
 def settle_add(batch: Batch, stored: Sequence[Batch]) -> Status | None:

@@ -75,6 +75,9 @@ def is_crc32c_sealed(sealed: Bytes) -> bool:
     return len(sealed) > CODE_SIZES[DigestType.CRC32C] and crc32c(sealed) == CRC32C_RESIDUE
 
 
+STORED_KEY_BYTES = 32
+
+
 def ledger_key(ledger_id: int, password: bytes) -> bytes:
     """The 32 bytes that a bookie compares before it writes, fences or reads a ledger (B7). Not the password itself."""
     return _derive_key(b"replog ledger key v1", ledger_id, password)

@@ -1,7 +1,8 @@
 """What clients and bookies say to each other. Encoding them is a transport's business.
 
-Every request carries the ledger's key (B7). Those that may end in a write or that fence carry the sender's term (T1);
-plain reads carry none. What belongs to a request is in its message; what belongs to the entries is in the batch (W3).
+Every request carries the ledger's key (B7), but for a repairer's: the transport knows who may repair. Requests that may end in a
+write or that fence carry the sender's term (T1); plain reads carry none. What belongs to a request is in its message; what
+belongs to the entries is in the batch (W3).
 """
 
 from __future__ import annotations
@@ -70,6 +71,18 @@ class AddRequest:
 
 
 @attrs.define
+class CopyRequest(AddRequest):
+    """Store this batch, which was read from another bookie. It passes as a recovery add does, and never fences more than
+    the ledger's record does: `term` is the one of the record (T1).
+
+    Without a `key` the sender has the role of a repairer, which the transport has checked, and `stored_key` becomes the
+    ledger's if the bookie has never seen it: what the record's `key_check` says (F3, B7). A batch that is damaged here is
+    stored again; other bytes for an entry that can be read are refused (T3)."""
+
+    stored_key: bytes = b""
+
+
+@attrs.define
 class FenceRequest:
     """Raise the fence to `term`, durably, then answer with the highest last add confirmed (R2, R3)."""
 
@@ -101,6 +114,24 @@ class ReadRequest:
     entry_id: int
     stamp: int
     bytes_max: int
+
+
+@attrs.define
+class CopyReadRequest(ReadRequest):
+    """As `ReadRequest`, to copy the batches. Without a `key` the sender has the role of a repairer: the transport has checked."""
+
+
+@attrs.define
+class RangesRequest:
+    """Tell which of these entries are stored under this stamp (F3). The answer's `detail` is a `replog.protocol.holding.Holding`.
+    Without a `key` the sender has the role of a repairer: the transport has checked. Fences nothing."""
+
+    request_id: int
+    ledger_id: int
+    key: bytes
+    stamp: int
+    first_entry_id: int
+    last_entry_id: int
 
 
 @attrs.define
@@ -159,7 +190,11 @@ LedgerRequest = (
     | ReadRequest
     | ReadLastAddConfirmedRequest
     | WriteLastAddConfirmedRequest
+    | CopyRequest
+    | CopyReadRequest
+    | RangesRequest
 )
+RepairRequest = CopyRequest | CopyReadRequest | RangesRequest
 Request = LedgerRequest | AdminRequest
 
 

@@ -36,7 +36,10 @@ from replog.protocol.messages import (
     AddRequest,
     AdminCommand,
     AdminRequest,
+    CopyReadRequest,
+    CopyRequest,
     FenceRequest,
+    RangesRequest,
     ReadLastAddConfirmedRequest,
     ReadRequest,
     RecoveryReadRequest,
@@ -56,6 +59,7 @@ KEY_BYTES = 32
 
 HELLO, WELCOME, PROVE, READY, REFUSE, PING, PONG = range(1, 8)
 ADD, FENCE, RECOVERY_READ, READ, READ_LAST_ADD_CONFIRMED, WRITE_LAST_ADD_CONFIRMED, ADMIN = range(16, 23)
+COPY, COPY_READ, RANGES = range(23, 26)
 RESPONSE = 32
 
 _RECOVERY, _ALONE = 1, 2  # flags of an add
@@ -68,6 +72,9 @@ _READ_LAST_ADD_CONFIRMED = struct.Struct("<qqq32s")
 _AND_READ = struct.Struct("<qqq")  # entry id, stamp, bytes: behind the former, if batches are wanted
 _WRITE_LAST_ADD_CONFIRMED = struct.Struct("<qq32sI")  # ledger id, term, key, bytes of the proof behind this
 _ADMIN = struct.Struct("<I")
+_COPY = struct.Struct("<qq32sI32s")  # ledger id, term, key or zeros, CRC32C of an HMAC batch or 0, stored key
+_RANGES = struct.Struct("<qqqq32s")  # ledger id, stamp, first entry, last entry, key or zeros
+_NO_KEY = bytes(KEY_BYTES)  # of a repairer, which has a role instead
 # Status, last add confirmed, fence term, bytes of the detail, number of batches, bytes of the proof. Behind: detail, proof.
 _RESPONSE = struct.Struct("<IqqIII")
 _BATCH_SIZE = struct.Struct("<8xI")  # where a batch says how long it is
@@ -139,6 +146,26 @@ def _encode_admin(request: AdminRequest, pieces: list[bytes]) -> int:
     return _put(pieces, ADMIN, request.request_id, _ADMIN.pack(request.command))
 
 
+def _encode_copy(request: CopyRequest, pieces: list[bytes]) -> int:
+    data = request.batch.data
+    checksum = 0 if request.batch.digest_type is DigestType.CRC32C else crc32c(data)
+    keys = _key(request.key or _NO_KEY), _key(request.stored_key or _NO_KEY)
+    fields = _COPY.pack(request.ledger_id, request.term, keys[0], checksum, keys[1])
+    head = seal(COPY, 0, request.request_id, fields, len(data))
+    pieces += (head, data)
+    return len(head) + len(data)
+
+
+def _encode_copy_read(request: CopyReadRequest, pieces: list[bytes]) -> int:
+    numbers = request.ledger_id, request.entry_id, request.stamp, request.bytes_max
+    return _put(pieces, COPY_READ, request.request_id, _READ.pack(*numbers, _key(request.key or _NO_KEY)))
+
+
+def _encode_ranges(request: RangesRequest, pieces: list[bytes]) -> int:
+    numbers = request.ledger_id, request.stamp, request.first_entry_id, request.last_entry_id
+    return _put(pieces, RANGES, request.request_id, _RANGES.pack(*numbers, _key(request.key or _NO_KEY)))
+
+
 def _put(pieces: list[bytes], kind: int, request_id: int, fields: bytes) -> int:
     frame = seal(kind, 0, request_id, fields)
     pieces.append(frame)
@@ -159,6 +186,9 @@ _ENCODERS: dict[type, Callable[..., int]] = {
     ReadLastAddConfirmedRequest: _encode_read_last_add_confirmed,
     WriteLastAddConfirmedRequest: _encode_write_last_add_confirmed,
     AdminRequest: _encode_admin,
+    CopyRequest: _encode_copy,
+    CopyReadRequest: _encode_copy_read,
+    RangesRequest: _encode_ranges,
 }
 
 
@@ -230,6 +260,29 @@ def _decode_admin(frame: Frame) -> AdminRequest:
     return AdminRequest(frame.request_id, command)
 
 
+def _decode_copy(frame: Frame) -> CopyRequest:
+    ledger_id, term, key, checksum, stored_key = _COPY.unpack_from(frame.fields)
+    batch = decode(frame.body)
+    if batch.digest_type is not DigestType.CRC32C and crc32c(frame.body) != checksum:
+        raise RemoteProtocolError(f"{batch!r} does not match the CRC32C of its copy: it was damaged on the way")
+    keys = _key_or_nothing(key), _key_or_nothing(stored_key)
+    return CopyRequest(frame.request_id, ledger_id, keys[0], term, batch, recovery=True, stored_key=keys[1])
+
+
+def _decode_copy_read(frame: Frame) -> CopyReadRequest:
+    ledger_id, entry_id, stamp, bytes_max, key = _READ.unpack_from(frame.fields)
+    return CopyReadRequest(frame.request_id, ledger_id, _key_or_nothing(key), entry_id, stamp, bytes_max)
+
+
+def _decode_ranges(frame: Frame) -> RangesRequest:
+    ledger_id, stamp, first, last, key = _RANGES.unpack_from(frame.fields)
+    return RangesRequest(frame.request_id, ledger_id, _key_or_nothing(key), stamp, first, last)
+
+
+def _key_or_nothing(key: bytes) -> bytes:
+    return b"" if key == _NO_KEY else key
+
+
 _DECODERS: dict[int, Callable[[Frame], Request]] = {
     ADD: _decode_add,
     FENCE: _decode_fence,
@@ -238,6 +291,9 @@ _DECODERS: dict[int, Callable[[Frame], Request]] = {
     READ_LAST_ADD_CONFIRMED: _decode_read_last_add_confirmed,
     WRITE_LAST_ADD_CONFIRMED: _decode_write_last_add_confirmed,
     ADMIN: _decode_admin,
+    COPY: _decode_copy,
+    COPY_READ: _decode_copy_read,
+    RANGES: _decode_ranges,
 }
 
 

@@ -14,7 +14,10 @@ from replog.protocol.messages import (
     AddRequest,
     AdminCommand,
     AdminRequest,
+    CopyReadRequest,
+    CopyRequest,
     FenceRequest,
+    RangesRequest,
     ReadLastAddConfirmedRequest,
     ReadRequest,
     RecoveryReadRequest,
@@ -154,6 +157,10 @@ async def _check_every_field_arrives(transport: Transport, address: str) -> None
         ReadLastAddConfirmedRequest(6, 7, _KEY, -1, 1000),
         WriteLastAddConfirmedRequest(7, 7, _KEY, 1, b"proof"),
         AdminRequest(8, AdminCommand.STATISTICS),
+        CopyRequest(9, 7, _KEY, 1, _batch(b"payload"), recovery=True),
+        CopyRequest(10, 7, b"", 1, _batch(b"payload"), recovery=True, stored_key=_KEY),
+        CopyReadRequest(11, 7, b"", big, 1, 1 << 22),
+        RangesRequest(12, 7, b"", 1, 0, big),
     ]
     answers = [Response(number, status) for number, status in enumerate(Status, 1)]
     last = len(answers)

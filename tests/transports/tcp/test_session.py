@@ -15,7 +15,10 @@ from replog.protocol import wire
 from replog.protocol.messages import (
     AdminCommand,
     AdminRequest,
+    CopyReadRequest,
+    CopyRequest,
     FenceRequest,
+    RangesRequest,
     ReadLastAddConfirmedRequest,
     Request,
     Response,
@@ -423,6 +426,39 @@ async def test_a_connection_that_breaks_gives_everything_back(autojump_clock: tr
         assert listener._budget.used_bytes == 0
         handler.release()
         assert listener._budget.used_bytes == 0
+
+
+@pytest.mark.parametrize(
+    "roles", [None, {Role.CLIENT}, {Role.CLIENT, Role.ADMIN}, {Role.CLIENT, Role.REPAIRER}, {Role.REPAIRER}]
+)
+async def test_repair_needs_role_or_key(roles: set[Role] | None, nursery: trio.Nursery) -> None:
+    """F1, B7: who shows the ledger's key is a client, and the bookie checks the key; who shows none must be a repairer."""
+    near, far = (Stream(each) for each in socket.socketpair())
+    identity = None if roles is None else Identity("somebody", frozenset(roles))
+    handler = Handler()
+    session = Session(near, FrameSplitter(FRAME_BYTES_MAX), handler, identity, TcpOptions(), Budget(1 << 30))
+    nursery.start_soon(session.run, [])
+    client = RawClient(far, FrameSplitter(FRAME_BYTES_MAX), [])
+    key = b"k" * 32
+    by_role = [
+        RangesRequest(1, 7, b"", 1, 0, 9),
+        CopyReadRequest(2, 7, b"", 0, 1, 100),
+        CopyRequest(3, 7, b"", 1, batch_of(10), recovery=True, stored_key=key),
+    ]
+    by_key = [
+        RangesRequest(4, 7, key, 1, 0, 9),
+        CopyReadRequest(5, 7, key, 0, 1, 100),
+        CopyRequest(6, 7, key, 1, batch_of(10), recovery=True),
+    ]
+    client.say(*by_role, *by_key)
+    answers = {answer.request_id: answer for answer in await client.answers(6)}
+    for needed, requests in ((Role.REPAIRER, by_role), (Role.CLIENT, by_key)):
+        may = roles is None or needed in roles
+        for request in requests:
+            assert answers[request.request_id].status is (Status.OK if may else Status.UNAUTHORIZED), request
+            assert may or f"the role of a {needed.value}" in answers[request.request_id].detail
+            assert (request.request_id in [each.request_id for each in handler.requests]) is may
+    far.close()
 
 
 @pytest.mark.parametrize("roles", [None, {Role.CLIENT}, {Role.CLIENT, Role.ADMIN}])

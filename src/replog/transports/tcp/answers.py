@@ -11,6 +11,7 @@ from replog.protocol import wire
 from replog.protocol.messages import (
     AddRequest,
     AdminRequest,
+    RangesRequest,
     ReadLastAddConfirmedRequest,
     ReadRequest,
     RecoveryReadRequest,
@@ -61,7 +62,7 @@ class Answers:
             # Nothing is set aside for the batches that it may bring: if there is no room then, it brings none.
             if request.bytes_max > 0:
                 self._polls.add(request_id)
-        elif not isinstance(request, AdminRequest | ReadRequest | RecoveryReadRequest):
+        elif not isinstance(request, AdminRequest | ReadRequest | RecoveryReadRequest | RangesRequest):
             self.changing.add(request_id)
         account.requests[request_id] = size_bytes
         account.charge(size_bytes)

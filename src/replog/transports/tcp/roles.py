@@ -4,12 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from replog.abc import Role
-from replog.protocol.messages import AdminCommand, AdminRequest, Request
+from replog.abc import Identity, Role
+from replog.protocol import wire
+from replog.protocol.messages import AdminCommand, AdminRequest, RepairRequest, Request
+
+_NO_KIND = 256  # kinds of frames are of one byte
+
+
+class Permissions:
+    """What one client may ask. `checked_from` is the lowest kind of frame that it may not have all of: adds and reads of clients
+    are not looked at. Without an identity it may ask everything."""
+
+    __slots__ = ("_roles", "checked_from")
+
+    def __init__(self, identity: Identity | None) -> None:
+        self._roles = frozenset(Role) if identity is None else identity.roles
+        self.checked_from = _NO_KIND
+        if len(self._roles) < len(Role):
+            self.checked_from = wire.ADMIN if Role.CLIENT in self._roles else wire.ADD
+
+    def lack(self, request: Request) -> str:
+        """Why the client may not make this request, or ""."""
+        return lacking_role(self._roles, request)
 
 
 def lacking_role(roles: Collection[Role], request: Request) -> str:
     """Why these roles do not allow the request, or ""."""
+    # Who shows the ledger's key copies as a client. The bookie checks the key (B7).
+    if isinstance(request, RepairRequest) and not request.key:
+        return "" if Role.REPAIRER in roles else "this request needs the role of a repairer, or the ledger's password"
     if not isinstance(request, AdminRequest):
         return (
             "" if Role.CLIENT in roles else "this request needs the role of a client, which the identity does not have"

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from replog.abc import Identity, Role
 from replog.errors import RemoteProtocolError
 from replog.protocol import wire
 from replog.protocol.messages import AddRequest, ReadRequest, RecoveryReadRequest, Request, Response, Status
@@ -25,11 +24,11 @@ from replog.transports.tcp.answers import Answers
 from replog.transports.tcp.budget import SMALL_BYTES
 from replog.transports.tcp.pace import Pace
 from replog.transports.tcp.read_queue import ReadQueue
-from replog.transports.tcp.roles import lacking_role
+from replog.transports.tcp.roles import Permissions
 from replog.transports.tcp.waking import Wakeup
 
 if TYPE_CHECKING:
-    from replog.abc import RequestHandler
+    from replog.abc import Identity, RequestHandler
     from replog.transports.tcp.budget import Budget
     from replog.transports.tcp.options import StreamOptions
     from replog.transports.tcp.stream import Stream
@@ -51,7 +50,7 @@ class Session:
         self._stream = stream
         self._splitter = splitter
         self._handler = handler
-        self._roles = None if identity is None or identity.roles == frozenset(Role) else identity.roles  # None: all
+        self._permissions = Permissions(identity)
         self._changed = Wakeup()  # something was answered or sent
         self._account = Account(budget, options.connection_bytes_max)
         self._answers = Answers(stream, self._account, self._changed)
@@ -144,7 +143,7 @@ class Session:
     def _handle(self, frames: Sequence[Frame], first: int) -> int:
         """Handles frames from this one on, at least one. Returns the place of the first one without room."""
         requests: list[Request] = []
-        answers = self._answers
+        answers, checked_from = self._answers, self._permissions.checked_from
         place = first
         while place < len(frames) and (place == first or not self._is_full()):
             frame = frames[place]
@@ -154,7 +153,7 @@ class Session:
                 continue
             request = wire.decode_request(frame)
             answers.expect(request, len(frame.body))
-            if self._roles is not None and (problem := lacking_role(self._roles, request)):
+            if frame.kind >= checked_from and (problem := self._permissions.lack(request)):
                 answers.reply([Response(request.request_id, Status.UNAUTHORIZED, detail=problem)])
             elif not isinstance(request, ReadRequest | RecoveryReadRequest) or self._reads.begins(request):
                 requests.append(request)
