@@ -101,6 +101,13 @@ def _throughput(results: Results) -> Figure | None:
     return _bars("Entries confirmed per second, 1 000 in flight (and their share of replog's)", panels, results)
 
 
+def _short(results: Results) -> Figure | None:
+    """What README.md shows: one panel of `_throughput`."""
+    bars = _rates(results, Task("append", 1024, 1_000), is_replicated=True)
+    title = "Entries of 1 KiB confirmed per second, 1 000 in flight (and their share of replog's)"
+    return _bars(title, [Panel("three nodes, confirmed by two", bars, grouped)], results)
+
+
 def _alone(results: Results) -> Figure | None:
     """1 KiB in one node: a panel for each number of entries in a call."""
     panels = []
@@ -324,6 +331,7 @@ def _name(candidate: Candidate) -> str:
 
 _CHARTS: Mapping[str, Callable[[Results], Figure | None]] = {
     "throughput": _throughput,
+    "short": _short,
     "in-flight": _in_flight,
     "latency": _latency,
     "cpu": _cpu,

@@ -1,4 +1,4 @@
-"""The README's fail-over as real processes: leaders are killed, frozen and cut off, and the next one takes over each time."""
+"""The bank of examples/failover.py in real processes: leaders are killed, frozen and cut off, and the next one takes over."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The README's pipeline as real processes: the app, a task and all of Spark are killed, and each visit is counted once."""
+"""The tutorial's pipeline as real processes: the app, a task and all of Spark are killed, and each visit is counted once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.servers.processes import Server
 from tests.servers.spark import missing
 
 EXAMPLE = ROOT / "examples" / "spark_pipeline.py"
-README = ROOT / "README.md"
+PAGE = ROOT / "docs" / "tutorial" / "first-pipeline.md"
 WITHIN_S = 300.0  # for Spark to begin and do a batch on two busy cores; it gives up earlier if Spark has ended
 ENDING_S = 60.0
 PAUSE_S = 1.0
@@ -67,13 +67,11 @@ def test_windows_are_counted_when_they_are_over() -> None:
     assert counts_of(entries[:3]) == {}
 
 
-def test_the_readme_shows_the_example() -> None:
-    section = README.read_text(encoding="utf-8").partition("\n## Spark\n")[2].partition("\n## ")[0]
-    blocks = re.findall(r"^```python\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 1
-    assert f"\n\n\n{blocks[0]}\n\n" in EXAMPLE.read_text(encoding="utf-8"), (
-        "a whole function of the example, to the letter"
-    )
+def test_the_tutorial_shows_the_example() -> None:
+    blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    example = EXAMPLE.read_text(encoding="utf-8")
+    assert len(blocks) == 3
+    assert [block for block in blocks if f"\n\n\n{block}\n\n" not in example] == [], "a whole function, to the letter"
 
 
 # -- processes ----------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The README's example in real processes, killed in mid-flight: what it acknowledged is there afterwards."""
+"""The example of a write-ahead log in real processes, killed in mid-flight: what it acknowledged is there afterwards."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def test_a_chart_is_a_picture_and_a_drawing_and_the_same_each_time(results: Resu
     names = draw(results, tmp_path / "one")
     draw(results, tmp_path / "two")
 
-    assert names == ["throughput", "in-flight", "latency", "cpu", "sustained", "other", "alone"]
+    assert names == ["throughput", "short", "in-flight", "latency", "cpu", "sustained", "other", "alone"]
     found = {path.name: path.read_bytes() for path in (tmp_path / "one").iterdir()}
     assert set(found) == {f"peers-{name}.{kind}" for name in names for kind in ("png", "svg")}
     for name, data in found.items():
