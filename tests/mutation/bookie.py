@@ -108,8 +108,8 @@ MUTANTS = (
         "T3",
         "groups.py",
         (
-            "                self._decide(group, mutations)  # so that what is stored shows everything "
-            "accepted before\n"
+            "                # So that what is stored shows everything accepted before.\n"
+            "                self._decide(group, mutations)\n"
             "                mutations = []\n"
         ),
         "",

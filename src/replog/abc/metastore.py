@@ -87,7 +87,8 @@ class Metastore(ABC):
         """The values right below this key, by their last words. One read each: together they are not a snapshot."""
         found = {}
         for word in await self.children(key):
-            with suppress(KeyNotFoundError):  # it has only children, or was deleted between the two calls
+            # It has only children, or was deleted between the two calls.
+            with suppress(KeyNotFoundError):
                 found[word] = await self.get(f"{key}/{word}")
         return found
 

@@ -61,7 +61,8 @@ class Call:
         """Cancels the task, and waits for its end."""
         self._scope.cancel()
         await asyncio.shield(self._ended)
-        self.answer.exception()  # looked at: whoever cancels asks for no outcome
+        # Looked at: whoever cancels asks for no outcome.
+        self.answer.exception()
 
 
 class Host:

@@ -29,7 +29,8 @@ class _Receiving(Face):
         )  # has come, and was not given out: whoever waited for it was cancelled just then
 
     async def receive_batch(self) -> Any:
-        await asyncio.sleep(0)  # others have their turn, however fast batches come; nothing is taken yet
+        # Others have their turn, however fast batches come; nothing is taken yet.
+        await asyncio.sleep(0)
         if not self._fetched:
             try:
                 return self._inner.receive_batch_nowait()

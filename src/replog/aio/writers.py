@@ -34,7 +34,8 @@ class _Writer(Face):
             return await self._way.call(lambda: self._inner.append(data))
         confirmed: asyncio.Future[Any] = self._way.loop.create_future()
         if self._waiting is None:
-            self._way.start(self._confirm)  # if that raises, nobody waits for a task that never begins
+            # If that raises, nobody waits for a task that never begins.
+            self._way.start(self._confirm)
             self._waiting = []
         self._waiting.append((place, confirmed))
         return await confirmed

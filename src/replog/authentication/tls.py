@@ -62,7 +62,8 @@ class TlsIdentity(Authenticator):
         return Identity(allowed[0], frozenset({Role.CLIENT})), b""
 
     def confirm(self, response: bytes, proof: bytes, session: bytes) -> None:
-        pass  # TLS has verified the bookie's certificate, and its host's name
+        # TLS has verified the bookie's certificate, and its host's name.
+        pass
 
 
 @hookimpl

@@ -216,7 +216,8 @@ def write_file_atomically(disk: Disk, directory: str, name: str, pieces: Sequenc
             disk.close(fd)
         disk.rename(temporary, f"{directory}/{name}")
     except OSError:
-        with suppress(OSError):  # on a full disk, the unfinished file would take the last space
+        # On a full disk, the unfinished file would take the last space.
+        with suppress(OSError):
             disk.unlink(temporary)
         raise
     disk.sync_directory(directory)

@@ -214,17 +214,20 @@ class Portal:
 
     def _leave(self, block: _Block[Value], error: BaseException | None) -> None:
         if not self._is_ready.wait(_FAREWELL_S):
-            return  # there is no run, and whoever tried to start it is told why
+            # There is no run, and whoever tried to start it is told why.
+            return
         try:
             self._soon(block.leave, error is not None)
-        except ClosedError:  # the run has ended, and the block before it: `left` says how
+        except ClosedError:
+            # The run has ended, and the block before it: `left` says how.
             if not block.left.is_started:
                 return
         try:
             self._wait(block.left, block.left, lambda: None)
             block.left.take()
         except _LeftOnError as left:
-            if error is None:  # the thread that had entered it ended, and this is another one
+            # The thread that had entered it ended, and this is another one.
+            if error is None:
                 raise closed() from None
             for note in getattr(left, "__notes__", ()):
                 error.add_note(note)

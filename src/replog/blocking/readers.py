@@ -82,7 +82,8 @@ class _Fetching(Generic[Batch]):
             try:
                 batch = self._receive_batch_nowait()
             except (trio.WouldBlock, ReplogError):
-                break  # no more now; and an error is raised again when it is its turn
+                # No more now; and an error is raised again when it is its turn.
+                break
         return bool(self._fetched)
 
 

@@ -133,7 +133,8 @@ class Announcer:
             if await self._announced(key) == value:  # it is this version's
                 await self._metastore.delete(key, version)
         except (KeyNotFoundError, VersionConflictError, MetastoreUncertainError):
-            return False  # it changes, or is kept elsewhere: as with everybody else's
+            # It changes, or is kept elsewhere: as with everybody else's.
+            return False
         return True
 
     async def _wait_turned_or_lost(self, held: _Held) -> None:

@@ -168,7 +168,8 @@ class Committer:
         for work in group.works:
             accepted = work.accepted
             if accepted.may_be_stored:
-                self._decide(group, mutations)  # so that what is stored shows everything accepted before
+                # So that what is stored shows everything accepted before.
+                self._decide(group, mutations)
                 mutations = []
                 group.outcomes.append(self._settle(accepted))
             else:

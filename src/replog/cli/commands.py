@@ -79,5 +79,6 @@ def _root(
 
 def run() -> NoReturn:
     """Run the command that `sys.argv` names; exit with its status."""
-    keep_freed_memory()  # this process is our own, a bookie's above all: nobody else's memory is concerned
+    # This process is our own, a bookie's above all: nobody else's memory is concerned.
+    keep_freed_memory()
     sys.exit(status_of(app))

@@ -156,7 +156,8 @@ def takes_connection(command: Callable[Concatenate[Connection, Own], None]) -> C
     parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in (*own, *shared)]
     with_options.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     with_options.__annotations__ = {each.name: each.annotation for each in parameters}
-    del with_options.__wrapped__  # typer must see these parameters, and not the wrapped function's
+    # Typer must see these parameters, and not the wrapped function's.
+    del with_options.__wrapped__
     return with_options
 
 

@@ -65,7 +65,8 @@ def survive(path: str, action: Callable[[], object]) -> None:
         try:
             status = status_of(action)
         finally:
-            os._exit(status)  # not sys.exit: what is registered for the exit is the parent's to do
+            # Not sys.exit: what is registered for the exit is the parent's to do.
+            os._exit(status)
     _, ended = os.waitpid(child, 0)
     if os.WIFSIGNALED(ended):
         number = os.WTERMSIG(ended)

@@ -35,7 +35,8 @@ def _read(descriptor: int) -> bytes:
     while True:
         try:
             return os.read(descriptor, _READ_BYTES)
-        except BlockingIOError:  # another process that shares it has made it non-blocking: wait here
+        except BlockingIOError:
+            # Another process that shares it has made it non-blocking: wait here.
             select.select([descriptor], [], [])
 
 

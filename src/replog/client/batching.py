@@ -226,7 +226,8 @@ class Batching:
         fitting = len(gathered) * limit_bytes * stride // (size_bytes + _ENTRY_OVERHEAD_BYTES * len(gathered))
         batch = gathered[: max(1, min(_BATCH_ENTRIES_MAX, fitting))]
         while len(batch) > stride and self._largest_bytes(batch) > limit_bytes:
-            del batch[len(batch) // 2 :]  # the estimate was wrong because the sizes differ much
+            # The estimate was wrong because the sizes differ much.
+            del batch[len(batch) // 2 :]
         del gathered[: len(batch)]
         return batch, sum(map(len, batch))
 

@@ -44,13 +44,11 @@ class BookieChannel:
         self.shares_thread = False  # the bookie runs in this thread
         self._outstanding_bytes_max = outstanding_bytes_max
         self._check_every_s = shortest_timeout_s / _CHECKS_PER_TIMEOUT
-        self._checks = (
-            0  # made so far: deadlines are counted in them, because reading a clock for each request costs more
-        )
+        # Made so far: deadlines are counted in them, because reading a clock for each request costs more
+        self._checks = 0
         self._outstanding: dict[int, tuple[OnAnswer, Any, int, float, Request]] = {}
-        self.request_ids = (
-            request_ids  # the next one is for a request that goes here, and perhaps to other bookies, too
-        )
+        # The next one is for a request that goes here, and perhaps to other bookies, too
+        self.request_ids = request_ids
         self._busy: trio.Event | None = None  # what `watch` waits for while nothing is outstanding
         self._heard_at_check = 0
 

@@ -47,9 +47,8 @@ class Connections:
         authenticator: Authenticator | None = None,
     ) -> None:
         self.channels: dict[str, BookieChannel] = {}  # by bookie; one whose `error` is set was lost
-        self.problems: dict[
-            str, ReplogError
-        ] = {}  # by bookie: why it could not be connected to when that was last tried
+        # By bookie: why it could not be connected to when that was last tried
+        self.problems: dict[str, ReplogError] = {}
         self._membership = membership
         self._open_transport = open_transport
         self._options = options
@@ -167,7 +166,8 @@ class Connections:
                 problems.append(error)
         if not problems:
             raise BookieUnreachableError(bookie_id, "it announced no way to reach it")
-        raise problems[-1]  # the last endpoint is the general one; the others are shortcuts within a process
+        # The last endpoint is the general one; the others are shortcuts within a process.
+        raise problems[-1]
 
     async def _connect_by(self, endpoint: Endpoint, bookie_id: str, channel: BookieChannel) -> Connection:
         try:
@@ -178,7 +178,8 @@ class Connections:
             return await transport.connect(
                 endpoint.address, channel, self._nursery, bookie_id=bookie_id, authenticator=self._authenticator
             )
-        except ConfigError as error:  # the bookie's configuration: what it announced is not an address
+        except ConfigError as error:
+            # The bookie's configuration: what it announced is not an address.
             raise BookieUnreachableError(bookie_id, f"it announced {endpoint}: {error}") from error
 
     def _transport(self, scheme: str) -> Transport:

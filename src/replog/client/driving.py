@@ -66,7 +66,8 @@ class ClientContext:
             try:
                 usable = await self.membership.usable(excluded)
             except MetastoreError:
-                break  # a new ensemble needs a CAS, so without the metastore there is none (C3)
+                # A new ensemble needs a CAS, so without the metastore there is none (C3).
+                break
             proposed = self.placement.replace_bookies(effect.metadata, missing, usable, self.chance.random)
             back = [index for index in missing if index not in proposed and ensemble[index] in usable]
             proposed.update((index, ensemble[index]) for index in back)

@@ -74,7 +74,8 @@ class LedgerRecords:
             found = await self.persist(f"reading ledger {ledger_id}", lambda: self.metastore.get(key))
         except KeyNotFoundError as error:
             raise LedgerNotFoundError(ledger_id, "there is no such ledger: never created, or deleted") from error
-        except MetastoreUncertainError as error:  # a read changes nothing, so nothing is uncertain
+        except MetastoreUncertainError as error:
+            # A read changes nothing, so nothing is uncertain.
             raise MetastoreError(f"reading ledger {ledger_id}: {error}") from error
         return decode_ledger(key, found.value), found.version
 
@@ -105,7 +106,8 @@ class LedgerRecords:
                     found, version = await self.get(metadata.ledger_id)
                 except LedgerNotFoundError:
                     await self.pause(deadline, error)
-                    continue  # it was not written; if an earlier request arrives late, it writes the same record
+                    # It was not written; if an earlier request arrives late, it writes the same record.
+                    continue
                 if found.token == metadata.token:
                     return version, False
                 raise
@@ -120,7 +122,8 @@ class LedgerRecords:
             except KeyNotFoundError:
                 return None
             except MetastoreUncertainError as error:
-                await self.pause(deadline, error)  # otherwise repeat it: deleting twice is deleting once
+                # Otherwise repeat it: deleting twice is deleting once.
+                await self.pause(deadline, error)
 
     async def perform(self, effect: WriteMetadata | ReadMetadata, machine: LedgerWriting | LedgerRecovery) -> None:
         """Performs a machine's metadata effect and tells the machine the answer."""
@@ -189,7 +192,8 @@ class LedgerIds:
                 if trio.current_time() >= deadline_s:
                     timeout_s = self._records.timeout_s
                     raise MetastoreError(f"taking a ledger id: others were faster for {timeout_s} s") from error
-            except MetastoreUncertainError as error:  # these ids may be lost; the next ones are as good
+            except MetastoreUncertainError as error:
+                # These ids may be lost; the next ones are as good.
                 await self._records.pause(deadline_s, error)
             else:
                 if not met_others:

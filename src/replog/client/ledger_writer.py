@@ -182,7 +182,8 @@ class LedgerWriter(WriterContext):
             if entries > 1 or not batching.lone_appends % _LOOK_AROUND_EVERY:
                 backlog.turn = self  # meanwhile other tasks' entries gather
                 await trio.lowlevel.checkpoint()
-        finally:  # also if cancelled: other tasks' entries may have gathered, and wait for this one to send them
+        finally:
+            # Also if cancelled: other tasks' entries may have gathered, and wait for this one to send them.
             backlog.turn = None
             batching.is_pushed, batching.expected_bytes = False, 0
             batching.is_alone = len(backlog.gathered) == entries and not backlog.in_flight
@@ -246,7 +247,8 @@ class LedgerWriter(WriterContext):
         await trio.lowlevel.checkpoint_if_cancelled()
         self.check_usable()
         while not self.backlog.has_room(size_bytes):
-            if self.backlog.turn is not None:  # a task without room pushes nothing more: there is nothing to wait for
+            # A task without room pushes nothing more: there is nothing to wait for.
+            if self.backlog.turn is not None:
                 self._batching.send_now()
             await self.backlog.freed().wait()
             self.check_usable()
@@ -288,7 +290,8 @@ class LedgerWriter(WriterContext):
         """The writer's background task. Ends when the writer is closed or has failed."""
         try:
             await self._sender.watching.run()
-        finally:  # it was closed, or cancelled with its client: nobody drives it any more, so no task may wait for it
+        finally:
+            # It was closed, or cancelled with its client: nobody drives it any more, so no task may wait for it.
             self._take_no_more()
             self._is_machine_closed = True
             self.backlog.end()
@@ -348,4 +351,5 @@ class LedgerWriter(WriterContext):
                 await self._close()
             except ReplogError as problem:
                 error.add_note(f"and its ledger was not closed: {problem}")
-        self._sender.closed.set()  # if the deadline passed, the background task ends all the same
+        # If the deadline passed, the background task ends all the same.
+        self._sender.closed.set()

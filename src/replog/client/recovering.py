@@ -51,9 +51,8 @@ class RecoveringShell:
         self._started_s = 0.0
         self._stopped: dict[str, StorageFailedError] = {}  # by bookie: how it reported that its storage failed
         self._reaching: set[int] = set()  # indices that a connection is being made to
-        self._complaints: dict[
-            str, str
-        ] = {}  # by bookie: what it said instead of an answer, or why it can't be reached
+        # By bookie: what it said instead of an answer, or why it can't be reached
+        self._complaints: dict[str, str] = {}
 
     async def run(self) -> LedgerMetadata:
         """Recovers, and returns the closed ledger's record. Raises what the machine failed with."""
@@ -69,7 +68,8 @@ class RecoveringShell:
                     self._machine.start()
                     self._drive()
                     await self._done.wait()
-            finally:  # even if it was cancelled, because answers that come later must find a machine that is done
+            finally:
+                # Even if it was cancelled, because answers that come later must find a machine that is done.
                 if not self._done.is_set():
                     self._machine.give_up(self._options.recovery_timeout_s)
                     self._drive()
@@ -160,7 +160,8 @@ class RecoveringShell:
             try:
                 confirmed = self._machine.proven(answer.proof)
             except RemoteProtocolError as error:
-                return str(error)  # a number without a proof decides nothing (R11)
+                # A number without a proof decides nothing (R11).
+                return str(error)
             self._machine.fence_confirmed(effect.index, confirmed)
         elif answer.status is Status.OK and answer.batches:
             self._machine.read_found(effect.index, effect.entry_id, answer.batches[0])

@@ -308,7 +308,8 @@ class LedgerScan:
     async def take(self) -> EntryBatch | None:
         """The next entries, or None if no more are known to be confirmed. Raises `EntryUnreadableError` (retry:
         yes), `EntryNotFoundError`, `LedgerNotFoundError`. If cancelled, nothing is lost."""
-        await trio.lowlevel.checkpoint_if_cancelled()  # not later: entries that were taken must be returned
+        # Not later: entries that were taken must be returned.
+        await trio.lowlevel.checkpoint_if_cancelled()
         while True:
             try:
                 batch = self.take_nowait()
@@ -347,7 +348,8 @@ class LedgerScan:
         with trio.move_on_after(self._options.speculative_read_after_s) as scope:
             await self._state.arrived.wait()
         if scope.cancelled_caught:
-            machine = self._state.machine  # the bookies that were asked are slow: others are asked, too
+            # The bookies that were asked are slow: others are asked, too.
+            machine = self._state.machine
             for entry_id in machine.waiting_for():
                 machine.read_slow(entry_id)
             self._drive()

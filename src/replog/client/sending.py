@@ -72,9 +72,8 @@ class BatchSender:
         )
         self.error: ReplogError | None = None  # why the writer has failed
         self.batches_sent = 0
-        self.on_progress: OnProgress | None = (
-            None  # after confirmations: entries and payload bytes that were pushed so far
-        )
+        # After confirmations: entries and payload bytes that were pushed so far
+        self.on_progress: OnProgress | None = None
         self.on_failure: Callable[[], None] | None = None
         self._machine = machine
         self._identity = WriterIdentity(machine.metadata.ledger_id, key, machine.metadata.term)
@@ -126,7 +125,8 @@ class BatchSender:
         sent_at = backlog.advance(last_add_confirmed)
         batching.expected_bytes += unconfirmed_bytes - backlog.unconfirmed_bytes
         if backlog.gathered or backlog.in_flight:
-            batching.round_ended(sent_at)  # a lone batch does not tell how many should be in flight
+            # A lone batch does not tell how many should be in flight.
+            batching.round_ended(sent_at)
         elif self.watching.publishing.is_awaited:
             self.watching.publishing.publish_soon()
         if self.on_progress is not None:
@@ -153,7 +153,8 @@ class BatchSender:
         if backlog.turn is not None or not batching.may_send():
             return False
         if watching.slow.unchecked_bytes >= LAG_CHECK_BYTES and not watching.slow.keep_up():
-            watching.want()  # the slow bookie may be silent, and nothing else in flight
+            # The slow bookie may be silent, and nothing else in flight.
+            watching.want()
             return False
         if batching.are_many and batching.waits_for_more():
             return False
@@ -204,7 +205,8 @@ class BatchSender:
                 self.watching.publishing.awaited()
             first_entry_id = effect.batch.first_entry_id
             if first_entry_id <= self.backlog.confirmed and not self.backlog.gathered:
-                return  # it was confirmed without this bookie, and nothing waits for it
+                # It was confirmed without this bookie, and nothing waits for it.
+                return
             self._machine.add_confirmed(effect.index, effect.bookie_id, first_entry_id)
         elif isinstance(answer, Response) and answer.status is Status.FENCED:
             self._machine.add_fenced(answer.fence_term)

@@ -50,7 +50,8 @@ class Publishing:
         if not self.is_awaited:
             self.is_awaited = True
             if not self._backlog.in_flight:
-                self.publish_soon()  # otherwise it happens when everything is confirmed
+                # Otherwise it happens when everything is confirmed.
+                self.publish_soon()
 
     def publish_soon(self) -> None:
         """Publishes if the writer is idle a turn later. The task that waited for the confirmation may append again first: then

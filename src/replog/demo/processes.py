@@ -95,7 +95,8 @@ class Appender:
     async def run(self, log: LogWriter) -> None:
         """Append until there is enough, and wait until all of it is confirmed."""
         lines = _lines_of(Path(self._task.input))
-        await self._push(log, next(lines))  # alone: it shows when the log can be appended to again
+        # Alone: it shows when the log can be appended to again.
+        await self._push(log, next(lines))
         await log.flush()
         self._confirm(log)
         while not self._is_enough():

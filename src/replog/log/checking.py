@@ -86,7 +86,8 @@ def _check_size(log: LogMetadata, added: int) -> None:
     allowed_bytes = VALUE_BYTES_MAX - _RESERVED_BYTES
     if size_bytes <= allowed_bytes:
         return
-    fitting, excess = 0, added  # this many fit, this many don't: halve the distance
+    # This many fit, this many don't: halve the distance.
+    fitting, excess = 0, added
     while excess - fitting > 1:
         middle = (fitting + excess) // 2
         shorter = attrs.evolve(log, segments=log.segments[: len(log.segments) - added + middle])

@@ -83,7 +83,8 @@ class LogDriver:
                     await self._perform(effect, machine, create_ledger, password, doubts)
                 except ReplogError as error:
                     if machine.is_done:
-                        raise  # the record is written; what was to be deleted after that stays
+                        # The record is written; what was to be deleted after that stays.
+                        raise
                     machine.abandon(error)
                     break  # its other effects no longer matter
 

@@ -154,7 +154,8 @@ class LogReader(trio.abc.ReceiveChannel[Record]):
         log = await self._reread()
         if segment.number == log.next_segment_number - 1 or self._waited_for_closing:
             if self._asked_again:
-                return False  # otherwise a busy writer would keep this reader forever
+                # Otherwise a busy writer would keep this reader forever.
+                return False
             self._asked_again = True
             await self._refresh(segment, scan)
             return True

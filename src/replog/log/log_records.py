@@ -55,7 +55,8 @@ class LogRecords:
             return await self._records.persist(f"reading {what}", lambda: self._records.metastore.get(key))
         except KeyNotFoundError:
             return None
-        except MetastoreUncertainError as error:  # a read changes nothing, so nothing is uncertain
+        except MetastoreUncertainError as error:
+            # A read changes nothing, so nothing is uncertain.
             raise MetastoreError(f"reading {what}: {error}") from error
 
     async def page_numbers(self, name: str) -> list[int]:
@@ -132,7 +133,8 @@ class LogRecords:
                 await self._records.persist(f"creating {key}", lambda: self._records.metastore.create(key, value))
                 return
             except KeyExistsError:
-                return  # an earlier attempt has written it: no other client has this id
+                # An earlier attempt has written it: no other client has this id.
+                return
             except MetastoreUncertainError as error:
                 await self._records.pause(deadline, error)
 
@@ -145,4 +147,5 @@ class LogRecords:
             except KeyNotFoundError:
                 return None
             except MetastoreUncertainError as error:
-                await self._records.pause(deadline, error)  # otherwise repeat it: deleting twice is deleting once
+                # Otherwise repeat it: deleting twice is deleting once.
+                await self._records.pause(deadline, error)

@@ -163,7 +163,8 @@ class LogWriter(WriterContext):
                 raise self._current.with_positions(error) from None
             except trio.ClosedResourceError:
                 if writer is self._writer:
-                    raise  # otherwise a roll has closed it, after all of it was confirmed
+                    # Otherwise a roll has closed it, after all of it was confirmed.
+                    raise
 
     # -- rolling ----------------------------------------------------------------------------------------------------
 

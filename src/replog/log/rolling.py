@@ -240,7 +240,8 @@ class Rolling:
             return writer.error
         self._segment_started = trio.current_time()
         if writer.last_add_pushed < 0 and not is_demanded and self._next.writer is None:
-            return None  # an empty ledger need not be rolled for its age
+            # An empty ledger need not be rolled for its age.
+            return None
         try:
             await self._roll()
         except ReplogError as error:
@@ -277,7 +278,8 @@ class Rolling:
             await previous.aclose()
             return
         except ReplogError:
-            pass  # the metastore fails, or a client recovers it that may die: it is closed as any client would close it
+            # The metastore fails, or a client recovers it that may die: it is closed as any client would close it.
+            pass
         while self._current.writer.error is None and not self.leaving.is_set():  # a takeover recovers both
             try:
                 await self._ledgers.recover(previous.ledger_id, self._password)

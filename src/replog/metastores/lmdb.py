@@ -172,7 +172,8 @@ class LMDBMetastore(Metastore):
         try:
             return await self._submit(environment, announce, len(key) + len(value), f"key {key!r}")
         except (trio.Cancelled, MetastoreUncertainError):
-            with suppress(MetastoreError):  # it is being closed, or has failed: it ends with this process's seat
+            # It is being closed, or has failed: it ends with this process's seat.
+            with suppress(MetastoreError):
                 environment.submit(Job(take_back, len(key), _tell_nobody))  # behind the other one in the writer's queue
             raise
 

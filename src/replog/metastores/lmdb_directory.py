@@ -91,7 +91,8 @@ def make_directory(path: Path) -> None:
         each.mkdir(exist_ok=True)
         sync_directory(str(each.parent))
     if not missing and not _is_marked(str(path)):
-        with suppress(PermissionError):  # one that we may not even read was not made by us
+        # One that we may not even read was not made by us.
+        with suppress(PermissionError):
             sync_directory(str(path.parent))
 
 

@@ -93,7 +93,8 @@ class Reading:
                     words.append(word.decode())
                     more = cursor.set_range(prefix + word + b"\1")
                 else:
-                    more = cursor.next()  # there may be something below it that does exist
+                    # There may be something below it that does exist.
+                    more = cursor.next()
         return Words(words, fickle, self._transaction.id())
 
     def values(self, key: str) -> dict[str, Versioned]:

@@ -91,7 +91,8 @@ class Presence:
         for number in range(_SEATS_MAX):
             try:
                 fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, number)
-            except (BlockingIOError, PermissionError):  # POSIX allows either for "somebody else has it"
+            except (BlockingIOError, PermissionError):
+                # POSIX allows either for "somebody else has it".
                 continue
             return number
         raise OSError(f"all {_SEATS_MAX} seats are taken")

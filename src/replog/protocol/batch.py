@@ -87,9 +87,8 @@ class Batch:
         self.stamp = stamp
         self.timestamp_ns = timestamp_ns
         self.cumulative_length = cumulative_length
-        self.is_sealed = (
-            False  # it is known to end with the CRC32C of all before it: built so, or seen by `check_damage`
-        )
+        # It is known to end with the CRC32C of all before it: built so, or seen by `check_damage`
+        self.is_sealed = False
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Batch) and self.data == other.data

@@ -89,9 +89,8 @@ class LedgerOnBookie:
         self._shown_key: bytes | None = None  # the key itself, once somebody has shown it
         self.fence_term = marks.fence_term
         self.last_add_confirmed = marks.last_add_confirmed
-        self.is_awaited = (
-            False  # a reader waits here for a later last add confirmed, and answers to the writer say so (W5)
-        )
+        # A reader waits here for a later last add confirmed, and answers to the writer say so (W5)
+        self.is_awaited = False
         self._is_key_durable = marks.key is not None
         self._durable_fence_term = marks.fence_term
         self._durable_last_add_confirmed = marks.last_add_confirmed  # or more, in batches' headers

@@ -304,9 +304,8 @@ class LogTakeover(LogMachine):
         self._stage = _Stage.READING
         self._to_recover: list[int] = []
         self._ledger_id: int | None = None
-        self._missing: tuple[int, int | None] | None = (
-            None  # a ledger that was not found, and the version that named it
-        )
+        # A ledger that was not found, and the version that named it
+        self._missing: tuple[int, int | None] | None = None
 
     @property
     def is_done(self) -> bool:

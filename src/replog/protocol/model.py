@@ -23,9 +23,8 @@ from replog.protocol.quorum import Quorum
 NO_ENTRY = -1  # the last entry of an empty ledger, and the last add confirmed before the first (R8)
 PAGE_SEGMENTS = 100  # of a new log; one that exists keeps what its record says
 PAGE_SEGMENTS_MIN = 2  # so that the head names the last two ledgers whatever leaves it: a takeover recovers those (L1)
-TRANSACTIONS_MAX = (
-    1000  # that a log's record remembers; those that were not used for the longest time are forgotten first
-)
+# That a log's record remembers; those that were not used for the longest time are forgotten first
+TRANSACTIONS_MAX = 1000
 RECOVERY_TERM = 2  # of everybody who recovers it: concurrent recoveries don't fence each other (T2)
 
 

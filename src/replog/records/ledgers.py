@@ -112,7 +112,8 @@ def _ids_of_leaf(leaf: str, words: Sequence[str]) -> list[int]:
     """The ids of the keys `leaf/word`, ascending. Raises `MetastoreCorruptError`."""
     found: list[int] = []
     # Parsing a key takes long, and a leaf has up to 10 000: only the first key, and those of another shape, are parsed.
-    base = LEDGER_ID_MAX + 1  # the lowest id of this leaf, once it is known: until then above all ids
+    # The lowest id of this leaf, once it is known: until then above all ids.
+    base = LEDGER_ID_MAX + 1
     for word in words:
         if len(word) == LEAF_DIGITS and word.isdecimal() and word.isascii() and base + int(word) <= LEDGER_ID_MAX:
             found.append(base + int(word))

@@ -59,7 +59,8 @@ def end_with_parent() -> None:
     _kill_when_closed(_STANDARD_INPUT, os.getpid())
     watch = select.poll()
     watch.register(_STANDARD_INPUT, 0)
-    if watch.poll(0):  # the parent was gone before the kernel was asked, which then says nothing
+    # The parent was gone before the kernel was asked, which then says nothing.
+    if watch.poll(0):
         os.kill(os.getpid(), signal.SIGKILL)
 
 

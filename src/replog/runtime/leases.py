@@ -108,7 +108,8 @@ class Leases:
         A cancellation waits for the store's answers, and takes back what was announced."""
         await trio.lowlevel.checkpoint_if_cancelled()
         held = _Held(key, _Stored(secrets.token_hex(_TOKEN_BYTES // 2).encode(), value))
-        with trio.CancelScope(shield=True):  # every call has its deadline; who knows its outcome takes it back below
+        # Every call has its deadline; who knows its outcome takes it back below.
+        with trio.CancelScope(shield=True):
             try:
                 await self._claim(held)
             except MetastoreUncertainError:
@@ -190,13 +191,15 @@ class Leases:
     async def _beat(self, held: _Held) -> None:
         while True:
             await trio.sleep(self._lease_s / _BEATS_PER_LEASE)
-            with trio.CancelScope(shield=True):  # cut short, nobody would know what is to be deleted
+            # Cut short, nobody would know what is to be deleted.
+            with trio.CancelScope(shield=True):
                 await self._beat_once(held)
 
     async def _beat_once(self, held: _Held) -> None:
         """Puts the value again; if it is not known to be there any more, looks first, and claims it anew if it is free."""
         if trio.current_time() - held.beaten_at_s >= self._lease_s:
-            held.version = None  # others had time to replace it, leave, and have versions begin anew
+            # Others had time to replace it, leave, and have versions begin anew.
+            held.version = None
         with suppress(MetastoreError):  # it beats again soon
             if held.version is not None:
                 expected, held.version = held.version, None

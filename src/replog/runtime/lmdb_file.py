@@ -198,7 +198,8 @@ def make_data_file(directory: str, records: Iterable[tuple[bytes, bytes]], *, si
                 pass
             environment.sync(True)
         with open(new, "rb") as file:
-            os.fsync(file.fileno())  # LMDB synced what it wrote; this is for the size of the file
+            # LMDB synced what it wrote; this is for the size of the file.
+            os.fsync(file.fileno())
     except BaseException:
         with suppress(OSError):
             os.unlink(new)

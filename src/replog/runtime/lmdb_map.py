@@ -218,7 +218,8 @@ def _extend(environment: lmdb.Environment, data: str, used_bytes: int) -> None:
 _open: list[LMDBMap] = []
 _inherited: dict[str, LMDBMap] = {}
 _forking: list[LMDBMap] = []
-_fork_lock = threading.Lock()  # threads that fork at once would find each other's locks taken, and leave them so
+# Threads that fork at once would find each other's locks taken, and leave them so.
+_fork_lock = threading.Lock()
 
 
 def _before_fork() -> None:

@@ -29,7 +29,8 @@ async def open_service_nursery() -> AsyncIterator[trio.Nursery]:
             except BaseExceptionGroup as group:
                 cancelled, rest = group.split(trio.Cancelled)
                 if rest is None:
-                    raise  # a nursery of the body's: whether this scope is meant, this nursery knows
+                    # A nursery of the body's: whether this scope is meant, this nursery knows.
+                    raise
                 raised = group if cancelled is None else rest
             except BaseException as error:
                 raised = error
@@ -45,7 +46,8 @@ async def open_service_nursery() -> AsyncIterator[trio.Nursery]:
         try:
             raise raised
         finally:
-            del raised  # its traceback has this frame: no cycle, please
+            # Its traceback has this frame: no cycle, please.
+            del raised
 
 
 async def for_each(function: Callable[[Item], Awaitable[None]], items: Iterable[Item], at_once: int) -> None:

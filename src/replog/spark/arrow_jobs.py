@@ -82,7 +82,8 @@ class ArrowJob:
     def commit(self, written: Sequence[WrittenPartition]) -> bool:
         """As `commit_arrow`."""
         named = self._options.transaction()
-        transaction = named or (f"job:{self._job}", 0)  # known when it comes again: a user may call this twice
+        # Known when it comes again: a user may call this twice.
+        transaction = named or (f"job:{self._job}", 0)
         job = Job(self._job, ledger_ids_of(written), transaction, counts_empty=named is not None)
         return commit_job(self._options, self._values, job)
 

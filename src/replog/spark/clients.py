@@ -80,7 +80,8 @@ class _Kept:
         with self.lock:
             found = self.clients.pop(key, None)
             if found is not None and not found.is_running:
-                found.close()  # raises what its trio run failed with: the next try has another one
+                # Raises what its trio run failed with: the next try has another one.
+                found.close()
                 found = None
             if found is None:
                 found = WorkerClient(key)

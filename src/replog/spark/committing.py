@@ -56,7 +56,8 @@ def commit_job(options: SparkOptions, values: ValueSchema, job: Job) -> bool:
     Whoever leads the log is deposed by it, and may lead again at once. Raises `ReplogError`: the job is visible as a whole
     or not at all, and stays so; committing it again is safe."""
     if not job.ledger_ids and not job.counts_empty:
-        return True  # nothing becomes visible, also when it is done again: no reason to depose who leads the log
+        # Nothing becomes visible, also when it is done again: no reason to depose who leads the log.
+        return True
 
     async def commit(client: replog.Client) -> bool:
         is_new = await append_job(client, options, values, job)

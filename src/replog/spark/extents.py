@@ -180,7 +180,8 @@ class Survey:
                 async for extent in self.extents(end, head):
                     end = extent.after
             except TrimmedError:
-                continue  # these two were dropped since: others are the last now
+                # These two were dropped since: others are the last now.
+                continue
             return end
         raise MetastoreError(f"log {self._name!r}: it is trimmed faster than its end can be looked up: retry")
 

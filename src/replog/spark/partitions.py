@@ -136,7 +136,8 @@ async def _check_turn(client: replog.Client, name: str, attempt: _PartitionAttem
         check_binary(name, log)
         ledger = await client.ledger_metadata(log.segments[-1].ledger_id)
     except (LogNotFoundError, LedgerNotFoundError):
-        return  # nobody has begun, or a trim or takeover is going on: taking over tells
+        # Nobody has begun, or a trim or takeover is going on: taking over tells.
+        return
     custom = ledger.custom
     if custom.get("writer") == attempt.writer_id and int(custom.get("attempt", "-1")) > attempt.attempt:
         raise FencedError(

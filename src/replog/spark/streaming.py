@@ -213,7 +213,8 @@ async def _after_bytes(survey: Survey, extents: AsyncGenerator[Extent], start: P
 async def _fitting(survey: Survey, extent: Extent, wanted_bytes: int) -> int:
     """The first entry that is too much. By halving: some twenty small reads for a million entries."""
     before_bytes = (await survey.ledger_bytes(extent, extent.first - 1))[0] if extent.first else 0
-    low, high = extent.first, extent.last  # all before `low` fit, what reaches through `high` does not
+    # All before `low` fit, what reaches through `high` does not.
+    low, high = extent.first, extent.last
     while low < high:
         middle = (low + high) // 2
         through_bytes, _ = await survey.ledger_bytes(extent, middle)

@@ -128,7 +128,8 @@ def read_histories(paths: Iterable[str | os.PathLike[str]]) -> list[Event]:
     events: list[Event] = []
     for path in paths:
         lines = Path(path).read_bytes().split(b"\n")
-        lines.pop()  # what follows the last newline: nothing, or an incomplete line
+        # What follows the last newline: nothing, or an incomplete line.
+        lines.pop()
         for number, line in enumerate(lines, 1):
             try:
                 events.append(parse_event(line))

@@ -211,7 +211,8 @@ class _Forwarded:
     async def _forward(self, pump: _Pump, opposite: _Pump) -> None:
         ending = await pump.run()
         if ending is _Ending.SINK_RESET:
-            await opposite.direction.wait_open()  # the reset comes from that end, so a black hole holds it up, too
+            # The reset comes from that end, so a black hole holds it up, too.
+            await opposite.direction.wait_open()
         if ending is not _Ending.PEACE:
             self._scope.cancel()
 

@@ -102,7 +102,8 @@ class Leases:
             try:
                 await self._renew_once(held)
                 pause_s = self._lease_s / _RENEWALS_PER_LEASE
-            except ReplogError:  # soon again; etcd deletes the keys if that goes on
+            except ReplogError:
+                # Soon again; etcd deletes the keys if that goes on.
                 pause_s = self._lease_s / _RETRIES_PER_LEASE
 
     async def _renew_once(self, held: Held) -> None:
@@ -111,7 +112,8 @@ class Leases:
             "/v3/lease/keepalive", message, what="renewing a lease", timeout_s=self._lease_s / _RENEWALS_PER_LEASE
         )
         if answer.get("result", {}).get("TTL", "0") == "0":  # it is over
-            held.lease_id = _new_lease_id()  # before it is granted: then it is revoked at the end in any case
+            # Before it is granted: then it is revoked at the end in any case.
+            held.lease_id = _new_lease_id()
             await self._grant(held)
         for key, value in held.values.items():
             await self._put_if_absent(held, key, value)

@@ -46,7 +46,8 @@ def read_refusal(status: int, body: bytes) -> Refusal:
     try:
         answer = json.loads(body)
         return refusal_in(answer)
-    except (ValueError, TypeError, KeyError):  # not etcd's: what stands between, or another program
+    except (ValueError, TypeError, KeyError):
+        # Not etcd's: what stands between, or another program.
         words = f"HTTP {status} {body[:_SHOWN_BYTES].decode(errors='replace').strip()}"
         is_doubtful = status >= HTTPStatus.INTERNAL_SERVER_ERROR or status < HTTPStatus.BAD_REQUEST
         return Refusal(_UNKNOWN if is_doubtful else -status, words)

@@ -23,9 +23,8 @@ from replog.backends.files.pacing import Closing, Pace
 from replog.backends.files.repair import replace_sections
 
 _SCATTERED_BYTES = 1 << 20  # a journal file whose ledgers alternate more often than this is worth putting in order
-_ALTERNATING = (
-    1.25  # of switches per ledger: more than what the deletion of a fifth of its ledgers makes of a file in order
-)
+# Of switches per ledger: more than what the deletion of a fifth of its ledgers makes of a file in order
+_ALTERNATING = 1.25
 
 Batch = tuple[int, int, int, Location]  # first id, last id, stride, place
 Row = tuple[int, int, int, int, int, Section]  # first id, last id, stride, age turned round, position in the page
@@ -165,7 +164,8 @@ class Rewriter:
         """The batches of one ledger and stamp in the order of their first ids; of two copies that in the newer file."""
         try:
             pages = self._contents.pages_of(sections)
-        except SectionGone:  # its ledger was deleted; `working` is held, so no other thread rewrites files
+        except SectionGone:
+            # Its ledger was deleted; `working` is held, so no other thread rewrites files.
             return
         rows = [_rows(section, page) for section, page in pages.items()]
         previous = None

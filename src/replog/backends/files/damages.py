@@ -65,7 +65,8 @@ class Damages:
                 except SectionGone:
                     continue
                 except StorageUncertainError:
-                    return  # its index is damaged, too: that is noted, and the next scrub finds the batch again
+                    # Its index is damaged, too: that is noted, and the next scrub finds the batch again.
+                    return
 
     def note_unreadable(self, file: LogFile, error: StorageDamagedError) -> None:
         """Notes that a file and its index are damaged. Called without the lock.

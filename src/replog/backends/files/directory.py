@@ -206,7 +206,8 @@ def _parse(text: bytes, where: str, expected_name: str) -> tuple[int, str, objec
         name, version, bookie_id = content["format"], content["version"], content["bookie_id"]
         place = content.get("journal")
         identity_of(bookie_id)
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:  # no version of replog writes that: it is damaged
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        # No version of replog writes that: it is damaged.
         raise StorageDamagedError(f"{where} can't be read: {error!r}", _RESTORE) from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise _unreadable(where, repr(error)) from error

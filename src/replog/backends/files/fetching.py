@@ -32,7 +32,8 @@ def fetch_one(disk: Disk, location: Location, *, wait: bool) -> Batch:
         if len(data) == size and payload_checksum(data) == checksum:
             return decode(data)
     except (OSError, RemoteProtocolError):
-        pass  # the lines below read it again, more carefully, and say what is wrong
+        # The lines below read it again, more carefully, and say what is wrong.
+        pass
     return _checked(location, _read_bytes(disk, location, size, wait), wait)
 
 

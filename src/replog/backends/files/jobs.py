@@ -126,7 +126,8 @@ class Jobs:
                 for file in unreadable & repaired:  # written again, and unreadable again
                     file.is_damaged = True
                 if not unreadable and not any(file.is_damaged for file in files):
-                    return  # too many files are open: the next run tries again
+                    # Too many files are open: the next run tries again.
+                    return
                 repaired |= unreadable
                 self._repair_now()
             files = [file for file in files if not file.is_damaged]

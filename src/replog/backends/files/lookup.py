@@ -66,7 +66,8 @@ class Lookup:
                     return None
                 data = self._disk.pread_cached(file.fd, size, offset)
         except OSError:
-            return None  # not in memory, or unreadable: the longer way finds out which
+            # Not in memory, or unreadable: the longer way finds out which.
+            return None
         code = data[-4:]
         # For a batch that ends with its own CRC32C, this one pass proves all of it. Other batches take the longer way.
         if crc32c(data) == CRC32C_RESIDUE and crc32c(code, crc32c(code)) == checksum and len(data) == size:

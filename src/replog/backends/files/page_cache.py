@@ -63,7 +63,8 @@ class PageCache:
                 # A pinned file is not recycled: else the cache of its next life would be dropped.
                 self._descriptors.pin((file,), wait=True)
             except StorageUncertainError:
-                return  # it can't be opened; a read of it reports that, and the kernel may keep its pages
+                # It can't be opened; a read of it reports that, and the kernel may keep its pages.
+                return
         try:
             self._disk.drop_cached(file.fd)
         finally:

@@ -229,7 +229,8 @@ class FilePool:
     def _fill_ready(self) -> None:
         file = self.ready
         if file is not None and not self._fill_step(file):
-            file.is_outrun = True  # no space for zeros: the writer allocates what it needs
+            # No space for zeros: the writer allocates what it needs.
+            file.is_outrun = True
 
     def _fill_step(self, file: JournalFile) -> bool:
         """Writes zeros behind what is allocated. Returns False if there is not enough space."""

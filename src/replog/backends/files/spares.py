@@ -81,7 +81,8 @@ class Spares:
         except BaseException:
             disk.close(fd)
             if spare is None:
-                with suppress(OSError):  # the first error says why it could not be made
+                # The first error says why it could not be made.
+                with suppress(OSError):
                     disk.unlink(source)
             raise
         assert file.position <= file.allocated, "its header page is written"

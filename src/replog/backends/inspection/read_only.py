@@ -23,7 +23,8 @@ class ReadOnlyDisk(Disk):
         """As `Disk.open`, for reading."""
         assert not create, "an inspection makes no file"
         flags = os.O_RDONLY | os.O_CLOEXEC
-        with suppress(PermissionError):  # only the owner may read without leaving a time of access
+        # Only the owner may read without leaving a time of access.
+        with suppress(PermissionError):
             return os.open(path, flags | os.O_NOATIME)
         return os.open(path, flags)
 

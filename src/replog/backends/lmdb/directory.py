@@ -151,7 +151,8 @@ def check_is_ours(path: str) -> None:
             "Nothing was touched: name another directory",
         )
     with named_errors(f"sync the directory above {path}"), suppress(PermissionError):
-        sync_directory(os.path.dirname(path))  # one that we may not even read was not made by us
+        # One that we may not even read was not made by us.
+        sync_directory(os.path.dirname(path))
 
 
 def _make_directories(path: str) -> None:

@@ -56,7 +56,8 @@ class Load:
         """Write. If cancelled, the counters stay. Raises the first error of a writer."""
         data = os.urandom(self.settings.size_bytes)
         for writer in writers:
-            await writer.append(data)  # connections are made, and ledgers known to their bookies
+            # Connections are made, and ledgers known to their bookies.
+            await writer.append(data)
         began_s, cpu_began_s = time.perf_counter(), time.process_time()
         if self.settings.seconds is not None:
             self._end_s = began_s + self.settings.seconds

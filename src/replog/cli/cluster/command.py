@@ -165,7 +165,8 @@ async def _measure(plan: Plan, loads: dict[str, Load]) -> None:
                         for each in bookies:
                             nursery.start_soon(_ask, each, before, loads)
                     await trio.sleep(_LOOK_S)
-        except ReplogError:  # what is wrong is shown as the bookies' states; try again
+        except ReplogError:
+            # What is wrong is shown as the bookies' states; try again.
             loads.clear()
             await trio.sleep(_LOOK_S)
 

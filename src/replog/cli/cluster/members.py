@@ -150,7 +150,8 @@ class Members:
                 self._turn(member, State.DEAD, problem)
                 return
             if self._leaving.is_set():
-                if status == -signal.SIGTERM:  # it did not handle signals yet: there was nothing to leave
+                # It did not handle signals yet: there was nothing to leave.
+                if status == -signal.SIGTERM:
                     status = 0
                 self._turn(member, State.DEAD if status else State.LEFT, problem if status else "")
                 return
@@ -238,7 +239,8 @@ async def local_cluster(plan: Plan) -> AsyncIterator[Members]:
 def _fields(line: bytes) -> dict[str, Any]:
     try:
         found: Any = json.loads(line)
-    except ValueError:  # a line of the interpreter, for example: it is in the log
+    except ValueError:
+        # A line of the interpreter, for example: it is in the log.
         return {}
     return found if isinstance(found, dict) else {}
 

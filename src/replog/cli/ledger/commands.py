@@ -217,6 +217,7 @@ async def _delete(connection: Connection, ledger_id: int, force: bool) -> None:
 async def _is_part_of(client: Client, ledger_id: int, name: str) -> bool:
     try:
         segments = await client.log_segments(name)
-    except (LogNotFoundError, ConfigError):  # deleted, or somebody's own custom field, which is no log's name
+    except (LogNotFoundError, ConfigError):
+        # Deleted, or somebody's own custom field, which is no log's name.
         return False
     return any(segment.ledger_id == ledger_id for segment in segments)

@@ -110,7 +110,8 @@ def _digest_type(text: str) -> DigestType:
 
 
 async def _append(stop: Stop, connection: Connection, asked: Asked) -> None:
-    password = connection.password()  # read it first: a bad file must not fence the previous writer
+    # Read it first: a bad file must not fence the previous writer.
+    password = connection.password()
     appending = Appending(asked, stop)
     try:
         async with (
@@ -285,7 +286,8 @@ class Appending:
             return
         try:
             await write_output("".join(f"{line}\n" for line in lines).encode())
-        except OutputClosed as error:  # confirm what was read even if nobody reads the positions
+        except OutputClosed as error:
+            # Confirm what was read even if nobody reads the positions.
             self.output_closed = error
             self._stop.ask()
 

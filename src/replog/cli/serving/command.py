@@ -126,7 +126,8 @@ def _layers(
         layers.give("logging", "format", "json", "--json")
     for parameter, (table, name) in _FLAGS.items():
         value = context.params[parameter]
-        if value is not None and (value or isinstance(value, str)):  # an empty list means that the flag was not given
+        # An empty list means that the flag was not given.
+        if value is not None and (value or isinstance(value, str)):
             layers.give(table, name, value, f"--{parameter.replace('_', '-')}")
     return layers
 

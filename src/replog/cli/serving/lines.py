@@ -33,7 +33,8 @@ class LineHandler(logging.Handler):
         """Queue a record. Never waits for a reader."""
         try:
             line = self.format(record).encode("utf-8", "backslashreplace") + b"\n"
-        except (TypeError, ValueError):  # the arguments do not fit the text: logging says where
+        except (TypeError, ValueError):
+            # The arguments do not fit the text: logging says where.
             self.handleError(record)
             return
         with self._changed:

@@ -82,7 +82,8 @@ class _Process:
         )
 
     async def serve_metrics(self, task_status: trio.TaskStatus[str]) -> None:
-        from replog.metrics import serve_metrics  # here: a bookie without metrics needs no package of that extra
+        # Here: a bookie without metrics needs no package of that extra.
+        from replog.metrics import serve_metrics
 
         table = self._settings.metrics
         await serve_metrics(

@@ -95,7 +95,8 @@ async def watch_keys(screen: Screen, pressed: Callable[[str], None]) -> None:
         try:
             found = os.read(descriptor, _KEYS_AT_ONCE)
         except OSError:
-            return  # the terminal is gone; SIGHUP says so to the whole command
+            # The terminal is gone; SIGHUP says so to the whole command.
+            return
         if not found:
             return
         for character in _SEVERAL_BYTES.sub(b"", found).decode("utf-8", "replace"):

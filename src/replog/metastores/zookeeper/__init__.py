@@ -24,7 +24,8 @@ def replog_metastores() -> Sequence[Backend[Metastore]]:
 def _open(rest: str, options: ZooKeeperOptions) -> Metastore:
     place = parse_place(rest)
     if options.sasl_user:
-        importlib.import_module("puresasl")  # kazoo would find out in a thread of its own that it is missing
+        # Kazoo would find out in a thread of its own that it is missing.
+        importlib.import_module("puresasl")
 
     from replog.metastores.zookeeper.metastore import ZooKeeperMetastore
 

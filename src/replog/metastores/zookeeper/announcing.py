@@ -24,9 +24,8 @@ from replog.runtime.nursery import open_service_nursery
 
 _log = logging.getLogger("replog.metastores.zookeeper")
 
-FAREWELL_S = (
-    2.0  # how long leaving may take; what is still there then ends with the session, or when there is a connection
-)
+# How long leaving may take; what is still there then ends with the session, or when there is a connection
+FAREWELL_S = 2.0
 PAUSE_S = 0.5
 
 

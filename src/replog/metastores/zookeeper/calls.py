@@ -69,7 +69,8 @@ class Call:
             self._check_welcome(results)
             if not any(map(_is_lost, results)):
                 return [self._outcome(result) for result in results]
-            if self.session.is_connected:  # the server is there, and would not answer just now
+            # The server is there, and would not answer just now.
+            if self.session.is_connected:
                 await trio.sleep(_PAUSE_S)
 
     async def change(self, request: Request) -> Any:
@@ -138,7 +139,8 @@ class Call:
     def _outcome(self, result: Result) -> Any:
         try:
             return result.get(block=False)
-        except AuthFailedError as error:  # of the connection: kazoo sent nothing of this
+        except AuthFailedError as error:
+            # Of the connection: kazoo sent nothing of this.
             raise MetastoreError(
                 f"{self.session.place}: {self.what}: {self.session.problem}. Nothing was written"
             ) from error

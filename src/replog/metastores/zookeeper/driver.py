@@ -33,7 +33,8 @@ from replog.metastores.zookeeper.options import Place, ZooKeeperOptions
 
 _log = logging.getLogger("replog.metastores.zookeeper")
 _kazoo_log = logging.getLogger("replog.metastores.zookeeper.kazoo")
-if _kazoo_log.level == logging.NOTSET:  # it warns of each attempt to connect; and at DEBUG it shows credentials
+# It warns of each attempt to connect; and at DEBUG it shows credentials.
+if _kazoo_log.level == logging.NOTSET:
     _kazoo_log.setLevel(logging.ERROR)
 
 _RECONNECT_S = 0.05  # then twice as long after each failure

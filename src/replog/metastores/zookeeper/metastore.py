@@ -215,7 +215,8 @@ class ZooKeeperMetastore(Metastore):
                     await waiting.woken()
                 except MetastoreCorruptError:
                     raise
-                except MetastoreError:  # a wait goes on while the store can't be reached
+                except MetastoreError:
+                    # A wait goes on while the store can't be reached.
                     await trio.sleep(_PAUSE_S)
 
     # -- who is alive ---------------------------------------------------------------------------------------------

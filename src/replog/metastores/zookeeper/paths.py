@@ -106,7 +106,8 @@ class Paths:
             return names
         if len(words) > len(shape) and _fits(words[1:], shape):
             return [names[0], "L" + "".join(words[1 : len(shape) + 1]), *names[len(shape) + 1 :]]
-        if _FLAT_NAME.fullmatch(words[1]):  # not a ledger, though its key looks like one's node
+        # Not a ledger, though its key looks like one's node.
+        if _FLAT_NAME.fullmatch(words[1]):
             names[1] = _escaped("L") + words[1][1:]
         return names
 

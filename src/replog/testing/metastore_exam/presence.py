@@ -79,7 +79,8 @@ async def check_announcing_at_once(bench: Bench) -> None:
             if tried == 7:
                 all_tried.set()
 
-    with trio.move_on_after(WAIT_MAX_S):  # if several succeed, not all of the others fail
+    # If several succeed, not all of the others fail.
+    with trio.move_on_after(WAIT_MAX_S):
         async with trio.open_nursery() as nursery:
             for number in range(8):
                 nursery.start_soon(announce, bench.clients[number % 2])

@@ -239,7 +239,8 @@ class SimulatedMetastore(Metastore):
         try:
             create = partial(self._server.create, self._process, key, value)
             await self._call(f"announce {key}", key, create, changes=True)
-        except (MetastoreUncertainError, trio.Cancelled):  # the key may exist now: remove it when the lease ends
+        except (MetastoreUncertainError, trio.Cancelled):
+            # The key may exist now: remove it when the lease ends.
             self._world.spawn(self._forget, key)
             raise
         session[key] = value

@@ -51,9 +51,8 @@ class Network:
         self.on_send: OnSend = lambda _client, _process, _request: None
         self.on_request: OnRequest = lambda _request: None
         self.on_answer: OnAnswer = lambda _process, _client, _request, _response: None
-        self.callers: dict[
-            str, Callable[[Callable[[], None]], None]
-        ] = {}  # of processes that run in contexts of their own
+        # Of processes that run in contexts of their own
+        self.callers: dict[str, Callable[[Callable[[], None]], None]] = {}
         self.listeners: dict[str, Listener] = {}  # by address
         self._cuts: dict[tuple[str, str], int] = {}
         self._held: list[tuple[str, str, Callable[[], None]]] = []

@@ -118,7 +118,8 @@ class _Victim:
         with closing(self._candidate.open()) as storage:
             how = way(self._path) if self._path.is_file() else None
             if how is None:
-                return  # it was enough to open it: the file is gone, or shorter
+                # It was enough to open it: the file is gone, or shorter.
+                return
             how = f"while it was open, {how}"
             with self._told(how):
                 self._judge.judge(storage)

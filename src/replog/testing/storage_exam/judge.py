@@ -46,9 +46,8 @@ class Judge:
         self._file_names = file_names
         self._stored = {read_of(batch): batch for batch in model.stored()}
         self._bounded = Doubt()  # what the first opening said after it was bounded
-        self._lost_below = (
-            0  # of the storage that is judged: of these ledgers anything may be gone, and it says so (B8)
-        )
+        # Of the storage that is judged: of these ledgers anything may be gone, and it says so (B8)
+        self._lost_below = 0
 
     def open(self, candidate: Candidate) -> Storage | None:
         """Open the storage; return None if it refuses with an error that is allowed."""
@@ -185,7 +184,8 @@ class Judge:
         words = f"read{read} gives {told(found)}, not {told(wanted)}"
         expect(bool(found), _NEVER_ABSENT, words)
         expect(found == wanted[: len(found)], _NEVER_WRONG, words)
-        missing = wanted[len(found)]  # a damaged one may end the answer, if it is in doubt itself
+        # A damaged one may end the answer, if it is in doubt itself.
+        missing = wanted[len(found)]
         is_doubtful = _unless_doubtful(partial(storage.read, *read_of(missing))) is None
         expect(is_doubtful, "read: those that start after it, while their bytes fit; only doubt ends it before", words)
 

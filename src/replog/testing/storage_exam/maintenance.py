@@ -110,7 +110,8 @@ def check_closed_maintenance(candidate: Candidate) -> None:
     }
     for name, call in calls.items():
         if getattr(type(storage), name) is getattr(Storage, name):
-            continue  # the seam's own default, which knows of no end
+            # The seam's own default, which knows of no end.
+            continue
         try:
             answer = call()
         except trio.ClosedResourceError:
@@ -143,7 +144,8 @@ def check_compact_meanwhile(candidate: Candidate) -> None:
                 _commit_both(storage, model, [DropLedger(5000 + at)])
 
     with candidate.opened() as storage:
-        for at in range(60):  # in turn, so that there is something to put in order
+        # In turn, so that there is something to put in order.
+        for at in range(60):
             _commit_both(storage, model, puts([batches[at] for batches in stable.values()]))
         readers = [Background(partial(read, seed), f"reader {seed}") for seed in range(2)]
         writer = Background(commit, "writer")
@@ -153,7 +155,8 @@ def check_compact_meanwhile(candidate: Candidate) -> None:
                 storage.scrub()
                 if writer.is_done:
                     break
-                time.sleep(0.001)  # so that a compaction without work does not starve the others
+                # So that a compaction without work does not starve the others.
+                time.sleep(0.001)
         finally:
             done.set()
         for thread in (writer, *readers):
@@ -234,7 +237,8 @@ class _Crowd:
                 call()
             except trio.ClosedResourceError:
                 return
-            time.sleep(0.0005)  # so that what has nothing to do does not starve the others
+            # So that what has nothing to do does not starve the others.
+            time.sleep(0.0005)
 
     def _read(self, storage: Storage) -> None:
         entry = (_STABLE_LEDGERS[0], 60, 1)

@@ -155,7 +155,8 @@ def check_read_nowait(candidate: Candidate) -> None:
     """One ledger grows, others are dropped, and three readers compare."""
     kept = [make_batch(_KEPT, 3 * at, size_bytes=300) for at in range(300)]
     dropped = [make_batch(_FIRST_DROPPED + at, 0, size_bytes=300) for at in range(300)]
-    progress = [0, 0]  # how many commits, and how many deletions, have returned
+    # How many commits, and how many deletions, have returned.
+    progress = [0, 0]
 
     def look(storage: Storage, chance: random.Random) -> None:
         at = max(0, min(len(kept) - 1, progress[0] - chance.choice((-1, 0, 0, 1, 2, 100))))

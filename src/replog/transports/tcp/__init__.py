@@ -75,7 +75,8 @@ class TcpTransport(Transport):
             raise explained from error
         try:
             nursery.start_soon(connection.run, greeter.early)
-        except RuntimeError as error:  # it is closed: who opened it was left meanwhile
+        except RuntimeError as error:
+            # It is closed: who opened it was left meanwhile.
             stream.close()
             raise BookieUnreachableError(bookie_id or address, "the client was left while connecting") from error
         return connection

@@ -91,7 +91,8 @@ class Answers:
             request_id = response.request_id
             freed_bytes = charges.pop(request_id, None)
             if freed_bytes is None:
-                continue  # answered twice: the client does not expect a second answer
+                # Answered twice: the client does not expect a second answer.
+                continue
             self.changing.discard(request_id)
             if request_id in self._polls:
                 self._polls.discard(request_id)

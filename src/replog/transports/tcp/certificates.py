@@ -80,7 +80,8 @@ class Certificates:
         options = self._options
         try:
             context = ssl.create_default_context(purpose, cafile=options.tls_ca_file or None)
-            context.minimum_version = ssl.TLSVersion.TLSv1_3  # both ends are replog: nothing older is needed
+            # Both ends are replog: nothing older is needed.
+            context.minimum_version = ssl.TLSVersion.TLSv1_3
             if options.tls_certificate_file:
                 context.load_cert_chain(options.tls_certificate_file, options.tls_key_file or None, self._no_password)
         except (OSError, ssl.SSLError) as error:

@@ -122,7 +122,8 @@ class TcpConnection(Connection):
             if stream.received_bytes != received_bytes:
                 heard_at_s = now_s
             elif waiting_bytes and stream.taken_bytes > taken_bytes:
-                heard_at_s = now_s  # it receives requests that waited: it has nothing to answer before
+                # It receives requests that waited: it has nothing to answer before.
+                heard_at_s = now_s
             silence_s = now_s - heard_at_s
             if silence_s >= self._silence_max_s:
                 self._problem = f"nothing was heard from it for {self._silence_max_s} s"

@@ -56,7 +56,8 @@ class Greeter:
             self.early = self._splitter.feed(data)
         frame = self.early.pop(0)
         greeting = wire.decode_greeting(frame)
-        if isinstance(greeting, Hello | Welcome):  # all of it, also what only a later version knows
+        # All of it, also what only a later version knows.
+        if isinstance(greeting, Hello | Welcome):
             self._transcript.update(wire.seal(frame.kind, frame.flags, frame.request_id, frame.fields) + frame.body)
         return greeting
 
@@ -131,7 +132,8 @@ class BookieGreeter(Greeter):
                 identity, proof = authenticator.verify(peer, challenge, prove.response, session)
             except AuthenticationError as error:
                 raise RefusedPeerError(str(error), error.detail) from error
-            except Exception as error:  # somebody else's code, with what a stranger said: it must not end the bookie
+            except Exception as error:
+                # Somebody else's code, with what a stranger said: it must not end the bookie.
                 problem = "this bookie could not judge what the client said"
                 raise RefusedPeerError(problem, f"its authenticator broke its contract: {error!r}") from error
         self._say(Ready(proof, "" if identity is None else identity.name, *limits))

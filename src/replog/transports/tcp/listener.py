@@ -146,7 +146,8 @@ class Listener:
                 for session in list(self._sessions):
                     nursery.start_soon(session.drain, reason)
         self._scope.cancel()
-        with trio.CancelScope(shield=True):  # all of `run` is cancelled: it ends without waiting for anybody
+        # All of `run` is cancelled: it ends without waiting for anybody.
+        with trio.CancelScope(shield=True):
             await self._ended.wait()
 
     def _close_sockets(self) -> None:
@@ -173,7 +174,8 @@ class Listener:
                         _log.warning("no new connections for a while: %s", error.strerror)
                     is_in_want = True
                     await trio.sleep(_ACCEPT_AGAIN_S)
-                continue  # else that connection ended before it was accepted
+                # Else that connection ended before it was accepted.
+                continue
             is_in_want = False
             caller = _caller(connected, where)
             refusal = self._refusal(caller.host)
@@ -277,7 +279,8 @@ class Listener:
         peer = Peer(caller.shown, caller.is_local, names)
         limits = options.frame_bytes_max, int(min(options.silence_max_s * 1000, _SILENCE_MAX_MS))
         identity = await greeter.greet(self._bookie_id, peer, self._authenticator, binding, limits)
-        if self._accepting.cancel_called:  # `close` has begun, and would not wait for this session
+        # `close` has begun, and would not wait for this session.
+        if self._accepting.cancel_called:
             raise RefusedPeerError("this bookie is shutting down")
         splitter.frame_bytes_max = options.frame_bytes_max
         session = Session(stream, splitter, self._handler, identity, options, self._budget)

@@ -78,7 +78,8 @@ class ReadQueue:
         budget, own_bytes, size_bytes = account.budget, account.answer_bytes, SMALL_BYTES
         if isinstance(request, ReadRequest):
             size_bytes = max(0, min(request.bytes_max, _ANSWER_BYTES_MAX))
-            if size_bytes > SMALL_BYTES and not own_bytes:  # a client's only answer must not need more than its share
+            # A client's only answer must not need more than its share.
+            if size_bytes > SMALL_BYTES and not own_bytes:
                 size_bytes = min(size_bytes, max(budget.answer_share_bytes, SMALL_BYTES, answers.largest_batch_bytes))
                 request.bytes_max = min(request.bytes_max, max(size_bytes, budget.answer_share_bytes))
         size_bytes = max(size_bytes, answers.largest_batch_bytes)

@@ -95,14 +95,16 @@ class Session:
             if not data:
                 return
             frames = self._splitter.feed(data)
-            del data  # the waits below may take long, and must not keep it in memory
+            # The waits below may take long, and must not keep it in memory.
+            del data
             if self._splitter.is_empty:
                 self._pace.begun_at_s = None
             elif frames or self._pace.begun_at_s is None:
                 self._pace.begun_at_s = trio.current_time()
             if frames:
                 if self._begun_bytes:
-                    self._account.charge(-self._begun_bytes)  # it has ended: from here on its request is charged
+                    # It has ended: from here on its request is charged.
+                    self._account.charge(-self._begun_bytes)
                     self._begun_bytes = 0
                 if not self._is_draining and (done := self._handle(frames, 0)) < len(frames):
                     await self._take(frames, done)
@@ -163,7 +165,8 @@ class Session:
             and self._splitter.is_empty
             and isinstance(last := requests[-1], AddRequest)
         ):
-            last.alone = True  # nothing else has arrived: no other request waits while this one is handled here
+            # Nothing else has arrived: no other request waits while this one is handled here.
+            last.alone = True
         self._hand_on(requests)
         return place
 

@@ -17,7 +17,8 @@ class Taking:
         self._stream = stream
         self._taken_bytes = 0
         self._taken_at_s = now_s
-        self._mark_bytes, self._marked_at_s = 0, now_s  # the bytes to be taken, and since when, if room is scarce
+        # The bytes to be taken, and since when, if room is scarce.
+        self._mark_bytes, self._marked_at_s = 0, now_s
 
     def problem(self, now_s: float, timeout_s: float, standstill_s: float, *, is_room_scarce: bool) -> str:
         """Why the client is too slow, or "".

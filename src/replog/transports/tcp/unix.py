@@ -62,13 +62,15 @@ class PathSocket(socket.socket):
         self.setblocking(False)
         self.bind(self._path)
         self._identity = _identity(self._path)
-        os.chmod(self._path, mode)  # before `listen`: nobody can connect until then
+        # Before `listen`: nobody can connect until then.
+        os.chmod(self._path, mode)
         self.listen(_BACKLOG)
 
     def close(self) -> None:
         """Removes the file first: as long as this listens, nobody else takes the path."""
         identity, self._identity = self._identity, None
-        with suppress(OSError):  # it is gone, or its directory is: there is nothing to remove
+        # It is gone, or its directory is: there is nothing to remove.
+        with suppress(OSError):
             if identity is not None and _identity(self._path) == identity:
                 os.unlink(self._path)
         super().close()
@@ -120,7 +122,8 @@ def _remove_what_is_left(path: str) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
         asking.setblocking(False)
         result = asking.connect_ex(path)
-    if result in (0, errno.EAGAIN):  # connected, or so many wait that there is no room: either way somebody listens
+    # Connected, or so many wait that there is no room: either way somebody listens.
+    if result in (0, errno.EAGAIN):
         raise ConfigError(f"unix:{path}: somebody listens there already: is another bookie running?")
     if result == errno.ECONNREFUSED:
         os.unlink(path)

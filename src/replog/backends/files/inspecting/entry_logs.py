@@ -106,7 +106,8 @@ class LogInspection:
         report = self.report
         index = open_index(self._log.path, self._identity)
         if isinstance(index, Problem):
-            if index.kind == "damage":  # of a missing index the scan says what is wrong, if anything is
+            # Of a missing index the scan says what is wrong, if anything is.
+            if index.kind == "damage":
                 report.problems.append(index)
             return False
         index.close()

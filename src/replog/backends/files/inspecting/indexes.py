@@ -188,7 +188,8 @@ class _Comparison:
         verified = sum(map(self._is_verified, log.batches()))
         inspection.report.problems += log.problems
         if log.scan is None:
-            return  # there is nothing to compare with, and `log.problems` says why
+            # There is nothing to compare with, and `log.problems` says why.
+            return
         if log.scan.end != header.end_bytes:
             reason = f"it says that the log file ends at {header.end_bytes}, it does at {log.scan.end}"
             inspection._problem(0, "damage", reason)
