@@ -20,14 +20,6 @@ import replog
 
 LOG = "bank"
 AGAIN_S = 0.5
-PASSES = (  # while bookies or the metastore are away, or others win
-    replog.AddTimeoutError,
-    replog.EntryUnreadableError,
-    replog.MetastoreError,
-    replog.NotEnoughBookiesError,
-    replog.RecoveryUndecidedError,
-    replog.TakeoverFailedError,
-)
 
 
 class Bank:
@@ -49,7 +41,7 @@ class Bank:
                 async with self._client.read_log(LOG, after=after, follow=True) as reader:
                     async for record in reader:
                         self.apply(record.position, record.data.decode(errors="replace"))
-            except PASSES as error:
+            except replog.TransientError as error:
                 print(f"reading again, since {error}", file=sys.stderr)
                 await trio.sleep(AGAIN_S)
 
@@ -108,7 +100,7 @@ class Candidate:
                 self._say(f"{self.name} was deposed, nothing in doubt")
             except replog.FencedError as error:
                 self._say(f"{self.name} was deposed, {len(error.positions)} in doubt")
-            except PASSES as error:
+            except replog.TransientError as error:
                 print(f"{self.name} tries again, since {error}", file=sys.stderr)
                 await trio.sleep(AGAIN_S)
 

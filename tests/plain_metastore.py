@@ -10,7 +10,12 @@ from collections.abc import Callable
 import trio
 
 from replog.abc import Metastore, Versioned, check_key, check_value
-from replog.errors import KeyExistsError, KeyNotFoundError, MetastoreError, VersionConflictError
+from replog.errors import (
+    KeyExistsError,
+    KeyNotFoundError,
+    MetastoreUnavailableError,
+    VersionConflictError,
+)
 from replog.testing import Fault, FaultyMetastore
 
 _DEADLINE_S = 1000.0  # of a call
@@ -94,7 +99,7 @@ class PlainMetastore(Metastore):
         with trio.move_on_after(_DEADLINE_S) as deadline:
             await self.going_on.wait()
         if deadline.cancelled_caught:
-            raise MetastoreError(f"key {key!r}: no answer within {_DEADLINE_S} s; nothing was written")
+            raise MetastoreUnavailableError(f"key {key!r}: no answer within {_DEADLINE_S} s; nothing was written")
 
     async def _answer(self) -> None:
         if self.delay_s:

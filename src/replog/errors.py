@@ -15,6 +15,14 @@ class ReplogError(Exception):
     """The base class of all errors of replog. Never raised itself."""
 
 
+class TransientError(ReplogError):
+    """The base class of errors that may pass by waiting: bookies or the metastore are away, or other clients win. Never raised
+    itself.
+
+    Retry: wait, and *open again* the writer or reader that raised it; never append the same entries again, because some of
+    them may be in the log. `FencedError` is not one: a deposed writer asks for its turn first. Outcome: as each class says."""
+
+
 # -- configuration ------------------------------------------------------------------------------------------------
 
 
@@ -102,7 +110,7 @@ class LedgerClosedError(FencedError):
     """
 
 
-class RecoveryUndecidedError(LedgerError):
+class RecoveryUndecidedError(LedgerError, TransientError):
     """The end of the ledger is unknown: too many bookies were silent, damaged, unreachable or in doubt (R4, R10).
 
     `bookies` are those whose answers are needed. Retry: yes, when they are back or were declared lost. The ledger stays in
@@ -124,7 +132,7 @@ class EntryNotFoundError(LedgerError):
         self.entry_id = entry_id
 
 
-class EntryUnreadableError(EntryNotFoundError):
+class EntryUnreadableError(EntryNotFoundError, TransientError):
     """No bookie of the write set returned an intact copy, and at least one was silent or has a damaged copy (D2).
 
     Retry: yes, when bookies are back."""
@@ -139,7 +147,7 @@ class LedgerRefusedError(LedgerError):
     another password. The message says which. Retry: after correcting that. Outcome: not written, the log is unchanged."""
 
 
-class AddTimeoutError(LedgerError):
+class AddTimeoutError(LedgerError, TransientError):
     """Entries were not confirmed within the deadline (W6). Retry: take over the log again. Outcome: unknown for the ids in
     `unconfirmed`."""
 
@@ -173,7 +181,7 @@ class SchemaMismatchError(LogError):
     columns. Retry: no, select and cast as the message says. Outcome: not written by an append; a reader has read nothing."""
 
 
-class TakeoverFailedError(LogError):
+class TakeoverFailedError(LogError, TransientError):
     """Other clients kept taking over this log until the deadline. Retry: yes, if still elected. Outcome: not written."""
 
 
@@ -210,7 +218,7 @@ class TooManyLedgersError(LogError):
 # -- bookies ------------------------------------------------------------------------------------------------------
 
 
-class NotEnoughBookiesError(ReplogError):
+class NotEnoughBookiesError(TransientError):
     """Fewer usable bookies than the quorum needs. Retry: when bookies are back. Outcome: not written if raised by a
     creation; unknown for unconfirmed entries if it ends a writer (then `unconfirmed` has their ids)."""
 
@@ -237,7 +245,7 @@ class BookieError(ReplogError):
         self.bookie_id = bookie_id
 
 
-class BookieUnreachableError(BookieError):
+class BookieUnreachableError(BookieError, TransientError):
     """No connection to the bookie, or it was lost. Retry: yes. Outcome: unknown for calls under way."""
 
 
@@ -252,7 +260,7 @@ class BookieReadOnlyError(BookieError):
     """The bookie's disk is full or failed: it refuses new entries. Retry: another bookie. Outcome: not written."""
 
 
-class BookieTooBusyError(BookieError):
+class BookieTooBusyError(BookieError, TransientError):
     """Too many bytes wait for this bookie. Retry: later. Outcome: not written."""
 
 
@@ -285,10 +293,15 @@ class AuthenticationError(ReplogError):
 
 
 class MetastoreError(ReplogError):
-    """The metastore failed. Retry: yes, unless a subclass says otherwise. Outcome: not written, unless it says otherwise."""
+    """The metastore failed, or refused: a value is too large, a password is wrong, its space is used up. Retry: after correcting
+    the cause, unless a subclass says otherwise. Outcome: not written, unless it says otherwise."""
 
 
-class MetastoreUncertainError(MetastoreError):
+class MetastoreUnavailableError(MetastoreError, TransientError):
+    """The metastore cannot be reached, did not answer in time, or could not do it just now. Retry: yes. Outcome: not written."""
+
+
+class MetastoreUncertainError(MetastoreError, TransientError):
     """A change was sent and its answer lost (M1). Retry: only after reading back. Outcome: unknown."""
 
 

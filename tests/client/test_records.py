@@ -7,7 +7,13 @@ import trio
 import trio.testing
 
 from replog.client.ledger_records import LedgerRecords
-from replog.errors import KeyExistsError, LedgerNotFoundError, MetastoreError, MetastoreUncertainError
+from replog.errors import (
+    KeyExistsError,
+    LedgerNotFoundError,
+    MetastoreError,
+    MetastoreUnavailableError,
+    MetastoreUncertainError,
+)
 from replog.metastores.memory import MemoryMetastore
 from replog.protocol.digest import DigestType
 from replog.protocol.model import Fragment, LedgerMetadata
@@ -102,7 +108,7 @@ async def test_a_call_that_was_under_way_at_the_deadline_has_an_unknown_outcome(
         nonlocal calls
         calls += 1
         if calls < 3:
-            raise MetastoreError("down")
+            raise MetastoreUnavailableError("down")
         await metastore.inner.put(ledger_key_path(1), b"applied", version)
         await trio.sleep(100)
         return 0
@@ -143,7 +149,7 @@ async def test_a_store_that_failed_without_effect_all_the_time_is_no_doubt(
     _, records = made()
 
     async def fail() -> None:
-        raise MetastoreError("down")
+        raise MetastoreUnavailableError("down")
 
     started = trio.current_time()
     with pytest.raises(MetastoreError, match="down") as caught:

@@ -28,7 +28,7 @@ from replog.metastores import lmdb as module
 from replog.metastores.lmdb import LMDBMetastore, LMDBOptions
 from replog.metastores.lmdb_jobs import Job
 from replog.registry import Registry
-from replog.testing import check_metastore
+from replog.testing import check_metastore, check_metastore_outage
 
 
 @asynccontextmanager
@@ -59,6 +59,12 @@ async def test_it_passes_the_exam(tmp_path: Path) -> None:
     with lmdb.open(str(tmp_path / "store")) as environment, environment.begin() as transaction:
         left = [bytes(key) for key, _ in transaction.cursor()]
     assert left == [b"\0format", b"\0version"], "the exam, or the metastore, left something behind"
+
+
+async def test_it_passes_the_exam_of_outages(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()  # where the directory should be
+    await check_metastore_outage(lambda: opened(tmp_path / "file" / "store"))
+    await check_metastore_outage(lambda: opened(tmp_path / "absent", create=False))
 
 
 async def test_the_registry_opens_it_by_url(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import trio.testing
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 import replog
-from replog.errors import FencedError, MetastoreError, SchemaMismatchError
+from replog.errors import FencedError, MetastoreError, MetastoreUnavailableError, SchemaMismatchError
 from replog.spark.committing import Job, abort_job, append_job, commit_job, streamed_transaction
 from replog.spark.options import SparkOptions
 from replog.spark.values import FORMAT_KEY, SCHEMA_KEY, ValueFormat, ValueSchema
@@ -165,7 +165,7 @@ def test_a_sweep_that_fails_fails_no_commit(
     options = options_for(spark_bookies, spark_log)
 
     async def fail(*_arguments: object, **_named: object) -> list[int]:
-        raise MetastoreError("away")
+        raise MetastoreUnavailableError("away")
 
     part = written(options, "job", 0, [b"row"])
     monkeypatch.setattr(replog.Client, "sweep_log", fail)

@@ -13,6 +13,7 @@ from replog.errors import (
     KeyExistsError,
     KeyNotFoundError,
     MetastoreError,
+    MetastoreUnavailableError,
     MetastoreUncertainError,
     VersionConflictError,
 )
@@ -99,7 +100,7 @@ async def test_reads_fail_and_never_lie(faulty: FaultyMetastore) -> None:
     faulty.fail_next("children", Fault.UNAVAILABLE)
     with pytest.raises(MetastoreError, match="try again") as raised:
         await faulty.get("a/b")
-    assert type(raised.value) is MetastoreError
+    assert type(raised.value) is MetastoreUnavailableError
     with pytest.raises(MetastoreError):
         await faulty.children("a")
     assert await faulty.children("a") == ["b"]
@@ -143,7 +144,7 @@ async def test_calls_take_their_time(autojump_clock: trio.testing.MockClock) -> 
 async def test_announcing_and_electing_fail_before_anything_is_there(faulty: FaultyMetastore) -> None:
     expected = {
         Fault.CONFLICT: KeyExistsError,
-        Fault.UNAVAILABLE: MetastoreError,
+        Fault.UNAVAILABLE: MetastoreUnavailableError,
         Fault.ANSWER_LOST: MetastoreUncertainError,
         Fault.REQUEST_LOST: MetastoreUncertainError,
         Fault.ARRIVES_LATE: MetastoreUncertainError,

@@ -13,9 +13,16 @@ import trio.lowlevel
 import trio.testing
 
 from replog.abc import Metastore, Versioned, check_value
-from replog.errors import KeyExistsError, KeyNotFoundError, MetastoreError, VersionConflictError
+from replog.errors import (
+    KeyExistsError,
+    KeyNotFoundError,
+    MetastoreCorruptError,
+    MetastoreError,
+    MetastoreUnavailableError,
+    VersionConflictError,
+)
 from replog.metastores.memory import MemoryMetastore
-from replog.testing import check_metastore, check_metastore_leases
+from replog.testing import Fault, FaultyMetastore, check_metastore, check_metastore_leases, check_metastore_outage
 from tests.plain_metastore import PlainMap, PlainMetastore
 
 
@@ -739,6 +746,49 @@ async def test_the_least_that_a_metastore_may_be_passes() -> None:
 
     await check_metastore(client)
     assert shared.values == {}
+
+
+# -- outages ------------------------------------------------------------------------------------------------------
+
+
+async def examine_outage(away: type[FaultyMetastore]) -> None:
+    @asynccontextmanager
+    async def client() -> AsyncIterator[Metastore]:
+        yield away(MemoryMetastore(), lambda _operation, _key: Fault.UNAVAILABLE)
+
+    await check_metastore_outage(client)
+
+
+class CallsItDamage(FaultyMetastore):
+    async def get(self, key: str) -> Versioned:
+        try:
+            return await super().get(key)
+        except MetastoreUnavailableError as error:
+            raise MetastoreCorruptError(str(error)) from error
+
+
+class HangsWhileAway(FaultyMetastore):
+    async def put(self, key: str, value: bytes, expected: int) -> int:
+        await trio.sleep_forever()
+        raise AssertionError
+
+
+class SaysThatItIsNotThere(FaultyMetastore):
+    async def delete(self, key: str, expected: int | None = None) -> None:
+        await trio.lowlevel.checkpoint()
+        raise KeyNotFoundError(key, "it may be, or not")
+
+
+async def test_a_metastore_that_says_that_it_is_away_passes() -> None:
+    await examine_outage(FaultyMetastore)
+
+
+@pytest.mark.parametrize("cheat", [CallsItDamage, HangsWhileAway, SaysThatItIsNotThere], ids=lambda each: each.__name__)
+async def test_a_metastore_that_hides_its_outage_fails(
+    cheat: type[FaultyMetastore], autojump_clock: trio.testing.MockClock
+) -> None:
+    with pytest.raises(AssertionError, match="the contract is broken"):
+        await examine_outage(cheat)
 
 
 # -- processes ----------------------------------------------------------------------------------------------------

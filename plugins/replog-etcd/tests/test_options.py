@@ -1,9 +1,15 @@
 """What a URL and its options may say."""
 
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
 import pytest
 
+from replog.abc import Metastore
 from replog.errors import ConfigError, PluginNotFoundError
 from replog.registry import Registry
+from replog.testing import check_metastore_outage
 from replog_etcd.metastore import EtcdMetastore
 from replog_etcd.options import Endpoint, Target
 
@@ -72,3 +78,19 @@ def test_options_that_contradict_are_refused(options: str, told: str) -> None:
 def test_without_the_plugin_it_is_named() -> None:
     with pytest.raises(PluginNotFoundError, match="pip install 'replog-etcd'"):
         Registry(disabled=["etcd-metastore"]).open_metastore("etcd://one")
+
+
+@asynccontextmanager
+async def opened(url: str) -> AsyncIterator[Metastore]:
+    metastore = Registry().open_metastore(url)
+    try:
+        yield metastore
+    finally:
+        await metastore.aclose()
+
+
+async def test_a_server_that_is_not_there_may_be_waited_for() -> None:
+    with socket.socket() as taken:  # nobody listens there
+        taken.bind(("127.0.0.1", 0))
+        url = f"etcd://127.0.0.1:{taken.getsockname()[1]}/a?request_timeout_s=1"
+        await check_metastore_outage(lambda: opened(url))

@@ -22,6 +22,7 @@ from replog.errors import (
     PluginNotFoundError,
 )
 from replog.registry import Registry
+from replog.testing import check_metastore_outage
 from replog_sqlite import SQLiteMetastore, SQLiteOptions
 
 
@@ -209,6 +210,10 @@ async def test_a_path_that_cannot_be_is_a_named_error(tmp_path: Path, name: str)
         with pytest.raises(MetastoreError, match=r"nothing was written\. Is its directory there"):
             await metastore.get("a")
     assert names_in(tmp_path) == []
+
+
+async def test_a_file_that_is_not_there_yet_may_be_waited_for(tmp_path: Path) -> None:
+    await check_metastore_outage(lambda: opened(tmp_path / "missing" / "f"))
 
 
 async def test_memory_of_sqlites_own_is_no_file(tmp_path: Path) -> None:

@@ -18,11 +18,11 @@ _POLL_S = 0.05
 class Metastore(ABC):
     """A map with CAS. Keys are words joined by "/", like "ledgers/00/0000/0001"; a key may have both a value and children.
 
-    Every call has its own deadline and ends in a named error; only the waits have no deadline, and go on while the store is
-    unreachable. A change that was sent but not answered raises `MetastoreUncertainError` (M1): the caller must read the key to
-    learn the outcome. A cancelled change has an unknown outcome. Reads are linearizable: a `get` sees every change that was
-    answered before it began. Values have at least 512 KiB; `check_key` and `check_value` refuse what some store could not
-    keep.
+    Every call has its own deadline and ends in a named error: `MetastoreUnavailableError` if waiting may help, another
+    `MetastoreError` if it does not. Only the waits have no deadline, and go on while the store is unreachable. A change that
+    was sent but not answered raises `MetastoreUncertainError` (M1): the caller must read the key to learn the outcome. A
+    cancelled change has an unknown outcome. Reads are linearizable: a `get` sees every change that was answered before it
+    began. Values have at least 512 KiB; `check_key` and `check_value` refuse what some store could not keep.
 
     Versions of a key may repeat after it was deleted and created again: so keys that are changed by CAS are never created
     again.

@@ -20,7 +20,9 @@ from replog.errors import (
     MetastoreCorruptError,
     MetastoreError,
     MetastoreKeyError,
+    MetastoreUnavailableError,
     MetastoreUncertainError,
+    TransientError,
     VersionConflictError,
 )
 from replog.protocol.effects import ReadMetadata, WriteMetadata
@@ -65,7 +67,8 @@ class LedgerRecords:
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
         if last is None:  # a call was cut short: what it did is unknown
             raise MetastoreUncertainError(f"{what}: the metastore did not answer in {self.timeout_s} s")
-        raise MetastoreError(f"{what}: the metastore failed for {self.timeout_s} s: {last}") from last
+        kind = MetastoreUnavailableError if isinstance(last, TransientError) else MetastoreError
+        raise kind(f"{what}: the metastore failed for {self.timeout_s} s: {last}") from last
 
     async def get(self, ledger_id: int) -> tuple[LedgerMetadata, int]:
         """A ledger's record and its version. Raises `LedgerNotFoundError`, `MetastoreError`."""
@@ -76,7 +79,7 @@ class LedgerRecords:
             raise LedgerNotFoundError(ledger_id, "there is no such ledger: never created, or deleted") from error
         except MetastoreUncertainError as error:
             # A read changes nothing, so nothing is uncertain.
-            raise MetastoreError(f"reading ledger {ledger_id}: {error}") from error
+            raise MetastoreUnavailableError(f"reading ledger {ledger_id}: {error}") from error
         return decode_ledger(key, found.value), found.version
 
     async def new_id(self) -> int:
@@ -170,7 +173,7 @@ class LedgerIds:
         with trio.move_on_after(self._records.timeout_s) as waiting:
             await self._taking.acquire()
         if waiting.cancelled_caught:
-            raise MetastoreError(
+            raise MetastoreUnavailableError(
                 f"taking a ledger id: others of this client waited {self._records.timeout_s} s for theirs"
             )
         try:
@@ -191,7 +194,9 @@ class LedgerIds:
                 self._count = min(2 * self._count, TAKEN_MAX)
                 if trio.current_time() >= deadline_s:
                     timeout_s = self._records.timeout_s
-                    raise MetastoreError(f"taking a ledger id: others were faster for {timeout_s} s") from error
+                    raise MetastoreUnavailableError(
+                        f"taking a ledger id: others were faster for {timeout_s} s"
+                    ) from error
             except MetastoreUncertainError as error:
                 # These ids may be lost; the next ones are as good.
                 await self._records.pause(deadline_s, error)

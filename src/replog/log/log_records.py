@@ -11,7 +11,7 @@ from replog.errors import (
     KeyNotFoundError,
     LogNotFoundError,
     MetastoreCorruptError,
-    MetastoreError,
+    MetastoreUnavailableError,
     MetastoreUncertainError,
 )
 from replog.protocol.model import PAGE_SEGMENTS, LogMetadata, LogPage, PendingLedger, Segment
@@ -57,7 +57,7 @@ class LogRecords:
             return None
         except MetastoreUncertainError as error:
             # A read changes nothing, so nothing is uncertain.
-            raise MetastoreError(f"reading {what}: {error}") from error
+            raise MetastoreUnavailableError(f"reading {what}: {error}") from error
 
     async def page_numbers(self, name: str) -> list[int]:
         """The numbers of a log's pages, ascending; including pages to which nothing refers any more."""
@@ -65,7 +65,7 @@ class LogRecords:
         try:
             return await self._records.persist(what, lambda: list_log_pages(self._records.metastore, name))
         except MetastoreUncertainError as error:
-            raise MetastoreError(f"{what}: {error}") from error
+            raise MetastoreUnavailableError(f"{what}: {error}") from error
 
     async def segments(self, name: str, first: int = 1, end: int | None = None) -> list[Segment]:
         """The segments of a log that are numbered from `first` to before `end`, in order; those trimmed meanwhile
@@ -120,7 +120,7 @@ class LogRecords:
         try:
             found = await self._records.persist(what, lambda: self._records.metastore.values(key))
         except MetastoreUncertainError as error:
-            raise MetastoreError(f"{what}: {error}") from error
+            raise MetastoreUnavailableError(f"{what}: {error}") from error
         return tuple(decode_pending(f"{key}/{word}", each.value) for word, each in sorted(found.items()))
 
     async def announce(self, name: str, ledger_id: int, segment_number: int) -> None:

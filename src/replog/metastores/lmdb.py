@@ -25,6 +25,7 @@ from replog.errors import (
     KeyNotFoundError,
     MetastoreCorruptError,
     MetastoreError,
+    MetastoreUnavailableError,
     MetastoreUncertainError,
     VersionConflictError,
 )
@@ -242,7 +243,7 @@ class LMDBMetastore(Metastore):
             return job.answer()
         problem = f"metastore {self._path}: {what}: no answer within {self._options.timeout_s} s"
         if abandoned:
-            raise MetastoreError(
+            raise MetastoreUnavailableError(
                 f"{problem}; nothing was written. Another process holds the writer lock: is one stopped?"
             )
         raise MetastoreUncertainError(f"{problem}: the disk hangs; read back before you go on")
@@ -349,9 +350,8 @@ def _borrow(path: str, limits: Limits, create: bool) -> Environment:
         except ForkedInUseError as error:
             raise MetastoreError(f"metastore {error}") from error
         except (lmdb.Error, OSError) as error:
-            raise MetastoreError(
-                f"metastore {path}: cannot be opened: {_reason(error)}. Nothing was changed"
-            ) from error
+            kind = MetastoreError if isinstance(error, PermissionError) else MetastoreUnavailableError
+            raise kind(f"metastore {path}: cannot be opened: {_reason(error)}. Nothing was changed") from error
         environment.users += 1
         return environment
 
@@ -360,7 +360,9 @@ def _finish(environment: Environment) -> None:
     try:
         finish_directory(environment.path)
     except OSError as error:
-        raise MetastoreError(f"metastore {environment.path}: cannot be finished: {error}. Try again") from error
+        raise MetastoreUnavailableError(
+            f"metastore {environment.path}: cannot be finished: {error}. Try again"
+        ) from error
 
 
 def _give_back(environment: Environment) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import lmdb
 
-from replog.errors import MetastoreError, MetastoreUncertainError
+from replog.errors import MetastoreError, MetastoreUnavailableError, MetastoreUncertainError
 from replog.metastores.lmdb_jobs import Job
 from replog.metastores.lmdb_records import Writing
 from replog.metastores.presence import Presence
@@ -68,7 +68,9 @@ class Commits:
             except (lmdb.MapFullError, lmdb.MapResizedError) as error:
                 return _caused(_TooSmallError(str(error)), error)
             except (lmdb.Error, OSError) as error:
-                return _caused(MetastoreError(f"metastore {self.map.path}: {error}; nothing was written"), error)
+                return _caused(
+                    MetastoreUnavailableError(f"metastore {self.map.path}: {error}; nothing was written"), error
+                )
             number = transaction.id()
             try:
                 transaction.commit()
@@ -91,7 +93,7 @@ class Commits:
                     self._settle()
         except (lmdb.Error, OSError, DataFileDamagedError) as error:
             problem = f"{self._broken}; it can't be opened again yet: {error}; nothing was written. Try again"
-            return _caused(MetastoreError(problem), error)
+            return _caused(MetastoreUnavailableError(problem), error)
         self._broken = None
         return None
 

@@ -22,7 +22,7 @@ from typing import TypeVar
 import attrs
 import lmdb
 
-from replog.errors import MetastoreError, MetastoreKeyError, MetastoreUncertainError
+from replog.errors import MetastoreError, MetastoreKeyError, MetastoreUnavailableError, MetastoreUncertainError
 from replog.metastores.lmdb_commits import Commits
 from replog.metastores.lmdb_jobs import Job, JobQueue
 from replog.metastores.lmdb_records import Reading, Writing
@@ -98,14 +98,14 @@ class Environment:
             raise NeedsWriterError from error
         except lmdb.ReadersFullError as error:
             self.map.clear_stale_readers()
-            raise MetastoreError(
+            raise MetastoreUnavailableError(
                 f"metastore {self.path}: more than {READERS_MAX} readers at once; those of dead processes were "
                 "cleared now: try again"
             ) from error
         except (lmdb.Error, OSError) as error:
             if self._commits.is_broken:  # it was closed just now
                 raise NeedsWriterError from error
-            raise MetastoreError(f"metastore {self.path}: cannot be read: {error}") from error
+            raise MetastoreUnavailableError(f"metastore {self.path}: cannot be read: {error}") from error
 
     def is_unchanged(self, last_change: int) -> bool:
         """True if nothing was committed since the change with this number; False also if that is unknown."""
@@ -120,7 +120,7 @@ class Environment:
             with self.map.gate:
                 return int(self.map.environment.info()["last_txnid"])
         except lmdb.Error as error:
-            raise MetastoreError(f"metastore {self.path}: cannot be read: {error}") from error
+            raise MetastoreUnavailableError(f"metastore {self.path}: cannot be read: {error}") from error
 
     # -- writing --------------------------------------------------------------------------------------------------
 
@@ -159,7 +159,7 @@ class Environment:
             for job in self._in_commit:
                 job.finish(MetastoreUncertainError(f"{failure}; read back before you go on"))
             for job in left:
-                job.finish(MetastoreError(f"{failure}; nothing was written"))
+                job.finish(MetastoreUnavailableError(f"{failure}; nothing was written"))
             self._notify_watchers()
             self.presence.close()
             self.map.close()

@@ -11,7 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
-from replog.errors import MetastoreError
+from replog.errors import MetastoreError, MetastoreUnavailableError
 from replog.metastores.lmdb_records import Writing
 
 _JOBS_MAX = 1024  # in one transaction
@@ -93,11 +93,11 @@ class JobQueue:
         """Queue a change. Raise `MetastoreError` if it will not happen."""
         with self._changed:
             if self._failure is not None:
-                raise MetastoreError(f"{self._failure}; nothing was written. Open it again")
+                raise MetastoreUnavailableError(f"{self._failure}; nothing was written. Open it again")
             if self._is_stopping:
-                raise MetastoreError(f"metastore {self.path} is being closed; nothing was written")
+                raise MetastoreUnavailableError(f"metastore {self.path} is being closed; nothing was written")
             if self._bytes + job.size_bytes > _QUEUE_BYTES_MAX:
-                raise MetastoreError(
+                raise MetastoreUnavailableError(
                     f"metastore {self.path}: {self._bytes} bytes wait for the disk; nothing was written, try later"
                 )
             self._jobs.append(job)

@@ -18,17 +18,12 @@ import trio
 import replog
 from replog.errors import (
     LogNotFoundError,
-    MetastoreCorruptError,
-    MetastoreError,
-    NotEnoughBookiesError,
-    RecoveryUndecidedError,
     ReplogError,
-    TakeoverFailedError,
+    TransientError,
 )
 from replog.spark.options import SparkOptions
 from replog.spark.values import ValueSchema
 
-_PASSING = (MetastoreError, NotEnoughBookiesError, RecoveryUndecidedError, TakeoverFailedError)
 _AGAIN_S = 0.2
 _AGAIN_MAX_S = 5.0
 _SWEEP_S = 20.0
@@ -93,9 +88,7 @@ async def append_job(client: replog.Client, options: SparkOptions, values: Value
             if has_failed and await _is_listed(client, options, job):
                 return True  # the answer to an earlier try was lost
             return await _try_to_append(client, options, values, job)
-        except MetastoreCorruptError:
-            raise
-        except _PASSING as error:
+        except TransientError as error:
             has_failed = True
             if trio.current_time() + pause_s > deadline_s:
                 error.add_note(

@@ -20,7 +20,7 @@ from replog import Client
 from replog.errors import (
     EntryNotFoundError,
     LedgerNotFoundError,
-    MetastoreError,
+    MetastoreUnavailableError,
     PositionError,
     ReplogError,
     TrimmedError,
@@ -128,7 +128,7 @@ class Survey:
         segments = await self._client.log_segments(self._name, first=first, end=end)
         if [segment.number for segment in segments] != list(range(first, end)):
             await self.explain_missing(first)
-            raise MetastoreError(
+            raise MetastoreUnavailableError(
                 f"log {self._name!r}: its record names segment {end - 1}, and an older one was read: retry"
             )
         try:
@@ -183,7 +183,9 @@ class Survey:
                 # These two were dropped since: others are the last now.
                 continue
             return end
-        raise MetastoreError(f"log {self._name!r}: it is trimmed faster than its end can be looked up: retry")
+        raise MetastoreUnavailableError(
+            f"log {self._name!r}: it is trimmed faster than its end can be looked up: retry"
+        )
 
     async def between(self, start: Position, end: Position) -> list[Extent]:
         """The entries from one place to another that an earlier survey came to, maybe of another client: they are confirmed,
@@ -201,7 +203,7 @@ class Survey:
                     problem = (
                         f"log {self._name!r}: segment {segment.number} was closed, and an older record was read: retry"
                     )
-                    raise MetastoreError(problem)
+                    raise MetastoreUnavailableError(problem)
                 found.append(Extent(segment.number, segment.ledger_id, first, last, True, record.created_at_ms))
             number = upper
         return [extent for extent in found if extent.count]

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from replog.testing.disk import MemoryDisk, PowerLoss
     from replog.testing.faults import Call, Fault, FaultyMetastore
     from replog.testing.history import Finding, History, judge, read_histories
-    from replog.testing.metastore_exam import check_metastore, check_metastore_leases
+    from replog.testing.metastore_exam import check_metastore, check_metastore_leases, check_metastore_outage
     from replog.testing.proxy import TcpProxy, Weather, serve_proxy
     from replog.testing.simulating.cluster import SimulatedBookie, SimulatedCluster
     from replog.testing.simulating.faults import Faults
@@ -26,6 +26,7 @@ __all__ = [
     "check_storage_damage",
     "check_metastore",
     "check_metastore_leases",
+    "check_metastore_outage",
     "check_transport",
     "check_authenticator",
     "MemoryDisk",
@@ -52,6 +53,7 @@ _PLACES = {
     "check_storage_damage": "storage_exam",
     "check_metastore": "metastore_exam",
     "check_metastore_leases": "metastore_exam",
+    "check_metastore_outage": "metastore_exam",
     "check_transport": "transport_exam",
     "check_authenticator": "authenticator_exam",
     "MemoryDisk": "disk",

@@ -16,7 +16,7 @@ import attrs
 import trio
 
 from replog.abc import Metastore, Versioned
-from replog.errors import KeyExistsError, MetastoreError, MetastoreUncertainError
+from replog.errors import KeyExistsError, MetastoreError, MetastoreUnavailableError, MetastoreUncertainError
 
 Answer = TypeVar("Answer")
 
@@ -27,7 +27,7 @@ class Fault(enum.Enum):
     ANSWER_LOST = "it is applied, and raises `MetastoreUncertainError`"
     REQUEST_LOST = "it is not applied, and raises `MetastoreUncertainError`"
     ARRIVES_LATE = "it raises `MetastoreUncertainError`, and is applied right after the key is next read"
-    UNAVAILABLE = "it is not applied, and raises `MetastoreError`"
+    UNAVAILABLE = "it is not applied, and raises `MetastoreUnavailableError`"
     CONFLICT = "another client wrote the same value again just before, so that the version has changed"
 
 
@@ -151,7 +151,7 @@ class FaultyMetastore(Metastore):
         fault = self._fate(operation, key)
         await trio.sleep(self.delay_s)
         if fault is not None:
-            raise MetastoreError(f"key {key!r}: {operation} failed on purpose ({fault.name}); try again")
+            raise MetastoreUnavailableError(f"key {key!r}: {operation} failed on purpose ({fault.name}); try again")
 
     async def _begin(self, operation: str, key: str) -> None:
         fault = self._fate(operation, key)
@@ -159,7 +159,7 @@ class FaultyMetastore(Metastore):
         if fault is Fault.CONFLICT:
             raise KeyExistsError(key, f"{operation} failed on purpose: another client was faster")
         if fault is Fault.UNAVAILABLE:
-            raise MetastoreError(f"key {key!r}: {operation} failed on purpose; try again")
+            raise MetastoreUnavailableError(f"key {key!r}: {operation} failed on purpose; try again")
         if fault is not None:
             raise MetastoreUncertainError(f"key {key!r}: the answer to {operation} was lost on purpose; taken back")
 
@@ -167,7 +167,9 @@ class FaultyMetastore(Metastore):
         fault = self._fate(operation, key)
         await trio.sleep(self.delay_s)
         if fault is Fault.UNAVAILABLE:
-            raise MetastoreError(f"key {key!r}: {operation} failed on purpose; nothing was written, try again")
+            raise MetastoreUnavailableError(
+                f"key {key!r}: {operation} failed on purpose; nothing was written, try again"
+            )
         if fault is Fault.CONFLICT:
             await self._interfere(key)
         if fault is Fault.ARRIVES_LATE:

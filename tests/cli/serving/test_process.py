@@ -143,7 +143,7 @@ def test_unreachable_metastore_is_an_error(tmp_path: Path) -> None:
         "--metastore", f"lmdb:{missing}?create=no", "--data", str(tmp_path / "b"), "--listen", "127.0.0.1:0"
     )
     line = json.loads(said)
-    assert (status, line["error"]) == (1, "MetastoreError")
+    assert (status, line["error"]) == (1, "MetastoreUnavailableError")
     assert str(missing) in line["problem"]
 
 

@@ -16,6 +16,9 @@ from replog.errors import ConfigError
 from replog.metastores.zookeeper.driver import Driver
 from replog.metastores.zookeeper.options import Place, ZooKeeperOptions, parse_place
 from replog.registry import Registry
+from replog.testing import check_metastore_outage
+from tests.metastores.zookeeper.opening import opened
+from tests.servers.processes import free_port
 
 
 @pytest.mark.parametrize(
@@ -99,3 +102,7 @@ def test_kazoo_is_imported_by_who_opens_one() -> None:
     script = "import sys; from replog.registry import Registry; r = Registry(); assert 'kazoo' not in sys.modules; "
     script += "r.open_metastore('zookeeper://zk1/a'); assert 'kazoo' in sys.modules"
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
+async def test_a_server_that_is_not_there_may_be_waited_for() -> None:
+    await check_metastore_outage(lambda: opened(f"zookeeper://127.0.0.1:{free_port()}/a?request_timeout_s=0.1"))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from replog.errors import MetastoreError
+from replog.errors import MetastoreError, MetastoreUnavailableError
 
 
-class EtcdUnreachableError(MetastoreError):
+class EtcdUnreachableError(MetastoreUnavailableError):
     """No server could be asked, or none could say: the cluster has no leader, is overloaded, or is not there.
 
     Retry: yes. Outcome: not written; where that is not sure, `MetastoreUncertainError` is raised instead."""

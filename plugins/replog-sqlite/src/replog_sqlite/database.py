@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import trio
 
-from replog.errors import MetastoreCorruptError, MetastoreError, MetastoreUncertainError
+from replog.errors import MetastoreCorruptError, MetastoreError, MetastoreUnavailableError, MetastoreUncertainError
 
 Answer = TypeVar("Answer")
 
@@ -70,7 +70,9 @@ class Database:
                 is_abandoned = begun.acquire(blocking=False)
         problem = f"metastore {self._path}: key {key!r}: no answer within {self._timeout_s} s"
         if is_abandoned or begin == READ:
-            raise MetastoreError(f"{problem}; nothing was written. Too many calls, or the disk hangs: try again")
+            raise MetastoreUnavailableError(
+                f"{problem}; nothing was written. Too many calls, or the disk hangs: try again"
+            )
         raise MetastoreUncertainError(f"{problem}: the disk hangs; read back before you go on")
 
     async def aclose(self) -> None:
@@ -110,7 +112,8 @@ class Database:
             return MetastoreUncertainError(f"{problem}, in the commit: read back before you go on")
         if code in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
             return MetastoreCorruptError(f"{problem}; nothing was changed. Name another file, or mend this one")
-        return MetastoreError(f"{problem}; nothing was written. {_REMEDIES.get(code, 'Try again')}")
+        kind = MetastoreError if code == sqlite3.SQLITE_READONLY else MetastoreUnavailableError
+        return kind(f"{problem}; nothing was written. {_REMEDIES.get(code, 'Try again')}")
 
     def _connect(self) -> sqlite3.Connection:
         busy_s = self._timeout_s / 2  # so that a lock that somebody holds is told from a disk that hangs

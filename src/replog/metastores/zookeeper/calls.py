@@ -29,7 +29,7 @@ from kazoo.exceptions import (
     ThrottledOpError,
 )
 
-from replog.errors import MetastoreError, MetastoreUncertainError
+from replog.errors import MetastoreError, MetastoreUnavailableError, MetastoreUncertainError
 from replog.metastores.zookeeper.driver import Result
 from replog.metastores.zookeeper.session import Request, Session
 
@@ -95,7 +95,7 @@ class Call:
         if self._is_in_doubt:
             return self._uncertain(f"no answer within {timeout_s:g} s")
         problem = "ZooKeeper did not answer" if self.session.is_connected else f"not connected: {self.session.problem}"
-        return MetastoreError(
+        return MetastoreUnavailableError(
             f"{self.session.place}: {self.what}: gave up after {timeout_s:g} s, {problem}. Nothing was written; try again"
         )
 
@@ -117,7 +117,8 @@ class Call:
             text = "ZooKeeper has too much to do; try again"
         else:
             text = f"ZooKeeper answered with {type(error).__name__}"
-        refusal = MetastoreError(f"{where}: {text}. Nothing was written")
+        kind = MetastoreUnavailableError if isinstance(error, ThrottledOpError) else MetastoreError
+        refusal = kind(f"{where}: {text}. Nothing was written")
         refusal.__cause__ = error
         return refusal
 

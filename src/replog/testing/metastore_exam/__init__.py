@@ -1,7 +1,7 @@
 """The conformance suites of metastores.
 
 A metastore that passes `check_metastore` can hold the metadata of logs. One that also passes `check_metastore_leases` notices
-soon when clients die.
+soon when clients die, and one that passes `check_metastore_outage` lets programs wait until it is back.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import secrets
 
 from replog.testing.metastore_exam import changes, listing, presence, races, waits
 from replog.testing.metastore_exam.bench import Bench, OpenMetastore, no_other_error, until_listed
+from replog.testing.metastore_exam.outage import check_metastore_outage as check_metastore_outage
 from replog.testing.metastore_exam.processes import check_metastore_leases as check_metastore_leases
 from replog.testing.promises import plain_assertions, soon
 
@@ -21,7 +22,8 @@ async def check_metastore(open_metastore: OpenMetastore) -> None:
 
     `open_metastore()` is a context manager that yields a new client of always the same store, and closes it. The suite uses
     keys below "exam/" and a random word, and leaves none behind when it passes. It needs no pytest, and takes some seconds
-    with a store that polls. `check_metastore_leases` checks that the death of a client is noticed.
+    with a store that polls. `check_metastore_leases` checks that the death of a client is noticed, `check_metastore_outage`
+    what is raised while the store is away.
     """
     with plain_assertions():
         async with open_metastore() as one, open_metastore() as other:

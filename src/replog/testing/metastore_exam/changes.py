@@ -10,7 +10,7 @@ from replog.errors import (
     KeyNotFoundError,
     LocalProtocolError,
     MetastoreError,
-    MetastoreUncertainError,
+    TransientError,
     VersionConflictError,
 )
 from replog.testing.metastore_exam.bench import MISSING, Bench
@@ -20,7 +20,7 @@ _SEES = "a get sees every change that was answered before it began, whoever made
 _MEANT_OTHERWISE = (0, -1)  # to etcd 0 is the version of a key that is not there, to ZooKeeper -1 is any version
 _STALE = "a put that expects another version raises VersionConflictError, with key and expected, and changes nothing"
 _NO_KEY = "a key that some store could not hold raises LocalProtocolError (replog.abc.check_key)"
-_TOO_LARGE = "a value of more than 1 000 000 bytes raises MetastoreError, nothing is written, and all goes on"
+_TOO_LARGE = "a value of more than 1 000 000 bytes raises MetastoreError, not a transient one; nothing is written"
 _BAD_KEYS = ("", "/a", "a/", "a//b", ".", "a/../b", "a\nb", "a" * 481)
 
 
@@ -155,7 +155,7 @@ async def check_limits(bench: Bench) -> None:
     with promised_error(MetastoreError, _TOO_LARGE) as raised_too:
         await bench.one.create(f"{key}/b", bytes(1_000_001))
     for error in raised + raised_too:
-        promise(not isinstance(error, MetastoreUncertainError), _TOO_LARGE)
+        promise(not isinstance(error, TransientError), _TOO_LARGE)
     promise((await bench.one.get(key)).value == b"small", _TOO_LARGE)
     promise(await bench.one.children(key) == [], _TOO_LARGE)
     await bench.one.delete(key)

@@ -16,7 +16,7 @@ from typing import TypeVar
 import trio
 
 from replog.abc import Metastore, Versioned
-from replog.errors import MetastoreError, MetastoreUncertainError
+from replog.errors import MetastoreError, MetastoreUnavailableError, MetastoreUncertainError
 from replog.metastores.memory import MemoryMetastore
 from replog.testing.simulating.network import METASTORE, Network
 
@@ -153,14 +153,14 @@ class SimulatedMetastore(Metastore):
         await trio.lowlevel.checkpoint()
         if self._process in self._world.dead:
             await trio.sleep(0.1)  # a dead process may still run, without effect
-            raise MetastoreError(f"{what}: this process is dead")
+            raise MetastoreUnavailableError(f"{what}: this process is dead")
         fate = self._server.fate(is_put=what.startswith("put"))
         if fate is not None:
             self._world.tell(self._process, f"{what}: {fate.value}")
             self._world.count(f"metastore: {fate.value}")
         if fate is Fate.UNAVAILABLE:
             await trio.sleep(self._server.network.delay_s())
-            raise MetastoreError(f"{what}: the metastore is not reachable; nothing was changed, try again")
+            raise MetastoreUnavailableError(f"{what}: the metastore is not reachable; nothing was changed, try again")
         answered = trio.Event()
         answers: list[Answer] = []
         errors: list[MetastoreError] = []
@@ -184,7 +184,7 @@ class SimulatedMetastore(Metastore):
             for error in errors:
                 raise error
             return answers[0]
-        lost = MetastoreUncertainError if changes else MetastoreError
+        lost = MetastoreUncertainError if changes else MetastoreUnavailableError
         raise lost(f"{what}: no answer in {_DEADLINE_S} s")
 
     async def _serve(
@@ -227,7 +227,7 @@ class SimulatedMetastore(Metastore):
         if server.session_rate and server.random.random() < server.session_rate:
             await trio.sleep(server.random.random())
             if server.random.random() < 0.5:
-                raise MetastoreError("the session was lost while it waited; try again")
+                raise MetastoreUnavailableError("the session was lost while it waited; try again")
             return
         await wait()
         await server.network.passage(METASTORE, self._process)
