@@ -33,7 +33,7 @@ from replog.abc import (
 from replog.backends import memory
 from replog.bookie.server import BookieServer
 from replog.bookie.serving import ServedBookie, Way, serving
-from replog.config import BookieOptions, ClientOptions
+from replog.config import BookieOptions, ClientOptions, parse_labels
 from replog.errors import StorageError
 from replog.hookspecs import Event, hookimpl
 from replog.metastores.memory import MemoryMetastore
@@ -266,7 +266,8 @@ class Bookie:
                 observe = self._cluster.registry.observe
                 metastore = self._cluster.metastore
                 ways = [Way("memory", transport, self.storage.bookie_id)]
-                async with serving(self.storage, metastore, ways, self._options, observe) as self.served:
+                labels = parse_labels(self._options.labels)
+                async with serving(self.storage, metastore, ways, self._options, observe, labels=labels) as self.served:
                     task_status.started()
                     await trio.sleep_forever()
         finally:
@@ -301,9 +302,15 @@ class Cluster:
         return bookie
 
     def client(
-        self, options: ClientOptions | None = None, quorum: Quorum | None = None, metastore: Metastore | None = None
+        self,
+        options: ClientOptions | None = None,
+        quorum: Quorum | None = None,
+        metastore: Metastore | None = None,
+        placement: str = "random",
     ) -> AbstractAsyncContextManager[replog.Client]:
-        return replog.connect(metastore or self.metastore, options=options, quorum=quorum, registry=self.registry)
+        return replog.connect(
+            metastore or self.metastore, options=options, quorum=quorum, placement=placement, registry=self.registry
+        )
 
     def named(self, bookie_ids: Collection[str]) -> list[Bookie]:
         """The bookies with these ids, in their order."""

@@ -323,3 +323,19 @@ def test_options_that_contradict_each_other_are_refused_however_they_come() -> N
         assert str(raised.value).count("ClientOptions") == 1
         assert "batch_bytes_max 4096 exceeds in_flight_bytes_max 1024" in str(raised.value)
         assert "add_timeout_s 60.0 exceeds add_quorum_timeout_s 30.0" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("labels", "words"),
+    [
+        (("zone",), "'zone' must be NAME=VALUE"),
+        (("zone=a", "zone=b"), "label zone is given twice"),
+        (("=a",), "the name of a label"),
+        (("zone=",), "label zone must have a printable value"),
+        (("zone=a\n",), "label zone must have a printable value"),
+        (tuple(f"n{number}=x" for number in range(33)), "33 labels are given"),
+    ],
+)
+def test_labels_that_are_wrong(labels: tuple[str, ...], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        BookieOptions(labels=labels)

@@ -281,6 +281,33 @@ def test_an_installed_plugin_that_is_broken_is_named_and_can_be_disabled(
     Registry(disabled=["installed_broken"], environment={})
 
 
+def labelling(labels: Callable[[], object]) -> SimpleNamespace:
+    return SimpleNamespace(replog_bookie_labels=hookimpl(labels))
+
+
+def test_plugins_give_labels() -> None:
+    given = registry(cloud=labelling(lambda: {"zone": "a"}), racks=labelling(lambda: {"rack": "r1", "zone": "a"}))
+    assert given.gives_labels
+    assert given.bookie_labels() == {"zone": "a", "rack": "r1"}
+    assert not registry().gives_labels
+    assert registry().bookie_labels() == {}
+
+
+@pytest.mark.parametrize(
+    ("labels", "words"),
+    [
+        (lambda: {"zone": "b"}, "zone=[ab] contradicts zone=[ab] of '(cloud|other)'"),
+        (lambda: ["zone=b"], "not a mapping"),
+        (lambda: {"": "b"}, "the name of a label"),
+        (lambda: {"zone": ""}, "label zone must have a printable value"),
+        (lambda: 1 // 0, "raised ZeroDivisionError"),
+    ],
+)
+def test_labels_of_a_plugin_that_are_wrong(labels: Callable[[], object], words: str) -> None:
+    with pytest.raises(PluginConflictError, match=words):
+        registry(cloud=labelling(lambda: {"zone": "a"}), other=labelling(labels)).bookie_labels()
+
+
 def test_two_installed_plugins_with_one_scheme_are_both_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("installed_two", "installed_three"):
         install(tmp_path, name, GOOD.format(scheme="same"))

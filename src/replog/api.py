@@ -22,7 +22,8 @@ from replog.client.ledger_writer import LedgerWriter
 from replog.client.ledgers import Ledgers, check_password
 from replog.client.losses import EntriesAtRisk, declare_lost
 from replog.client.membership import Membership
-from replog.config import BackendURL, BookieOptions, ClientOptions, check_number, check_types
+from replog.client.placing import Placing
+from replog.config import BackendURL, BookieOptions, ClientOptions, check_number, check_types, parse_labels
 from replog.errors import ConfigError, StorageError
 from replog.log import appending, catalog, sweeping
 from replog.log.appending import AppendedLedgers
@@ -36,8 +37,10 @@ from replog.protocol.model import LedgerMetadata, LogMetadata, Position, Segment
 from replog.protocol.quorum import Quorum
 from replog.records.paths import log_key_path
 from replog.registry import Registry
+from replog.runtime.chance import current_chance
 from replog.runtime.event_loop import check_event_loop
 from replog.runtime.nursery import open_service_nursery
+from replog.runtime.threads import run_in_thread
 
 _METADATA_DIRECTORY = "metadata"
 
@@ -349,7 +352,8 @@ async def embed(
         authenticator = plugins.open_authenticator(settings.authentication)
         served = []
         for each in stored:
-            bookie = serving(each, opened, _ways(each, plugins, settings), settings, plugins.observe, authenticator)
+            ways, labels = _ways(each, plugins, settings), await _labels(plugins, settings)
+            bookie = serving(each, opened, ways, settings, plugins.observe, authenticator, labels)
             served.append(await stack.enter_async_context(bookie))
         unserved.pop_all()  # from here on, who serves a storage closes it
         client_options = options or ClientOptions()
@@ -365,6 +369,13 @@ def _ways(storage: Storage, plugins: Registry, options: BookieOptions) -> list[W
         url = BackendURL.parse(each)
         ways.append(Way(url.scheme, plugins.open_transport(attrs.evolve(url, rest="")), url.rest))
     return ways
+
+
+async def _labels(plugins: Registry, options: BookieOptions) -> dict[str, str]:
+    found: list[dict[str, str]] = []
+    if plugins.gives_labels:
+        await run_in_thread(lambda: found.append(plugins.bookie_labels()))
+    return {**(found[0] if found else {}), **parse_labels(options.labels)}
 
 
 async def _enter_storage(stack: AsyncExitStack, plugins: Registry, storage: str, directory: Path) -> Storage:
@@ -395,7 +406,13 @@ async def _client(
             LedgerRecords(metastore, options.metastore_timeout_s),
             membership,
             connections,
-            plugins.open_placement(placement),
+            Placing(
+                plugins.open_placement(placement),
+                membership,
+                current_chance().random,
+                plugins.observe,
+                options.zone,
+            ),
         )
         ledgers = Ledgers(context, options, plugins.observe, nursery)
 
@@ -451,9 +468,10 @@ async def served_bookie(config: BookieConfig, *, registry: Registry | None = Non
             stack.push_async_callback(_close, metastore)
         authenticator = plugins.open_authenticator(options.authentication)
         ways = _ways(storage, plugins, options)
+        labels = await _labels(plugins, options)
         unserved.pop_all()  # from here on, who serves the storage closes it
         yield await stack.enter_async_context(
-            serving(storage, metastore, ways, options, plugins.observe, authenticator)
+            serving(storage, metastore, ways, options, plugins.observe, authenticator, labels)
         )
 
 

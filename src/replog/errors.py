@@ -237,6 +237,11 @@ class NotEnoughBookiesError(TransientError):
         self.unconfirmed = unconfirmed
 
 
+class PlacementUnmetError(NotEnoughBookiesError):
+    """A strict placement policy found no bookies that meet its wishes. Retry: when there are bookies with other labels.
+    Outcome: as of `NotEnoughBookiesError`."""
+
+
 class BookieError(ReplogError):
     """The base class of errors about one bookie, `bookie_id`."""
 

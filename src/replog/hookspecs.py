@@ -164,8 +164,20 @@ class DamageFound:
     description: str
 
 
+@attrs.frozen
+class PlacementUnmet:
+    """An ensemble of this client's does not meet the wishes of its placement policy: `shortfall` says which, in words.
+
+    If `is_refused`, the policy is strict, and a bookie that failed was not replaced; otherwise the ensemble is used."""
+
+    ledger_id: int
+    shortfall: str
+    is_refused: bool
+
+
 Event = (
     EnsembleChanged
+    | PlacementUnmet
     | LedgerRecovered
     | WriterFenced
     | LogTakenOver
@@ -210,8 +222,18 @@ def replog_authenticators() -> Sequence[Backend[Authenticator]]:  # type: ignore
 
 
 @hookspec
+def replog_bookie_labels() -> Mapping[str, str]:  # type: ignore[empty-body]
+    """Labels of every bookie that this program serves: what the host knows of where it is, like `{"zone": "eu-1a"}`.
+
+    Called in a worker thread before a bookie is announced, once for each bookie; may ask a metadata service, and must end soon.
+    An exception keeps the bookie from starting: without its zone it could be given copies that belong elsewhere. The bookie's
+    option `labels` comes before these."""
+
+
+@hookspec
 def replog_observe(event: Event) -> None:
-    """Receives ensemble changes, recoveries, takeovers, rolls, trims, storage failures, doubt and damage after they happened.
+    """Receives ensemble changes, unmet placements, recoveries, takeovers, rolls, trims, storage failures, doubt and damage after
+    they happened.
 
     Called in the trio thread; must return at once. An observer that raises is reported by a warning, and gets no more events.
     """

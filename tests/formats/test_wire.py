@@ -318,11 +318,27 @@ def test_an_announcement_with_a_lock() -> None:
     assert decode_address("bookies/bookie-7", data) == address
 
 
+def test_an_announcement_of_a_bookie_that_drains() -> None:
+    data = (HERE / "bookie-announcement-v1-draining.json").read_bytes()
+    labels = {"zone": "a", "rack": "r1"}
+    address = BookieAddress((Endpoint("tcp", "[2001:db8::7]:3181"),), labels=labels, is_draining=True)
+    assert encode_address(address) + b"\n" == data
+    assert decode_address("read-only-bookies/bookie-7", data) == address
+    for name, value in (("labels", ["zone"]), ("labels", {"zone": 1}), ("draining", 1)):
+        with pytest.raises(MetastoreCorruptError, match=name):
+            decode_address("bookies/bookie-7", json.dumps({**json.loads(data), name: value}).encode())
+
+
 # -- cookies ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("name", "cookie"), [("bookie-cookie-v1", Cookie()), ("bookie-cookie-lost-v1", Cookie(is_lost=True))]
+    ("name", "cookie"),
+    [
+        ("bookie-cookie-v1", Cookie()),
+        ("bookie-cookie-lost-v1", Cookie(is_lost=True)),
+        ("bookie-cookie-draining-v1", Cookie(is_draining=True, labels={"zone": "a"}, free_bytes=123456789)),
+    ],
 )
 def test_a_cookie_has_its_golden_bytes(name: str, cookie: Cookie) -> None:
     data = (HERE / f"{name}.json").read_bytes()

@@ -137,7 +137,7 @@ class Cluster:
         """A reader that asks these bookies first, in this order."""
         metadata, _ = self.records[ledger_id]
 
-        def read_order(write_set: Sequence[int]) -> list[int]:
+        def read_order(write_set: Sequence[int], _ensemble: tuple[str, ...]) -> list[int]:
             names = metadata.last_fragment.ensemble
             return sorted(write_set, key=lambda index: order.index(names[index]) if names[index] in order else 99)
 

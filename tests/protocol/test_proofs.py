@@ -130,7 +130,7 @@ def test_recovery_takes_only_what_is_proven() -> None:
 
 def test_a_readers_bound_takes_only_what_is_proven() -> None:
     """R11, D1. What claims nothing new is not looked at: that costs nothing at the tail."""
-    machine = LedgerReading(record(), HMAC, 0, list)
+    machine = LedgerReading(record(), HMAC, 0, lambda write_set, _ensemble: list(write_set))
     with pytest.raises(RemoteProtocolError):
         machine.proven(prove(CRC, 7, 1, 10**12))
     machine.last_add_confirmed_heard(machine.proven(head_proof(4)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -39,6 +41,10 @@ def build(
     )
 
 
+def as_they_are(write_set: Sequence[int], _ensemble: tuple[str, ...]) -> list[int]:
+    return list(write_set)
+
+
 class Reading(RuleBasedStateMachine):
     """Knows the true entries, and hands the reader true and false answers."""
 
@@ -63,7 +69,7 @@ class Reading(RuleBasedStateMachine):
         self.metadata = LedgerMetadata(7, quorum, DigestType.HMAC_SHA256, "", (fragment,))
         self.closed = self.metadata.closed_at(len(self.truth) - 2)
         self.bound = len(self.truth) - 2 if is_closed else -1  # what anybody has said to be confirmed
-        self.machine = LedgerReading(self.closed if is_closed else self.metadata, DIGEST, first, list)
+        self.machine = LedgerReading(self.closed if is_closed else self.metadata, DIGEST, first, as_they_are)
         self.first = first
         self.delivered: list[bytes] = []
         self.asked: list[SendRead] = []
@@ -104,7 +110,7 @@ class Reading(RuleBasedStateMachine):
     @rule(first=st.integers(0, 8))
     def begin_again(self, first: int) -> None:
         """The reader gave up: another one comes, that knows nothing of what the first one heard."""
-        self.machine = LedgerReading(self.machine.metadata, DIGEST, first, list)
+        self.machine = LedgerReading(self.machine.metadata, DIGEST, first, as_they_are)
         self.first, self.delivered, self.error = first, [], None
         self.asked, self.refreshes = [], 0
 
@@ -240,7 +246,7 @@ FRAGMENT = Fragment(0, ("a", "b", "c"))
 
 def reading_of(*fragments: Fragment, quorum: Quorum = QUORUMS[1], first: int = 0) -> LedgerReading:
     metadata = LedgerMetadata(7, quorum, DigestType.HMAC_SHA256, "", fragments or (FRAGMENT,))
-    return LedgerReading(metadata, DIGEST, first, list)
+    return LedgerReading(metadata, DIGEST, first, as_they_are)
 
 
 def one(entry_id: int, stride: int = 1, stamp: int = 1) -> Batch:

@@ -58,7 +58,7 @@ class ReaderShell:
         self.machine = LedgerReading(record, self.digest, self._next_entry_id, self._order)
         self._poll(self.machine)
 
-    def _order(self, write_set: Sequence[int]) -> list[int]:
+    def _order(self, write_set: Sequence[int], _ensemble: tuple[str, ...]) -> list[int]:
         bits, _ = self.world.draw(self.client.number, self.client.number, "order", self.ledger_id)
         rest = list(write_set)
         return [rest.pop((bits >> 6 * turn) % len(rest)) for turn in range(len(rest))]

@@ -7,7 +7,7 @@ nothing only for what is proven absent.
 
 from replog.abc.authentication import Authenticator, Identity, Peer, Role
 from replog.abc.metastore import Metastore
-from replog.abc.placement import PlacementPolicy, Random
+from replog.abc.placement import BookieState, Candidate, PlacementPolicy, Random
 from replog.abc.storage import UNBOUNDED, Damage, Doubt, Storage, StoredRange
 from replog.abc.transport import Connection, Reply, RequestHandler, ResponseReceiver, Transport
 from replog.protocol.mutations import DropLedger, Marks, Mutation, PutBatch, SetMarks
@@ -18,6 +18,8 @@ from replog.runtime.nursery import open_service_nursery
 __all__ = [
     "UNBOUNDED",
     "Authenticator",
+    "BookieState",
+    "Candidate",
     "Connection",
     "Damage",
     "Doubt",

@@ -1,15 +1,15 @@
-"""Announcing a bookie: where it can be reached, and whether it takes new entries (B5). Advice, never safety (M3).
+"""Announcing a bookie: where it can be reached, its labels, and whether it takes new entries (B5). Advice, never safety (M3).
 
-A bookie that becomes read-only, or writable again, is announced under its new key before it leaves the old one, so nobody
-finds it absent. It is announced only when nobody else is announced under its id. A process that was killed stays announced
-until its lease or session ends; one that is alive serves a copy of the same directory, which is forbidden (B4). An
-announcement under the lock that this bookie's storage holds now was made by a process that is gone: it is deleted at once.
+A bookie that becomes read-only or begins to drain, or is writable again, is announced under its new key before it leaves the
+old one, so nobody finds it absent. It is announced only when nobody else is announced under its id. A process that was killed
+stays announced until its lease or session ends; one that is alive serves a copy of the same directory, which is forbidden (B4).
+An announcement under the lock that this bookie's storage holds now was made by a process that is gone: it is deleted at once.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 import trio
@@ -38,8 +38,9 @@ _CHECK_S = 15.0  # for whether it is still announced: somebody may have deleted 
 class _Held:
     """One announcement, while `scope` is not cancelled and `ended` not set."""
 
-    def __init__(self, read_only: bool) -> None:
-        self.read_only = read_only
+    def __init__(self, key: str, mode: tuple[bool, bool]) -> None:
+        self.key = key
+        self.mode = mode
         self.scope = trio.CancelScope()
         self.ended = trio.Event()
 
@@ -47,10 +48,17 @@ class _Held:
 class Announcer:
     """Keeps one bookie announced."""
 
-    def __init__(self, server: BookieServer, metastore: Metastore, endpoints: Sequence[Endpoint]) -> None:
+    def __init__(
+        self,
+        server: BookieServer,
+        metastore: Metastore,
+        endpoints: Sequence[Endpoint],
+        labels: Mapping[str, str] | None = None,
+    ) -> None:
         self._server = server
         self._metastore = metastore
         self._endpoints = tuple(endpoints)
+        self._labels = dict(labels or {})
         self._lock: str | None = None
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -64,11 +72,12 @@ class Announcer:
             task_status.started()
             while True:
                 await self._wait_turned_or_lost(held)
-                # If it did not turn, it is lost: what keeps it would be in the way of the next one.
-                if held.read_only is self._server.is_read_only:
+                # The next one has the same key if this one was lost, or if a bookie that drains becomes read-only: then this
+                # one would be in its way.
+                if held.key == self._key():
                     await _end(held)
                 try:
-                    following = await nursery.start(self._hold, self._server.is_read_only)
+                    following = await nursery.start(self._hold)
                 except MetastoreError:
                     await trio.sleep(_AGAIN_S)
                     continue
@@ -83,7 +92,7 @@ class Announcer:
             found = await self._find_other()
             if found is None:
                 try:
-                    held: _Held = await nursery.start(self._hold, self._server.is_read_only)
+                    held: _Held = await nursery.start(self._hold)
                 except KeyExistsError as error:
                     other = f"by nobody who is seen to live (key {error.key!r} exists all the same)"
                 else:
@@ -150,34 +159,38 @@ class Announcer:
 
             nursery.start_soon(wait_lost)
             nursery.start_soon(wait_missing)
-            await self._server.read_only_turned(was=held.read_only)
+            await self._server.mode.turned(was=held.mode)
             nursery.cancel_scope.cancel()
 
     async def _wait_missing(self, held: _Held) -> None:
         """Returns when the bookie was missing twice: once may be a session that follows another one."""
-        parent, _, word = announcement_key(self._server.bookie_id, read_only=held.read_only).rpartition("/")
+        parent, _, word = held.key.rpartition("/")
         times_missing = 0
         while times_missing < 2:
             await trio.sleep(_CHECK_S)
             with suppress(MetastoreError):  # then it is looked at again
                 times_missing = 0 if word in await self._metastore.announced(parent) else times_missing + 1
 
-    def _value(self, read_only: bool) -> bytes:
-        """Says also why it takes no new entries (B10)."""
-        failure = self._server.failure
-        error = (failure or self._server.space.error) if read_only else None
-        problem = "" if error is None else str(error)
-        return encode_address(BookieAddress(self._endpoints, read_only, self._lock, problem, failure is not None))
+    def _key(self) -> str:
+        return announcement_key(self._server.bookie_id, read_only=any(self._server.mode.both))
 
-    async def _hold(self, read_only: bool, task_status: trio.TaskStatus[_Held]) -> None:
+    def _value(self) -> bytes:
+        """Says also why it takes no new entries (B10)."""
+        failure, (read_only, is_draining) = self._server.failure, self._server.mode.both
+        error = (failure or self._server.space.error) if read_only else None
+        problem, has_failed = "" if error is None else str(error), failure is not None
+        return encode_address(
+            BookieAddress(self._endpoints, read_only, self._lock, problem, has_failed, self._labels, is_draining)
+        )
+
+    async def _hold(self, task_status: trio.TaskStatus[_Held]) -> None:
         """Announces the bookie until the scope that it starts with is cancelled, or the metastore fails. Raises
         `MetastoreError` if that could not be begun."""
-        held = _Held(read_only)
-        key = announcement_key(self._server.bookie_id, read_only=read_only)
+        held = _Held(self._key(), self._server.mode.both)
         is_begun = False
         try:
             with held.scope:
-                async with self._metastore.announce(key, self._value(read_only)):
+                async with self._metastore.announce(held.key, self._value()):
                     is_begun = True
                     task_status.started(held)
                     await trio.sleep_forever()

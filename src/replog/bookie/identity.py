@@ -30,9 +30,11 @@ _log = logging.getLogger("replog.bookie")
 _AGAIN_S = 1.0
 
 
-async def check_cookie(server: BookieServer, metastore: Metastore) -> None:
-    """Refuses a bookie that was declared lost, and one whose ledgers another cluster's metastore, or a new one, knows nothing
-    of: it would collect them all as garbage. Raises `StorageIdentityError`, `MetastoreError`, `StorageError`."""
+async def check_cookie(server: BookieServer, metastore: Metastore) -> Cookie:
+    """The bookie's cookie. Refuses a bookie that was declared lost, and one whose ledgers another cluster's metastore, or a new
+    one, knows nothing of: it would collect them all as garbage.
+
+    Raises `StorageIdentityError`, `MetastoreError`, `StorageError`."""
     cookie = await _cookie(server, metastore)
     if cookie.is_lost:
         raise StorageIdentityError(
@@ -40,6 +42,7 @@ async def check_cookie(server: BookieServer, metastore: Metastore) -> None:
             "Its ledgers were, or will be, recovered without it. Start a new bookie in an empty directory; this one was not "
             "touched",
         )
+    return cookie
 
 
 async def _cookie(server: BookieServer, metastore: Metastore) -> Cookie:

@@ -180,7 +180,7 @@ class Maintenance:
     async def _make_space(self) -> None:
         """While there is too little: drops what was deleted, then gives back what it took (B5)."""
         while True:
-            await self._server.read_only_turned(was=False)
+            await self._server.mode.read_only_turned(was=False)
             if self._server.failure is not None:
                 return
             self._counts.attempts_to_make_space += 1
@@ -200,7 +200,7 @@ class Maintenance:
         async with trio.open_nursery() as nursery:
 
             async def come_back() -> None:
-                await self._server.read_only_turned(was=True)
+                await self._server.mode.read_only_turned(was=True)
                 # Otherwise it was only presumed that there is space.
                 if self._server.space.free_bytes is not None:
                     nursery.cancel_scope.cancel()

@@ -18,6 +18,7 @@ from replog.bookie.calls import StorageCalls, broken_contract
 from replog.bookie.commits import GroupCommit
 from replog.bookie.doubt import Doubt
 from replog.bookie.groups import Work
+from replog.bookie.mode import Mode
 from replog.bookie.plain_reads import PlainReads
 from replog.bookie.space import Space
 from replog.bookie.traffic import Traffic
@@ -61,7 +62,7 @@ class BookieServer:
         self.options = options
         self.calls = StorageCalls(storage)
         self.failure: StorageFailedError | None = None
-        self.is_read_only = False  # takes no new entries: for want of space (B5), or for good, because of `failure`
+        self.mode = Mode()  # read-only for want of space (B5), or permanently, because of `failure`
         self.space = Space(
             storage.bookie_id, options.read_only_below_bytes, options.writable_above_bytes, storage.place
         )
@@ -73,12 +74,16 @@ class BookieServer:
         self._last_reply: Reply | None = None  # of the connection that brought something to commit last
         self._reads = PlainReads(self.calls, options, self.traffic, self._ledger, self.storage_raised)
         self.administrators = Administrators()
-        self._turned = trio.Event()  # set when `is_read_only` changes
 
     @property
     def bookie_id(self) -> str:
         """The identity of the storage (B4)."""
         return self.storage.bookie_id
+
+    @property
+    def is_read_only(self) -> bool:
+        """True while it takes no new entries."""
+        return self.mode.is_read_only
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -119,7 +124,7 @@ class BookieServer:
 
     def _accept(self, request: OrderedRequest, reply: Reply) -> None:
         size_bytes = size_of(request)
-        if self.is_read_only and (refusal := self._cannot_take(request)) is not None:
+        if self.mode.is_read_only and (refusal := self._cannot_take(request)) is not None:
             reply([refusal])
             return
         if request.__class__ is RecoveryReadRequest:
@@ -201,11 +206,6 @@ class BookieServer:
 
     # -- disks that fill up or fail -----------------------------------------------------------------------------------
 
-    async def read_only_turned(self, was: bool) -> None:
-        """Returns as soon as `is_read_only` is not what it was."""
-        while self.is_read_only is was:
-            await self._turned.wait()
-
     async def _watch_space(self) -> None:
         while self.failure is None:
             await trio.sleep(_LOOK_S)
@@ -233,12 +233,7 @@ class BookieServer:
 
     def _turn(self) -> None:
         error = self.failure or self.space.error
-        if self.is_read_only is (error is not None):
-            return
-        self.is_read_only = error is not None
-        self._turned.set()
-        self._turned = trio.Event()
-        if error is not None and error is self.space.error:
+        if self.mode.turn(is_read_only=error is not None) and error is not None and error is self.space.error:
             self._observe(StorageFailed(self.bookie_id, error))
 
     async def call(self, function: Callable[[], T], *, is_long: bool = False) -> T:
@@ -281,6 +276,7 @@ class BookieServer:
             "ledgers_in_memory": len(self._ledgers),
             "waiting_polls": len(self._reads.polls),
             "read_only": float(self.is_read_only),
+            "draining": float(self.mode.is_draining),
             "doubted_below_ledger_id": self.doubt.doubted_below,
             **({} if self.space.free_bytes is None else {"free_bytes": self.space.free_bytes}),
             **self.traffic.statistics(),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from replog.bookie.administration import Administration
 from replog.bookie.announcing import Announcer
 from replog.bookie.identity import check_cookie, keep_doubt_bounded, settle_doubt
 from replog.bookie.maintenance import Maintenance
+from replog.bookie.registering import Registration
 from replog.bookie.server import BookieServer
 from replog.config import BackendURL, BookieOptions
 from replog.hookspecs import Event, StorageFailed
@@ -48,9 +49,10 @@ async def serving(
     options: BookieOptions,
     observe: Callable[[Event], None],
     authenticator: Authenticator | None = None,
+    labels: Mapping[str, str] | None = None,
 ) -> AsyncIterator[ServedBookie]:
     """Serves a storage while the context is open, and closes it on leaving, even if serving could not begin. Ways are
-    announced in their order: the best one first.
+    announced in their order: the best one first; the labels as they are.
 
     The order of leaving: first the bookie is no longer announced, and maintenance ends; then connections take nothing new,
     and are cut when what they brought is answered; then what was accepted is durable, reads and the like end, and the storage
@@ -59,7 +61,7 @@ async def serving(
     observers get an event."""
     server = BookieServer(storage, options, observe)
     try:
-        await check_cookie(server, metastore)
+        cookie = await check_cookie(server, metastore)
         await settle_doubt(server, metastore, observe)
         async with server.running(), AsyncExitStack() as stack:
             endpoints = [await _listen(stack, way, server, authenticator) for way in ways]
@@ -67,8 +69,11 @@ async def serving(
                 maintenance = Maintenance(server, metastore, observe, nursery)
                 bookie = ServedBookie(server, maintenance, endpoints, ways)
                 server.administrators.administer = Administration(bookie, maintenance).perform
+                registration = Registration(server, metastore, labels or {})
                 try:
-                    await nursery.start(Announcer(server, metastore, endpoints).run)
+                    await registration.begin(cookie)
+                    await nursery.start(Announcer(server, metastore, endpoints, labels).run)
+                    nursery.start_soon(registration.run)
                     maintenance.start()
                     nursery.start_soon(keep_doubt_bounded, server, metastore, observe)
                     yield bookie

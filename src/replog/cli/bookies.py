@@ -47,6 +47,7 @@ _COLUMNS = (
     ("used", 10),
     ("free", 10),
     ("version", -10),
+    ("labels", -12),
     ("where", -1),
 )
 _LOOK_INTERVAL_S = 0.5
@@ -115,6 +116,7 @@ def _print_list(rows: Sequence[Row]) -> None:
                 _size(figures.used_bytes),
                 _size(figures.free_bytes),
                 row.version or None,
+                ",".join(f"{name}={value}" for name, value in sorted(row.labels.items())) or None,
                 f"{where}: {problem}" if problem else where,
             ]
         )

@@ -40,8 +40,8 @@ class BookieStatistics:
 
 
 class RemoteBookie:
-    """A bookie as it was announced when this was made: its `bookie_id`, its `endpoints`, best first, and whether it is
-    `read_only`. Made by `Client.remote_bookies`.
+    """A bookie as it was announced when this was made: its `bookie_id`, its `endpoints`, best first, its `labels`, and whether it
+    is `read_only` or `draining`. Made by `Client.remote_bookies`.
 
     All calls raise `BookieUnreachableError` if there is no connection, or no answer in time (the command may have been
     executed, or may be under way); `AdministrationError` if the bookie could not execute it, or not for this client;
@@ -52,6 +52,8 @@ class RemoteBookie:
         self.bookie_id = bookie_id
         self.endpoints: tuple[Endpoint, ...] = address.endpoints
         self.read_only = address.read_only
+        self.draining = address.is_draining
+        self.labels: Mapping[str, str] = dict(address.labels)
         self._connections = connections
 
     def __repr__(self) -> str:

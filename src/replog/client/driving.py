@@ -11,10 +11,10 @@ from collections.abc import Callable, Collection
 
 import trio
 
-from replog.abc import PlacementPolicy
 from replog.client.connections import Connections
 from replog.client.ledger_records import LedgerRecords
 from replog.client.membership import Membership
+from replog.client.placing import Placing
 from replog.errors import MetastoreError
 from replog.protocol.effects import ChooseReplacements, Effect, ReadMetadata, WriteMetadata
 from replog.protocol.recovery import LedgerRecovery
@@ -29,12 +29,12 @@ class ClientContext:
     """What writers, recoveries and readers of one client share: records, bookies, placement, clock and entropy."""
 
     def __init__(
-        self, records: LedgerRecords, membership: Membership, connections: Connections, placement: PlacementPolicy
+        self, records: LedgerRecords, membership: Membership, connections: Connections, placing: Placing
     ) -> None:
         self.records = records
         self.membership = membership
         self.connections = connections
-        self.placement = placement
+        self.placing = placing
         self.chance = current_chance()
         self.turns = Turns()
 
@@ -57,9 +57,10 @@ class ClientContext:
 
     async def _choose(self, effect: ChooseReplacements) -> dict[int, str]:
         """Bookies to use in place of the failed ones, by index; each is connected. Without another one, a failed bookie
-        that is back replaces itself."""
+        that is back replaces itself; one that drains takes a place only where nobody else can (C8)."""
         ensemble = effect.metadata.last_fragment.ensemble
         excluded = set(effect.excluded)
+        others: set[str] = set()  # that could have been used
         chosen: dict[int, str] = {}
         missing = list(effect.failed)
         while missing:
@@ -68,9 +69,14 @@ class ClientContext:
             except MetastoreError:
                 # A new ensemble needs a CAS, so without the metastore there is none (C3).
                 break
-            proposed = self.placement.replace_bookies(effect.metadata, missing, usable, self.chance.random)
-            back = [index for index in missing if index not in proposed and ensemble[index] in usable]
+            others |= set(usable)
+            there = {*usable, *(draining := self.membership.draining)}
+            proposed = await self.placing.replacements(effect.metadata, missing, usable)
+            back = [index for index in missing if index not in proposed and ensemble[index] in there]
             proposed.update((index, ensemble[index]) for index in back)
+            left = [index for index in missing if index not in proposed]
+            if left and draining:
+                proposed.update(await self.placing.replacements(effect.metadata, left, draining))
             if not proposed:
                 break
             with trio.move_on_after(self.connections.patience_s):  # nothing is confirmed until this is done (C1)
@@ -82,6 +88,8 @@ class ClientContext:
                     chosen[index] = bookie_id
             excluded.update(proposed.values())
             missing = [index for index in missing if index not in chosen]
+        if not await self.placing.accepted(effect.metadata, chosen, effect.failed, others):
+            return {index: bookie_id for index, bookie_id in chosen.items() if ensemble[index] == bookie_id}
         return chosen
 
 

@@ -1,9 +1,9 @@
 """Ensembles for new ledgers: bookies that are present, and if there are too few, known ones that are away (C7, C8).
 
-A bookie is *present* if a connection to it is open and it takes new entries. Placement chooses among the present bookies. Only if
-they are fewer than an ensemble, it is filled up with bookies that have a cookie in the metastore and were not declared lost:
-first read-only ones, then announced ones, then those that this client has seen before, then others. Every write set keeps as
-many present bookies as writing and recovery need.
+A bookie is *present* if a connection to it is open and it takes new entries. Placement chooses among the present bookies that
+are not draining. Only if they are fewer than an ensemble, it is filled up: with present bookies that drain, then with bookies
+that have a cookie in the metastore and were not declared lost, first read-only ones, then announced ones, then those that this
+client has seen before, then others. Every write set keeps as many present bookies as writing and recovery need.
 """
 
 from __future__ import annotations
@@ -13,29 +13,30 @@ from typing import NamedTuple
 
 import trio
 
-from replog.abc import PlacementPolicy, Random
+from replog.abc import Random
 from replog.client.connections import Connections
 from replog.client.membership import Membership
+from replog.client.placing import Placing
 from replog.errors import NotEnoughBookiesError, ReplogError, StorageFailedError
 from replog.protocol.quorum import Quorum
 
 
 class ChosenEnsemble(NamedTuple):
-    """The bookies of a new ledger, by index; `missing` has the indices of those that are away, as a bit mask."""
+    """The bookies of a new ledger, by index; `missing` has the indices of those that are away, as a bit mask; `shortfall` is what
+    the ensemble lacks of placement's wishes, in words."""
 
     bookie_ids: tuple[str, ...]
     missing: int
+    shortfall: str
 
 
 class EnsembleChooser:
     """Chooses ensembles for one client."""
 
-    def __init__(
-        self, membership: Membership, connections: Connections, placement: PlacementPolicy, random: Random
-    ) -> None:
+    def __init__(self, membership: Membership, connections: Connections, placing: Placing, random: Random) -> None:
         self._membership = membership
         self._connections = connections
-        self._placement = placement
+        self._placing = placing
         self._random = random
 
     async def choose(self, quorum: Quorum) -> ChosenEnsemble:
@@ -47,15 +48,17 @@ class EnsembleChooser:
         silent: set[str] = set()  # the part of `unreachable` whose connection may still succeed
         while True:
             usable = await membership.usable(unreachable)
+            if len(usable) < quorum.ensemble:
+                usable += membership.draining[: quorum.ensemble - len(usable)]
             wanted: Collection[str]
             absent: list[str] = []
             if len(usable) >= quorum.ensemble:
-                ensemble = self._placed(quorum, usable, unreachable)
+                ensemble = await self._placed(quorum, usable, unreachable)
                 wanted = ensemble
             else:
                 wanted = usable
                 absent = await self._absent(quorum.ensemble - len(usable), usable)
-                filled = self._filled_up(quorum, usable, absent, unreachable)
+                filled = await self._filled_up(quorum, usable, absent, unreachable)
                 if filled is None:
                     if not silent:
                         raise self._not_enough(quorum, usable, absent, unreachable) from self._refusal(usable)
@@ -69,17 +72,18 @@ class EnsembleChooser:
                 failures = await connections.connect_all(wanted)
             failed = {bookie_id for bookie_id in wanted if connections.channel(bookie_id) is None}
             if not failed:
-                return ChosenEnsemble(ensemble, _mask(ensemble, absent))
+                shortfall = await self._placing.check_ensemble(quorum, ensemble)
+                return ChosenEnsemble(ensemble, _mask(ensemble, absent), shortfall)
             unreachable |= failed
             silent |= failed - failures.keys()
             for bookie_id in failures:
                 membership.shun(bookie_id)
 
-    def _placed(self, quorum: Quorum, usable: Sequence[str], unreachable: Collection[str]) -> tuple[str, ...]:
+    async def _placed(self, quorum: Quorum, usable: Sequence[str], unreachable: Collection[str]) -> tuple[str, ...]:
         try:
-            return self._placement.choose_ensemble(quorum, usable, self._random)
+            return await self._placing.ensemble(quorum, usable)
         except NotEnoughBookiesError as error:  # the policy wants other bookies than the present ones
-            raise NotEnoughBookiesError(
+            raise type(error)(
                 f"{error}{self._reasons(usable, unreachable)}", error.needed, usable, unreachable
             ) from error
 
@@ -100,7 +104,7 @@ class EnsembleChooser:
                     found.append(bookie_id)
         return found
 
-    def _filled_up(
+    async def _filled_up(
         self, quorum: Quorum, usable: Sequence[str], absent: Sequence[str], unreachable: Collection[str]
     ) -> tuple[str, ...] | None:
         """All these bookies in the order of the placement policy, or in another order if only that keeps the bound of C7. None if
@@ -109,7 +113,7 @@ class EnsembleChooser:
             return None
         if not quorum.may_lack(sum(1 << index for index in quorum.spread(len(absent)))):
             return None  # this is the best order
-        ensemble = self._placed(quorum, sorted([*usable, *absent]), unreachable)
+        ensemble = await self._placed(quorum, sorted([*usable, *absent]), unreachable)
         if not quorum.may_lack(_mask(ensemble, absent)):
             there = iter([each for each in ensemble if each not in absent])
             away = iter([each for each in ensemble if each in absent])

@@ -44,9 +44,7 @@ class Ledgers:
         self.deleted: Callable[[], None] = lambda: None  # called after ledgers were deleted: bookies may collect them
         self._nursery = nursery
         self._writers: dict[int, LedgerWriter] = {}
-        self._ensembles = EnsembleChooser(
-            context.membership, context.connections, context.placement, self.chance.random
-        )
+        self._ensembles = EnsembleChooser(context.membership, context.connections, context.placing, self.chance.random)
         self._ticker = Ticker(options.explicit_last_add_confirmed_after_s)
         nursery.start_soon(self._ticker.run)
         nursery.start_soon(context.turns.run)
@@ -65,7 +63,7 @@ class Ledgers:
         with its id before it exists. Raises `ConfigError` for invalid arguments; `NotEnoughBookiesError`,
         `MetastoreError`: then no ledger was created, or one that nobody knows."""
         check_creation(quorum, password, digest_type, custom)
-        ensemble, missing = await self._ensembles.choose(quorum)
+        ensemble, missing, shortfall = await self._ensembles.choose(quorum)
         ledger_id = await self.records.new_id()
         if before_creation is not None:
             await before_creation(ledger_id)
@@ -82,6 +80,7 @@ class Ledgers:
             gaps=tuple(Gap(index, 0) for index in range(quorum.ensemble) if missing >> index & 1),
         )
         version, is_only_request = await self.records.create(metadata)
+        self.context.placing.unmet(ledger_id, shortfall)
         digest = Digest(digest_type, ledger_id, password)
         machine = LedgerWriting(metadata, version, digest, self.chance.token(), missing=missing)
         writer = LedgerWriter(machine, key, self.context, self.options, self.observe, self._ticker)
@@ -105,6 +104,7 @@ class Ledgers:
             raise ConfigError(f"{first_entry_id!r} is no entry id: one is a whole number from 0 to {ENTRY_ID_MAX}")
         metadata, _ = await self.records.get(ledger_id)
         self.authorize(metadata, password)
+        await self.context.placing.know_zones()
         reader = LedgerReader(lambda known, first: self.scan(known, first, password), metadata, first_entry_id)
         await reader.refresh()
         return reader

@@ -11,12 +11,11 @@ from collections.abc import Collection, Iterator, Sequence
 
 import attrs
 
-from replog.abc import Metastore
 from replog.client.ledger_records import LedgerRecords
 from replog.client.membership import Membership
-from replog.errors import AdministrationError, LedgerNotFoundError, LossNotAcceptedError, VersionConflictError
+from replog.errors import AdministrationError, LedgerNotFoundError, LossNotAcceptedError
 from replog.protocol.model import LedgerMetadata
-from replog.records.bookies import Cookie, cookie_key, decode_cookie, encode_cookie
+from replog.records.cookies import change_cookie
 from replog.records.ledgers import ledger_id_pages
 
 _SHOWN_MAX = 20  # ranges that an error lists
@@ -56,7 +55,8 @@ async def declare_lost(
 
     Raises `AdministrationError` if one is unknown or announced, `LossNotAcceptedError` if confirmed entries may be gone and that
     is not accepted: then nothing was declared. `MetastoreError`: some may be declared; declaring again is harmless."""
-    cookies = {bookie_id: await _cookie_of(bookie_id, membership) for bookie_id in bookie_ids}
+    for bookie_id in bookie_ids:
+        await _check_may_be_lost(bookie_id, membership)
     lost = {*bookie_ids, *await _lost_before(membership)}
     at_risk = await _all_at_risk(records, lost)
     if at_risk and not accept_loss:
@@ -67,23 +67,24 @@ async def declare_lost(
             "these bookies back with its data, or declare them lost once more and accept the loss",
             at_risk,
         )
-    for bookie_id, cookie in cookies.items():
+    for bookie_id in bookie_ids:
         # Noted even if nothing seems at risk: another bookie may have lost something, which only a recovery learns.
-        wanted = Cookie(is_lost=True, is_loss_accepted=cookie.is_loss_accepted or accept_loss)
-        await _put_cookie(records.metastore, bookie_id, wanted)
+        await change_cookie(
+            records.metastore,
+            bookie_id,
+            lambda cookie: attrs.evolve(cookie, is_lost=True, is_loss_accepted=cookie.is_loss_accepted or accept_loss),
+        )
     return at_risk
 
 
-async def _cookie_of(bookie_id: str, membership: Membership) -> Cookie:
-    cookie = await membership.cookie(bookie_id)
-    if cookie is None:
+async def _check_may_be_lost(bookie_id: str, membership: Membership) -> None:
+    if await membership.cookie(bookie_id) is None:
         known = ", ".join(await membership.known_ids()) or "none"
         raise AdministrationError(
             bookie_id, f"the metastore does not know it: name it by its whole id; it knows {known}"
         )
     if bookie_id in await membership.announced():
         raise AdministrationError(bookie_id, "it is announced, so it may be alive: stop it first. Nothing was declared")
-    return cookie
 
 
 async def _lost_before(membership: Membership) -> list[str]:
@@ -105,15 +106,3 @@ async def _all_at_risk(records: LedgerRecords, lost: Collection[str]) -> list[En
                 continue  # deleted meanwhile
             found += entries_at_risk(metadata, lost)
     return found
-
-
-async def _put_cookie(metastore: Metastore, bookie_id: str, wanted: Cookie) -> None:
-    key = cookie_key(bookie_id)
-    while True:
-        found = await metastore.get(key)
-        if decode_cookie(key, found.value) == wanted:
-            return
-        try:
-            await metastore.put(key, encode_cookie(wanted), found.version)
-        except VersionConflictError:
-            continue  # another client declares it, too

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection
+from contextlib import suppress
 
 import trio
 
 from replog.abc import Metastore
+from replog.client.known_bookies import KnownBookies
 from replog.config import ClientOptions
 from replog.errors import (
     BookieUnreachableError,
@@ -76,6 +78,8 @@ class Membership:
         self.refusals: dict[str, ReplogError] = {}  # by bookie: why it is read-only, as it announced
         self.announced_ids: frozenset[str] = frozenset()  # of the bookies that were announced at the last look
         self.seen_ids: set[str] = set()  # of all bookies that were ever seen announced
+        self.draining: list[str] = []  # bookies to be left that take entries all the same, as of the last `usable`
+        self.known = KnownBookies()
         self._metastore = metastore
         self._quarantine = Quarantine(options.bookie_retry_after_s, options.bookie_retry_after_max_s)
         self._unreadable: dict[str, bytes] = {}  # announcements that were warned of
@@ -84,7 +88,8 @@ class Membership:
         self._found_lately: dict[str, BookieAddress] = {}
 
     async def usable(self, excluded: Collection[str] = ()) -> list[str]:
-        """Bookies that take new entries, did not fail lately, and are not excluded; sorted. Raises `MetastoreError`."""
+        """Bookies that take new entries, are not draining, did not fail lately, and are not excluded; sorted. Raises
+        `MetastoreError`."""
         announced = await self.announced()
         return self._usable_of(announced, excluded)
 
@@ -99,11 +104,13 @@ class Membership:
     def _usable_of(self, announced: dict[str, BookieAddress], excluded: Collection[str]) -> list[str]:
         now = trio.current_time()
         self.read_only = [bookie_id for bookie_id, address in announced.items() if address.read_only]
-        return [
+        found = [
             bookie_id
             for bookie_id, address in announced.items()
             if not address.read_only and bookie_id not in excluded and not self._quarantine.holds(bookie_id, now)
         ]
+        self.draining = [bookie_id for bookie_id in found if announced[bookie_id].is_draining]
+        return [bookie_id for bookie_id in found if not announced[bookie_id].is_draining]
 
     async def announced(self) -> dict[str, BookieAddress]:
         """All announced bookies, sorted by id. Raises `MetastoreError`.
@@ -122,6 +129,16 @@ class Membership:
             for bookie_id, address in found.items()
             if address.problem
         }
+        self.known.announced(found)
+        return found
+
+    async def draining_ids(self) -> set[str]:
+        """The bookies that are to be left. One read, of a place where few bookies are. Raises `MetastoreError`."""
+        found = set()
+        for bookie_id, value in (await self._metastore.announced(READ_ONLY_BOOKIES_KEY)).items():
+            with suppress(MetastoreCorruptError):  # `announced` warns of it
+                if decode_address(f"{READ_ONLY_BOOKIES_KEY}/{bookie_id}", value).is_draining:
+                    found.add(bookie_id)
         return found
 
     async def _announcements(self, wanted: str | None = None) -> dict[str, tuple[str, bytes]]:
@@ -148,14 +165,15 @@ class Membership:
 
     async def cookie(self, bookie_id: str) -> Cookie | None:
         """The cookie of a bookie; None if there is none, or it is damaged. Raises `MetastoreError`."""
-        key = cookie_key(bookie_id)
+        key, cookie = cookie_key(bookie_id), None
         try:
-            return decode_cookie(key, (await self._metastore.get(key)).value)
+            cookie = decode_cookie(key, (await self._metastore.get(key)).value)
         except KeyNotFoundError:
-            return None
+            pass
         except MetastoreCorruptError as error:
             _log.warning("bookie %s is not used: %s", bookie_id, error, extra={"bookie": bookie_id})
-            return None
+        self.known.cookie_read(bookie_id, cookie, trio.current_time())
+        return cookie
 
     def shun(self, bookie_id: str) -> None:
         """A bookie failed: `usable` leaves it out for a while."""

@@ -13,10 +13,12 @@ import trio
 
 from replog.client.channel import Answer
 from replog.client.membership import Membership
+from replog.client.placing import Placing
 from replog.errors import (
     AddTimeoutError,
     MetastoreError,
     NotEnoughBookiesError,
+    PlacementUnmetError,
     ReplogError,
     StorageFailedError,
     StorageFullError,
@@ -33,7 +35,8 @@ _SPACE_PATIENCE_S = 2.0  # a bookie whose disk is full collects garbage, compact
 class Refusals:
     """The refusals that one writer has received."""
 
-    def __init__(self, ledger_id: int, membership: Membership) -> None:
+    def __init__(self, ledger_id: int, membership: Membership, placing: Placing) -> None:
+        self._placing = placing
         self._ledger_id = ledger_id
         self._membership = membership
         self._heard: dict[str, ReplogError] = {}  # by bookie
@@ -95,8 +98,11 @@ class Refusals:
         gone = _missing(ensemble, machine.missing)
         refusals = self.words(gone)
         words = "".join(f"; {each}" for each in refusals.values())
+        refusal = self._placing.refusal(self._ledger_id)
+        words += f"; placement is strict: {refusal}" if refusal else ""
         problem = f"ledger {self._ledger_id}: {problem}; {', '.join(gone)} failed, and nobody can replace them{words}"
-        error = NotEnoughBookiesError(problem, ack, [each for each in ensemble if each not in gone], gone)
+        kind = PlacementUnmetError if refusal else NotEnoughBookiesError
+        error = kind(problem, ack, [each for each in ensemble if each not in gone], gone)
         error.__cause__ = next(iter(refusals.values()), None)
         return error
 

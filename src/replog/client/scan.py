@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import random
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
 
 import attrs
 import trio
@@ -213,10 +214,8 @@ class LedgerScan:
         self._queries: _Queries | None = None  # made when it is needed: most scans are told how far they may read
 
     def _start(self, metadata: LedgerMetadata, first_entry_id: int) -> LedgerReading:
-        return LedgerReading(metadata, self._digest, first_entry_id, self._read_order)
-
-    def _read_order(self, write_set: Sequence[int]) -> list[int]:
-        return self._context.placement.read_order(write_set, self._random)
+        read_order = partial(self._context.placing.read_order, self._random)
+        return LedgerReading(metadata, self._digest, first_entry_id, read_order)
 
     async def _poll(self, known: int, question_s: float, patience_s: float) -> None:
         if self._queries is None:

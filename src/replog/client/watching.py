@@ -126,7 +126,7 @@ class MissingBookies:
         retry_after_s: float,
         drive: Callable[[], None],
     ) -> None:
-        self.refusals = Refusals(machine.metadata.ledger_id, context.membership)
+        self.refusals = Refusals(machine.metadata.ledger_id, context.membership, context.placing)
         self.nursery: trio.Nursery | None = None  # of the writer's background tasks
         self._machine = machine
         self._backlog = backlog

@@ -17,6 +17,7 @@ from replog.config.checks import (
     positive,
 )
 from replog.config.client import ClientOptions
+from replog.config.labels import check_labels, fault_of_labels, parse_labels
 from replog.config.loading import ledger_password, load, read_toml
 from replog.config.structuring import Options, structure
 from replog.config.urls import BackendURL
@@ -31,11 +32,14 @@ __all__ = [
     "Options",
     "at_least",
     "check_field",
+    "check_labels",
     "check_number",
     "check_types",
+    "fault_of_labels",
     "ledger_password",
     "load",
     "option",
+    "parse_labels",
     "positive",
     "read_toml",
     "structure",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import attrs
 
 from replog.config.checks import Checked, at_least, option, positive
+from replog.config.labels import check_labels
 from replog.protocol.batch import ENTRY_BYTES_MAX
 
 _MIB = 1 << 20
@@ -21,6 +22,9 @@ class BookieOptions(Checked):
         "run need none.",
     )
     authentication: str = option("none", "URL of the authenticator that proves who connects from other processes.")
+    labels: tuple[str, ...] = option(
+        (), "What placement policies may know of it, as `zone=a` or `rack=r1`; before those of plugins.", check_labels
+    )
     queue_bytes_max: int = option(
         64 * _MIB,
         "Bytes that wait for the disk; past them requests are refused as too busy.",

@@ -73,6 +73,9 @@ class ClientOptions(Checked):
         (), "URLs of transports with their options, as `tcp:?tls_ca_file=ca.pem`; others have their defaults."
     )
     authentication: str = option("none", "URL of the authenticator that proves to bookies who this client is.")
+    zone: str | None = option(
+        None, "Where this client is: it reads from bookies with the label `zone` of this value first; none: from any."
+    )
 
     def contradictions(self) -> list[str]:
         """Faults of options that are valid one by one, but not together."""

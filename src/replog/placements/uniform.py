@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from replog.abc import PlacementPolicy, Random
-from replog.errors import NotEnoughBookiesError
+from replog.abc import Candidate, PlacementPolicy, Random
 from replog.hookspecs import Backend, NoOptions, hookimpl
+from replog.placements.choosing import check_enough, outside, shuffled
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,36 +20,29 @@ class RandomPlacement(PlacementPolicy):
 
     __slots__ = ()
 
-    def choose_ensemble(self, quorum: Quorum, usable: Sequence[str], random: Random) -> tuple[str, ...]:
-        """E distinct ones of the usable. Raises `NotEnoughBookiesError`: retry when bookies are back."""
-        candidates = _shuffled(usable, random)
-        if len(candidates) < quorum.ensemble:
-            raise NotEnoughBookiesError(
-                f"an ensemble of {quorum.ensemble} bookies was asked for, and only {len(candidates)} can be used "
-                f"({', '.join(sorted(candidates)) or 'none'}): start more bookies, or ask for a smaller quorum",
-                needed=quorum.ensemble,
-                usable=sorted(candidates),
-            )
-        return tuple(candidates[: quorum.ensemble])
+    uses_labels = False
+    uses_free_bytes = False
+
+    def choose_ensemble(self, quorum: Quorum, candidates: Sequence[Candidate], random: Random) -> tuple[str, ...]:
+        """E distinct ones of the candidates. Raises `NotEnoughBookiesError`: retry when bookies are back."""
+        found = shuffled(candidates, random)
+        check_enough(quorum, found)
+        return tuple(found[: quorum.ensemble])
 
     def replace_bookies(
-        self, metadata: LedgerMetadata, failed: Sequence[int], usable: Sequence[str], random: Random
+        self,
+        metadata: LedgerMetadata,
+        failed: Sequence[int],
+        candidates: Sequence[Candidate],
+        members: Sequence[Candidate],
+        random: Random,
     ) -> dict[int, str]:
-        """Usable bookies that are not in the last ensemble yet, for as many of the failed indices as there are (C2)."""
-        ensemble = set(metadata.last_fragment.ensemble)
-        candidates = [bookie for bookie in _shuffled(usable, random) if bookie not in ensemble]
-        return dict(zip(dict.fromkeys(failed), candidates, strict=False))
+        """Candidates that are not in the last ensemble yet, for as many of the failed indices as there are (C2)."""
+        return dict(zip(dict.fromkeys(failed), shuffled(outside(candidates, members), random), strict=False))
 
-    def read_order(self, write_set: Sequence[int], random: Random) -> list[int]:
+    def read_order(self, write_set: Sequence[int], members: Sequence[Candidate], random: Random) -> list[int]:
         """These indices in any order, so that readers spread over the copies."""
         return sorted(write_set, key=lambda _index: random.random())
-
-
-def _shuffled(bookies: Sequence[str], random: Random) -> list[str]:
-    """Each bookie once; sorted before shuffling, so that the order in which they were found has no say."""
-    distinct = sorted(set(bookies))
-    random.shuffle(distinct)
-    return distinct
 
 
 @hookimpl

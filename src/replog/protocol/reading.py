@@ -26,7 +26,7 @@ from replog.protocol.model import LedgerMetadata, LedgerState
 from replog.protocol.proofs import claimed, proven
 from replog.protocol.stages import Transitions, after, from_each
 
-ReadOrder = Callable[[Sequence[int]], list[int]]
+ReadOrder = Callable[[Sequence[int], tuple[str, ...]], list[int]]  # a write set, and the ensemble that it is of
 
 
 class _Stage(enum.Enum):
@@ -72,7 +72,7 @@ class _Rotation:
 
 
 class LedgerReading:
-    """One scan of one ledger, from `first_entry_id` on. `read_order` puts the indices of a write set in an order.
+    """One scan of one ledger, from `first_entry_id` on. `read_order` puts the indices of a write set of an ensemble in an order.
     Nothing past `last_wanted` is asked for."""
 
     def __init__(self, metadata: LedgerMetadata, digest: Digest, first_entry_id: int, read_order: ReadOrder) -> None:
@@ -203,7 +203,8 @@ class LedgerReading:
             rotation.asked_entry_id = entry_id
             rotation.refreshed = False
         rotation.doubted = 0
-        rotation.order = self._read_order(self.metadata.quorum.write_set(entry_id))
+        ensemble = self.metadata.fragment_of(entry_id).ensemble
+        rotation.order = self._read_order(self.metadata.quorum.write_set(entry_id), ensemble)
         if len(lacking) > 1:
             rotation.order.sort(key=lambda index: len(self._guests(index, entry_id, lacking)), reverse=True)
         if rotation.preferred in rotation.order:

@@ -2,17 +2,21 @@
 
 A bookie announces itself under `bookies/ID` while it takes new entries, and under `read-only-bookies/ID` while it does not. When
 it changes, it announces itself under the new key before it leaves the old one: a reader that finds both takes it for read-only.
+A bookie that drains is announced below `read-only-bookies`, too, so that versions that know no draining use others.
 
-An announcement (format 1) is a JSON object with `format`, `endpoints`, best first, `read_only`, and `lock`, the name of the
-lock that the bookie holds on its directory.
+An announcement (format 1) is a JSON object with `format`, `endpoints`, best first, `read_only`, `lock`, the name of the lock
+that the bookie holds on its directory, `labels`, and `draining`, if it is to be left.
 
-The cookie, `cookies/ID`, says that the metastore knows this bookie (B4); its field `lost` says that the bookie was declared lost
-(B8a). What readers do with formats and fields that they do not know: see `encoding`.
+The cookie, `cookies/ID`, says that the metastore knows this bookie (B4), whether it runs or not. Its field `lost` says that the
+bookie was declared lost (B8a), and `draining` that an administrator wants it to be left. `labels` and `free_bytes` are what the
+bookie last reported. What readers do with formats and fields that they do not know: see `encoding`.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from typing import Any
 
 import attrs
 
@@ -24,9 +28,19 @@ COOKIES_KEY = "cookies"
 ADDRESS_FORMAT = 1
 COOKIE_FORMAT = 1
 
-_ADDRESS_NAMES = ("format", "required", "endpoints", "read_only", "lock", "problem", "has_failed")
+_ADDRESS_NAMES = (
+    "format",
+    "required",
+    "endpoints",
+    "read_only",
+    "lock",
+    "problem",
+    "has_failed",
+    "labels",
+    "draining",
+)
 _PROBLEM_CHARACTERS_MAX = 2000
-_COOKIE_NAMES = ("format", "required", "lost", "loss_accepted")
+_COOKIE_NAMES = ("format", "required", "lost", "loss_accepted", "draining", "labels", "free_bytes")
 
 
 @attrs.frozen
@@ -45,13 +59,16 @@ class BookieAddress:
     """What a bookie announced: where it can be reached, best first, and whether it takes new entries.
 
     `lock` names the lock on its directory (`Storage.lock_name`). `problem` says why the bookie takes no entries. `has_failed`
-    is True if it never takes any again, because it has stopped (B10)."""
+    is True if it never takes any again, because it has stopped (B10). A bookie that `is_draining` takes entries unless it is
+    `read_only`, too, but is to be left."""
 
     endpoints: tuple[Endpoint, ...]
     read_only: bool = False
     lock: str | None = None
     problem: str = ""
     has_failed: bool = False
+    labels: Mapping[str, str] = attrs.field(factory=dict)
+    is_draining: bool = False
 
 
 def announcement_key(bookie_id: str, *, read_only: bool) -> str:
@@ -69,20 +86,22 @@ def encode_address(address: BookieAddress) -> bytes:
         fields["problem"] = address.problem[:_PROBLEM_CHARACTERS_MAX]
     if address.has_failed:
         fields["has_failed"] = True
+    if address.labels:
+        fields["labels"] = dict(address.labels)
+    if address.is_draining:
+        fields["draining"] = True
     return json.dumps(fields).encode()
 
 
 def decode_address(key: str, value: bytes) -> BookieAddress:
-    """What a bookie announced under this key; read-only below `READ_ONLY_BOOKIES_KEY`, whatever the value says.
+    """What a bookie announced under this key; read-only below `READ_ONLY_BOOKIES_KEY`, unless the value says that it drains.
 
     Raises `MetastoreCorruptError`, naming the key."""
     fields = read_fields(key, value, ADDRESS_FORMAT, _ADDRESS_NAMES)
     pairs = fields.get("endpoints")
     if not isinstance(pairs, list) or not all(_is_pair(pair) for pair in pairs):
         raise corrupt(key, [f"its endpoints are not pairs of texts: {pairs!r}"])
-    read_only = fields.get("read_only", False)
-    if not isinstance(read_only, bool):
-        raise corrupt(key, [f"read_only is {read_only!r}"])
+    read_only = _flag(key, fields, "read_only")
     lock = fields.get("lock")
     if lock is not None and not isinstance(lock, str):
         raise corrupt(key, [f"lock is {lock!r}"])
@@ -90,8 +109,23 @@ def decode_address(key: str, value: bytes) -> BookieAddress:
     problem, has_failed = fields.get("problem", ""), fields.get("has_failed", False)
     if not isinstance(problem, str) or not isinstance(has_failed, bool):
         raise corrupt(key, [f"problem is {problem!r}, has_failed is {has_failed!r}"])
-    read_only = read_only or key.startswith(f"{READ_ONLY_BOOKIES_KEY}/")
-    return BookieAddress(endpoints, read_only, lock, problem, has_failed)
+    labels, is_draining = _labels(key, fields), _flag(key, fields, "draining")
+    read_only = read_only or (key.startswith(f"{READ_ONLY_BOOKIES_KEY}/") and not is_draining)
+    return BookieAddress(endpoints, read_only, lock, problem, has_failed, labels, is_draining)
+
+
+def _labels(key: str, fields: Mapping[str, Any]) -> dict[str, str]:
+    labels = fields.get("labels", {})
+    if not isinstance(labels, dict) or not all(isinstance(value, str) for value in labels.values()):
+        raise corrupt(key, [f"labels is {labels!r}"])
+    return labels
+
+
+def _flag(key: str, fields: Mapping[str, Any], name: str) -> bool:
+    value = fields.get(name, False)
+    if not isinstance(value, bool):
+        raise corrupt(key, [f"{name} is {value!r}"])
+    return value
 
 
 def _is_pair(pair: object) -> bool:
@@ -103,10 +137,14 @@ class Cookie:
     """What the metastore knows of a bookie, whether it runs or not.
 
     A bookie that `is_lost` never serves again (B8a). `is_loss_accepted` is True if the operator who declared it lost accepted
-    that confirmed entries may be gone with it."""
+    that confirmed entries may be gone with it. One that `is_draining` is to be left. `labels` and `free_bytes` are what it
+    reported when it last ran."""
 
     is_lost: bool = False
     is_loss_accepted: bool = False
+    is_draining: bool = False
+    labels: Mapping[str, str] = attrs.field(factory=dict)
+    free_bytes: int | None = None
 
 
 def cookie_key(bookie_id: str) -> str:
@@ -121,13 +159,20 @@ def encode_cookie(cookie: Cookie) -> bytes:
         fields["lost"] = True
     if cookie.is_loss_accepted:
         fields["loss_accepted"] = True
+    if cookie.is_draining:
+        fields["draining"] = True
+    if cookie.labels:
+        fields["labels"] = dict(cookie.labels)
+    if cookie.free_bytes is not None:
+        fields["free_bytes"] = cookie.free_bytes
     return json.dumps(fields).encode() + b"\n"
 
 
 def decode_cookie(key: str, value: bytes) -> Cookie:
     """Reads the value of a bookie's cookie. Raises `MetastoreCorruptError`, naming the key."""
     fields = read_fields(key, value, COOKIE_FORMAT, _COOKIE_NAMES)
-    lost, accepted = fields.get("lost", False), fields.get("loss_accepted", False)
-    if not isinstance(lost, bool) or not isinstance(accepted, bool):
-        raise corrupt(key, [f"lost is {lost!r}, loss_accepted is {accepted!r}"])
-    return Cookie(lost, accepted)
+    free_bytes = fields.get("free_bytes")
+    if free_bytes is not None and type(free_bytes) is not int:
+        raise corrupt(key, [f"free_bytes is {free_bytes!r}"])
+    lost, accepted = _flag(key, fields, "lost"), _flag(key, fields, "loss_accepted")
+    return Cookie(lost, accepted, _flag(key, fields, "draining"), _labels(key, fields), free_bytes)

@@ -23,6 +23,8 @@ ENTRY_POINT_GROUP = "replog"
 # Name of the plugin, its module, and the extra of replog that it needs, if any.
 _BUILTINS = (
     ("random-placement", "replog.placements.uniform", ""),
+    ("weighted-placement", "replog.placements.weighted", ""),
+    ("zones-placement", "replog.placements.zones", ""),
     ("memory-storage", "replog.backends.memory", ""),
     ("files-storage", "replog.backends.files", ""),
     ("lmdb-storage", "replog.backends.lmdb", ""),

@@ -15,6 +15,7 @@ from replog.config import BackendURL, structure
 from replog.errors import PluginConflictError, PluginNotFoundError, ReplogError
 from replog.hookspecs import PROJECT_NAME, Backend, Event
 from replog.registry.importing import is_installed
+from replog.registry.labels import Labels
 from replog.registry.loading import LoadedPlugins
 from replog.registry.offers import KINDS, Offers
 from replog.registry.plugin_errors import PluginFault, raise_all
@@ -52,6 +53,7 @@ class Registry:
     ) -> None:
         self._plugins = LoadedPlugins(disabled, environment)
         self._offers = Offers(self._plugins)
+        self._labels = Labels(self._plugins)
         self._observers: dict[str, Callable[[Event], object]] = {}
         self._plugins.load_builtins()
         if load_installed:
@@ -130,6 +132,17 @@ class Registry:
             opened.close()
         problem = f"its {kind} {parsed.scheme!r} opened a {type(opened).__name__}, which is not a {expected.__name__}"
         raise refused(offer.plugin, problem)
+
+    def bookie_labels(self) -> dict[str, str]:
+        """The labels that plugins give to bookies of this program. May block: call it in a worker thread.
+
+        Raises `PluginConflictError` if a plugin fails, or two give different values for one label."""
+        return self._labels.ask()
+
+    @property
+    def gives_labels(self) -> bool:
+        """True if a plugin gives labels."""
+        return self._labels.is_given
 
     # -- observing ----------------------------------------------------------------------------------------------------
 

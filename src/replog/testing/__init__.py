@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from replog.testing.faults import Call, Fault, FaultyMetastore
     from replog.testing.history import Finding, History, judge, read_histories
     from replog.testing.metastore_exam import check_metastore, check_metastore_leases, check_metastore_outage
+    from replog.testing.placement_exam import check_placement
     from replog.testing.proxy import TcpProxy, Weather, serve_proxy
     from replog.testing.simulating.cluster import SimulatedBookie, SimulatedCluster
     from replog.testing.simulating.faults import Faults
@@ -29,6 +30,7 @@ __all__ = [
     "check_metastore_outage",
     "check_transport",
     "check_authenticator",
+    "check_placement",
     "MemoryDisk",
     "PowerLoss",
     "FaultyMetastore",
@@ -56,6 +58,7 @@ _PLACES = {
     "check_metastore_outage": "metastore_exam",
     "check_transport": "transport_exam",
     "check_authenticator": "authenticator_exam",
+    "check_placement": "placement_exam",
     "MemoryDisk": "disk",
     "PowerLoss": "disk",
     "FaultyMetastore": "faults",

@@ -21,6 +21,7 @@ _FLAGS = {
     "listen": ("bookie", "listen"),
     "storage": ("bookie", "storage"),
     "authentication": ("bookie", "authentication"),
+    "label": ("bookie", "labels"),
     "advertise": ("tcp", "advertise"),
     "tls_certificate": ("tcp", "tls_certificate_file"),
     "tls_key": ("tcp", "tls_key_file"),
@@ -57,6 +58,9 @@ def serve(
     tls_key: Annotated[str | None, _flag("Its key, if it is not in the same file.", "FILE")] = None,
     tls_ca: Annotated[str | None, _flag("Only clients with a certificate of this authority.", "FILE")] = None,
     authentication: Annotated[str | None, _flag("How clients prove who they are. Default: none.", "URL")] = None,
+    label: Annotated[
+        list[str] | None, _flag("Where it is, for placement: zone=a, rack=r1; also several times.", "NAME=VALUE")
+    ] = None,
     config: Annotated[str | None, _flag("A TOML file with options. Default: that of REPLOG_CONFIG.", "FILE")] = None,
     assignments: Annotated[
         list[str] | None, typer.Option("--set", help="Any option at all.", metavar="TABLE.OPTION=VALUE")

@@ -101,8 +101,8 @@ async def _watch_writable(bookie: ServedBookie, log: BoundLogger) -> None:
     """Says when the bookie takes entries again: that it takes none any more, observers are told."""
     server = bookie.server
     while True:
-        await server.read_only_turned(was=False)
-        await server.read_only_turned(was=True)
+        await server.mode.read_only_turned(was=False)
+        await server.mode.read_only_turned(was=True)
         log.info("new entries are taken again")
 
 

@@ -128,6 +128,7 @@ def _row_as_json(row: Row, *, is_total: bool = False) -> dict[str, Any]:
         "bookie_id": row.bookie_id,
         "endpoints": list(row.endpoints),
         "state": row.state.value,
+        "labels": dict(row.labels),
         "unreachable_for_s": row.since_s,
         "problem": row.problem or None,
         "version": row.version or None,

@@ -27,6 +27,7 @@ class State(enum.Enum):
     """The state of a bookie."""
 
     WRITABLE = "writable"
+    DRAINING = "draining"
     READ_ONLY = "read-only"
     FAILED = "failed"  # its storage has stopped
     UNREACHABLE = "unreachable"
@@ -75,6 +76,7 @@ class Row:
 
     bookie_id: str
     endpoints: tuple[str, ...] = ()
+    labels: Mapping[str, str] = attrs.field(factory=dict)
     state: State = State.UNKNOWN
     since_s: float | None = None  # how long it has been unreachable
     problem: str = ""
@@ -131,6 +133,7 @@ class _Bookie:
     def __init__(self, bookie_id: str, now_s: float) -> None:
         self.bookie_id = bookie_id
         self.endpoints: tuple[str, ...] = ()
+        self.labels: Mapping[str, str] = {}
         self.is_read_only = False
         self.problem = ""
         self.lost_at_s: float | None = None
@@ -152,7 +155,7 @@ class _Bookie:
         self.lost_at_s = now_s if self.lost_at_s is None else self.lost_at_s
 
     def row(self, now_s: float) -> Row:
-        row = Row(bookie_id=self.bookie_id, endpoints=self.endpoints, problem=self.problem)
+        row = Row(bookie_id=self.bookie_id, endpoints=self.endpoints, labels=self.labels, problem=self.problem)
         if self.lost_at_s is not None:
             version = self._samples[-1].statistics.version if self._samples else ""
             return attrs.evolve(
@@ -176,7 +179,9 @@ class _Bookie:
     def _state(self, numbers: Mapping[str, float]) -> State:
         if numbers.get("storage_failed"):
             return State.FAILED
-        return State.READ_ONLY if numbers.get("read_only", self.is_read_only) else State.WRITABLE
+        if numbers.get("read_only", self.is_read_only):
+            return State.READ_ONLY
+        return State.DRAINING if numbers.get("draining") else State.WRITABLE
 
     def _rates(self) -> dict[str, float | None]:
         if len(self._samples) < 2:
@@ -244,12 +249,18 @@ class Cluster:
         """The ids of the listed bookies."""
         return tuple(self._bookies)
 
-    def announced(self, bookies: Mapping[str, tuple[Sequence[str], bool]], now_s: float) -> None:
-        """These bookies are announced, with addresses and whether they are read-only. Others stay listed for a while."""
+    def announced(
+        self,
+        bookies: Mapping[str, tuple[Sequence[str], bool]],
+        now_s: float,
+        labels: Mapping[str, Mapping[str, str]] | None = None,
+    ) -> None:
+        """These bookies are announced, with addresses, whether they are read-only, and labels. Others stay listed for a while."""
         self.problem = ""
         for bookie_id, (endpoints, is_read_only) in bookies.items():
             bookie = self._bookies.setdefault(bookie_id, _Bookie(bookie_id, now_s))
             bookie.endpoints, bookie.is_read_only = tuple(endpoints), is_read_only
+            bookie.labels = (labels or {}).get(bookie_id, {})
         for bookie in list(self._bookies.values()):
             is_gone = bookie.bookie_id not in bookies and bookie.lost_at_s is not None
             if is_gone and now_s - bookie.heard_at_s > FORGET_AFTER_S:

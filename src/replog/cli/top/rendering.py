@@ -21,6 +21,7 @@ _SPARK_WIDTH = 20
 _NAME_WIDTH = 15
 _STYLES = {
     State.WRITABLE: "green",
+    State.DRAINING: "yellow",
     State.READ_ONLY: "yellow",
     State.FAILED: "bold red",
     State.UNREACHABLE: "bold red",
