@@ -38,7 +38,7 @@ from replog.errors import StorageError
 from replog.hookspecs import Event, hookimpl
 from replog.metastores.memory import MemoryMetastore
 from replog.protocol.batch import Batch
-from replog.protocol.messages import AddRequest, Request, Response, Status
+from replog.protocol.messages import AddRequest, LedgerAwaited, Request, Response, Status
 from replog.protocol.quorum import Quorum
 from replog.registry import Registry
 from replog.runtime.nursery import open_service_nursery
@@ -156,9 +156,9 @@ class Wire:
 
         def answer(responses: Sequence[Response]) -> None:
             kept = [
-                self.alter(by_id[each.request_id], each)
+                each if isinstance(each, LedgerAwaited) else self.alter(by_id[each.request_id], each)
                 for each in responses
-                if not self.lose_answer(by_id[each.request_id])
+                if isinstance(each, LedgerAwaited) or not self.lose_answer(by_id[each.request_id])
             ]
             if kept and not self.is_mute:
                 reply(kept)

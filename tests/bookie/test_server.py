@@ -24,6 +24,7 @@ from replog.protocol.digest import Digest, DigestType, stored_ledger_key
 from replog.protocol.messages import (
     AddRequest,
     FenceRequest,
+    LedgerAwaited,
     ReadLastAddConfirmedRequest,
     ReadRequest,
     RecoveryReadRequest,
@@ -62,6 +63,7 @@ class Asker:
         self.server = server
         self.answers: dict[int, Response] = {}
         self.order: list[int] = []
+        self.awaited: list[int] = []  # ledgers for which a reader waits, as it was told unasked
         self._ids = itertools.count(1)
         self._reply = self._answered  # one object, as the contract says
 
@@ -74,6 +76,9 @@ class Asker:
 
     def _answered(self, responses: Sequence[Response]) -> None:
         for response in responses:
+            if isinstance(response, LedgerAwaited):
+                self.awaited.append(response.ledger_id)
+                continue
             assert response.request_id not in self.answers, "answered twice"
             self.answers[response.request_id] = response
             self.order.append(response.request_id)
@@ -562,6 +567,46 @@ async def test_a_writer_learns_that_a_reader_waits(is_instant: bool, patient_clo
         await until(lambda: {expiring, last, other} <= answers.keys())
         assert not (await ask(add(a_batch(3)))).awaited
         assert not (await ask(add(a_batch(1, ledger_id=2)))).awaited
+
+
+@each_kind
+async def test_writer_is_told_once_when_a_poll_comes_after_the_answer(
+    is_instant: bool, patient_clock: trio.testing.MockClock
+) -> None:
+    """W5: the answer to the last add could not tell, so a message of its own does. Only the writer's connection gets it."""
+    async with serving(is_instant=is_instant) as served:
+        ask, told, reader = served.ask, served.asker.awaited, Asker(served.server)
+        await ask(add(a_batch(0)))
+        assert told == []
+        reader.send(poll(after=-1, wait_ms=9000))
+        assert told == [1]
+        reader.send(poll(after=-1, wait_ms=9000))
+        assert told == [1]
+        assert (await ask(add(a_batch(1)))).awaited is False  # its header answered both
+        reader.send(poll(after=1, wait_ms=9000))  # it has heard elsewhere of all that is stored
+        assert told == [1]
+        reader.send(poll(after=0, wait_ms=9000))
+        assert told == [1, 1]
+        assert (await ask(add(a_batch(2)))).awaited
+        reader.send(poll(after=1, wait_ms=9000))
+        assert told == [1, 1]  # the answer told
+        await ask(WriteLastAddConfirmedRequest(0, 1, KEY, 1, proof_of(2, ledger_id=1)))
+        reader.send(poll(after=2, wait_ms=9000), poll(after=2, wait_ms=9000, ledger_id=2))
+        assert told == [1, 1]
+        assert reader.awaited == []
+
+
+async def test_writer_is_told_by_the_answer_when_a_poll_comes_before_it() -> None:
+    """W5: an add that waits for the disk is answered soon: nothing else needs to be said."""
+    async with serving() as served:
+        await served.ask(add(a_batch(0)))
+        served.storage.gate = threading.Event()
+        (second,) = served.asker.send(add(a_batch(1)))
+        served.asker.send(poll(after=0, wait_ms=9000))
+        served.storage.gate.set()
+        await until(lambda: second in served.asker.answers)
+        assert served.asker.answers[second].awaited
+        assert served.asker.awaited == []
 
 
 # -- dropping -------------------------------------------------------------------------------------------------------

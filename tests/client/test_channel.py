@@ -10,7 +10,7 @@ import trio.testing
 from replog.abc import Connection
 from replog.client.channel import Answer, BookieChannel
 from replog.errors import BookieTooBusyError, BookieUnreachableError
-from replog.protocol.messages import ReadRequest, Request, Response, Status
+from replog.protocol.messages import ReadRequest, Request, Response, Status, ledger_awaited
 
 TIMEOUT_S = 1.0
 
@@ -68,6 +68,17 @@ def test_one_request_may_go_to_several_bookies() -> None:
     two.responses_received([Response(other.request_id, Status.NO_ENTRY)])
     assert list(asker.answers) == ["two", "one", "other"]
     assert (one.outstanding_bytes, two.outstanding_bytes) == (0, 0)
+
+
+def test_what_a_bookie_says_unasked_answers_no_request() -> None:
+    awaited: list[int] = []
+    channel = BookieChannel("b", 1 << 20, TIMEOUT_S, itertools.count(1), awaited.append)
+    channel.connected(Wire())
+    asker = Asker()
+    asker.ask(channel, "one")
+    channel.responses_received([ledger_awaited(7)])
+    assert (awaited, asker.answers) == ([7], {})
+    assert channel.outstanding_bytes > 0
 
 
 async def test_silence_ends_what_was_asked_also_after_an_idle_time(

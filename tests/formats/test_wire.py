@@ -23,6 +23,7 @@ from replog.protocol.messages import (
     CopyReadRequest,
     CopyRequest,
     FenceRequest,
+    LedgerAwaited,
     RangesRequest,
     ReadLastAddConfirmedRequest,
     ReadRequest,
@@ -30,6 +31,7 @@ from replog.protocol.messages import (
     Response,
     Status,
     WriteLastAddConfirmedRequest,
+    ledger_awaited,
 )
 from replog.protocol.wire import FrameSplitter
 from replog.records.bookies import (
@@ -235,13 +237,16 @@ GOLDEN = [
         Response(11, Status.OK, 2, 2, proof=HMAC.data[:72] + HMAC.data[-64:]),
         request_id=11,
     ),
+    Golden("awaited", 33, struct.pack("<q", 7), ledger_awaited(7)),
 ]
 each_golden = pytest.mark.parametrize("each", GOLDEN, ids=lambda each: each.name)
 
 
 def encoded(message: Any) -> bytes:
     pieces: list[bytes] = []
-    if isinstance(message, Response):
+    if isinstance(message, LedgerAwaited):
+        pieces.append(wire.encode_awaited(message.ledger_id))
+    elif isinstance(message, Response):
         wire.encode_response(message, pieces)
     elif isinstance(message, wire.Greeting):
         pieces.append(wire.encode_greeting(message))
@@ -261,7 +266,9 @@ def test_what_was_always_sent_is_read(each: Golden) -> None:
     (frame,) = FrameSplitter(1 << 20).feed(each.data)
     assert (frame.kind, frame.flags, frame.request_id) == (each.kind, each.flags, each.request_id)
     decoder: Callable[[Any], Any] = wire.decode_request
-    if isinstance(each.message, Response):
+    if isinstance(each.message, LedgerAwaited):
+        decoder = wire.decode_awaited
+    elif isinstance(each.message, Response):
         decoder = wire.decode_response
     elif isinstance(each.message, wire.Greeting):
         decoder = wire.decode_greeting
@@ -280,7 +287,7 @@ def test_the_bytes_are_as_the_page_describes_them(each: Golden) -> None:
 
 
 def test_every_kind_of_frame_has_golden_bytes() -> None:
-    assert {each.kind for each in GOLDEN} == {*range(1, 8), *range(16, 26), 32}
+    assert {each.kind for each in GOLDEN} == {*range(1, 8), *range(16, 26), 32, 33}
     assert {path.stem for path in HERE.glob("wire-v1-*.hex")} == {f"wire-v1-{each.name}" for each in GOLDEN}
 
 

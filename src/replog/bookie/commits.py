@@ -23,7 +23,7 @@ from contextlib import asynccontextmanager
 import trio
 
 from replog.bookie.calls import StorageCalls
-from replog.bookie.groups import Committer, Group, Work
+from replog.bookie.groups import DURABLE, Committer, Group, Work
 from replog.errors import StorageError
 from replog.protocol.messages import Response
 from replog.runtime.latencies import LatencyHistogram
@@ -40,7 +40,8 @@ class GroupCommit:
     def __init__(
         self, calls: StorageCalls, commit_bytes_max: int, timeout_s: float, failed: Callable[[StorageError, bool], None]
     ) -> None:
-        self.committer = Committer(calls.storage, calls.threads.clock_s)
+        self._clock_s = calls.threads.clock_s
+        self.committer = Committer(calls.storage, self._clock_s)
         self.queued_bytes = 0
         self.answer_latencies = LatencyHistogram()  # of each group: from accepting its first work to answering
         self._calls = calls
@@ -89,7 +90,7 @@ class GroupCommit:
     def put(self, work: Work) -> None:
         """Takes work, which `start` gets going. Called in the trio thread."""
         work.epoch = self._epoch
-        work.accepted_at_s = self._calls.threads.clock_s()
+        work.accepted_at_s = self._clock_s()
         self.queued_bytes += work.size_bytes
         self._works += 1
         self.gathered.append(work)
@@ -98,9 +99,10 @@ class GroupCommit:
         """Commits what was put: with `inline` in the caller's thread, which saves two changes of thread, if nothing else is
         under way and the last commit was fast; else in the thread."""
         works, self.gathered = self.gathered, []
+        committer = self.committer
         # Two changes of thread cost more than a fast disk. A slow one would stop the event loop.
-        if inline and self._works == len(works) and self.committer.commits and self.committer.commit_s < _FAST_COMMIT_S:
-            self._answer(self.committer.process(works))
+        if inline and self._works == len(works) and committer.commits and committer.commit_s < _FAST_COMMIT_S:
+            self._answer(committer.process(works))
             return
         self._waiting += works
         if not self._calls.storage.is_instant:
@@ -154,16 +156,20 @@ class GroupCommit:
         works = group.works
         self._works -= len(works)
         assert self._works >= 0, "a work is answered once"
-        self.answer_latencies.observe(self._calls.threads.clock_s() - works[0].accepted_at_s)
+        self.answer_latencies.observe(self._clock_s() - works[0].accepted_at_s)
         if group.error is not None:
             self._tell(group.error, works[0].epoch, ends_epoch=group.ends_epoch)
         answers: list[Response] = []
+        answered_bytes = 0
         for work, outcome in zip(works, group.outcomes, strict=True):
-            self.queued_bytes -= work.size_bytes
-            if outcome.failure is None:
+            answered_bytes += work.size_bytes
+            if outcome is DURABLE:  # nearly always
+                answers.append(work.ledger.answer(work.accepted))
+            elif outcome.failure is None:
                 answers.append(work.ledger.answer(work.accepted, outcome.found, outcome.denial))
             else:
                 answers.append(Response(work.accepted.request.request_id, outcome.failure, detail=outcome.problem))
+        self.queued_bytes -= answered_bytes
         assert self.queued_bytes >= 0, "what is answered was queued"
         if len(works) == 1:
             works[0].reply(answers)

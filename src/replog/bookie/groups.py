@@ -37,11 +37,12 @@ class Work:
 
     __slots__ = ("accepted", "accepted_at_s", "epoch", "ledger", "reply", "size_bytes")
 
+    accepted_at_s: float  # by the clock of threads: this and the epoch are set when it is put
+    epoch: int
+
     def __init__(self, ledger: LedgerOnBookie, accepted: Accepted, reply: Reply, size_bytes: int) -> None:
         self.ledger = ledger
         self.accepted = accepted
-        self.accepted_at_s = 0.0  # by the clock of threads
-        self.epoch = 0
         self.reply = reply
         self.size_bytes = size_bytes
 
@@ -178,6 +179,8 @@ class Committer:
         self._decide(group, mutations)
         for place, work in enumerate(group.works):
             request = work.accepted.request
+            if request.__class__ is AddRequest:  # nearly always
+                continue
             if isinstance(request, RecoveryReadRequest) and work.accepted.refusal is None:
                 group.outcomes[place] = self._look_up(request.ledger_id, request.entry_id, request.stamp)
             # After a restart the proof is only in a stored batch: it is read here, where the disk may be waited for

@@ -69,6 +69,10 @@ class LongPolls:
     def __len__(self) -> int:
         return self._waiting
 
+    def are_waiting(self, ledger_id: int) -> bool:
+        """True if a poll of this ledger waits."""
+        return ledger_id in self._by_ledger
+
     def ask(self, request: ReadLastAddConfirmedRequest, ledger: LedgerOnBookie, reply: Reply) -> None:
         """Answers at once if there is news, or nothing to wait for; else later, or at once if too many wait already."""
         if ledger.last_add_confirmed > request.after or request.wait_ms <= 0:
@@ -84,10 +88,10 @@ class LongPolls:
             heapq.heapify(self._by_deadline)
         self._waiting += 1
         self._by_ledger.setdefault(request.ledger_id, []).append(poll)
-        ledger.is_awaited = True
         heapq.heappush(self._by_deadline, (poll.deadline, next(self._numbers), poll))
         if self._by_deadline[0][2] is poll:
             self._earlier.set()
+        ledger.awaited(request.after)
 
     def advanced(self, ledger: LedgerOnBookie) -> None:
         """The ledger's last add confirmed has risen: answers the polls that waited for it."""
@@ -99,7 +103,7 @@ class LongPolls:
         if len(polls) < len(waiting):
             still = [poll for poll in waiting if poll.request.after >= ledger.last_add_confirmed]
             self._by_ledger[ledger.ledger_id] = still
-        ledger.is_awaited = len(polls) < len(waiting)
+        ledger.readers.is_awaited = len(polls) < len(waiting)
         self._waiting -= len(polls)
         # Many readers at the tail want the same batches.
         find = self._find if len(polls) == 1 else functools.cache(self._find)
@@ -113,7 +117,7 @@ class LongPolls:
         self._waiting = 0
         for polls in waiting.values():
             for poll in polls:
-                poll.ledger.is_awaited = False
+                poll.ledger.readers.is_awaited = False
                 reply, poll.reply = poll.reply, None
                 if reply is not None:
                     reply([Response(poll.request.request_id, Status.UNKNOWN, detail=problem)])
@@ -138,4 +142,4 @@ class LongPolls:
             polls.remove(poll)
         if not polls:
             self._by_ledger.pop(poll.request.ledger_id, None)
-            poll.ledger.is_awaited = False
+            poll.ledger.readers.is_awaited = False

@@ -141,9 +141,10 @@ class BookieServer:
         known = ledger.last_add_confirmed
         accepted = ledger.accept(request)
         if accepted.refusal is None:
+            ledger.readers.answer_writer = reply
             self.traffic.accepted(request)
         work = Work(ledger, accepted, reply, size_bytes)
-        if ledger.last_add_confirmed > known:
+        if ledger.readers.is_awaited and ledger.last_add_confirmed > known:
             self._reads.polls.advanced(ledger)
         self._commits.put(work)
 
@@ -178,6 +179,7 @@ class BookieServer:
                 self._ledgers.clear()
             is_in_doubt = ledger_id < self.doubt.doubted_below
             ledger = LedgerOnBookie(ledger_id, self.storage.marks(ledger_id) or Marks(), is_in_doubt=is_in_doubt)
+            ledger.readers.is_awaited = self._reads.polls.are_waiting(ledger_id)
             self._ledgers[ledger_id] = ledger
         return ledger
 

@@ -21,7 +21,7 @@ from replog.errors import (
     ReplogError,
 )
 from replog.protocol.answers import check_answer
-from replog.protocol.messages import AddRequest, Request, Response, Status, size_of
+from replog.protocol.messages import AddRequest, LedgerAwaited, Request, Response, Status, size_of
 
 Answer = Response | BookieError
 OnAnswer = Callable[[Answer, Any], None]
@@ -32,10 +32,16 @@ _CHECKS_PER_TIMEOUT = 10
 class BookieChannel:
     """The requests to one bookie over one connection. Made by `Connections`.
 
-    All channels of a client take ids from the same `request_ids`, so that one request can go to several bookies."""
+    All channels of a client take ids from the same `request_ids`, so that one request can go to several bookies. `on_awaited` is
+    called with a ledger's id when the bookie says, unasked, that a reader waits for what this client writes (W5)."""
 
     def __init__(
-        self, bookie_id: str, outstanding_bytes_max: int, shortest_timeout_s: float, request_ids: Iterator[int]
+        self,
+        bookie_id: str,
+        outstanding_bytes_max: int,
+        shortest_timeout_s: float,
+        request_ids: Iterator[int],
+        on_awaited: Callable[[int], None] = lambda _ledger_id: None,
     ) -> None:
         self.bookie_id = bookie_id
         self.error: BookieError | None = None
@@ -49,6 +55,7 @@ class BookieChannel:
         self._outstanding: dict[int, tuple[OnAnswer, Any, int, float, Request]] = {}
         # The next one is for a request that goes here, and perhaps to other bookies, too
         self.request_ids = request_ids
+        self._on_awaited = on_awaited
         self._busy: trio.Event | None = None  # what `watch` waits for while nothing is outstanding
         self._heard_at_check = 0
 
@@ -89,7 +96,10 @@ class BookieChannel:
         self._heard_at_check = self._checks
         for response in responses:
             entry = self._outstanding.pop(response.request_id, None)
-            if entry is not None:  # else late, or a duplicate
+            if entry is None:  # late, a duplicate, or it answers nothing
+                if isinstance(response, LedgerAwaited):
+                    self._on_awaited(response.ledger_id)
+            else:
                 on_answer, context, size_bytes, _, request = entry
                 self.outstanding_bytes -= size_bytes
                 answer: Answer = response

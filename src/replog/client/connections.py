@@ -49,6 +49,8 @@ class Connections:
         self.channels: dict[str, BookieChannel] = {}  # by bookie; one whose `error` is set was lost
         # By bookie: why it could not be connected to when that was last tried
         self.problems: dict[str, ReplogError] = {}
+        # Called with a ledger's id when a bookie says that a reader waits for what this client writes.
+        self.on_awaited: Callable[[int], None] = lambda _ledger_id: None
         self._membership = membership
         self._open_transport = open_transport
         self._options = options
@@ -128,7 +130,7 @@ class Connections:
 
     async def _open(self, bookie_id: str, attempt: _Attempt) -> None:
         shortest_s = min(self._options.add_timeout_s, self._options.read_timeout_s)
-        channel = BookieChannel(bookie_id, OUTSTANDING_BYTES_MAX, shortest_s, self._request_ids)
+        channel = BookieChannel(bookie_id, OUTSTANDING_BYTES_MAX, shortest_s, self._request_ids, self.on_awaited)
         try:
             with trio.move_on_after(self._options.connect_timeout_s):
                 address = await self._membership.address(bookie_id)

@@ -277,6 +277,10 @@ class LedgerWriter(WriterContext):
         self._batching.is_held = False
         self._sender.drive(())
 
+    def reader_waits(self) -> None:
+        """A bookie says that a reader waits for what is confirmed (W5)."""
+        self._sender.watching.publishing.awaited()
+
     def leave(self) -> None:
         """Ends the writer and leaves its ledger as it is: nobody was to write to it after all."""
         self._sender.closed.set()

@@ -48,6 +48,7 @@ class Ledgers:
         self._ticker = Ticker(options.explicit_last_add_confirmed_after_s)
         nursery.start_soon(self._ticker.run)
         nursery.start_soon(context.turns.run)
+        context.connections.on_awaited = self._reader_waits
 
     # -- creating and writing ---------------------------------------------------------------------------------------
 
@@ -94,6 +95,11 @@ class Ledgers:
             await writer.run()
         finally:
             del self._writers[writer.ledger_id]
+
+    def _reader_waits(self, ledger_id: int) -> None:
+        writer = self._writers.get(ledger_id)
+        if writer is not None:
+            writer.reader_waits()
 
     # -- reading ----------------------------------------------------------------------------------------------------
 

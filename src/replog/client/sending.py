@@ -127,7 +127,7 @@ class BatchSender:
         if backlog.gathered or backlog.in_flight:
             # A lone batch does not tell how many should be in flight.
             batching.round_ended(sent_at)
-        elif self.watching.publishing.is_awaited:
+        elif self.watching.publishing.awaited_sends:
             self.watching.publishing.publish_soon()
         if self.on_progress is not None:
             gathered_bytes = backlog.unconfirmed_bytes - backlog.in_flight_bytes
@@ -161,7 +161,8 @@ class BatchSender:
         payloads, size_bytes = batching.take_batch()
         backlog.sent(backlog.last_add_pushed - len(backlog.gathered), size_bytes)
         publishing = watching.publishing
-        publishing.is_awaited = False
+        if publishing.awaited_sends:
+            publishing.awaited_sends -= 1
         publishing.published = machine.last_add_confirmed  # the batch carries it
         machine.add(payloads, self._time_ns())
         self._send_adds(machine.take_effects())  # type: ignore[arg-type]

@@ -33,7 +33,12 @@ class Publishing:
         self, machine: LedgerWriting, backlog: Backlog, closed: trio.Event, turns: Turns, drive: Callable[[], None]
     ) -> None:
         self.published = -1  # the last add confirmed that every bookie was told
-        self.is_awaited = False  # a follower waits at a bookie, as a bookie said since the last batch was sent
+        self.awaited_sends = (
+            0  # a follower waits at a bookie, or will after its answer: until so many batches were sent
+        )
+        # A batch tells the bookies of its write set. So many in a row may miss the one that said that a follower waits; and a
+        # follower that was answered by a batch comes back only after that was acknowledged.
+        self._awaited_sends_max = machine.quorum.ensemble - machine.quorum.write + 2
         self._machine = machine
         self._backlog = backlog
         self._closed = closed
@@ -47,8 +52,8 @@ class Publishing:
 
     def awaited(self) -> None:
         """A follower waits at a bookie: publishes as soon as nothing else would tell it."""
-        if not self.is_awaited:
-            self.is_awaited = True
+        if self.awaited_sends < self._awaited_sends_max:
+            self.awaited_sends = self._awaited_sends_max
             if not self._backlog.in_flight:
                 # Otherwise it happens when everything is confirmed.
                 self.publish_soon()
@@ -60,14 +65,17 @@ class Publishing:
 
     def _publish_if_idle(self) -> None:
         is_idle = not self._backlog.in_flight and not self._backlog.gathered and not self._closed.is_set()
-        if is_idle and self.is_awaited:
+        if is_idle and self.awaited_sends:
             self.publish()
             self._drive()
 
     def publish(self) -> None:
-        """Has the machine tell the bookies, unless they know, or the ensemble is changing. The caller drives the machine."""
-        self.is_awaited = False
-        if self.is_due and not self._machine.is_changing:
+        """Has the machine tell the bookies, unless they know, or the ensemble is changing: then when that has ended. The caller
+        drives the machine."""
+        if self._machine.is_changing:
+            return
+        self.awaited_sends = 0
+        if self.is_due:
             self.published = self._backlog.confirmed
             self._machine.publish()
 
@@ -255,6 +263,8 @@ class Watching:
         if self._machine.metadata.fragments is not self._fragments:
             self._report_ensemble_change()
         self._drive()
+        if self.publishing.awaited_sends:
+            self.publishing.publish_soon()  # followers are not told during a change
         self.missing.ask_who_is_left()
 
     def _report_ensemble_change(self) -> None:

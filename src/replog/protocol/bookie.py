@@ -12,7 +12,7 @@ storage: then `lacks_proof`, and the bookie reads the batch that `proof_place` n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from hmac import compare_digest
 
@@ -22,6 +22,7 @@ from replog.errors import RemoteProtocolError
 from replog.protocol.batch import Batch, check_damage
 from replog.protocol.digest import STORED_KEY_BYTES, is_stored_ledger_key, stored_ledger_key
 from replog.protocol.messages import (
+    NO_REQUEST,
     AddRequest,
     CopyReadRequest,
     CopyRequest,
@@ -33,6 +34,7 @@ from replog.protocol.messages import (
     Response,
     Status,
     WriteLastAddConfirmedRequest,
+    ledger_awaited,
 )
 from replog.protocol.model import WRITER_TERM
 from replog.protocol.mutations import DELETED_TERM, DropLedger, Marks, Mutation, PutBatch, SetMarks
@@ -59,6 +61,28 @@ class Accepted:
     may_be_stored: bool = False
 
 
+class WaitingReaders:
+    """Whether readers wait here for a later last add confirmed of one ledger, and how its writer learns that (W5): with the
+    answer to each add; and in a message of its own if they come after the answer to the last one."""
+
+    __slots__ = ("_ledger_id", "answer_writer", "is_awaited", "last_add", "untold_add")
+
+    def __init__(self, ledger_id: int) -> None:
+        self.is_awaited = False
+        self.answer_writer: Callable[[Sequence[Response]], None] | None = None  # where the last request came from
+        self.last_add = NO_REQUEST  # that was accepted
+        self.untold_add = NO_REQUEST  # the last one whose answer said that nobody waits
+        self._ledger_id = ledger_id
+
+    def came(self, *, is_more_stored: bool) -> None:
+        """A reader begins to wait. With `is_more_stored`, for something that is stored here: it may be confirmed already."""
+        self.is_awaited = True
+        is_last_untold = self.untold_add == self.last_add != NO_REQUEST
+        if is_last_untold and is_more_stored and self.answer_writer is not None:
+            self.untold_add = NO_REQUEST
+            self.answer_writer([ledger_awaited(self._ledger_id)])
+
+
 class LedgerOnBookie:
     """One ledger. `marks` are its durable ones, or `Marks()` if the storage never saw it. While it `is_in_doubt`, the storage
     may have lost the ledger's fence: plain adds are refused, fences and recovery adds accepted (B8)."""
@@ -73,12 +97,12 @@ class LedgerOnBookie:
         "_shown_key",
         "_stride",
         "fence_term",
-        "is_awaited",
         "is_in_doubt",
         "key",
         "lacks_proof",
         "last_add_confirmed",
         "ledger_id",
+        "readers",
         "stored_key",
     )
 
@@ -89,8 +113,7 @@ class LedgerOnBookie:
         self._shown_key: bytes | None = None  # the key itself, once somebody has shown it
         self.fence_term = marks.fence_term
         self.last_add_confirmed = marks.last_add_confirmed
-        # A reader waits here for a later last add confirmed, and answers to the writer say so (W5)
-        self.is_awaited = False
+        self.readers = WaitingReaders(ledger_id)
         self._is_key_durable = marks.key is not None
         self._durable_fence_term = marks.fence_term
         self._durable_last_add_confirmed = marks.last_add_confirmed  # or more, in batches' headers
@@ -114,9 +137,10 @@ class LedgerOnBookie:
         if not isinstance(request, AddRequest):
             return Accepted(request, mutations)
         batch = request.batch
+        self.readers.last_add = request.request_id
         mutations.append(PutBatch(batch))
-        self._stride = batch.stride
-        rotation = (batch.stamp, batch.first_entry_id % batch.stride)
+        self._stride = stride = batch.stride
+        rotation = (batch.stamp, batch.first_entry_id % stride)
         # After a restart only the highest id of all rotations is known: that may look for more than is stored, never
         # for less.
         highest = self._highest.get(rotation, self._last_entry_id)
@@ -270,10 +294,11 @@ class LedgerOnBookie:
             return accepted.refusal
         if accepted.mutations and isinstance(accepted.mutations[0], SetMarks):
             self._remember_durable(accepted.mutations[0])
-        answer = Response(
-            request.request_id, Status.OK, self.last_add_confirmed, self.fence_term, (), "", self.is_awaited
-        )
+        is_awaited = self.readers.is_awaited
+        answer = Response(request.request_id, Status.OK, self.last_add_confirmed, self.fence_term, (), "", is_awaited)
         if isinstance(request, AddRequest):
+            if not is_awaited:
+                self.readers.untold_add = request.request_id
             return answer
         if isinstance(request, RecoveryReadRequest):
             return read_answer(request.request_id, found, self.last_add_confirmed, denial)
@@ -283,6 +308,10 @@ class LedgerOnBookie:
             assert not self.lacks_proof, "a proof is looked for once (R11)"
             answer.proof = self.proof
         return answer
+
+    def awaited(self, after: int) -> None:
+        """A reader begins to wait here for a last add confirmed above `after` (W5)."""
+        self.readers.came(is_more_stored=max(self._highest.values(), default=-1) > after)
 
     def _remember_durable(self, marks: SetMarks) -> None:
         assert self.stored_key is not None, "what is durable was accepted"

@@ -13,6 +13,8 @@ import attrs
 
 from replog.protocol.batch import Batch
 
+NO_REQUEST = 0  # the request id of a message that answers nothing: clients begin with 1
+
 
 class Status(enum.IntEnum):
     """A bookie's answer. Only NO_ENTRY proves absence (R4); a bookie in doubt answers with one of the weak denials (B8, R10);
@@ -202,7 +204,8 @@ Request = LedgerRequest | AdminRequest
 class Response:
     """The answer to the request of this id. Fields that a request doesn't ask for keep their defaults.
 
-    `awaited` tells the writer that a reader waits at this bookie for a later last add confirmed (W5). A hint.
+    `awaited` tells the writer that a reader waits at this bookie for a later last add confirmed (W5). A hint. A reader that comes
+    after the answer to the last add is reported by a message of its own, `LedgerAwaited`.
     `last_add_confirmed` is a hint, too: what the bookie can prove of it is in `proof`, in the answers to
     `FenceRequest` and `ReadLastAddConfirmedRequest`, and only that counts (R11).
     """
@@ -215,6 +218,19 @@ class Response:
     detail: str = ""
     awaited: bool = False
     proof: bytes = b""
+
+
+@attrs.define
+class LedgerAwaited(Response):
+    """What a bookie tells a ledger's writer unasked: a reader waits for an entry whose add was answered before (W5). It answers
+    no request: `request_id` is `NO_REQUEST`."""
+
+    ledger_id: int = -1
+
+
+def ledger_awaited(ledger_id: int) -> LedgerAwaited:
+    """The message for the writer of this ledger."""
+    return LedgerAwaited(NO_REQUEST, Status.OK, awaited=True, ledger_id=ledger_id)
 
 
 def size_of(message: Request | Response) -> int:

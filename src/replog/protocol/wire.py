@@ -49,6 +49,10 @@ from replog.protocol.messages import (
     WriteLastAddConfirmedRequest,
 )
 from replog.protocol.proofs import PROOF_BYTES_MAX
+from replog.protocol.unasked import AWAITED as AWAITED
+from replog.protocol.unasked import FEATURE_AWAITED as FEATURE_AWAITED
+from replog.protocol.unasked import decode_awaited as decode_awaited
+from replog.protocol.unasked import encode_awaited as encode_awaited
 
 WIRE_VERSION = 1
 MAGIC = b"replog"

@@ -14,7 +14,7 @@ import trio
 
 from replog.errors import BookieRefusedError, BookieTooBusyError, BookieUnreachableError
 from replog.protocol import wire
-from replog.protocol.messages import ReadLastAddConfirmedRequest, Request, Response, Status
+from replog.protocol.messages import ReadLastAddConfirmedRequest, Request, Response, Status, ledger_awaited
 from replog.protocol.wire import FrameSplitter
 from replog.transports.tcp import TcpOptions, TcpTransport
 from replog.transports.tcp.client import TcpConnection
@@ -305,3 +305,22 @@ async def test_a_listener_that_accepts_and_says_nothing_costs_the_time_of_a_hand
         with pytest.raises(BookieUnreachableError, match="no handshake"):
             await TcpTransport(TcpOptions(handshake_timeout_s=3.0)).connect(address, Receiver(), nursery)
         assert trio.current_time() - begin_s == pytest.approx(3.0)
+
+
+async def test_what_a_bookie_says_unasked_reaches_the_receiver_and_answers_nothing(nursery: trio.Nursery) -> None:
+    async with both_ends(nursery) as ends:
+        ends.connection.send([read(1)])
+        ends.far.write([wire.encode_awaited(7)])
+        with trio.fail_after(5):
+            while not ends.receiver.responses:  # noqa: ASYNC110 - it comes from a socket
+                await trio.sleep(0.001)
+        assert ends.receiver.responses == [ledger_awaited(7)]
+        assert ends.connection._outbox.unanswered == 1
+
+
+async def test_a_word_of_a_bookie_that_is_too_short_ends_the_connection(nursery: trio.Nursery) -> None:
+    async with both_ends(nursery) as ends:
+        ends.far.write([wire.seal(wire.AWAITED, 0, 0, b"1234567")])
+        with trio.fail_after(5):
+            await ends.receiver.disconnection.wait()
+        assert "kind 33 with 7 bytes" in str(ends.receiver.errors[0])

@@ -23,8 +23,10 @@ from replog.protocol.messages import (
     Request,
     Response,
     Status,
+    ledger_awaited,
 )
 from replog.protocol.wire import FrameSplitter
+from replog.transports.tcp import greeting
 from replog.transports.tcp.budget import Budget
 from replog.transports.tcp.options import TcpOptions
 from replog.transports.tcp.session import Session
@@ -367,6 +369,32 @@ async def test_an_id_that_is_used_twice_at_a_time_ends_the_connection(autojump_c
         await settled()
         client.say(read(1))
         assert "request id 1 is used again before its answer" in await client.farewell()
+
+
+@pytest.mark.parametrize("features", [0, wire.FEATURE_AWAITED])
+async def test_writer_is_told_unasked_unless_an_end_is_older(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch, features: int
+) -> None:
+    """W5: a client that does not understand the frame would end the connection, so it gets none."""
+    monkeypatch.setattr(greeting, "_FEATURES", features)
+    handler = Handler(holds=True)
+    async with listening(handler) as listener, raw_client(listener.address) as client:
+        client.say(read(1))
+        await settled()
+        ((request, reply),) = handler.held
+        reply([Response(request.request_id, Status.OK), ledger_awaited(7)])
+        reply([ledger_awaited(8)])
+        client.say(read(2))
+        await settled()
+        reply([Response(2, Status.OK)])
+        frames: list[wire.Frame] = []
+        while not frames or frames[-1].request_id != 2:
+            frame = await client.hear()
+            assert frame is not None
+            frames.append(frame)
+        told = [wire.decode_awaited(each) for each in frames if each.kind == wire.AWAITED]
+        assert told == ([ledger_awaited(7), ledger_awaited(8)] if features else [])
+        assert len(frames) == 2 + len(told)
 
 
 async def test_an_answer_that_comes_twice_or_late_goes_nowhere(autojump_clock: trio.testing.MockClock) -> None:

@@ -17,7 +17,14 @@ import trio
 
 from replog.abc import Connection, Reply, RequestHandler, ResponseReceiver, Transport
 from replog.errors import BookieUnreachableError
-from replog.protocol.messages import AddRequest, FenceRequest, ReadLastAddConfirmedRequest, Request, Response
+from replog.protocol.messages import (
+    AddRequest,
+    FenceRequest,
+    LedgerAwaited,
+    ReadLastAddConfirmedRequest,
+    Request,
+    Response,
+)
 from replog.testing.simulating.world import World
 
 SCHEME = "simulated"
@@ -222,13 +229,18 @@ class SimulatedConnection(Connection):
         for response in responses:
             if process in network.world.dead:
                 return
-            request = self._asked.pop(response.request_id)
-            network.world.tell(process, f"> {self.client} {describe(request)}: {_outcome(response)}")
-            network.on_answer(process, self.client, request, response)
+            request = None
+            if isinstance(response, LedgerAwaited):
+                network.world.tell(process, f"> {self.client} a reader of ledger {response.ledger_id} waits")
+            else:
+                request = self._asked.pop(response.request_id)
+                network.world.tell(process, f"> {self.client} {describe(request)}: {_outcome(response)}")
+                network.on_answer(process, self.client, request, response)
             if network.loses():
                 network.world.count("answer lost")
                 continue
-            response = _boasting(request, response)
+            if request is not None:
+                response = _boasting(request, response)
 
             def arrive(response: Response = response) -> None:
                 if self._receiver is not None:

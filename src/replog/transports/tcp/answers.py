@@ -11,6 +11,7 @@ from replog.protocol import wire
 from replog.protocol.messages import (
     AddRequest,
     AdminRequest,
+    LedgerAwaited,
     RangesRequest,
     ReadLastAddConfirmedRequest,
     ReadRequest,
@@ -91,7 +92,9 @@ class Answers:
             request_id = response.request_id
             freed_bytes = charges.pop(request_id, None)
             if freed_bytes is None:
-                # Answered twice: the client does not expect a second answer.
+                # Told unasked, or answered twice: the client does not expect a second answer.
+                if isinstance(response, LedgerAwaited) and self._stream.features & wire.FEATURE_AWAITED:
+                    pieces.append(wire.encode_awaited(response.ledger_id))
                 continue
             self.changing.discard(request_id)
             if request_id in self._polls:
@@ -165,3 +168,5 @@ class Answers:
         self.reads.clear()
         self.changing.clear()
         self._polls.clear()
+        # A ledger's machine remembers where its writer is told: it must not keep the session, and what that has received.
+        self.wake_reads = self._sent_or_answered.wake

@@ -98,9 +98,12 @@ class TcpConnection(Connection):
 
     def _handle(self, frames: Sequence[Frame]) -> None:
         responses: list[Response] = []
+        awaited: list[Response] = []
         for frame in frames:
             if frame.kind == wire.RESPONSE:
                 responses.append(wire.decode_response(frame))
+            elif frame.kind == wire.AWAITED:
+                awaited.append(wire.decode_awaited(frame))
             elif frame.kind == wire.REFUSE:
                 refuse = wire.decode_greeting(frame)
                 assert isinstance(refuse, wire.Refuse)
@@ -110,6 +113,8 @@ class TcpConnection(Connection):
         self._outbox.unanswered -= len(responses)
         if responses and self._receiver is not None:
             self._receiver.responses_received(responses)
+        if awaited and self._receiver is not None:
+            self._receiver.responses_received(awaited)
 
     async def _watch(self) -> None:
         """Pings a silent bookie, and ends the connection if it stays silent (W6)."""

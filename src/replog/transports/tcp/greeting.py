@@ -25,7 +25,7 @@ from replog.transports.tcp.refusals import RefusedPeerError, SilentPeerError, lo
 from replog.transports.tcp.stream import Stream
 
 NO_MECHANISM = "none"
-_FEATURES = 0  # that this version knows beyond its version: none
+_FEATURES = wire.FEATURE_AWAITED  # that this replog understands beside what the wire version has
 
 
 class Greeter:
@@ -121,7 +121,8 @@ class BookieGreeter(Greeter):
         self._check(hello, bookie_id, mechanism)
         challenge = b"" if authenticator is None else authenticator.challenge()
         nonce = secrets.token_bytes(wire.NONCE_BYTES)
-        self._say(Welcome(wire.WIRE_VERSION, hello.features & _FEATURES, nonce, bookie_id, challenge, software()))
+        self._stream.features = features = hello.features & _FEATURES
+        self._say(Welcome(wire.WIRE_VERSION, features, nonce, bookie_id, challenge, software()))
         session = self._session(binding)
         prove = await self._hear()
         if not isinstance(prove, Prove):

@@ -40,6 +40,7 @@ class Stream:
         self.held_bytes = 0  # pieces are kept whole until all of them is sent
         self.taken_bytes = 0
         self.received_bytes = 0
+        self.features = 0  # that both ends understand, as they said when they greeted each other
         self.is_closed = False
         self.on_sent: Callable[[], None] = _nobody  # told when some of what waited was sent
         self._socket = connected
