@@ -16,7 +16,7 @@ from typing import Any
 import attrs
 
 from replog.backends import lifecycle
-from replog.protocol import appending, chaining, dropping, reading, recovery, sweeping, writing
+from replog.protocol import appending, chaining, dropping, filling, reading, recovery, sweeping, writing
 from replog.protocol.stages import Transitions
 
 ROOT = Path(__file__).parent.parent
@@ -46,6 +46,7 @@ MACHINES = (
     Machine("LedgerWriting", writing, writing.TRANSITIONS),
     Machine("LedgerRecovery", recovery, recovery.TRANSITIONS),
     Machine("LedgerReading", reading, reading.TRANSITIONS),
+    Machine("LedgerFilling", filling, filling.TRANSITIONS),
     Machine("LogTakeover", chaining, chaining.TAKEOVER_TRANSITIONS),
     Machine("LogRolling", chaining, chaining.ROLLING_TRANSITIONS),
     Machine("LogTrimming", dropping, dropping.TRIMMING_TRANSITIONS),

@@ -11,6 +11,7 @@ from replog.protocol.bookie import Accepted, LedgerOnBookie, OrderedRequest, rea
 from replog.protocol.digest import Digest, DigestType
 from replog.protocol.messages import (
     AddRequest,
+    CopyRequest,
     FenceRequest,
     ReadLastAddConfirmedRequest,
     ReadRequest,
@@ -125,6 +126,8 @@ class Bookie:
         if accepted.may_be_stored:
             assert isinstance(request, AddRequest)
             settled = settle_add(request.batch, self.disk.batches.get(request.ledger_id, ()))
+            if isinstance(request, CopyRequest) and settled is Status.OK:
+                self.disk.damaged -= {(request.ledger_id, each) for each in request.batch.entry_ids}
             if settled is not None:
                 mutations = [mutation for mutation in mutations if not isinstance(mutation, PutBatch)]
             if settled is Status.CONFLICT:

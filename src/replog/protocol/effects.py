@@ -84,6 +84,35 @@ class SendReadLastAddConfirmed:
 
 
 @attrs.define
+class AskHolding:
+    """Ask this bookie which of these entries it holds (F3). Answer: `holding_told` or `holding_unknown`, also for silence."""
+
+    bookie_id: str
+    stamp: int
+    first_entry_id: int
+    last_entry_id: int
+
+
+@attrs.define
+class SendCopyRead:
+    """Read the batch that holds this entry, and what follows it, to copy them. Answer: `copies_found` or `copies_unreadable`."""
+
+    bookie_id: str
+    entry_id: int
+    stamp: int
+
+
+@attrs.define
+class SendCopy:
+    """Store this batch there, verbatim, with the term of the ledger's record (F2). Answer: `copy_stored`, `copy_refused` or
+    `copy_fenced`."""
+
+    bookie_id: str
+    batch: Batch
+    term: int
+
+
+@attrs.define
 class Delivered:
     """These entries can be handed out: all ids from the first to the last, which these batches hold between them.
     A batch may reach beyond either end: trim it (R7)."""
@@ -126,7 +155,7 @@ class Confirmed:
 
 @attrs.define
 class Finished:
-    """The machine is done: the ledger is closed, as this metadata says."""
+    """The machine is done: the ledger is closed, or its fragment filled, as this metadata says."""
 
     metadata: LedgerMetadata
     version: int
@@ -147,6 +176,9 @@ Effect = (
     | AwaitSilentBookies
     | SendRead
     | SendReadLastAddConfirmed
+    | AskHolding
+    | SendCopyRead
+    | SendCopy
     | Delivered
     | ChooseReplacements
     | WriteMetadata

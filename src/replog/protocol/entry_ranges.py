@@ -56,6 +56,20 @@ class EntryRanges:
                 kept += [part for part in parts if part[0] <= part[1]]
             self._by_rotation[rotation] = kept
 
+    def discard(self, first_entry_id: int, last_entry_id: int) -> None:
+        """Removes a batch: the entries from the first to the last of the first one's rotation."""
+        assert first_entry_id <= last_entry_id, "a batch has entries"
+        rotation, stride = first_entry_id % self.stride, self.stride
+        ranges = self._by_rotation.get(rotation, [])
+        below, above = first_entry_id - stride, last_entry_id + stride
+        start = stop = bisect_left(ranges, first_entry_id, key=_last)
+        kept: list[tuple[int, int]] = []
+        while stop < len(ranges) and ranges[stop][0] <= last_entry_id:
+            first, last = ranges[stop]
+            kept += [part for part in ((first, min(last, below)), (max(first, above), last)) if part[0] <= part[1]]
+            stop += 1
+        ranges[start:stop] = kept
+
     def copy(self) -> EntryRanges:
         """The same set, apart from this one."""
         copied = EntryRanges(self.stride)

@@ -75,7 +75,7 @@ class AddRequest:
 @attrs.define
 class CopyRequest(AddRequest):
     """Store this batch, which was read from another bookie. It passes as a recovery add does, and never fences more than
-    the ledger's record does: `term` is the one of the record (T1).
+    the ledger's record does: `term` is the one of the record (F2).
 
     Without a `key` the sender has the role of a repairer, which the transport has checked, and `stored_key` becomes the
     ledger's if the bookie has never seen it: what the record's `key_check` says (F3, B7). A batch that is damaged here is

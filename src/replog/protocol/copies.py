@@ -1,0 +1,161 @@
+"""Which bookies hold which entries of one fragment, and which they should: what an audit says and a filling does (F1, F3).
+
+Only fragments whose range is fixed are looked at: all but the last, and every one of a CLOSED ledger (F2). What a bookie holds is
+what it said, within the fragment and with the ledger's stride; it may hold more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+
+import attrs
+
+from replog.protocol.batch import Batch
+from replog.protocol.entry_ranges import EntryRanges
+from replog.protocol.model import LedgerMetadata, LedgerState
+from replog.protocol.quorum import Quorum
+
+
+@attrs.frozen
+class FixedFragment:
+    """A fragment of which it is decided which entries it has: all from the first to the last."""
+
+    place: int
+    first_entry_id: int
+    last_entry_id: int
+    ensemble: tuple[str, ...]
+    term: int
+
+
+def fixed_fragments(metadata: LedgerMetadata) -> list[FixedFragment]:
+    """The fragments of a ledger that may be filled, without those that have no entry (F2)."""
+    found = []
+    ends = [fragment.first_entry_id - 1 for fragment in metadata.fragments[1:]]
+    if metadata.state is LedgerState.CLOSED:
+        assert metadata.last_entry_id is not None, "a closed ledger has an end"
+        ends.append(metadata.last_entry_id)
+    for place, (fragment, end) in enumerate(zip(metadata.fragments, ends, strict=False)):
+        if fragment.first_entry_id <= end:
+            found.append(FixedFragment(place, fragment.first_entry_id, end, fragment.ensemble, fragment.term))
+    return found
+
+
+class Copies:
+    """What was said of the copies of one fragment. Bookies that said nothing hold nothing, as far as is known."""
+
+    def __init__(self, quorum: Quorum, fragment: FixedFragment) -> None:
+        self.fragment = fragment
+        self._quorum = quorum
+        self._held: dict[str, EntryRanges] = {}
+
+    def told(self, bookie_id: str, ranges: Iterable[tuple[int, int, int]]) -> None:
+        """This bookie holds these ranges: first entry, last entry, stride. Replaces what it said before."""
+        held = self._held[bookie_id] = EntryRanges(self._quorum.stride)
+        for first, last, stride in ranges:
+            # Other bytes than the writer's: this ledger's batches all have one stride (T3).
+            if stride == self._quorum.stride:
+                assert first <= last, "the answer was checked"
+                held.add(first, last)
+
+    def silent(self, bookie_id: str) -> None:
+        """This bookie does not say what it holds."""
+        self._held.pop(bookie_id, None)
+
+    def lacks(self, bookie_id: str, entry_id: int) -> None:
+        """This bookie has no intact copy of the entry, whatever it said."""
+        held = self._held.get(bookie_id)
+        if held is not None:
+            assert entry_id >= self.fragment.first_entry_id, "only entries of the fragment are read"
+            held.discard(entry_id, entry_id)
+
+    def is_heard(self, bookie_id: str) -> bool:
+        """True if this bookie has said what it holds."""
+        return bookie_id in self._held
+
+    def holders(self, entry_id: int) -> list[str]:
+        """The bookies that hold this entry, as they say."""
+        return [bookie_id for bookie_id, held in self._held.items() if held.holds(entry_id)]
+
+    def wanted(self, index: int) -> Iterator[tuple[int, int]]:
+        """What a bookie at this index should hold: first and last entry of each rotation (W1)."""
+        fragment, stride = self.fragment, self._quorum.stride
+        assert 0 <= index < self._quorum.ensemble, "an index of the ensemble"
+        for first in range(fragment.first_entry_id, min(fragment.first_entry_id + stride, fragment.last_entry_id + 1)):
+            if self._quorum.stores(index, first):
+                yield first, fragment.last_entry_id - (fragment.last_entry_id - first) % stride
+
+    def missing(self, index: int, bookie_id: str) -> EntryRanges:
+        """What this bookie lacks of what it should hold at this index."""
+        held = self._held.get(bookie_id, EntryRanges(self._quorum.stride))
+        found = EntryRanges(self._quorum.stride)
+        for first, last in self.wanted(index):
+            for lacking in held.missing(first, last):
+                found.add(*lacking)
+        return found
+
+    def held_anywhere(self, entries: EntryRanges, without: Collection[str] = ()) -> EntryRanges:
+        """Of these entries those that some bookie holds."""
+        found = EntryRanges(self._quorum.stride)
+        nowhere = self.held_nowhere(entries, without)
+        for first, last in entries:
+            assert first <= last, "a range has entries"
+            for some in nowhere.missing(first, last):
+                found.add(*some)
+        return found
+
+    def held_nowhere(self, entries: EntryRanges, without: Collection[str] = ()) -> EntryRanges:
+        """Of these entries those that no bookie holds."""
+        found = entries
+        for bookie_id, held in self._held.items():
+            if bookie_id in without:
+                continue
+            rest = EntryRanges(self._quorum.stride)
+            for first, last in found:
+                for lacking in held.missing(first, last):
+                    rest.add(*lacking)
+            found = rest
+        return found
+
+
+class ToCopy:
+    """What is to be copied to which bookie, until it was sent or given up."""
+
+    def __init__(self) -> None:
+        self._todo: dict[str, EntryRanges] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._todo)
+
+    def put(self, bookie_id: str, entries: EntryRanges) -> None:
+        """All of this is to be copied there."""
+        if entries:
+            self._todo[bookie_id] = entries
+
+    def first(self) -> int:
+        """The lowest entry that is to be copied."""
+        assert self._todo, "there is something to copy"
+        return min(first for todo in self._todo.values() for first, _ in list(todo)[:1])
+
+    def give_up(self, bookie_id: str) -> None:
+        """Nothing more is copied there."""
+        self._todo.pop(bookie_id, None)
+
+    def skip(self, first_entry_id: int, last_entry_id: int) -> None:
+        """These entries, of one rotation, are copied nowhere."""
+        for todo in self._todo.values():
+            todo.discard(first_entry_id, last_entry_id)
+        self._drop_done()
+
+    def take(self, batch: Batch) -> list[str]:
+        """The bookies that this batch is to be sent to. They get it whole, even if they lack a part of it only."""
+        taken = []
+        for bookie_id, todo in self._todo.items():
+            before = len(todo)
+            todo.discard(batch.first_entry_id, batch.last_entry_id)
+            if len(todo) < before:
+                taken.append(bookie_id)
+        self._drop_done()
+        return taken
+
+    def _drop_done(self) -> None:
+        self._todo = {bookie_id: todo for bookie_id, todo in self._todo.items() if todo}
