@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(Path(__file__).parent / "_extensions"))
+sys.path[:0] = [str(Path(__file__).parent / "_extensions"), str(ROOT / "src")]
 
 project = "replog"
 author = "the replog authors"
@@ -14,7 +14,17 @@ found = re.search(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(enc
 assert found, "pyproject.toml has no version"
 version = release = found[1]
 
-extensions = ["myst_parser", "sphinx_copybutton", "state_diagrams"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_copybutton", "docstrings", "state_diagrams"]
+
+# Docstrings are plain text with `code` in single backticks.
+default_role = "code"
+autodoc_member_order = "bysource"
+autodoc_preserve_defaults = True  # as they are written: os.environ is not for everybody
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
+python_use_unqualified_type_names = True
+nitpick_ignore_regex = [("py:.*", ".*")]  # types in signatures: of Python, of trio, and names that are not public
+
 source_suffix = {".md": "markdown"}
 exclude_patterns = ["_build"]
 myst_enable_extensions = ["colon_fence", "deflist"]
@@ -26,6 +36,9 @@ html_static_path = ["_static"]
 html_css_files = ["replog.css"]
 html_favicon = "_static/replog.svg"
 html_last_updated_fmt = None  # a build of the same text is the same, whenever it is made
+pygments_style = "tango"
+pygments_dark_style = "github-dark"
+html_show_sphinx = False
 html_theme_options = {
     "light_logo": "replog.svg",
     "dark_logo": "replog.svg",

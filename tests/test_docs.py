@@ -82,18 +82,27 @@ def test_code_on_a_page_runs(script: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-LINK = re.compile(r"\]\((?!\w+:)(?P<path>[^)#\s]+)(?:#[^)]*)?\)")
+LINK = re.compile(r"\]\((?!\w+:)(?P<path>[^)#\s]*)(?:#(?P<anchor>[^)]*))?\)")
+
+
+def without_code(page: Path) -> str:
+    return re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+
+
+def anchors_of(page: Path) -> set[str]:
+    """Of its headings, as GitHub and Sphinx make them."""
+    headings = re.findall(r"^#+ +(.*)$", without_code(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def test_links_between_files_lead_somewhere() -> None:
     """Also where Sphinx doesn't look: in README files and CONTRIBUTING.md."""
-    pages = [*PAGES, ROOT / "CONTRIBUTING.md", *(ROOT / "plugins").glob("*/README.md")]
-    dead = [
-        f"{page.relative_to(ROOT)}: {link['path']}"
-        for page in pages
-        for link in LINK.finditer(re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S))
-        if not (page.parent / link["path"]).exists()
-    ]
+    dead = []
+    for page in [*PAGES, ROOT / "CONTRIBUTING.md", *(ROOT / "plugins").glob("*/README.md")]:
+        for link in LINK.finditer(without_code(page)):
+            target = page.parent / link["path"] if link["path"] else page
+            if not target.exists() or (link["anchor"] and link["anchor"] not in anchors_of(target)):
+                dead.append(f"{page.relative_to(ROOT)}: {link[0]}")
     assert dead == []
 
 
