@@ -89,6 +89,7 @@ class Backlog:
             self.in_flight -= 1
         while self._waiting and self._waiting[0][0] <= confirmed:
             self._waiting.popleft()[1].set()
+        # Every task that waits for room looks again: which of them can go on depends on the size of its entry.
         if self._freed is not None:
             self._freed.set()
             self._freed = None
@@ -106,6 +107,7 @@ class Backlog:
             ended = trio.Event()
             ended.set()
             return ended
+        # The events are in the order of ids, so one that was asked for later serves this entry, too.
         if not self._waiting or self._waiting[-1][0] < entry_id:
             self._waiting.append((self.last_add_pushed, trio.Event()))
         return self._waiting[-1][1]
@@ -205,6 +207,7 @@ class Batching:
     def round_ended(self, sent_at: float) -> None:
         """A batch that was sent then is confirmed: the longer that took, the more batches may be in flight."""
         self._round_s = self._backlog.now() - sent_at
+        # On a slow disk more batches hide the time of a sync. On a fast one they would only be smaller, and cost more each.
         slow_rounds = int(self._round_s / _SLOW_ROUND_S)
         self._depth = max(_DEPTH_MIN, min(self._options.batches_in_flight_max, _DEPTH_MIN + slow_rounds))
 
@@ -214,6 +217,7 @@ class Batching:
         """Takes the entries for the next batch, and their size in bytes: as many as fit into one batch for each rotation, and at
         least one for each."""
         backlog, gathered = self._backlog, self._backlog.gathered
+        # A lone append is judged by its latency: it needs none of the arithmetic below.
         if len(gathered) == 1:
             backlog.gathered = []
             return gathered, len(gathered[0])
@@ -223,6 +227,7 @@ class Batching:
         if fits and len(gathered) <= _BATCH_ENTRIES_MAX:
             backlog.gathered = []
             return gathered, size_bytes
+        # By the average size: to look at each entry would cost more than the rare second try.
         fitting = len(gathered) * limit_bytes * stride // (size_bytes + _ENTRY_OVERHEAD_BYTES * len(gathered))
         batch = gathered[: max(1, min(_BATCH_ENTRIES_MAX, fitting))]
         while len(batch) > stride and self._largest_bytes(batch) > limit_bytes:

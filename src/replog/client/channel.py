@@ -75,11 +75,13 @@ class BookieChannel:
             on_answer(self.error or BookieUnreachableError(self.bookie_id, "not connected"), context)
             return
         size_bytes = size_of(request)
+        # A request above the bound goes if it is the only one; otherwise it could never go.
         if self.outstanding_bytes + size_bytes > self._outstanding_bytes_max and self._outstanding:
             problem = f"{self.outstanding_bytes} bytes wait for its answers: it is too slow"
             on_answer(BookieTooBusyError(self.bookie_id, problem), context)
             return
         last_check = self._checks + 1 + timeout_s / self._check_every_s
+        # Noted before it is sent: a bookie in this thread may answer before `send` returns.
         self._outstanding[request.request_id] = (on_answer, context, size_bytes, last_check, request)
         self.outstanding_bytes += size_bytes
         if self._busy is not None:
@@ -118,6 +120,7 @@ class BookieChannel:
             self.error = lost
             if self._busy is not None:
                 self._wake_watch()
+            # A copy, because a callback may ask again: that ends at once with the same error.
             for request_id in list(self._outstanding):
                 self._give_up(request_id, lost)
 
@@ -136,6 +139,7 @@ class BookieChannel:
     async def watch(self) -> None:
         """Ends requests whose deadline has passed. Runs while connected; sleeps while nothing is outstanding."""
         while self.error is None:
+            # Without this, a client with thousands of idle connections would wake for each of them several times a second.
             if not self._outstanding:
                 self._busy = busy = trio.Event()
                 await busy.wait()

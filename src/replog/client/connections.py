@@ -129,6 +129,7 @@ class Connections:
         return attempt
 
     async def _open(self, bookie_id: str, attempt: _Attempt) -> None:
+        # The watch looks often enough for the shorter of both deadlines.
         shortest_s = min(self._options.add_timeout_s, self._options.read_timeout_s)
         channel = BookieChannel(bookie_id, OUTSTANDING_BYTES_MAX, shortest_s, self._request_ids, self.on_awaited)
         try:
@@ -137,6 +138,7 @@ class Connections:
                 channel.connected(await self._connect_somehow(bookie_id, address, channel))
             if channel.connection is None:
                 attempt.error = BookieUnreachableError(bookie_id, "connecting took too long")
+            # The client was left while this connection was being made: nobody else would close it.
             elif self._is_closed:
                 await channel.connection.aclose()
             else:

@@ -86,6 +86,7 @@ class ClientContext:
                     self.membership.shun(bookie_id)
                 else:
                     chosen[index] = bookie_id
+            # Those that were chosen, too: an ensemble names a bookie only once (C2).
             excluded.update(proposed.values())
             missing = [index for index in missing if index not in chosen]
         if not await self.placing.accepted(effect.metadata, chosen, effect.failed, others):

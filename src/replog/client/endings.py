@@ -42,6 +42,7 @@ class WriterContext(ABC):
 
 def copy_for_raise(error: Error) -> Error:
     """An equal exception, caused by this one: each task that raises a failure they share gets its own traceback."""
+    # Not `type(error)(*error.args)`: constructors take other arguments than those that `args` keeps.
     copy = type(error).__new__(type(error), *error.args)
     copy.__dict__.update(error.__dict__)
     copy.__cause__ = error

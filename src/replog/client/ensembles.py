@@ -60,6 +60,8 @@ class EnsembleChooser:
                 absent = await self._absent(quorum.ensemble - len(usable), usable)
                 filled = await self._filled_up(quorum, usable, absent, unreachable)
                 if filled is None:
+                    # The others have answered, and can't be used: only a connection that is still being made can change
+                    # that.
                     if not silent:
                         raise self._not_enough(quorum, usable, absent, unreachable) from self._refusal(usable)
                     failures = await connections.connect_all(silent)  # there is no other bookie, so wait for these
@@ -93,6 +95,7 @@ class EnsembleChooser:
         left = set(await membership.known_ids()) - set(usable)
         found: list[str] = []
         for rank in (membership.read_only, membership.announced_ids, membership.seen_ids, left.copy()):
+            # Sorted before it is shuffled: a set of texts has another order in each process, and a simulation must repeat.
             candidates = sorted(left.intersection(rank))
             left.difference_update(rank)
             self._random.shuffle(candidates)

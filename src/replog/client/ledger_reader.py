@@ -66,6 +66,7 @@ class LedgerReader:
                 f"entries {first}..{last} were asked for, and {self.last_add_confirmed} is the last that may be read"
             )
             raise EntryNotFoundError(self.ledger_id, max(last, 0), problem)
+        # A scan of its own, so that what this reader iterates over keeps its place.
         scan = self._make_scan(self._scan.metadata, first)
         scan.adopt(self.last_add_confirmed)
         scan.want_only(first, last)

@@ -111,6 +111,7 @@ class LedgerRecords:
                     await self.pause(deadline, error)
                     # It was not written; if an earlier request arrives late, it writes the same record.
                     continue
+                # The token tells this client's record from one that another client wrote under this key (M1).
                 if found.token == metadata.token:
                     return version, False
                 raise
@@ -138,6 +139,7 @@ class LedgerRecords:
         except VersionConflictError:
             machine.metadata_conflict()
         except MetastoreUncertainError:
+            # The machine reads back next. A metastore that has just lost an answer gets a moment before that.
             await trio.sleep(_FIRST_PAUSE_S)
             machine.metadata_uncertain()
         except LedgerNotFoundError:

@@ -127,11 +127,13 @@ class LedgerWriter(WriterContext):
         Raises `trio.WouldBlock` if the byte budget `in_flight_bytes_max` is used up (W6), `PayloadTooLargeError` or
         TypeError for what can't be an entry: then nothing was pushed. Costs no system call while others are in flight.
         """
+        # This runs for each entry: a comparison of classes is cheaper than `isinstance`, and nearly always enough.
         if data.__class__ is not bytes:
             check_payload(data)
         size_bytes = len(data)
         backlog = self.backlog
         unconfirmed_bytes = backlog.unconfirmed_bytes + size_bytes
+        # One comparison for three cases: no room, failed and closed. `bytes_max` is -1 after the writer's end.
         if unconfirmed_bytes > backlog.bytes_max or size_bytes > ENTRY_BYTES_MAX:
             check_payload(data)
             self.check_usable()
@@ -232,6 +234,7 @@ class LedgerWriter(WriterContext):
 
     async def _confirm_all(self) -> None:
         backlog, last = self.backlog, self.backlog.last_add_pushed
+        # What has gathered goes now, and not only when the next answer comes.
         if backlog.confirmed < last:
             self._sender.drive(())
             await backlog.confirmation(last).wait()
@@ -330,6 +333,8 @@ class LedgerWriter(WriterContext):
             await closed.wait()
         if not closed.is_set():
             self.abandon(MetastoreUncertainError(f"ledger {self.ledger_id}: closing it took too long"))
+        # An error that a call has raised already is not raised again on leaving: it would hide what the application made of
+        # it.
         if self.error is not None and not self._is_error_raised and not await self._was_closed_in_its_place():
             self._is_error_raised = True
             raise copy_for_raise(self.error)

@@ -57,6 +57,7 @@ async def declare_lost(
     is not accepted: then nothing was declared. `MetastoreError`: some may be declared; declaring again is harmless."""
     for bookie_id in bookie_ids:
         await _check_may_be_lost(bookie_id, membership)
+    # Together with those of before: losses one after the other may add up to an ack quorum.
     lost = {*bookie_ids, *await _lost_before(membership)}
     at_risk = await _all_at_risk(records, lost)
     if at_risk and not accept_loss:
@@ -83,6 +84,7 @@ async def _check_may_be_lost(bookie_id: str, membership: Membership) -> None:
         raise AdministrationError(
             bookie_id, f"the metastore does not know it: name it by its whole id; it knows {known}"
         )
+    # Recoveries no longer wait for a lost bookie. One that is alive could still acknowledge entries that they then cut off.
     if bookie_id in await membership.announced():
         raise AdministrationError(bookie_id, "it is announced, so it may be alive: stop it first. Nothing was declared")
 

@@ -121,6 +121,7 @@ class Membership:
             try:
                 found[bookie_id] = decode_address(key, value)
             except MetastoreCorruptError as error:
+                # Once for each value: a client reads the announcements again and again.
                 if self._unreadable.get(bookie_id) != value:
                     self._unreadable[bookie_id] = value
                     _log.warning("bookie %s is not used: %s", bookie_id, error, extra={"bookie": bookie_id})

@@ -58,6 +58,7 @@ class RecoveringShell:
         """Recovers, and returns the closed ledger's record. Raises what the machine failed with."""
         ensemble = self._machine.metadata.last_fragment.ensemble
         self._started_s = trio.current_time()
+        # A silent bookie is not waited for here: recovery begins with the bookies that are connected.
         await self._context.connections.connect_most(ensemble, self._options.speculative_read_after_s)
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
@@ -130,6 +131,7 @@ class RecoveringShell:
             self._complaints[effect.bookie_id] = problem
             if isinstance(effect, SendFence):
                 self._fail_if_stopped(effect.bookie_id, answer)
+            # A bookie that is too busy has not looked for the entry: that is silence, and not doubt.
             if isinstance(effect, SendRecoveryRead) and answer.status is not Status.TOO_BUSY:
                 self._machine.read_unknown(effect.index, effect.entry_id)
             self._ask_again_later(effect, pause_s)
@@ -202,6 +204,7 @@ class RecoveringShell:
             except ReplogError as error:
                 self._complaints[bookie_id] = str(error)
                 self._machine.bookie_unreachable(index)
+                # Only of a bookie that can't be reached: one that is announced can't be declared lost (B8a).
                 await self._look_whether_lost(index, bookie_id)
                 self._drive()
                 await trio.sleep(pause_s)

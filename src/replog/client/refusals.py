@@ -46,6 +46,7 @@ class Refusals:
     def heard(self, bookie_id: str, answer: Answer) -> None:
         """Notes a bookie's answer to a request that it did not execute. Silence is not a refusal."""
         refusal = refusal_of(self._ledger_id, bookie_id, answer)
+        # The last answer counts: a bookie that executes a request, or is silent, no longer refuses.
         if refusal is None:
             self._heard.pop(bookie_id, None)
             self._full_since_s.pop(bookie_id, None)

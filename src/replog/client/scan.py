@@ -253,6 +253,7 @@ class LedgerScan:
         self.record_read(metadata)
         if metadata.state is LedgerState.CLOSED:
             return
+        # The writer in this client knows more than any bookie, and asking it costs no message.
         here = self._confirmed_here(self.ledger_id)
         self._state.machine.last_add_confirmed_heard(here)
         if self.last_readable > before if wait_s else here >= 0:
@@ -404,6 +405,7 @@ class LedgerScan:
         """Raises the error with which reading failed, once: the next call tries again."""
         if self._state.error is not None:
             error, self._state.error = self._state.error, None
+            # A machine that failed is done. A new one goes on where it was, so the next call may succeed.
             failed = self._state.machine
             self._state.machine = self._start(failed.metadata, failed.next_entry_id)
             self._state.machine.last_add_confirmed_heard(failed.last_readable)

@@ -187,6 +187,7 @@ class BatchSender:
                 continue
             # A bookie in this thread commits a lone add at once, which holds up the requests to the others: only the last may.
             batch, alone = effect.batch, is_alone and (effect is last or not channel.shares_thread)
+            # Each bookie of a write set gets the same object: a transport encodes its head once.
             if request is None or request.batch is not batch or request.alone is not alone:
                 request = AddRequest(
                     next(channel.request_ids),

@@ -161,6 +161,7 @@ class MissingBookies:
         ensemble changes (C1), so a change without hope would hold up every append."""
         machine = self._machine
         present = {each for index, each in enumerate(machine.ensemble()) if not machine.missing >> index & 1}
+        # This waits for the metastore and for connections: the writer may have been closed meanwhile.
         if await self._context.is_anybody_there(present) and not self._closed.is_set():
             machine.bookies_changed()
             self._drive()
