@@ -71,11 +71,13 @@ async def append(wanted: Addition, ledgers: Ledgers, driver: LogDriver, password
     check_password(password)
     machine = LogAppending(wanted, ledgers.chance.token(), ledgers.chance.time_ms(), driver.records.page_segments)
     machine.start()
+    # A job may hand in thousands of ledgers, and each is read: a fixed limit would make a large commit impossible for good.
     timeout_s = ledgers.options.takeover_timeout_s + _LEDGER_S * len(wanted.ledger_ids)
     with trio.move_on_after(timeout_s):
         await driver.drive(machine, no_ledger, password)
     if not machine.is_done:
         problem = f"{len(wanted.ledger_ids)} ledgers were not added within {timeout_s:g} s: others keep winning"
+        # A repetition with the same transaction finds out, and changes nothing if the first one succeeded.
         if machine.is_in_doubt:
             advice = "whether they were is unknown: call again with the same transaction"
             raise MetastoreUncertainError(f"log {wanted.log_name!r}: {problem}, or the metastore hangs; {advice}")

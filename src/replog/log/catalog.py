@@ -50,6 +50,7 @@ async def finish(name: str, ledgers: Ledgers, driver: LogDriver) -> None:
     `MetastoreError`."""
     machine = LogTrimming(name, None, ledgers.chance.token(), ledgers.chance.time_ms())
     machine.start()
+    # Ledgers may be pending for a log that was never created: its takeover failed.
     with suppress(LogNotFoundError):
         await driver.drive(machine, no_ledger, b"")
 

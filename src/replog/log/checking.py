@@ -54,6 +54,7 @@ async def check_ledgers(effect: CheckLedgers, ledgers: Ledgers, password: bytes,
             job = metadata.custom.get(JOB_KEY, "")
             told = f"ledger {ledger_id} of job {job!r} was given up by a sweep of unused ledgers, and is being deleted"
             raise JobAbandonedError(log.name, f"{told}: run the job again; nothing was changed", job, ledger_id)
+        # One ledger in two places of a log would be trimmed with the first, and be missing in the second.
         problem = "it is in it already" if ledger_id in named else _refusal(metadata, log.name, effect.job)
         if problem is not None:
             raise LedgerRefusedError(

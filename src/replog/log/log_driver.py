@@ -164,6 +164,7 @@ class LogDriver:
             machine.log_conflict()
         except MetastoreUncertainError as error:
             doubts.append(trio.current_time())
+            # Counted from the first lost answer: a metastore that loses every answer ends this at the deadline.
             await self._store.pause(doubts[0] + self._store.timeout_s, error)
             machine.log_uncertain()
         else:
@@ -199,6 +200,7 @@ class LogDriver:
 
     async def _give_back(self, effect: DeleteLedger) -> None:
         if effect.page_number is not None:
+            # A segment that is no longer in the head may be in its page.
             page = await self.records.page(effect.log_name, effect.page_number)
             if page is not None and any(segment.ledger_id == effect.ledger_id for segment in page.segments):
                 return  # the log names it after all
@@ -208,6 +210,7 @@ class LogDriver:
         """Deletes the ledgers of dropped segments, and returns them in order. Pages that become empty are deleted, too, with all
         ledgers that they name."""
         name, size = effect.log_name, effect.page_segments
+        # Only a trim that crosses the border of a page, or one that finishes another, needs to list the pages.
         emptied: list[int] = []
         if effect.first // size < effect.end // size or effect.first == effect.end:
             emptied = [number for number in await self.records.page_numbers(name) if (number + 1) * size <= effect.end]
@@ -227,6 +230,7 @@ class LogDriver:
             more = {each.number: each.ledger_id for each in found if each.number not in known}
             await self._delete_dropped(name, tuple(more.values()))
             known.update(more)
+            # The page goes last. If this is cut short before, the next trim finds the page, and with it the ledgers (L7).
             await self.records.delete_key(log_page_key_path(name, number))
         return tuple(known[segment_number] for segment_number in sorted(known) if segment_number >= effect.first)
 
@@ -254,6 +258,7 @@ class LogDriver:
             await self.drive(machine, no_ledger, b"")
 
     async def _delete_pending(self, log: LogMetadata, pending: PendingLedger) -> None:
+        # The key goes last, too: a ledger without its key would never be found again (L7).
         key = log_pending_key_path(pending.log_name, pending.ledger_id)
         if not await self._names(log, pending):
             await self._ledgers.delete(pending.ledger_id)
@@ -289,5 +294,6 @@ class LogDriver:
         chance = self._ledgers.chance
         machine = LogTrimming(name, None, chance.token(), chance.time_ms())
         machine.start()
+        # Whoever comes next can finish this as well, so nobody's takeover or roll waits long for it.
         with trio.move_on_after(_FINISHING_S), suppress(MetastoreError, LogNotFoundError):
             await self.drive(machine, no_ledger, b"")

@@ -58,6 +58,7 @@ class LogReader(trio.abc.ReceiveChannel[Record]):
 
     async def start(self) -> None:
         """Finds the ledger to begin with. Raises `LogNotFoundError`, `TrimmedError`, `PositionError`, `MetastoreError`."""
+        # A follower may be started before the log's first writer: then it waits for the log to be created.
         metadata = await (self._wait_for_log() if self._follow else self._reread())
         if self._position is None:
             return
@@ -140,6 +141,7 @@ class LogReader(trio.abc.ReceiveChannel[Record]):
         return self._given_out(self._segment, self._scan.take_nowait())
 
     def _given_out(self, segment: Segment, batch: EntryBatch) -> RecordBatch:
+        # For callers that take batches the whole batch counts as returned. Iterating sets `_record` right after this.
         self._position, self._record = Position(segment.number, batch.last_entry_id), None
         return RecordBatch(segment.number, batch)
 
@@ -152,6 +154,7 @@ class LogReader(trio.abc.ReceiveChannel[Record]):
             await self._wait_for_news(scan)
             return True
         log = await self._reread()
+        # In the log's last segment there is nothing to wait for: what is confirmed by now is the end.
         if segment.number == log.next_segment_number - 1 or self._waited_for_closing:
             if self._asked_again:
                 # Otherwise a busy writer would keep this reader forever.
@@ -179,6 +182,8 @@ class LogReader(trio.abc.ReceiveChannel[Record]):
             if metadata.state is LedgerState.CLOSED:
                 await self._refresh(segment, scan)
                 return
+            # If an entry behind it is confirmed, all of this ledger was confirmed before (L2): its close is on its way, unless
+            # the writer died.
             behind = await self._seen_behind(segment)
             if behind is None or (version, behind) == seen:
                 return
@@ -228,6 +233,7 @@ class LogReader(trio.abc.ReceiveChannel[Record]):
             await self._ledgers.records.metastore.wait_changed(key, version)
             scope.cancel()
 
+        # A closed ledger has no more news from bookies, so the record is watched beside them.
         async with open_service_nursery() as nursery:
             nursery.start_soon(wait_changed, nursery.cancel_scope)
             await scan.wait_for_news(wait_s, wait_s)
@@ -269,6 +275,7 @@ class LogReader(trio.abc.ReceiveChannel[Record]):
             for segment in () if self._page is None else self._page.segments:
                 if segment.number == number:
                     return segment
+            # It is not in its page either: it was trimmed meanwhile, or the page is damaged. `after_missing` finds out which.
             self._page = None
             await self._records.after_missing(metadata, number)
             metadata = await self._reread()

@@ -75,6 +75,7 @@ class LogRecords:
         while True:
             start = max(head.first_segment_number, first, found[-1].number + 1 if found else 0)
             stop = head.next_segment_number if end is None else min(end, head.next_segment_number)
+            # The pages are read from the oldest on; what remains is in the head.
             if start >= min(stop, head.first_listed_number):
                 return [*found, *(each for each in head.segments if start <= each.number < stop)]
             page = await self.page(name, head.page_of(start))

@@ -175,6 +175,7 @@ class LogWriter(WriterContext):
         if there can be no new ledger now: then the current one goes on, and the roll is tried again later. If cancelled,
         it may roll or not."""
         await trio.lowlevel.checkpoint_if_cancelled()
+        # A request to a writer that has ended would never be answered.
         self._check_usable()
         segment = await self._rolling.roll()
         if not segment:
@@ -216,6 +217,7 @@ class LogWriter(WriterContext):
         """Confirms everything and closes the last ledger. Idempotent. Raises as `append` does."""
         self._rolling.leaving.set()
         async with self._rolling.busy:
+            # With `busy` held no roll is under way, so there is one ledger to close.
             try:
                 await self._writer.aclose()
                 await self._finished.wait()

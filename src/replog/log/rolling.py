@@ -58,6 +58,7 @@ class CurrentSegment:
 
     def with_positions(self, error: FencedError) -> FencedError:
         """The same error, with the positions of the entries whose outcome is unknown."""
+        # A roll may be under way: then entries of two ledgers are in doubt, and the caller sees them in order.
         error.positions = Positions(self.segment, self.writer.unconfirmed)
         if self.previous is not None and self.previous.unconfirmed:
             earlier = Positions(self.segment - 1, self.previous.unconfirmed)
@@ -116,6 +117,8 @@ class NextLedger:
             return self.writer.ledger_id
 
         token = self._ledgers.chance.token()
+        # A ledger is added only to a version of the record that was read before the ledger became pending (L7): so one that
+        # was kept goes with the version that it was created on.
         if self.writer is None:
             self._since_ms = self._ledgers.chance.time_ms()
             machine = LogRolling(self.metadata, self._version, token, self._since_ms)
@@ -199,6 +202,7 @@ class Rolling:
         self._requests.append(request)
         self._wanted.set()
         await request.done.wait()
+        # The failure of the writer is raised by the caller's own check: with the positions in doubt, and once.
         if request.error is not None and request.error is not self._current.writer.error:
             raise copy_for_raise(request.error)
         return request.segment
@@ -260,9 +264,11 @@ class Rolling:
 
     async def _go_on_to(self, writer: LedgerWriter, segment: int) -> None:
         previous = self._current.go_on_to(writer, segment)
+        # It is no longer the current ledger: its size must not ask for a roll of the next one.
         previous.report_to(None, None)
         self.rolls += 1
         try:
+            # Until all of it is confirmed, the new ledger sends nothing (L2).
             await previous.flush()
         except ReplogError as error:
             writer.abandon(error)

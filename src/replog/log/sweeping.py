@@ -77,6 +77,7 @@ async def sweep(name: str, grace_s: float, job: str | None, ledgers: Ledgers, dr
     lists_all = not 0 <= now_ms - mark.listed_all_at_ms < 1000 * _LIST_ALL_EVERY_S
     begin = 0 if lists_all else mark.first_ledger_id
     end, candidates = await _list(name, begin, ledgers)
+    # After the listing, never before it: a ledger that is committed in between is then among the named ones.
     named = await driver.records.named(name) if candidates else frozenset()
     unnamed = [each for each in candidates if each.ledger_id not in named]
     ended = {each.job for each in candidates if each.ledger_id in named or each.is_condemned}
@@ -91,6 +92,7 @@ async def sweep(name: str, grace_s: float, job: str | None, ledgers: Ledgers, dr
         await driver.drive(machine, no_ledger, b"")
         deleted = machine.deleted
     left = {each.ledger_id for each in unnamed} - set(deleted)
+    # The mark stays below what is left, so that the next sweep judges it again.
     reached = _Mark(min(left, default=end), now_ms if lists_all else mark.listed_all_at_ms)
     if reached != mark:
         await _write_mark(name, reached, version, ledgers)

@@ -71,6 +71,7 @@ async def take_over(
 
         return await ledgers.create(quorum, password, digest_type, {**(custom or {}), "log": name}, announce)
 
+    # At most half of the time, so that the compare-and-set, and a second try after a conflict, have the rest.
     restart_s = min(_RESTART_S, ledgers.options.takeover_timeout_s / 2)
     created: list[LedgerWriter] = []
 
@@ -97,6 +98,7 @@ async def take_over(
             raise OvertakenError(name, "somebody else has taken it over meanwhile") from None
         raise
     finally:
+        # Each conflict costs a ledger (L1): its record is deleted by the machine, and its writer ends here.
         for lost in created:
             if lost is not writer:
                 lost.leave()
