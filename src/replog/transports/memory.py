@@ -81,6 +81,7 @@ class _Listener:
 
     def close(self) -> None:
         while self.connections:
+            # One by one, and not in a loop over the map: a receiver may connect again at once, or close others.
             connection, _ = self.connections.popitem()
             connection.cut()
 

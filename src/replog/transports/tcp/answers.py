@@ -84,6 +84,7 @@ class Answers:
             self.wake_reads()
 
     def _answered(self, responses: Sequence[Response]) -> None:
+        # The storage may answer long after the client has left.
         if self._stream.is_closed:
             return
         charges = self._account.requests

@@ -57,6 +57,7 @@ class Gate:
 
     def _wake(self, free_bytes: int) -> None:
         self._is_scheduled = False
+        # They are taken out first: a session that is woken may wait here again at once.
         ready = [wake for wake, needed_bytes in self._waiting.items() if needed_bytes <= free_bytes]
         for wake in ready:
             del self._waiting[wake]
@@ -100,6 +101,7 @@ class Budget:
 
     def takes_requests(self, own_bytes: int) -> bool:
         """Whether to receive more from a client that uses this much."""
+        # The second condition: a client that is alone may use everything, since nobody is kept waiting by it.
         return own_bytes * _REQUESTS_SHARE <= self.total_bytes_max - self.used_bytes or own_bytes >= self.used_bytes
 
     def takes_message(self, own_bytes: int, size_bytes: int) -> bool:

@@ -86,6 +86,7 @@ class Listener:
         try:
             found = await trio.socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
             for family, _, _, _, where in dict.fromkeys(found):
+                # A free port is chosen once, so that the bookie has the same one over IPv4 and IPv6.
                 if port == 0 and self._sockets:
                     where = (where[0], self._sockets[0].getsockname()[1], *where[2:])
                 self._sockets.append(_listen(family, where))
@@ -145,6 +146,8 @@ class Listener:
             async with trio.open_nursery() as nursery:
                 for session in list(self._sessions):
                     nursery.start_soon(session.drain, reason)
+        # What could not be answered by the deadline ends here: a client that takes nothing does not keep a bookie from
+        # stopping.
         self._scope.cancel()
         # All of `run` is cancelled: it ends without waiting for anybody.
         with trio.CancelScope(shield=True):
@@ -173,11 +176,14 @@ class Listener:
                     if not is_in_want:
                         _log.warning("no new connections for a while: %s", error.strerror)
                     is_in_want = True
+                    # Without the pause this loop would spin: the connection stays at the head of the queue until a
+                    # descriptor is free.
                     await trio.sleep(_ACCEPT_AGAIN_S)
                 # Else that connection ended before it was accepted.
                 continue
             is_in_want = False
             caller = _caller(connected, where)
+            # Before any task is started and any byte is read: a refused client costs one write.
             refusal = self._refusal(caller.host)
             if refusal:
                 self._counters.refused += 1
@@ -265,6 +271,7 @@ class Listener:
                 stream.write_in_clear(refuse)
             else:
                 stream.write([refuse])
+        # Closed at once, the connection might be reset before the client has read why.
         with trio.move_on_after(_LINGER_S):
             await stream.linger()
 
@@ -309,6 +316,7 @@ def _listen(family: int, where: tuple[object, ...]) -> socket.socket:
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
+            # Otherwise the socket for IPv6 would take the port for IPv4 as well, and the second bind fail.
             listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         listening.setblocking(False)
         listening.bind(where)

@@ -31,6 +31,7 @@ class Pace:
     def waited(self, waited_s: float) -> None:
         """The client could not send for this long, because nothing was received: it has so much more time."""
         self._heard_at_s += waited_s
+        # The message that was arriving could not end meanwhile either.
         if self.begun_at_s is not None:
             self.begun_at_s += waited_s
 

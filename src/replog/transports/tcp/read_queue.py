@@ -89,6 +89,7 @@ class ReadQueue:
             budget.wait_for_answer(self.wake, own_bytes, size_bytes)
             return False
         answers.reads[request.request_id] = size_bytes
+        # A recovery read raises the fence, so a bookie that stops answers it before it leaves.
         if isinstance(request, RecoveryReadRequest):
             answers.changing.add(request.request_id)
         account.charge_answers(size_bytes)
@@ -104,6 +105,7 @@ class ReadQueue:
         """Makes the reads that wait, as far as there is room."""
         self._is_scheduled = False
         self.leave_gates()
+        # Scheduled before the session ended.
         if self._stream.is_closed or self._is_closed:
             return
         requests: list[Request] = []

@@ -73,6 +73,7 @@ class Session:
         except OSError as error:
             self.problem = f"the connection broke: {error}"
         finally:
+            # From here on nothing is charged: the account is closed below.
             self._stream.on_sent = self._changed.wake
             self._stream.close()
             self._reads.leave_gates()
@@ -89,6 +90,7 @@ class Session:
         while not self._is_draining:
             if self._splitter.begun_bytes != self._begun_bytes:
                 await self._begin()
+            # A frame that is arriving has its room already: to wait here would hold what others wait for.
             elif not self._begun_bytes and self._is_full():  # what was set aside for a frame stays its own
                 await self._wait_for_room()
             data = await self._stream.receive(self._splitter.wanted_bytes or self._quantum_bytes())
@@ -120,6 +122,7 @@ class Session:
         size_bytes, arrived_bytes = self._splitter.begun_bytes, self._splitter.arrived_bytes
         self._account.charge(arrived_bytes - self._begun_bytes)
         self._begun_bytes = arrived_bytes
+        # Small messages find room in any share, so fences and explicit LACs never wait behind large adds.
         if size_bytes > SMALL_BYTES:
             await self._wait_for_room(size_bytes - arrived_bytes)
         self._account.charge(size_bytes - arrived_bytes)
@@ -147,6 +150,7 @@ class Session:
         requests: list[Request] = []
         answers, checked_from = self._answers, self._permissions.checked_from
         place = first
+        # The first one has its room: the caller has waited for it.
         while place < len(frames) and (place == first or not self._is_full()):
             frame = frames[place]
             place += 1
@@ -256,6 +260,8 @@ class Session:
         self._reads.close()
         while (self._answers.changing or self._stream.waiting_bytes) and not self._stream.is_closed:
             await self._changed.wait()
+        # The farewell tells the client that the connection ends on purpose: it changes its ensembles, and waits for no
+        # timeout.
         self._stream.write([wire.encode_greeting(wire.Refuse(reason, retry=True))])
         self.problem = self.problem or reason
         self._stream.end()
