@@ -108,6 +108,7 @@ class LMDBMetastore(Metastore):
     async def wait_changed(self, key: str, version: int | None) -> None:
         """Returns once the key has another version than this (None: once it exists)."""
         while True:
+            # The event is taken before the look, so that a change between the look and the wait is not missed.
             changed = self._changed
             if await self._ask(key, lambda reading: reading.version(key)) != version:
                 return
@@ -118,6 +119,7 @@ class LMDBMetastore(Metastore):
         """Returns once the children differ from these. Lists again only after a commit, or if one may have died."""
         seen: Words | None = None
         while True:
+            # Before the look, as in `wait_changed`.
             changed = self._changed
             environment = await self._opened()
             if seen is None or seen.is_fickle or not environment.is_unchanged(seen.last_change):
@@ -183,6 +185,8 @@ class LMDBMetastore(Metastore):
         self._closed = True
         self._notify_changed()
         environment, self._environment = self._environment, None
+        # In a child after a fork the environment is its parent's: closing it here would free the parent's places in LMDB's
+        # table.
         if environment is None or os.getpid() != self._pid:
             await trio.lowlevel.cancel_shielded_checkpoint()
             return
@@ -238,6 +242,7 @@ class LMDBMetastore(Metastore):
             with trio.move_on_after(self._options.timeout_s):
                 await answered.wait()
         finally:
+            # Even if this was cancelled: a change that has not started then never happens.
             abandoned = job.abandon()
         if job.is_finished:
             return job.answer()
@@ -280,6 +285,7 @@ class LMDBMetastore(Metastore):
         environment = await run_in_thread(_borrow, self._path, limits, options.create)
         try:
             found = await self._format(environment)
+            # A new directory. Two processes may be here at once: the writer lock orders them, and the second finds it done.
             if found is None:
                 await self._submit(environment, Writing.initialize, 0, "initializing")
                 found = await self._format(environment)
@@ -295,6 +301,7 @@ class LMDBMetastore(Metastore):
             raise
         token = trio.lowlevel.current_trio_token()
 
+        # Called in the writer thread, maybe for several trio runs: each has its own token.
         def changed() -> None:
             with suppress(trio.RunFinishedError):
                 token.run_sync_soon(self._notify_changed, idempotent=True)
@@ -372,6 +379,7 @@ def _give_back(environment: Environment) -> None:
         if environment.users:
             return
         ended = environment.stop()
+        # If the thread hangs, the directory stays in the map: LMDB must not open it a second time in this process.
         if ended and _environments.get(environment.path) is environment:
             del _environments[environment.path]
 
@@ -385,6 +393,7 @@ def _reason(error: Exception) -> str:
 def _after_fork_in_child() -> None:
     global _lock
     _lock = threading.Lock()
+    # They can't be closed here, during the fork. Opening the same path closes what was inherited.
     _inherited.update(_environments)
     _environments.clear()
 

@@ -47,8 +47,10 @@ class Commits:
         error = self._reopen() or self._try_to_commit(jobs)
         while isinstance(error, _TooSmallError):
             error = self._grow(error) or self._try_to_commit(jobs)
+        # Only now: an answer before the commit could be undone by a power loss.
         for job in jobs:
             job.finish(error)
+        # At once, and not with the next change: readers find the environment closed until then.
         self._reopen()
 
     def _try_to_commit(self, jobs: Sequence[Job]) -> MetastoreError | None:
@@ -63,6 +65,8 @@ class Commits:
                             job.run(writing)
                     writing.finish()
                 except BaseException:
+                    # The exception may be one of replog's own: the transaction must not stay open, since it holds the
+                    # writer lock of all processes.
                     self.map.abort(transaction)
                     raise
             except (lmdb.MapFullError, lmdb.MapResizedError) as error:

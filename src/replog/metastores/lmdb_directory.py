@@ -40,6 +40,7 @@ def prepare_directory(path: str) -> None:
     if _is_marked(path):
         check_whole(path)
         return
+    # Another process may be making it: so it is looked at again under the lock.
     with alone_in_directory(path):
         if _is_marked(path):
             return
@@ -57,6 +58,7 @@ def finish_directory(path: str) -> None:
         with open(new, "w") as file:
             file.write(json.dumps({"format": FORMAT_NAME, "version": VERSION}) + "\n")
             file.flush()
+            # The mark must not reach the disk before the data that it vouches for, nor its name before its content.
             os.fsync(file.fileno())
         os.rename(new, f"{path}/{MARK_FILE}")
         sync_directory(path)

@@ -155,6 +155,7 @@ class Environment:
                 self._in_commit = []
         finally:  # whatever happened, every waiting job gets an answer
             failure = f"metastore {self.path}: its writer thread ended"
+            # First, so that no job can be queued behind those that are answered here.
             left = self._queue.fail(failure)
             for job in self._in_commit:
                 job.finish(MetastoreUncertainError(f"{failure}; read back before you go on"))
@@ -180,6 +181,7 @@ class Environment:
 
     def _notify_watchers(self) -> None:
         with self._lock:
+            # A copy, called without the lock: a watcher may end its watch.
             watchers = list(self._watchers)
         for watcher in watchers:
             watcher()

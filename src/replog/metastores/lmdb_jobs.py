@@ -116,6 +116,7 @@ class JobQueue:
                     return []
             jobs = [self._jobs.popleft()]
             size_bytes = jobs[0].size_bytes
+            # Bounded, so that a lone change behind a flood waits for one transaction, and not for all of the flood.
             while self._jobs and len(jobs) < _JOBS_MAX and size_bytes + self._jobs[0].size_bytes <= _JOB_BYTES_MAX:
                 size_bytes += self._jobs[0].size_bytes
                 jobs.append(self._jobs.popleft())

@@ -91,6 +91,7 @@ class Reading:
                 fickle = fickle or record.seat is not None
                 if self._exists(record):
                     words.append(word.decode())
+                    # Skips all keys below this word: otherwise listing a directory would read everything that is below it.
                     more = cursor.set_range(prefix + word + b"\1")
                 else:
                     # There may be something below it that does exist.
@@ -142,6 +143,7 @@ class Writing(Reading):
         """Creates the key and returns its version. Raises `KeyExistsError`."""
         if self._find(key) is not None:
             raise KeyExistsError(key, "it exists already: nothing was written")
+        # A dead process may have announced this key: its entry for sweeps would stay permanently.
         self._forget_announced(key)
         return self._store(key, value, None)
 
@@ -161,6 +163,7 @@ class Writing(Reading):
         """As `create`, but the key exists only while this process does. Sweeps what dead processes announced."""
         if self._find(key) is not None:
             raise KeyExistsError(key, "somebody else announces it: nothing was written")
+        # Here, since announcements are rare, and whoever makes one needs the writer lock anyway.
         self._sweep()
         version = self._store(key, value, self._presence.sit_down())
         self._transaction.put(_announced(key), b"")
@@ -168,6 +171,7 @@ class Writing(Reading):
 
     def finish(self) -> None:
         """To be called before the commit."""
+        # A transaction in which every change failed writes nothing, and costs no sync.
         if self._version != self._version_before:
             self._transaction.put(_VERSION_KEY, self._version.to_bytes(8, "big"))
 

@@ -133,6 +133,7 @@ class _Waiter:
     woken: trio.Event = attrs.field(factory=trio.Event)
 
     def wake(self) -> None:
+        # In its own run a waiter is woken directly: `run_sync_soon` would cost a write to a socket pair.
         if trio.lowlevel.in_trio_run() and trio.lowlevel.current_trio_token() is self.token:
             self.woken.set()
             return

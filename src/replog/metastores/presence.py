@@ -48,6 +48,7 @@ class Presence:
         with self._lock:
             if self._mine is None:
                 number = self._lock_a_free_seat()
+                # The incarnation is random: a seat's next owner must not inherit what the last one announced.
                 self._mine = Seat(number, int.from_bytes(os.urandom(7), "little"))
                 self._write(self._mine)
             return self._mine
@@ -111,6 +112,8 @@ class Presence:
         if self._read(seat)[0] != seat.incarnation:
             return False
         try:
+            # The only way to ask who holds a record lock is to try it. Shared, so that two processes that ask don't see
+            # each other.
             fcntl.lockf(self._file, fcntl.LOCK_SH | fcntl.LOCK_NB, 1, seat.number)
         except (BlockingIOError, PermissionError):
             return True

@@ -76,6 +76,7 @@ class Announcement:
     async def _claim(self, call: Call) -> None:
         while True:
             await self._session.connected()
+            # Noted before the request goes out: if the answer is lost, the node must be removed all the same.
             self._session_id, self._may_exist = self._session.session_id, True
             try:
                 if await create_node(call, self._paths, self._path, self._data, is_ephemeral=True):
@@ -96,6 +97,7 @@ class Announcement:
                 good(call, await call.change(requests.put(self._path, self._data, stat.version)))
             self._session_id = self._session.session_id
             return True
+        # A placeholder that nobody needs any more stands where the announcement belongs.
         if not data and not stat.ephemeralOwner and not stat.numChildren:
             removed = await call.change(requests.delete(self._path, stat.version))
             if not failed(removed, NoNodeError, BadVersionError, NotEmptyError):
@@ -126,6 +128,7 @@ class Announcement:
 
     async def _remove(self, call: Call) -> None:
         stat = good(call, (await call.ask(requests.exists(self._path)))[-1])
+        # Of a later session it may be somebody else's, and of an earlier one it is gone by itself.
         if stat is None or stat.ephemeralOwner != self._session.session_id:
             return
         removed = await call.change(requests.delete(self._path, stat.version))

@@ -40,6 +40,7 @@ class Budget:
         try:
             await waiting.woken.wait()
         except trio.Cancelled:
+            # Admitted and cancelled in the same turn: the room goes to the next one.
             if waiting.is_admitted:
                 self.release(calls, size_bytes)
             elif waiting in self._waiting:
@@ -69,6 +70,7 @@ class Budget:
             waiting.woken.set()
 
     def _fits(self, calls: int, size_bytes: int) -> bool:
+        # A request larger than the whole budget goes alone; otherwise it could never go.
         if not self._calls:
             return True
         return self._calls + calls <= self._calls_max and self._bytes + size_bytes <= self._bytes_max

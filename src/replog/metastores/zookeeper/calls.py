@@ -83,6 +83,7 @@ class Call:
         self._check_welcome(results)
         if any(map(_is_lost, results)):
             raise self._uncertain("the connection to ZooKeeper was lost before the answer came")
+        # An answer came, good or bad: what happened is known.
         self._is_in_doubt = False
         return [self._outcome(result) for result in results]
 

@@ -132,6 +132,7 @@ class Driver:
             default_acl=_acl(options.acl),
             auth_data=secrets.digest,
             sasl_options=secrets.sasl,
+            # Without an end: the calls of the metastore have deadlines of their own.
             connection_retry={
                 "max_tries": -1,
                 "delay": _RECONNECT_S,
@@ -295,6 +296,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
             self.problem = f"kazoo's thread failed: {error!r}"
             _log.exception("kazoo's thread failed; a new client is made when it is needed")
         finally:
+            # Set before anybody is told: `stop` may wait for it in another thread.
             self._ended.set()
             self._on_end()
 

@@ -44,6 +44,7 @@ class Candidacy:
         self._what = f"election {key!r}"
         self._path = paths.node(key)
         self._data = encode_value(candidate)
+        # The token finds a node whose creation was not answered; a number that ZooKeeper chose would not be known.
         self._token = f"{_PREFIX}{secrets.token_hex(8)}-"
         self._session_id = 0
         self._may_exist = False
@@ -106,6 +107,7 @@ class Candidacy:
                 await make_placeholders(call, self._paths, path)
             else:
                 good(call, made)
+        # Not created again: the queue is looked at first, since this candidate may stand in it already.
         except MetastoreUncertainError:
             call.forget_doubt()  # the queue tells
 

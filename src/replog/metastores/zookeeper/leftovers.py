@@ -48,6 +48,7 @@ class Leftovers:
             return
         async with self._one_clears:
             while self._removals:
+                # It stays in the list until it is done: if this is cancelled, the next call tries it again.
                 removal = self._removals[0]
                 try:
                     await removal(call)

@@ -66,11 +66,13 @@ class Link:
             if self.driver is not None:
                 if self._ended_s is None:
                     return  # somebody else did it
+                # A client that fails at once would otherwise be made again and again as fast as threads start.
                 await trio.sleep_until(self._ended_s + _RESTART_S)
                 await run_in_thread(self.driver.close)
                 self.driver = None
             self._token = trio.lowlevel.current_trio_token()
             driver = await run_in_thread(self._make_driver)
+            # The metastore may have been closed while the thread made it.
             self._check_open()
             self.driver, self._refusal, self._ended_s = driver, "", None
             driver.start()

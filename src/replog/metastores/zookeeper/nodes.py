@@ -50,6 +50,7 @@ async def create_node(call: Call, paths: Paths, path: str, data: bytes, *, is_ep
         if not nodes:
             continue  # somebody has made them meanwhile
         everything = requests.create_all([*nodes, (path, data)], ephemeral=is_ephemeral)
+        # A key with very many words: its placeholders are made in several requests, which others may see half done.
         if everything.size_bytes > requests.REQUEST_BYTES_MAX:
             await make_placeholders(call, paths, f"{path}/")
             continue
@@ -109,6 +110,7 @@ async def read_all(call: Call, directory: str, wanted: list[str]) -> list[tuple[
 
 async def conflict(call: Call, key: str, path: str, expected: int) -> KeyNotFoundError | VersionConflictError:
     """Why a change that expected this version failed."""
+    # Looked up after the change failed, so it may have changed once more: the error is about what is there now.
     stat = good(call, (await call.ask(requests.exists(path)))[-1])
     if stat is None or not stat.dataLength:
         return KeyNotFoundError(key, "it does not exist: nothing was written")
@@ -117,6 +119,7 @@ async def conflict(call: Call, key: str, path: str, expected: int) -> KeyNotFoun
 
 async def remove_placeholders(call: Call, paths: Paths, path: str) -> None:
     """Removes what stood above this node only for its sake. Others may need it again meanwhile: then it stays."""
+    # From below: a parent is empty only when its child is gone.
     for parent in reversed(paths.parents(path)):
         if not paths.is_below_chroot(parent):
             return
