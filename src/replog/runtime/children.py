@@ -79,6 +79,7 @@ def python_module(module: str, *arguments: str) -> list[str]:
 def main() -> None:
     """The process of `python_module`."""
     end_with_parent()
+    # The kernel is asked before anything is imported: the parent may die during the import.
     module, *sys.argv[1:] = sys.argv[1:]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 
@@ -114,6 +115,7 @@ class ChildProcess:
                 env=environment,
                 start_new_session=True,
             )
+            # The parent asks, too: a program that is not Python, or is still starting, can't ask by itself.
             _kill_when_closed(read_end, self._popen.pid)
         except BaseException:
             os.close(self._lifeline)  # also kills a child that was started
@@ -170,6 +172,8 @@ class ChildProcess:
         """Wait until it has ended, without a deadline; return the exit status."""
         while self.status is None:
             try:
+                # A thread that waits, or a signal handler for SIGCHLD, would be the whole program's concern; a descriptor
+                # is this call's.
                 descriptor = os.pidfd_open(self.pid)
             except OSError:  # Linux before 5.3
                 await trio.sleep(_LOOK_EVERY_S)
@@ -239,6 +243,7 @@ class Child:
         *lines, self._line = (self._line + data).split(b"\n")
         for line in lines:
             self._hear(line)
+        # A child that writes without an end of line must not fill this process's memory.
         if len(self._line) > _LINE_BYTES_MAX:
             self._line = b""
         self._tell()
@@ -370,6 +375,7 @@ async def running_child(
     os.set_blocking(process.stdout.fileno(), False)
     child = Child(name, process, hear, log)
     if process.stdin is not None:
+        # A descriptor of its own: both ends close what they have, in any order.
         child.input = trio.lowlevel.FdStream(os.dup(process.stdin.fileno()))
         process.stdin.close()
     try:

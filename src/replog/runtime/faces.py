@@ -63,6 +63,7 @@ class Faces(ABC):
 
     def given(self, way: Any, value: Any) -> Any:
         """What is given out for this: its face, if it has one."""
+        # Exactly these: a subclass, such as a named tuple, takes other arguments.
         if type(value) in (list, tuple):
             return type(value)(self.given(way, each) for each in value)
         face = self._face_of.get(type(value))
@@ -123,6 +124,7 @@ def gives_context(function: Verb) -> bool:
 
 def _copied(function: FunctionType) -> Verb:
     """The same code, for another signature and docstring: several faces may have it from one base."""
+    # Without the copy, the docstring of one face would be written over that of another.
     variables, name, defaults = function.__globals__, function.__name__, function.__defaults__
     copy = FunctionType(function.__code__, variables, name, defaults, function.__closure__)
     copy.__kwdefaults__ = function.__kwdefaults__

@@ -50,6 +50,7 @@ class LatencyHistogram:
     def since(self, earlier: LatencyHistogram) -> LatencyHistogram:
         """What was observed after that copy was made; all of it, if this one was begun anew meanwhile."""
         counts = [now - then for now, then in zip(self.counts, earlier.counts, strict=True)]
+        # A bucket that sank says that the process was restarted, and its counters with it.
         return self.copy() if min(counts) < 0 else LatencyHistogram(counts, max(0.0, self.total_s - earlier.total_s))
 
     @classmethod

@@ -169,6 +169,7 @@ class Leases:
                 raise
             else:
                 held.beaten_at_s = trio.current_time()
+                # What was seen of the holder before says nothing about this one.
                 self._seen.pop(held.key, None)
                 return
         raise uncertain or KeyExistsError(held.key, "others claim it all the time: nothing was written; try again")
@@ -184,6 +185,7 @@ class Leases:
         stored = _Stored.decode(found.value)
         if stored is None:
             raise KeyExistsError(held.key, "it has a value that nobody announces: nothing was written")
+        # A value with its own token: an earlier attempt succeeded, and its answer was lost (M1).
         if stored.token != held.stored.token and not self._is_gone(held.key, found.version, stored):
             raise KeyExistsError(held.key, "somebody else announces it: nothing was written")
         return await self._store.put(held.key, held.stored.encode(), found.version)
@@ -202,6 +204,7 @@ class Leases:
             held.version = None
         with suppress(MetastoreError):  # it beats again soon
             if held.version is not None:
+                # Until the answer is there, the stored version is unknown: a cancelled or failed put may have been done.
                 expected, held.version = held.version, None
                 with suppress(KeyNotFoundError, VersionConflictError, MetastoreUncertainError):
                     held.version = await self._store.put(held.key, held.stored.encode(), expected)

@@ -82,6 +82,8 @@ def check_data_file(path: str) -> Meta:
         with open(path, "rb") as file:
             head = read_head(file.fileno())
             try:
+                # Read twice before it counts as damage: another process may have been writing its meta page at the first
+                # look.
                 return _check(file.fileno(), head)
             except DataFileDamagedError:
                 if head == before:
@@ -125,6 +127,7 @@ def restore_meta(path: str, meta: Meta) -> None:
     """Makes the other meta page a copy of this one, durably: LMDB opens no file that has only one. Raises OSError."""
     with open(path, "r+b") as file:
         page = bytearray(os.pread(file.fileno(), meta.page_bytes, meta.page * meta.page_bytes))
+        # The page's own number: LMDB takes a copy with the other page's number for damaged.
         struct.pack_into("=Q", page, 0, 1 - meta.page)
         os.pwrite(file.fileno(), page, (1 - meta.page) * meta.page_bytes)
         os.fsync(file.fileno())
@@ -191,6 +194,7 @@ def make_data_file(directory: str, records: Iterable[tuple[bytes, bytes]], *, si
     with suppress(FileNotFoundError):
         os.unlink(new)
     try:
+        # Pages are seldom full, and the tree above them takes some: hence twice the bytes.
         map_bytes = 2 * size_bytes + 16 * mmap.PAGESIZE
         with lmdb.open(new, subdir=False, lock=False, map_size=map_bytes) as environment:
             left = iter(records)

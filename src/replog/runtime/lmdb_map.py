@@ -123,6 +123,7 @@ class LMDBMap:
 
     def _open(self, map_bytes: int) -> lmdb.Environment:
         """What is torn is found out before LMDB maps it: a page beyond the end of the file would kill the process."""
+        # LMDB maps the file as long as its meta page says: a page beyond the end of the file would kill the process.
         data = os.path.join(self.path, DATA_FILE)
         used_bytes = check_data_file(data).used_bytes if os.path.exists(data) else 0
         environment = lmdb.open(
@@ -157,6 +158,7 @@ class LMDBMap:
     def grow(self) -> bool:
         """Doubles the map, up to its maximum. False if it has that already, or if this process has not got so many
         addresses. Not within a transaction."""
+        # First, since the pages that a dead reader keeps may be all that is missing.
         self.clear_stale_readers()
         map_bytes = min(self.map_bytes * 2, self.map_bytes_max)
         if map_bytes <= self.map_bytes or not has_addresses(map_bytes):
@@ -184,6 +186,7 @@ class LMDBMap:
 
     def _before_fork(self) -> None:
         """Waits until nobody writes or reads, but not for ever: a writer may wait for another process."""
+        # The child inherits LMDB's locks as they are: held by a thread that it does not have, they would never be released.
         self._is_still = self.writing.acquire(timeout=_FORK_TIMEOUT_S)
         if self._is_still and not self.gate.claim(_FORK_TIMEOUT_S):
             self.writing.release()

@@ -34,6 +34,7 @@ async def open_service_nursery() -> AsyncIterator[trio.Nursery]:
                 raised = group if cancelled is None else rest
             except BaseException as error:
                 raised = error
+            # The body has ended: what runs beside it is not needed any more.
             nursery.cancel_scope.cancel()
     except BaseExceptionGroup as group:
         if raised is not None:
@@ -54,6 +55,7 @@ async def for_each(function: Callable[[Item], Awaitable[None]], items: Iterable[
     """Calls the function with each item, a few at a time, in order. The first call that fails ends it: the others that are
     under way are cancelled, and its exception is raised alone."""
     waiting, failures = iter(items), list[ReplogError]()
+    # The body must not end before the work does: the end of the body cancels the nursery.
     working = at_once
     all_done = trio.Event()
 

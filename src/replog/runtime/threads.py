@@ -64,6 +64,7 @@ class Threads:
 
     def start(self, name: str, function: Callable[[], None]) -> Thread:
         """Starts a thread that doesn't keep the process from ending. When the interpreter ends, calls the function here."""
+        # A daemon: a disk that hangs keeps a call for hours, and must not keep the process from ending.
         thread = threading.Thread(target=function, name=name, daemon=True)
         try:
             thread.start()

@@ -43,6 +43,7 @@ class Ticker:
                 self._arrived = trio.Event()
                 await self._arrived.wait()
             await trio.sleep(self._every_s)
+            # A copy, since a look may begin to watch another writer.
             for place, watched in enumerate(list(self._watched), start=1):
                 if not watched.look():
                     del self._watched[watched]

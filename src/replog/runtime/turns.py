@@ -31,6 +31,8 @@ class Turns:
         """Makes the calls until cancelled."""
         while True:
             await self._wanted.wait()
+            # Calls that are made meanwhile are for the next turn: otherwise two callers could keep each other here without
+            # end.
             calls, self._next, self._later = self._next, self._later, []
             if not self._next:
                 self._wanted = trio.Event()
