@@ -91,6 +91,7 @@ async def ledger_id_pages(metastore: Metastore, after: int = -1) -> AsyncGenerat
     caller that may stop early closes the generator (`contextlib.aclosing`).
     """
     for prefix, shape in LEDGER_KEY_SHAPES.items():
+        # Short and long ids stand below two keys, and the short ones are all lower.
         lowest, highest = (0, LONG_LEDGER_ID_MIN - 1) if prefix == LEDGERS_KEY else (LONG_LEDGER_ID_MIN, LEDGER_ID_MAX)
         first = max(after + 1, lowest)
         if first > highest:
