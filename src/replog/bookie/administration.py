@@ -15,6 +15,7 @@ from replog.errors import MetastoreError, StorageError
 from replog.protocol.messages import AdminCommand, Status
 from replog.runtime.latencies import LatencyHistogram
 
+# A frame of the wire has a limit, and a bookie may have millions of damaged batches.
 # In one answer, which takes half a MiB:
 _DROPPED_LISTED_MAX = 20_000  # ledgers
 _DAMAGE_LISTED_MAX = 500  # batches

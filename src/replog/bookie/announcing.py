@@ -66,6 +66,7 @@ class Announcer:
 
         Raises `MetastoreError` if it can't be announced at first, `StorageInUseError` if somebody else has its id and does not
         go within `announce_timeout_s`; later it is announced again as soon as that works."""
+        # It tells whether an announcement was made in this same directory, by a process that is gone.
         self._lock = await self._server.call(self._server.storage.lock_name)
         async with open_service_nursery() as nursery:
             held = await self._first(nursery)
@@ -77,6 +78,7 @@ class Announcer:
                 if held.key == self._key():
                     await _end(held)
                 try:
+                    # The new announcement is there before the old one goes: nobody finds the bookie absent.
                     following = await nursery.start(self._hold)
                 except MetastoreError:
                     await trio.sleep(_AGAIN_S)
@@ -109,6 +111,7 @@ class Announcer:
                 bookie_id, timeout_s = self._server.bookie_id, self._server.options.announce_timeout_s
                 _log.warning(text, bookie_id, other, timeout_s, extra={"bookie": bookie_id})
                 is_reported = True
+            # A killed process stays announced until its lease or session ends, so this is the usual case after a kill.
             await trio.sleep(min(_LOOK_S, max(0.0, deadline_s - trio.current_time())))
 
     def _in_use(self, other: str) -> StorageInUseError:
@@ -138,6 +141,7 @@ class Announcer:
         if self._lock is None or _lock_of(key, value) != self._lock:
             return False
         try:
+            # In this order: if it changed between the two, the version is too old, and nothing is deleted.
             version = (await self._metastore.get(key)).version
             if await self._announced(key) == value:  # it is this version's
                 await self._metastore.delete(key, version)

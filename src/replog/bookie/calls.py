@@ -64,6 +64,7 @@ class StorageCalls:
 
         def counted() -> T | None:
             with self._ended:
+                # The thread may begin long after the caller was cancelled: all threads of this kind were busy.
                 if call.is_given_up:
                     # Its caller is gone: nobody would hear of a result, and the storage may be closing.
                     return None
@@ -125,6 +126,7 @@ class StorageCalls:
             return self._stuck("it was not closed")
         raised: list[StorageError] = []
         closing = self.threads.start("replog close", lambda: self._close(raised))
+        # In a thread of its own, because a disk that hangs would otherwise keep this one, and the process, for as long.
         closing.join(max(0.0, deadline - self.threads.clock_s()))
         if closing.is_alive() or not self._wait(lambda: self._long == 0, deadline):
             return self._stuck("its closing has begun")

@@ -75,6 +75,7 @@ class GroupCommit:
             try:
                 yield
             finally:
+                # Whoever put this waits for an answer, and the tick that was to commit it never comes.
                 while works := self._take_group():
                     self._answer(self.committer.process(works))
             return
@@ -89,6 +90,7 @@ class GroupCommit:
 
     def put(self, work: Work) -> None:
         """Takes work, which `start` gets going. Called in the trio thread."""
+        # In the trio thread, so that everything that a machine accepted after a failure has the later epoch.
         work.epoch = self._epoch
         work.accepted_at_s = self._clock_s()
         self.queued_bytes += work.size_bytes
@@ -171,6 +173,7 @@ class GroupCommit:
                 answers.append(Response(work.accepted.request.request_id, outcome.failure, detail=outcome.problem))
         self.queued_bytes -= answered_bytes
         assert self.queued_bytes >= 0, "what is answered was queued"
+        # A lone add is judged by its latency.
         if len(works) == 1:
             works[0].reply(answers)
         else:

@@ -21,6 +21,7 @@ class Doubt:
         if doubted_below == self.doubted_below:
             return False
         self.doubted_below = doubted_below
+        # Replaced right away: each waiter waits for one change, and sees the new value.
         self._changed.set()
         self._changed = trio.Event()
         return True

@@ -46,6 +46,7 @@ class EmbeddedStorages:
         for directory in self._directories:
             try:
                 opened = await open_storage(self._registry, storage_url(storage, directory))
+            # Another's directory, or one in use, is a mistake of configuration: to go on without it would hide that.
             except (StorageIdentityError, StorageInUseError):
                 raise
             except StorageError as error:
@@ -73,6 +74,7 @@ class EmbeddedStorages:
         directory, if it is beside the first bookie.
 
         Raises `StorageIdentityError` if there are ledgers, and the metastore never heard of their bookie; `MetastoreError`."""
+        # Read before anything is written: a refusal leaves the metastore and all directories as they were.
         known = set(await metastore.children(COOKIES_KEY))
         strangers = {name: each for name, each in self._stored.items() if each.bookie_id not in known}
         for name, storage in strangers.items():
@@ -114,6 +116,7 @@ def bookie_directories(
             )
         return directories
     parent = Path(directory)
+    # A directory that has more bookies than are asked for would lose the ledgers that the others hold.
     count = 1 if bookies is None else bookies
     if not isinstance(count, int) or isinstance(count, bool) or count < 1:
         raise ConfigError(f"embed: bookies={count!r} must be a whole number of at least 1")

@@ -26,6 +26,7 @@ _COMPARED = 1000  # before others get their turn
 async def collect_garbage(bookie: BookieServer, metastore: Metastore) -> list[int]:
     """One pass. Returns the ledgers that were dropped, ascending. Raises `MetastoreError` or `StorageError`: then nothing that
     exists was dropped. If cancelled, some of the garbage may be left."""
+    # The snapshot comes first (B6): a ledger that is created after the listing must not be taken for garbage.
     here = await bookie.call(bookie.storage.ledger_ids)
     dropped: list[int] = []
 
@@ -42,6 +43,7 @@ async def _candidates(here: list[int], metastore: Metastore) -> list[int]:
     """Those of these ids (ascending) that the metastore does not list, or was not asked to list."""
     found: list[int] = []
     for leaf, ids in ledgers_by_leaf(here):
+        # An error here ends the pass: a listing that is not complete would make garbage of what it lacks.
         listed = frozenset(await metastore.children(leaf) if len(ids) > UNLISTED_MAX else ())
         for start in range(0, len(ids), _COMPARED):
             found += [each for each in ids[start : start + _COMPARED] if ledger_word(each) not in listed]

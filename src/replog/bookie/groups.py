@@ -159,6 +159,7 @@ class Committer:
                 raise broken_contract(self.storage, error) from error
         except StorageError as error:
             # Machines went ahead of the disk: nothing that was accepted with them may be committed now.
+            # What else was accepted in this epoch builds on marks that are not on the disk.
             self._ended_epoch, self._ended_by = works[0].epoch, error
             group.fail(error)
         return group

@@ -50,6 +50,7 @@ async def _cookie(server: BookieServer, metastore: Metastore) -> Cookie:
     try:
         return decode_cookie(key, (await metastore.get(key)).value)
     except KeyNotFoundError:
+        # An empty bookie may be new. One with ledgers would lose them all to its own garbage collection.
         if await server.call(server.storage.ledger_ids):
             raise StorageIdentityError(
                 f"bookie {server.bookie_id} has ledgers, but the metastore has never heard of it",
@@ -58,6 +59,7 @@ async def _cookie(server: BookieServer, metastore: Metastore) -> Cookie:
             ) from None
     try:
         await metastore.create(key, encode_cookie(Cookie()))
+    # The creation may have succeeded all the same, or somebody has declared the bookie lost meanwhile: the cookie is read.
     except (KeyExistsError, MetastoreUncertainError):
         return decode_cookie(key, (await metastore.get(key)).value)
     return Cookie()

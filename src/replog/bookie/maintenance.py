@@ -100,6 +100,7 @@ class Maintenance:
             raise self._closed()
         self._counts.forced[what] += 1
         run: _Run[T] = _Run()
+        # In the bookie's nursery: if the caller is cancelled, a compaction that has begun still ends properly.
         self._nursery.start_soon(self._perform, run, function)
         await run.ended.wait()
         for error in run.errors:
@@ -147,6 +148,7 @@ class Maintenance:
 
     async def _scrub(self) -> Sequence[Damage]:
         async with self._scrubbing:
+            # One after the other: two scrubs would read everything twice, and find the same.
             await self._server.call(self._server.storage.scrub, is_long=True)
         return await self._look_for_damage()
 
@@ -191,6 +193,7 @@ class Maintenance:
             with suppress(StorageError):
                 await self._compact(is_major=True)
                 await self._server.space_was_made()
+            # At least this long, however much garbage comes: compaction and its reads must not take the whole disk.
             await trio.sleep(_MAKE_SPACE_PAUSE_MIN_S)
             with trio.move_on_after(_MAKE_SPACE_PAUSE_S - _MAKE_SPACE_PAUSE_MIN_S):
                 await self._is_worth_while()

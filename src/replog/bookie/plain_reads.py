@@ -52,6 +52,7 @@ class PlainReads:
             if refusal is not None:
                 reply([refusal])
                 return
+            # What is in memory is answered here: a change of thread would cost more than the read.
             found = self._storage.read_nowait(request.ledger_id, request.entry_id, request.stamp, bytes_max)
         except trio.WouldBlock:
             assert self.nursery is not None, "requests come while the bookie runs"
@@ -71,6 +72,7 @@ class PlainReads:
             found = await self._calls.read(
                 self._storage.read, request.ledger_id, request.entry_id, request.stamp, bytes_max
             )
+            # Again: while the disk was read, the ledger may have been dropped, or its machine forgotten.
             ledger = self._find_ledger(request.ledger_id)
         except StorageError as error:
             self._raised(error)

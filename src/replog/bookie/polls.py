@@ -80,9 +80,11 @@ class LongPolls:
             return
         wait_s = min(request.wait_ms / 1000, self._wait_max_s)
         poll = _Poll(request, ledger, reply, trio.current_time() + wait_s)
+        # Answered at once, without news: the client asks again later, and memory stays bounded (B9).
         if self._waiting >= _WAITING_MAX:
             poll.answer(self._find)
             return
+        # Answered polls stay in the heap until their deadline. A ledger that advances fast would fill it.
         if len(self._by_deadline) > 2 * self._waiting + _ANSWERED_KEPT:
             self._by_deadline = [entry for entry in self._by_deadline if entry[2].reply is not None]
             heapq.heapify(self._by_deadline)
@@ -108,6 +110,7 @@ class LongPolls:
         # Many readers at the tail want the same batches.
         find = self._find if len(polls) == 1 else functools.cache(self._find)
         for poll in polls:
+            # The machine may have been made again since the poll came.
             poll.ledger = ledger
             poll.answer(find)
 

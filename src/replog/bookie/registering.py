@@ -60,6 +60,7 @@ class Registration:
         return abs(free_bytes - known_bytes) > known_bytes * _NOTABLE
 
     async def _report(self) -> Cookie:
+        # Set before the write: a metastore that fails is not asked again at each look.
         self._reported_at_s = trio.current_time()
         free_bytes = self._server.space.free_bytes
 

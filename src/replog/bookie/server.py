@@ -89,6 +89,7 @@ class BookieServer:
     async def running(self) -> AsyncIterator[None]:
         """Runs the commit thread, the waiting questions and the watch over the space. On leaving, what was accepted is
         still made durable and answered; the storage stays open, and `calls` knows what is still under way in it."""
+        # Before anything is accepted: a disk without space is announced as read-only from the start.
         await self._look()
         async with open_service_nursery() as nursery:
             self._reads.nursery = self.administrators.nursery = nursery
@@ -138,6 +139,7 @@ class BookieServer:
         except StorageError as error:
             reply([Response(request.request_id, Status.UNKNOWN, detail=str(error))])
             return
+        # The header of an add carries the last add confirmed: accepting it may be what a long poll waits for.
         known = ledger.last_add_confirmed
         accepted = ledger.accept(request)
         if accepted.refusal is None:
