@@ -8,6 +8,7 @@ Ledgers (append-only, one writer, replicated on a quorum of bookies) and logs ma
 """
 
 from replog.api import BookieConfig, Client, connect, embed, serve_bookie, served_bookie
+from replog.client.auditing import AuditReport
 from replog.client.entries import Entry, EntryBatch
 from replog.client.ledger_reader import LedgerReader
 from replog.client.ledger_writer import LedgerWriter
@@ -63,6 +64,7 @@ __all__ = [
     "ClosedError",
     "AddTimeoutError",
     "AppendedLedgers",
+    "AuditReport",
     "BookieConfig",
     "BookieOptions",
     "Client",

@@ -12,8 +12,17 @@ import trio
 
 from replog.abc import Metastore, Storage, Transport
 from replog.bookie.embedding import EmbeddedStorages, bookie_directories, embedded_options, embedded_quorum
-from replog.bookie.serving import ServedBookie, Way, close_storage, open_storage, serving, storage_url
+from replog.bookie.serving import (
+    ServedBookie,
+    close_storage,
+    labels_of,
+    open_storage,
+    serving,
+    storage_url,
+    ways_to,
+)
 from replog.client.administration import RemoteBookie, remote_bookies
+from replog.client.auditing import AuditReport
 from replog.client.connections import Connections
 from replog.client.driving import ClientContext
 from replog.client.ledger_reader import LedgerReader
@@ -23,7 +32,8 @@ from replog.client.ledgers import Ledgers, check_password
 from replog.client.losses import EntriesAtRisk, declare_lost
 from replog.client.membership import Membership
 from replog.client.placing import Placing
-from replog.config import BackendURL, BookieOptions, ClientOptions, check_number, check_types, parse_labels
+from replog.client.repair import Repairer
+from replog.config import BackendURL, BookieOptions, ClientOptions, check_number, check_types
 from replog.errors import ConfigError, StorageError
 from replog.log import appending, catalog, sweeping
 from replog.log.appending import AppendedLedgers
@@ -40,7 +50,6 @@ from replog.registry import Registry
 from replog.runtime.chance import current_chance
 from replog.runtime.event_loop import check_event_loop
 from replog.runtime.nursery import open_service_nursery
-from replog.runtime.threads import run_in_thread
 
 _METADATA_DIRECTORY = "metadata"
 
@@ -61,6 +70,7 @@ class Client:
         self._open_ledgers: Ledgers | None = ledgers
         self._logs = LogRecords(ledgers)
         self._log_driver = LogDriver(ledgers, self._logs)
+        self._repairer = Repairer(ledgers.context, ledgers.options.read_timeout_s)
         self._nursery = nursery
 
     @property
@@ -124,6 +134,20 @@ class Client:
         unknown or announced: then nothing was declared. After `MetastoreError` some may be: declaring again is harmless."""
         membership = self._ledgers.context.membership
         return await declare_lost(bookie_ids, self._ledgers.records, membership, accept_loss=accept_loss)
+
+    async def audit(self) -> AuditReport:
+        """Compares what bookies hold with the records of all ledgers: which entries lack copies, and where. Changes nothing.
+
+        Ledgers with a password need the role of a repairer. Raises `MetastoreError`."""
+        return await self._repairer.audit()
+
+    async def repair(self, lost: Sequence[str] = (), *, accept_loss: bool = False) -> AuditReport:
+        """Copies what bookies should have and lack, and to others in place of lost ones; returns the audit after it.
+
+        `lost` are declared so first, as by `declare_bookies_lost`. Any number of clients may repair at once. Raises
+        `MetastoreError`. If it raises or is cancelled, what was copied stays: repairing again goes on."""
+        await self.declare_bookies_lost(await self._repairer.undeclared(lost), accept_loss=accept_loss)
+        return await self._repairer.repair()
 
     async def delete_ledger(self, ledger_id: int) -> None:
         """Deletes a ledger; bookies drop its entries later (B6). One that does not exist is no error."""
@@ -352,7 +376,7 @@ async def embed(
         authenticator = plugins.open_authenticator(settings.authentication)
         served = []
         for each in stored:
-            ways, labels = _ways(each, plugins, settings), await _labels(plugins, settings)
+            ways, labels = ways_to(each, plugins, settings), await labels_of(plugins, settings)
             bookie = serving(each, opened, ways, settings, plugins.observe, authenticator, labels)
             served.append(await stack.enter_async_context(bookie))
         unserved.pop_all()  # from here on, who serves a storage closes it
@@ -360,22 +384,6 @@ async def embed(
         async with _client(opened, plugins, client_options, client_quorum, placement, served) as client:
             client.left_out = storages.left_out
             yield client
-
-
-def _ways(storage: Storage, plugins: Registry, options: BookieOptions) -> list[Way]:
-    """First the one within this trio run, then those that the options name."""
-    ways = [Way("memory", plugins.open_transport("memory"), storage.bookie_id)]
-    for each in options.listen:
-        url = BackendURL.parse(each)
-        ways.append(Way(url.scheme, plugins.open_transport(attrs.evolve(url, rest="")), url.rest))
-    return ways
-
-
-async def _labels(plugins: Registry, options: BookieOptions) -> dict[str, str]:
-    found: list[dict[str, str]] = []
-    if plugins.gives_labels:
-        await run_in_thread(lambda: found.append(plugins.bookie_labels()))
-    return {**(found[0] if found else {}), **parse_labels(options.labels)}
 
 
 async def _enter_storage(stack: AsyncExitStack, plugins: Registry, storage: str, directory: Path) -> Storage:
@@ -467,8 +475,8 @@ async def served_bookie(config: BookieConfig, *, registry: Registry | None = Non
             metastore = plugins.open_metastore(config.metastore)
             stack.push_async_callback(_close, metastore)
         authenticator = plugins.open_authenticator(options.authentication)
-        ways = _ways(storage, plugins, options)
-        labels = await _labels(plugins, options)
+        ways = ways_to(storage, plugins, options)
+        labels = await labels_of(plugins, options)
         unserved.pop_all()  # from here on, who serves the storage closes it
         yield await stack.enter_async_context(
             serving(storage, metastore, ways, options, plugins.observe, authenticator, labels)

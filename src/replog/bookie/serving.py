@@ -17,7 +17,7 @@ from replog.bookie.identity import check_cookie, keep_doubt_bounded, settle_doub
 from replog.bookie.maintenance import Maintenance
 from replog.bookie.registering import Registration
 from replog.bookie.server import BookieServer
-from replog.config import BackendURL, BookieOptions
+from replog.config import BackendURL, BookieOptions, parse_labels
 from replog.hookspecs import Event, StorageFailed
 from replog.records.bookies import Endpoint
 from replog.registry import Registry
@@ -39,6 +39,23 @@ class Way:
     scheme: str
     transport: Transport
     address: str
+
+
+def ways_to(storage: Storage, registry: Registry, options: BookieOptions) -> list[Way]:
+    """The ways to a bookie: first the one within this trio run, then those that its options name."""
+    ways = [Way("memory", registry.open_transport("memory"), storage.bookie_id)]
+    for each in options.listen:
+        url = BackendURL.parse(each)
+        ways.append(Way(url.scheme, registry.open_transport(attrs.evolve(url, rest="")), url.rest))
+    return ways
+
+
+async def labels_of(registry: Registry, options: BookieOptions) -> dict[str, str]:
+    """A bookie's labels: those that plugins find, and those of its options, which come first."""
+    found: list[dict[str, str]] = []
+    if registry.gives_labels:
+        await run_in_thread(lambda: found.append(registry.bookie_labels()))
+    return {**(found[0] if found else {}), **parse_labels(options.labels)}
 
 
 @asynccontextmanager

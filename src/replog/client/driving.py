@@ -41,7 +41,7 @@ class ClientContext:
     async def perform(self, effect: WaitingEffect, machine: LedgerWriting | LedgerRecovery) -> None:
         """Performs an effect that has to wait, and tells the machine the answer."""
         if isinstance(effect, ChooseReplacements):
-            machine.replacements_chosen(await self._choose(effect))
+            machine.replacements_chosen(await self.choose_replacements(effect))
         else:
             await self.records.perform(effect, machine)
 
@@ -55,7 +55,7 @@ class ClientContext:
         await self.connections.connect_most(usable, self.connections.patience_s)
         return any(self.connections.channel(bookie_id) is not None for bookie_id in usable)
 
-    async def _choose(self, effect: ChooseReplacements) -> dict[int, str]:
+    async def choose_replacements(self, effect: ChooseReplacements) -> dict[int, str]:
         """Bookies to use in place of the failed ones, by index; each is connected. Without another one, a failed bookie
         that is back replaces itself; one that drains takes a place only where nobody else can (C8)."""
         ensemble = effect.metadata.last_fragment.ensemble

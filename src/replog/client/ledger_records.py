@@ -26,9 +26,8 @@ from replog.errors import (
     VersionConflictError,
 )
 from replog.protocol.effects import ReadMetadata, WriteMetadata
+from replog.protocol.machine import LedgerMachine
 from replog.protocol.model import LedgerMetadata
-from replog.protocol.recovery import LedgerRecovery
-from replog.protocol.writing import LedgerWriting
 from replog.records.ledgers import decode_ledger, encode_ledger
 from replog.records.paths import NEXT_LEDGER_ID_KEY, decode_next_ledger_id, ledger_key_path
 
@@ -129,7 +128,7 @@ class LedgerRecords:
                 # Otherwise repeat it: deleting twice is deleting once.
                 await self.pause(deadline, error)
 
-    async def perform(self, effect: WriteMetadata | ReadMetadata, machine: LedgerWriting | LedgerRecovery) -> None:
+    async def perform(self, effect: WriteMetadata | ReadMetadata, machine: LedgerMachine) -> None:
         """Performs a machine's metadata effect and tells the machine the answer."""
         try:
             if isinstance(effect, WriteMetadata):

@@ -1,0 +1,204 @@
+"""Audits: which copies of which entries are missing, as bookies themselves say it (F3, W7, B8).
+
+Nothing is guessed from who is dead: each member of each fixed fragment is asked what it holds. A bookie that is lost or away, or
+does not tell, counts as one without copies. Fragments that may still be written to are not looked at.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Mapping, Sequence
+
+import attrs
+
+from replog.client.driving import ClientContext
+from replog.client.holdings import BookieQuestions
+from replog.errors import BookieError, LedgerNotFoundError
+from replog.protocol.copies import Copies, FixedFragment, fixed_fragments
+from replog.protocol.entry_ranges import EntryRanges
+from replog.protocol.messages import Status
+from replog.protocol.model import LedgerMetadata, LedgerState
+from replog.records.ledgers import ledger_id_pages
+from replog.runtime.nursery import for_each
+
+LEDGERS_AT_ONCE = 32
+
+
+@attrs.frozen
+class MissingCopies:
+    """The entries that one bookie of a fragment should hold and does not, as pairs of first and last entry.
+
+    `state` is "missing" (not there, or damaged), "lost" (declared so), "away" (not announced) or "silent" (it did not tell;
+    `problem` says why). Of the entries in `nowhere` no bookie that was asked has an intact copy. `is_recorded` is True if the
+    ledger's record says that the bookie may lack some of them (W7), `is_in_doubt` if its storage lost something (B8)."""
+
+    index: int
+    bookie_id: str
+    state: str
+    entries: tuple[tuple[int, int], ...]
+    nowhere: tuple[tuple[int, int], ...]
+    problem: str = ""
+    is_recorded: bool = False
+    is_in_doubt: bool = False
+
+
+@attrs.frozen
+class UnderReplicatedFragment:
+    """A fragment of a ledger that lacks copies. `copies_left` is the lowest number of copies that one of its entries has."""
+
+    ledger_id: int
+    first_entry_id: int
+    last_entry_id: int
+    copies_left: int
+    missing: tuple[MissingCopies, ...]
+
+
+@attrs.frozen
+class AuditReport:
+    """What an audit found. `open_ledgers` were not closed: of these all fragments but the last were looked at. `draining` has
+    the number of fragments on each bookie that is to be left."""
+
+    ledgers: int = 0
+    fragments: int = 0
+    open_ledgers: int = 0
+    lacking: tuple[UnderReplicatedFragment, ...] = ()
+    draining: Mapping[str, int] = attrs.field(factory=dict)
+
+    @property
+    def under_replicated(self) -> int:
+        """How many fragments lack a copy of some entry."""
+        return len(self.lacking)
+
+
+@attrs.define
+class Bookies:
+    """Which bookies there are, as an audit began."""
+
+    announced: frozenset[str]
+    lost: frozenset[str]
+    draining: frozenset[str]
+
+
+class Auditor:
+    """Audits the ledgers of one client's cluster."""
+
+    def __init__(self, context: ClientContext, timeout_s: float) -> None:
+        self._context = context
+        self.questions = BookieQuestions(context.connections, timeout_s)
+
+    async def bookies(self) -> Bookies:
+        """Which bookies there are now. Raises `MetastoreError`."""
+        membership = self._context.membership
+        announced = await membership.announced()
+        lost = set()
+        for bookie_id in await membership.known_ids():
+            if bookie_id not in announced:
+                cookie = await membership.cookie(bookie_id)
+                if cookie is not None and cookie.is_lost:
+                    lost.add(bookie_id)
+        draining = frozenset(bookie_id for bookie_id, address in announced.items() if address.is_draining)
+        return Bookies(frozenset(announced), frozenset(lost), draining)
+
+    async def audit(self) -> AuditReport:
+        """Looks at every ledger. Raises `MetastoreError`."""
+        bookies = await self.bookies()
+        found = _Findings()
+
+        async def look(ledger_id: int) -> None:
+            with contextlib.suppress(LedgerNotFoundError):  # it was deleted meanwhile
+                metadata, _ = await self._context.records.get(ledger_id)
+                await self._look(metadata, bookies, found)
+
+        async with contextlib.aclosing(ledger_id_pages(self._context.records.metastore)) as pages:
+            async for page in pages:
+                await for_each(look, page, LEDGERS_AT_ONCE)
+        return found.report()
+
+    async def _look(self, metadata: LedgerMetadata, bookies: Bookies, found: _Findings) -> None:
+        found.ledgers += 1
+        found.open_ledgers += metadata.state is not LedgerState.CLOSED
+        for fragment in fixed_fragments(metadata):
+            found.fragments += 1
+            for bookie_id in bookies.draining.intersection(fragment.ensemble):
+                found.draining[bookie_id] = found.draining.get(bookie_id, 0) + 1
+            lacking = await self.fragment(metadata, fragment, bookies)
+            if lacking is not None:
+                found.lacking.append(lacking)
+
+    async def fragment(
+        self, metadata: LedgerMetadata, fragment: FixedFragment, bookies: Bookies
+    ) -> UnderReplicatedFragment | None:
+        """What one fragment lacks; None if nothing."""
+        copies = Copies(metadata.quorum, fragment)
+        states: dict[str, tuple[str, str]] = {}  # by bookie: state, problem
+        in_doubt = set()
+
+        async def ask(bookie_id: str) -> None:
+            try:
+                holding = await self.questions.holding(bookie_id, metadata, fragment)
+            except BookieError as error:
+                states[bookie_id] = "silent", str(error)
+            else:
+                copies.told(bookie_id, holding.ranges)
+                if holding.denial is not Status.NO_ENTRY:
+                    in_doubt.add(bookie_id)
+
+        there = [each for each in fragment.ensemble if each in bookies.announced]
+        for bookie_id in fragment.ensemble:
+            if bookie_id not in bookies.announced:
+                states[bookie_id] = "lost" if bookie_id in bookies.lost else "away", ""
+        await for_each(ask, there, len(there) or 1)
+        return _lacking(metadata, copies, states, in_doubt)
+
+
+def _lacking(
+    metadata: LedgerMetadata, copies: Copies, states: Mapping[str, tuple[str, str]], in_doubt: Collection[str]
+) -> UnderReplicatedFragment | None:
+    found, fragment = [], copies.fragment
+    all_missing: list[EntryRanges] = []
+    for index, bookie_id in enumerate(fragment.ensemble):
+        missing = copies.missing(index, bookie_id)
+        if missing:
+            all_missing.append(missing)
+            state, problem = states.get(bookie_id, ("missing", ""))
+            is_recorded = any(
+                gap.index == index
+                and any(
+                    gap.holds(first) or gap.holds(last) or first <= gap.first_entry_id <= last
+                    for first, last in missing
+                )
+                for gap in metadata.gaps
+            )
+            nowhere = tuple(copies.held_nowhere(missing))
+            found.append(
+                MissingCopies(
+                    index, bookie_id, state, tuple(missing), nowhere, problem, is_recorded, bookie_id in in_doubt
+                )
+            )
+    if not found:
+        return None
+    left = metadata.quorum.write - _most_missing(all_missing)
+    return UnderReplicatedFragment(
+        metadata.ledger_id, fragment.first_entry_id, fragment.last_entry_id, left, tuple(found)
+    )
+
+
+def _most_missing(all_missing: Sequence[EntryRanges]) -> int:
+    """How many bookies lack the entry that most bookies lack. It is where a range begins."""
+    firsts = {first for missing in all_missing for first, _ in missing}
+    return max(sum(missing.holds(first) for missing in all_missing) for first in firsts)
+
+
+class _Findings:
+    """What an audit has found so far."""
+
+    def __init__(self) -> None:
+        self.ledgers = self.fragments = self.open_ledgers = 0
+        self.lacking: list[UnderReplicatedFragment] = []
+        self.draining: dict[str, int] = {}
+
+    def report(self) -> AuditReport:
+        lacking = sorted(self.lacking, key=lambda each: (each.ledger_id, each.first_entry_id))
+        return AuditReport(
+            self.ledgers, self.fragments, self.open_ledgers, tuple(lacking), dict(sorted(self.draining.items()))
+        )

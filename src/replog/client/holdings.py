@@ -1,0 +1,96 @@
+"""Asking bookies as a repairer does: what they hold, and for copies of batches (F1, F3).
+
+A ledger without a password is copied with its key, which anybody can make. For any other the transport must know this client as a
+repairer (B7)."""
+
+from __future__ import annotations
+
+import trio
+
+from replog.client.channel import Answer
+from replog.client.connections import Connections
+from replog.errors import BookieError, BookieRefusedError, BookieUnreachableError, MetastoreError
+from replog.protocol.batch import Batch
+from replog.protocol.copies import FixedFragment
+from replog.protocol.digest import Digest, ledger_key, ledger_key_check
+from replog.protocol.holding import Holding, decode_holding
+from replog.protocol.messages import CopyReadRequest, CopyRequest, RangesRequest, RepairRequest, Response, Status
+from replog.protocol.model import LedgerMetadata
+
+READ_BYTES_MAX = 1 << 20  # of one read of copies
+
+
+def key_of(metadata: LedgerMetadata) -> bytes:
+    """The key of a ledger that has no password; b"" for one that has."""
+    key = ledger_key(metadata.ledger_id, b"")
+    return key if ledger_key_check(key) == metadata.key_check else b""
+
+
+def digest_of(metadata: LedgerMetadata) -> Digest | None:
+    """What checks the codes of a ledger that has no password; None for one that has."""
+    return Digest(metadata.digest_type, metadata.ledger_id, b"") if key_of(metadata) else None
+
+
+class BookieQuestions:
+    """The questions of one repairer. Every call raises `BookieError` if the bookie cannot be reached, refuses, or is silent."""
+
+    def __init__(self, connections: Connections, timeout_s: float) -> None:
+        self._connections = connections
+        self._timeout_s = timeout_s
+
+    async def holding(self, bookie_id: str, metadata: LedgerMetadata, fragment: FixedFragment) -> Holding:
+        """What the bookie holds of the fragment."""
+        first, last, ranges = fragment.first_entry_id, fragment.last_entry_id, list[tuple[int, int, int]]()
+        while True:
+            request = RangesRequest(0, metadata.ledger_id, key_of(metadata), fragment.term, first, last)
+            answer = await self._ask(bookie_id, request)
+            _check(bookie_id, metadata, answer)
+            holding = decode_holding(answer.detail, request)
+            ranges += holding.ranges
+            if holding.through >= last:
+                return Holding(tuple(ranges), last, holding.denial)
+            # The answer was too long: the rest is asked for.
+            first = holding.through + 1
+
+    async def copies(self, bookie_id: str, metadata: LedgerMetadata, entry_id: int, stamp: int) -> tuple[Batch, ...]:
+        """The batch with this entry, and some that follow it; () if the bookie has none, or only a damaged one."""
+        request = CopyReadRequest(0, metadata.ledger_id, key_of(metadata), entry_id, stamp, READ_BYTES_MAX)
+        answer = await self._ask(bookie_id, request)
+        return answer.batches if answer.status is Status.OK else ()
+
+    async def store(self, bookie_id: str, metadata: LedgerMetadata, batch: Batch, term: int) -> Response:
+        """Stores a copy; the answer may be OK or FENCED."""
+        key, stored_key = key_of(metadata), bytes.fromhex(metadata.key_check)
+        request = CopyRequest(0, metadata.ledger_id, key, term, batch, recovery=True, stored_key=stored_key)
+        answer = await self._ask(bookie_id, request)
+        if answer.status is not Status.FENCED:
+            _check(bookie_id, metadata, answer)
+        return answer
+
+    async def _ask(self, bookie_id: str, request: RepairRequest) -> Response:
+        answers: list[Answer] = []
+        came = trio.Event()
+
+        def on_answer(answer: Answer, _context: object) -> None:
+            answers.append(answer)
+            came.set()
+
+        try:
+            with trio.move_on_after(2 * self._timeout_s):
+                channel = await self._connections.connect(bookie_id)
+                request.request_id = next(channel.request_ids)
+                channel.ask(request, on_answer, None, self._timeout_s)
+                await came.wait()
+        except MetastoreError as error:
+            raise BookieUnreachableError(bookie_id, f"its address can't be read: {error}") from error
+        if not answers:
+            raise BookieUnreachableError(bookie_id, f"no answer within {2 * self._timeout_s:g} s")
+        if isinstance(answers[0], BookieError):
+            raise answers[0]
+        return answers[0]
+
+
+def _check(bookie_id: str, metadata: LedgerMetadata, answer: Response) -> None:
+    if answer.status is not Status.OK:
+        problem = f"ledger {metadata.ledger_id}: {answer.detail or answer.status.name.lower().replace('_', ' ')}"
+        raise BookieRefusedError(bookie_id, problem)
