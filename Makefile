@@ -4,6 +4,7 @@
 #   SEEDS=n      how many seeds `make sim` runs of the protocol's machines
 #   SHELL_SEEDS=n  and of client, log and bookie
 #   WORKERS=n    how many tests run at a time (as many as there are processors; 0: in this process, as for a debugger)
+#   PYTHONS=...  what test-versions runs on (python3.11 to python3.14 and those of pyenv otherwise)
 #   PYTHON=...   the interpreter to build .venv from (3.11 or newer; found by itself otherwise)
 
 SHELL := /bin/sh
@@ -12,7 +13,7 @@ SHELL := /bin/sh
 .SILENT:
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: venv demo test test-fast test-long test-peers check check-speed profile fmt sim crash bench bench-peers peers docs changelog clean help servers
+.PHONY: venv demo test test-fast test-long test-peers test-versions check check-speed profile fmt sim crash bench bench-peers peers docs changelog clean help servers
 
 ARGS ?=
 CASE ?= push
@@ -20,6 +21,7 @@ SEEDS ?= 1000
 SHELL_SEEDS ?= 20
 WORKERS ?= auto
 PYTHON ?=
+PYTHONS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 CODE = $(wildcard hatch_build.py src tests examples benchmarks plugins)
@@ -46,6 +48,9 @@ test-long: $(VENV)/installed-dev servers ## run what takes many minutes (ARGS=--
 
 test-peers: $(VENV)/installed-dev servers ## run the tests of what make bench-peers measures with
 	$(PYTEST) -n $(WORKERS) --dist loadfile benchmarks/peers/tests $(ARGS)
+
+test-versions: $(VENV)/installed-dev ## run the fast lane on every other Python that is here (PYTHONS='/path/to/python3.14 ...')
+	PYTHONS="$(PYTHONS)" WORKERS="$(WORKERS)" $(BIN)/python -m tests.versions $(ARGS)
 
 check: $(VENV)/installed-dev ## format, lint, types, layers, tidiness, documentation: changes nothing
 	$(BIN)/ruff format --quiet --check $(CODE) || { echo "check: not formatted; run: make fmt"; exit 1; }
@@ -92,7 +97,7 @@ changelog: $(VENV)/installed-dev ## show the changelog entry of the next release
 	$(BIN)/towncrier build --draft
 
 clean: ## remove what the other verbs made
-	rm -rf $(VENV) build dist docs/_build .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(VENV)-3.* build dist docs/_build .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find src tests examples benchmarks plugins -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || :
 
 # --- servers that tests run against ----------------------------------------------------------------------------------------

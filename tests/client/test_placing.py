@@ -152,7 +152,7 @@ async def test_a_reader_asks_the_bookie_of_its_zone_first(autojump_clock: trio.t
 async def test_weighted_placement_knows_the_free_space(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster(4) as world:
         for number, bookie in enumerate(world.bookies):
-            free_bytes = 1 << 40 if number < 2 else 1 << 29
+            free_bytes = 1 << 60 if number < 2 else 1 << 29  # the others are drawn once in 2^31
             bookie.storage.free_bytes = partial(int, free_bytes)  # type: ignore[method-assign]
         await trio.sleep(90)  # they look at their disks, and report
         async with world.client(QUICK, TWO, placement="weighted") as client:

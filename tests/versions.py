@@ -1,0 +1,117 @@
+"""The fast lane on every other CPython that this machine has.
+
+    python -m tests.versions                        # or make test-versions
+    python -m tests.versions -k wire                # with arguments for pytest
+    PYTHONS="/opt/python/bin/python3.14t" python -m tests.versions
+
+Interpreters are found by their names (`python3.13`), and among those of pyenv; `PYTHONS` names others instead. Each gets an
+environment of its own (`.venv-3.13`) with what the fast lane needs. `TESTED` is what the package's classifiers say.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from tests.lanes.fast import PLACES
+
+ROOT = Path(__file__).parent.parent
+TESTED = ("3.11", "3.12", "3.13")
+# Tried where they are; those that the project's dependencies have no wheels for are reported and left out.
+NEWER = ("3.13t", "3.14", "3.14t")
+
+_ASK = "import sys, sysconfig as s; print('%d.%d' % sys.version_info[:2] + 't' * bool(s.get_config_var('Py_GIL_DISABLED')))"
+_STAMP = "installed-fast"
+_INSTALL_TIMEOUT_S = 600
+_TESTS_TIMEOUT_S = 900
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the fast lane on each; the exit status is 1 if it fails on one of them."""
+    ours = series_of(sys.executable)
+    found = {series: python for series, python in interpreters() if series != ours}
+    print(f"versions: {ours} runs all tests; the fast lane runs on: {', '.join(found) or 'no other, none was found'}")
+    failed = [series for series, python in found.items() if not is_well(series, python, arguments)]
+    if failed:
+        print(f"versions: the fast lane fails on {', '.join(failed)}")
+    return int(bool(failed))
+
+
+def interpreters() -> Iterator[tuple[str, str]]:
+    """Interpreters that run, by series, such as "3.13" or "3.13t"."""
+    if named := os.environ.get("PYTHONS", "").split():
+        for python in named:
+            series = series_of(python)
+            if series is None:
+                raise SystemExit(f"versions: PYTHONS names {python}, which is not a Python that runs")
+            yield series, python
+        return
+    for wanted in (*TESTED, *NEWER):
+        for candidate in (shutil.which(f"python{wanted}"), *of_pyenv(wanted)):
+            # A shim of pyenv is found as a command even if it starts nothing.
+            if candidate is not None and series_of(candidate) == wanted:
+                yield wanted, candidate
+                break
+
+
+def of_pyenv(wanted: str) -> Iterator[str]:
+    """Interpreters of this series that pyenv has installed, the newest first."""
+    if shutil.which("pyenv") is None:
+        return
+    names = _output("pyenv", "versions", "--bare").split()
+    number, is_free = wanted.removesuffix("t"), wanted.endswith("t")
+    fitting = [name for name in names if name.startswith(f"{number}.") and name.endswith("t") == is_free]
+    for name in reversed(fitting):
+        yield f"{_output('pyenv', 'prefix', name).strip()}/bin/python"
+
+
+def series_of(python: str) -> str | None:
+    """The series of an interpreter; None if it does not run."""
+    return _output(python, "-c", _ASK).strip() or None
+
+
+def is_well(series: str, python: str, arguments: Sequence[str]) -> bool:
+    """True if the fast lane passes there, or cannot be installed on a series that is not promised."""
+    environment = ROOT / f".venv-{series}"
+    if not install(environment, python):
+        print(f"versions: {series}: cannot install what the fast lane needs" + (": left out" * (series in NEWER)))
+        return series in NEWER
+    print(f"versions: {series}: {_output(str(environment / 'bin' / 'python'), '-VV').strip()}", flush=True)
+    command = [str(environment / "bin" / "python"), "-m", "pytest", "-q", "-n", os.environ.get("WORKERS", "auto")]
+    command += ["--dist", "loadfile", "--no-loadscope-reorder", "-p", "no:cacheprovider", "--fast", *PLACES, *arguments]
+    return subprocess.run(command, cwd=ROOT, timeout=_TESTS_TIMEOUT_S).returncode == 0
+
+
+def install(environment: Path, python: str) -> bool:
+    """Make the environment, unless it is newer than what it was installed from. False if a package cannot be installed."""
+    stamp = environment / _STAMP
+    sources = [ROOT / "pyproject.toml", ROOT / "constraints.txt"]
+    if stamp.exists() and stamp.stat().st_mtime > max(each.stat().st_mtime for each in sources):
+        return True
+    subprocess.run([python, "-m", "venv", "--clear", str(environment)], check=True, timeout=_INSTALL_TIMEOUT_S)
+    pip = [str(environment / "bin" / "python"), "-m", "pip", "install", "--quiet", "--no-input"]
+    constraints = str(ROOT / "constraints.txt")
+    variables = os.environ | {"PIP_CONSTRAINT": constraints, "PIP_BUILD_CONSTRAINT": constraints}
+    variables |= {"PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    command = [*pip, "-e", f"{ROOT}[test-fast]"]
+    if subprocess.run(command, cwd=ROOT, env=variables, timeout=_INSTALL_TIMEOUT_S).returncode:
+        return False
+    stamp.touch()
+    return True
+
+
+def _output(*command: str) -> str:
+    """What a command prints, and nothing if it fails or does not exist."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
+    except OSError:
+        return ""
+    return done.stdout if done.returncode == 0 else ""
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
