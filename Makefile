@@ -26,7 +26,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 CODE = $(wildcard hatch_build.py src tests examples benchmarks plugins)
 TYPED = $(wildcard hatch_build.py src tests examples benchmarks plugins/*/src)
-PYTEST = PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -q
+# Compiled code is kept even where the environment says otherwise: tests start hundreds of processes, each of which would
+# compile all of replog again.
+PYTEST = PATH="$(CURDIR)/$(BIN):$$PATH" PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q
 
 help: ## list the verbs
 	sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20

@@ -68,12 +68,23 @@ SHARED = {
 }  # several of these in one run: processes are started once
 
 
+# Seconds each, even when there is next to nothing to measure.
+DEAR = {"footprint", "memory", "metastore-etcd", "metastore-zookeeper", "shapes-ensembles", "storage-index"}
+
+
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
     program.main([*arguments, "--json", "--runs", "1", "--seconds", str(SECONDS)], spare_files=0, scale=TINY)
     return dict(json.loads(capsys.readouterr().out))
 
 
-@pytest.mark.parametrize("case", [name for name in CASES if name != "latency" and name not in SHARED])
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(name, marks=pytest.mark.long if name in DEAR else ())
+        for name in CASES
+        if name != "latency" and name not in SHARED
+    ],
+)
 def test_each_case_runs_and_compares(case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = run(capsys, "--case", case, "--dir", str(tmp_path), "--memory-mib", "2")
     compared = {each["title"] for each in found["compared"]}

@@ -231,6 +231,7 @@ async def shop(directory: Path, metastore: str) -> AsyncIterator[Shop]:
 # -- the tests ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.needs_spark
 @pytest.mark.needs_zookeeper

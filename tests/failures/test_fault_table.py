@@ -6,13 +6,11 @@ from collections.abc import Mapping
 
 import pytest
 
-from replog.protocol.quorum import Quorum
 from tests.failures.fault_table import CELLS, Cell
 from tests.failures.running_trials import run_command
 
-pytestmark = pytest.mark.crash
+pytestmark = [pytest.mark.crash, pytest.mark.long]
 
-DEFAULT = Quorum(3, 3, 2)
 Results = Mapping[str, Mapping[str, str]]
 
 
@@ -27,14 +25,10 @@ def results(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 def of_row(row: str) -> pytest.MarkDecorator:
-    """The cells of a row; those of other quorums than the default one take their time only when it is asked for."""
+    """The cells of a row."""
     cells = {name: cell for name, cell in CELLS.items() if cell.row == row}
     assert cells, row
-    params = [
-        pytest.param(cell, id=name, marks=() if cell.plan.quorum == DEFAULT else pytest.mark.long)
-        for name, cell in cells.items()
-    ]
-    return pytest.mark.parametrize("cell", params)
+    return pytest.mark.parametrize("cell", cells.values(), ids=cells)
 
 
 def check(cell: Cell, results: Results) -> None:

@@ -25,6 +25,7 @@ def hosts() -> Iterator[Network]:
         yield found
 
 
+@pytest.mark.long
 async def test_bookies_that_are_cut_off_are_replaced_and_used_again(hosts: Network, tmp_path: Path) -> None:
     async with cluster(tmp_path, hosts=hosts.hosts) as found:
         await found.start_writer("writer")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 import trio
 
 from replog.testing import TcpProxy, Weather
@@ -46,6 +47,7 @@ async def die_with_the_only_copy(cluster: Cluster, writer: Process) -> None:
         proxy_of(bookie).mend()
 
 
+@pytest.mark.long
 async def test_bookies_behind_a_bad_network_are_replaced_and_used_again(tmp_path: Path) -> None:
     async with cluster(tmp_path, proxies=True) as found:
         writer = await found.start_writer("writer")

@@ -34,7 +34,7 @@ def expect_everything(kinds: Counter[str], profile: str) -> None:
     ("profile", "is_fast"),
     [
         pytest.param("inside", False, id="inside-filled"),
-        pytest.param("elsewhere", True, id="elsewhere-allocated"),
+        pytest.param("elsewhere", True, id="elsewhere-allocated", marks=pytest.mark.long),
         pytest.param("inside", True, id="inside-allocated", marks=pytest.mark.long),
         pytest.param("elsewhere", False, id="elsewhere-filled", marks=pytest.mark.long),
     ],

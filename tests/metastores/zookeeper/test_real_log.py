@@ -12,7 +12,7 @@ from tests.failures.cluster import cluster
 from tests.metastores.zookeeper.storms import storm
 from tests.servers.zookeeper import ZooKeeper, url
 
-pytestmark = [pytest.mark.needs_zookeeper, pytest.mark.slow]
+pytestmark = [pytest.mark.needs_zookeeper, pytest.mark.slow, pytest.mark.long]
 
 OPTIONS = {"session_timeout_s": 2, "request_timeout_s": 2}
 CONFIRMING_S = 60.0

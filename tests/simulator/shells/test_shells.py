@@ -14,7 +14,7 @@ from tests.simulator.shells.command import missing
 from tests.simulator.shells.weather import STRATEGIES
 
 SEEDS = int(os.environ.get("SHELL_SEEDS", "12"))  # more of them, to look for more
-SHORT = 11  # a seed that is soon over
+SHORT = 9  # a seed that is soon over
 
 
 @cache
