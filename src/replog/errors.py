@@ -67,9 +67,11 @@ class EndOfLogError(ReplogError):
 
 
 class ForkedError(ReplogError):
-    """A blocking client, or one of its objects, was used in a fork of its process, where its thread does not exist.
+    """A client of `replog.blocking` or `replog.aio`, or one of its objects, was used in a fork of its process, where neither its
+    thread nor its event loop exists.
 
-    Retry: no, open a client of its own in each process, after the fork. Outcome: not written, nothing was touched."""
+    Retry: no, open a client of its own in each process, after the fork: in gunicorn's `post_fork`, uWSGI's `postfork` or Celery's
+    `worker_process_init`. Outcome: not written, nothing was touched."""
 
 
 # -- ledgers and logs ---------------------------------------------------------------------------------------------

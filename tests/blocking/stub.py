@@ -143,9 +143,13 @@ def stub_text() -> str:
     modules = {api.__name__} | {source.__module__ for source in THREADS._face_of} | {each.__module__ for each in FACES}
     names = {face.__name__ for face in FACES} | {"Opening", *FUNCTIONS}
     wanted = dict.fromkeys(line for line in imports_of(modules) if line.split()[-1] not in names)
-    text = "\n".join([*wanted, HEAD, *functions, *classes])
+    return formatted("\n".join([*wanted, HEAD, *functions, *classes]), STUB)
+
+
+def formatted(text: str, stub: Path) -> str:
+    """The text of a stub, without what it does not need."""
     for command in (["check", "--fix-only", "--quiet", "--select", "F,I"], ["format", "--quiet"]):
-        arguments = [sys.executable, "-m", "ruff", *command, "--stdin-filename", str(STUB), "-"]
+        arguments = [sys.executable, "-m", "ruff", *command, "--stdin-filename", str(stub), "-"]
         text = subprocess.run(arguments, input=text, capture_output=True, text=True, check=True, timeout=60).stdout
     return text
 

@@ -72,3 +72,16 @@ async def test_another_error_of_a_thread_is_raised() -> None:
 
     with pytest.raises(RuntimeError, match="of its own"):
         await run_in_thread(fail)
+
+
+async def test_a_function_is_called_once_whatever_it_raises() -> None:
+    called: list[int] = []
+
+    def fail() -> None:
+        called.append(threading.get_ident())
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    with pytest.raises(RuntimeError, match="interpreter shutdown"):
+        await run_in_thread(fail)
+    assert len(called) == 1
+    assert called != [threading.get_ident()]

@@ -5,24 +5,13 @@
     async with aio.embed("./wal") as client, client.write_log("orders") as log:
         position = await log.append(b"survives from here on")
 
-trio runs as a guest of the event loop, in its thread. What is cancelled has the outcome that its docstring tells. Type
-checkers see the classes of `replog`, whose verbs these are; nothing of trio is needed, or comes out.
+trio runs as a guest of the event loop, in its thread. What is cancelled has the outcome that its docstring tells. Nothing of trio
+is needed, or comes out.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from replog.api import Client, connect, embed, serve_bookie, served_bookie
-    from replog.client.ledger_reader import LedgerReader
-    from replog.client.ledger_writer import LedgerWriter
-    from replog.log.log_reader import LogReader
-    from replog.log.log_writer import LogWriter
-else:
-    from replog.aio.client import Client, connect, embed, serve_bookie, served_bookie
-    from replog.aio.readers import LedgerReader, LogReader
-    from replog.aio.writers import LedgerWriter, LogWriter
+from replog.aio.client import Client, connect, embed, serve_bookie, served_bookie
+from replog.aio.readers import LedgerReader, LogReader
+from replog.aio.writers import LedgerWriter, LogWriter
 
 __all__ = [
     "Client",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from replog import api
+from replog.aio.contexts import Opened
 from replog.aio.faces import FACES
 from replog.bookie.serving import ServedBookie as TrioServedBookie
 from replog.client.administration import RemoteBookie as TrioRemoteBookie
@@ -15,7 +16,7 @@ serve_bookie = FACES.function_of(api.serve_bookie)
 
 
 @FACES.face_of(api.Client)
-class Client(Face):
+class Client(Opened):
     """A way to ledgers and logs. Made by `connect` and `embed`; belongs to the event loop that made it.
 
     Every verb is that of `replog.Client`, with the same arguments, results and errors. After its block it raises
@@ -23,7 +24,7 @@ class Client(Face):
 
 
 @FACES.face_of(TrioServedBookie)
-class ServedBookie(Face):
+class ServedBookie(Opened):
     """A bookie that is served inside this app."""
 
 

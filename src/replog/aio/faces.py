@@ -20,6 +20,8 @@ class AsyncioFaces(Faces):
 
     def immediate(self, way: Host, function: Callable[[], Any]) -> Any:
         """Calls it here."""
+        if way.is_forked:
+            raise way.forked()
         try:
             return function()
         except Exception as error:

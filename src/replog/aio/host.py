@@ -6,23 +6,37 @@ Rules:
   of the trio run; what it returns or raises is the outcome of an asyncio future, the very same object.
 - A caller that is cancelled cancels its trio task, and goes on when that has ended: so its outcome is the documented one.
 - Every caller is answered: when the run ends, what was under way raises `ClosedError`.
+- What was opened without a block is left when the event loop ends, the last one first. asyncio has one hook for that, the end of
+  asynchronous generators (`shutdown_asyncgens`), which `asyncio.run`, runners and servers call. A loop that is closed without it
+  leaves the run as it stands, which a `ResourceWarning` says: what was confirmed is durable, and the rest ends with the process.
+- A forked child has these objects but not the run: each use raises `ForkedError`.
 - No exception of trio's leaves this package.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any
-from weakref import WeakKeyDictionary
+import atexit
+import os
+import warnings
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Any, Protocol
 
 import outcome
 import trio
 
-from replog.errors import WrongEventLoopError
-from replog.runtime.faces import closed, without_trio
+from replog.errors import ForkedError, WrongEventLoopError
+from replog.runtime.faces import closed, forked, without_trio
 
-_hosts: WeakKeyDictionary[asyncio.AbstractEventLoop, Host] = WeakKeyDictionary()
+_hosts: dict[asyncio.AbstractEventLoop, Host] = {}  # whose run has not ended
+_parent: int | None = None  # the process that had runs when this one was forked from it
+
+
+class Kept(Protocol):
+    """A context that was opened without a block."""
+
+    async def leave(self) -> None:
+        """Leaves it, or waits until it is left."""
 
 
 class Call:
@@ -57,6 +71,10 @@ class Call:
             await self.cancel()
             raise
 
+    async def ended(self) -> None:
+        """Waits for the task's end, however it ends."""
+        await asyncio.shield(self._ended)
+
     async def cancel(self) -> None:
         """Cancels the task, and waits for its end."""
         self._scope.cancel()
@@ -70,7 +88,14 @@ class Host:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
+        self.is_forked = False  # this process is a fork of the one that the run is in
+        self.process_id = os.getpid()
         self._users = 0
+        self._kept: list[Kept] = []  # in the order of opening
+        self._at_the_end: AsyncGenerator[None, None] | None = None
+        self._is_forgotten = False
+        # What the run does next: nobody else holds it, and without it, it would be torn down in the middle of its tasks.
+        self._next: Callable[[], object] | None = None
         self._nursery: trio.Nursery | None = None
         self._leaving = trio.Event()
         self._ready: asyncio.Future[None] = loop.create_future()
@@ -84,6 +109,9 @@ class Host:
             loop = asyncio.get_running_loop()
         except RuntimeError as error:
             raise WrongEventLoopError("replog.aio needs asyncio; under trio use replog.embed and the like") from error
+        for other in list(_hosts.values()):
+            if other.loop.is_closed():
+                other.warn_if_forgotten()
         while (host := _hosts.get(loop)) is not None and host._leaving.is_set():
             await asyncio.shield(host._ended)
         if host is None:
@@ -106,9 +134,45 @@ class Host:
             if self._failure is not None:
                 raise self._failure
 
+    async def keep(self, context: Kept) -> None:
+        """Leaves this when the event loop ends, unless it is left before."""
+        self._kept.append(context)
+        if self._at_the_end is None:
+            self._at_the_end = self._leave_at_the_end()
+            await anext(self._at_the_end)  # from here on the event loop knows it
+
+    def forget(self, context: Kept) -> None:
+        """It is left."""
+        if context in self._kept:
+            self._kept.remove(context)
+
+    async def _leave_at_the_end(self) -> AsyncGenerator[None, None]:
+        errors: list[Exception] = []
+        try:
+            yield
+        finally:
+            # What was opened last is left first: writers before their client.
+            while self._kept:
+                try:
+                    await self._kept.pop().leave()
+                except Exception as error:
+                    errors.append(error)
+            if errors:
+                raise errors[0] if len(errors) == 1 else ExceptionGroup("several contexts were left on errors", errors)
+
+    def forked(self) -> ForkedError:
+        """For who uses this in a fork of its process."""
+        return forked(self.process_id)
+
     def check_loop(self) -> None:
-        """Raises `WrongEventLoopError` in another event loop than its own."""
-        if asyncio.get_running_loop() is not self.loop:
+        """Raises `WrongEventLoopError` in another event loop than its own; in a fork of its process `ForkedError`."""
+        if self.is_forked:
+            raise self.forked()
+        try:
+            loop: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
+        except RuntimeError:
+            loop = None
+        if loop is not self.loop:
             raise WrongEventLoopError("this belongs to another event loop: open a client of its own in each")
 
     def begin(self, call: Call, function: Callable[[], Awaitable[Any]]) -> None:
@@ -135,14 +199,41 @@ class Host:
         try:
             trio.lowlevel.start_guest_run(
                 self._main,
-                run_sync_soon_threadsafe=loop.call_soon_threadsafe,
-                run_sync_soon_not_threadsafe=loop.call_soon,
+                run_sync_soon_threadsafe=self._soon_from_any_thread,
+                run_sync_soon_not_threadsafe=self._soon,
                 done_callback=self._did_end,
                 host_uses_signal_set_wakeup_fd=True,
             )
         except RuntimeError as error:
             del _hosts[loop]
+            if _parent is not None:
+                raise forked(_parent) from error
             raise WrongEventLoopError(f"replog.aio needs an event loop whose thread runs no trio: {error}") from error
+
+    def _soon(self, function: Callable[[], object]) -> None:
+        self._next = function
+        self.loop.call_soon(function)
+
+    def _soon_from_any_thread(self, function: Callable[[], object]) -> None:
+        self._next = function
+        try:
+            self.loop.call_soon_threadsafe(function)
+        except RuntimeError:
+            if not self.loop.is_closed():
+                raise
+            self.warn_if_forgotten()
+
+    def warn_if_forgotten(self) -> None:
+        """Says once what is open in an event loop that will never run again."""
+        if not self._is_forgotten and not self.is_forked:
+            self._is_forgotten = True
+            what = ", ".join(map(repr, self._kept)) or "a context"
+            warnings.warn(
+                f"replog.aio: an event loop ended, and left open: {what}. What was confirmed is durable. Call aclose(), leave "
+                "the block, or end the loop with asyncio.run() or loop.shutdown_asyncgens()",
+                ResourceWarning,
+                stacklevel=2,
+            )
 
     async def _main(self) -> None:
         try:
@@ -159,3 +250,25 @@ class Host:
         self._leaving.set()
         _hosts.pop(self.loop, None)
         self._ended.set_result(None)
+
+
+@atexit.register
+def _warn_of_the_forgotten() -> None:
+    for host in list(_hosts.values()):
+        import ctypes  # seldom needed, and not everywhere there
+
+        host.warn_if_forgotten()
+        # Its tasks stay as they are, since they can't run any more: torn down with the interpreter, they would complain.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(host))
+
+
+def _forget_the_parents_runs() -> None:
+    global _parent
+    for host in _hosts.values():
+        host.is_forked = True
+        # Of a thread that was running an event loop then, trio believes in the child, too, that it runs there.
+        _parent = host.process_id
+    _hosts.clear()
+
+
+os.register_at_fork(after_in_child=_forget_the_parents_runs)

@@ -9,6 +9,7 @@ from typing import Any
 
 import trio
 
+from replog.aio.contexts import Opened
 from replog.aio.faces import FACES
 from replog.aio.host import Host
 from replog.client.ledger_reader import LedgerRangeReader as TrioLedgerRangeReader
@@ -16,10 +17,9 @@ from replog.client.ledger_reader import LedgerReader as TrioLedgerReader
 from replog.errors import EndOfLogError
 from replog.log.log_reader import LogReader as TrioLogReader
 from replog.protocol.model import Position
-from replog.runtime.faces import Face
 
 
-class _Receiving(Face):
+class _Receiving(Opened):
     """What gives batches. Cancelling a wait loses nothing: the next call goes on where it stood."""
 
     def __init__(self, host: Host, inner: Any) -> None:
@@ -29,6 +29,7 @@ class _Receiving(Face):
         )  # has come, and was not given out: whoever waited for it was cancelled just then
 
     async def receive_batch(self) -> Any:
+        self._way.check_loop()
         # Others have their turn, however fast batches come; nothing is taken yet.
         await asyncio.sleep(0)
         if not self._fetched:
@@ -39,6 +40,7 @@ class _Receiving(Face):
         return self._fetched.popleft() if self._fetched else None
 
     def receive_batch_nowait(self) -> Any:
+        self._way.check_loop()
         if self._fetched:
             return self._fetched.popleft()
         return self._kind.immediate(self._way, self._inner.receive_batch_nowait)

@@ -8,6 +8,7 @@ from typing import Any
 
 import trio
 
+from replog.aio.contexts import Opened
 from replog.aio.faces import FACES
 from replog.aio.host import Host
 from replog.client.endings import copy_for_raise
@@ -15,12 +16,12 @@ from replog.client.ledger_writer import LedgerWriter as TrioLedgerWriter
 from replog.errors import ReplogError, WouldBlockError
 from replog.log.log_writer import LogWriter as TrioLogWriter
 from replog.protocol.batch import Payloads
-from replog.runtime.faces import Face, closed, without_trio
+from replog.runtime.faces import closed, without_trio
 
 _Waiting = list[tuple[Any, asyncio.Future[Any]]]  # places of entries, and who waits for them to be confirmed
 
 
-class _Writer(Face):
+class _Writer(Opened):
     """What the writers of ledgers and of logs have in common: the waits that have a shorter way than a trio task for each."""
 
     def __init__(self, host: Host, inner: Any) -> None:
@@ -47,6 +48,7 @@ class _Writer(Face):
             return await self._way.call(lambda: self._inner.push(data))
 
     def push_nowait(self, data: bytes) -> Any:
+        self._way.check_loop()
         try:
             return self._inner.push_nowait(data)
         except Exception as error:

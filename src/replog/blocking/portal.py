@@ -22,7 +22,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 import trio
 
 from replog.errors import ClosedError, ForkedError
-from replog.runtime.faces import closed, without_trio
+from replog.runtime.faces import closed, forked, without_trio
 from replog.runtime.nursery import open_service_nursery
 
 Value = TypeVar("Value")
@@ -192,10 +192,7 @@ class Portal:
     def check_process(self) -> None:
         """Raises `ForkedError` in a fork of the process that this belongs to."""
         if os.getpid() != self._process_id:
-            raise ForkedError(
-                f"this client belongs to process {self._process_id}, and this is its fork {os.getpid()}; nothing was "
-                "done. Open a client of its own in each process, after the fork"
-            )
+            raise forked(self._process_id)
 
     # -- in the caller's thread -------------------------------------------------------------------------------------
 

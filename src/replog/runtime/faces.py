@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from types import FunctionType
@@ -16,7 +17,7 @@ from typing import Any, TypeVar
 
 import trio
 
-from replog.errors import ClosedError, EndOfLogError, ReplogError, WouldBlockError
+from replog.errors import ClosedError, EndOfLogError, ForkedError, ReplogError, WouldBlockError
 
 Verb = Callable[..., Any]
 
@@ -144,6 +145,15 @@ def without_trio(error: Exception) -> Exception:
         return error
     translated.__cause__ = error
     return translated
+
+
+def forked(process_id: int) -> ForkedError:
+    """For who uses a client in a fork of the process that opened it. Names where servers that fork let programs open one."""
+    return ForkedError(
+        f"this client belongs to process {process_id}, and this is its fork {os.getpid()}; nothing was done. Open a client of "
+        "its own in each process, after the fork: in gunicorn's post_fork hook, uWSGI's @postfork or Celery's "
+        "worker_process_init signal"
+    )
 
 
 def closed() -> ClosedError:

@@ -105,9 +105,19 @@ async def run_in_thread(
     """As `trio.to_thread.run_sync`; when the interpreter ends, calls the function here.
 
     From CPython 3.12 on no thread can be started then, and that is when a program that left no block is tidied up."""
+    is_begun = False
+
+    def begin() -> T:
+        nonlocal is_begun
+        is_begun = True
+        return function(*arguments)
+
     try:
-        return await trio.to_thread.run_sync(function, *arguments, abandon_on_cancel=abandon_on_cancel, limiter=limiter)
+        return await trio.to_thread.run_sync(begin, abandon_on_cancel=abandon_on_cancel, limiter=limiter)
     except RuntimeError as error:
+        # What the function itself raises may have the same words: it is never called twice.
+        if is_begun:
+            raise
         _check_shutdown(error)
     return function(*arguments)
 

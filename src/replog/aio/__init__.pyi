@@ -1,0 +1,430 @@
+import os
+from collections.abc import AsyncIterator, Mapping, Sequence
+
+# Made by `python -m tests.aio.stub` from trio's classes: not to be edited.
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+from typing import TypeVar
+
+import trio
+
+from replog.abc import Damage, Metastore
+from replog.api import BookieConfig
+from replog.client.administration import (
+    COMPACT_TIMEOUT_S,
+    GARBAGE_TIMEOUT_S,
+    SCRUB_TIMEOUT_S,
+    STATISTICS_TIMEOUT_S,
+    BookieStatistics,
+)
+from replog.client.entries import Entry, EntryBatch
+from replog.client.losses import EntriesAtRisk
+from replog.config import BookieOptions, ClientOptions
+from replog.errors import ReplogError, StorageError
+from replog.log.appending import AppendedLedgers
+from replog.log.record_batches import Positions, Record, RecordBatch
+from replog.protocol.digest import DigestType
+from replog.protocol.model import LedgerMetadata, LogMetadata, Position, Segment
+from replog.protocol.quorum import Quorum
+from replog.records.bookies import Endpoint
+from replog.registry import Registry
+from replog.runtime.latencies import LatencyHistogram
+
+Value = TypeVar("Value", covariant=True)
+
+class Opening(AbstractAsyncContextManager[Value]):
+    """A context to be entered once: by `async with`, or by `open`."""
+
+    async def __aenter__(self) -> Value: ...
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None: ...
+    async def open(self) -> Value:
+        """Enters it without a block. It is left by `aclose` of what this returns, or when the event loop ends; the task that
+        opened it may end before."""
+
+def connect(
+    metastore: str | Metastore,
+    *,
+    options: ClientOptions | None = None,
+    quorum: Quorum | None = None,
+    placement: str = "random",
+    registry: Registry | None = None,
+) -> Opening[Client]:
+    """A client of the bookies that announce themselves in a metastore: `connect("lmdb:/var/lib/app/metadata")`.
+
+    A metastore that is given as an object stays open. Raises `ConfigError` for what can't be; unreachable servers show at
+    the first call. Leaving the context cancels what is still open: leave writers first."""
+
+def embed(
+    directory: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    *,
+    bookies: int | None = None,
+    storage: str | None = None,
+    metastore: str | Metastore | None = None,
+    options: ClientOptions | None = None,
+    bookie_options: BookieOptions | None = None,
+    quorum: Quorum | None = None,
+    placement: str = "random",
+    registry: Registry | None = None,
+) -> Opening[Client]:
+    """A client with bookies of its own in this process: a crash-proof log in a directory, or one bookie in each of several.
+
+    `storage` is the scheme of the bookies' storage, maybe with options: "files?journal_file_bytes=16MiB"; without it,
+    `bookie_options` say it, whose default is "files". Metadata is
+    durable beside the first bookie, unless `metastore` says otherwise. A directory whose storage is damaged or fails is left
+    out if the others suffice for the quorum (C7): observers, the log and `statistics()` say so. Raises `StorageInUseError` if
+    another process has the directory open, `StorageIdentityError`, `StorageDamagedError` or `StorageFailedError` for what it
+    finds there, `ConfigError`."""
+
+def served_bookie(config: BookieConfig, *, registry: Registry | None = None) -> Opening[ServedBookie]:
+    """A bookie that is served inside this app while the context is open, as an object to look at and to look after.
+
+    Clients in the same trio run reach it without a network, others where its option `listen` says. Raises as `embed` does.
+    Leaving it, also when cancelled, answers what was accepted, for a short while; what was acknowledged stays."""
+
+async def serve_bookie(
+    config: BookieConfig,
+    *,
+    registry: Registry | None = None,
+    task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serves a bookie inside this app until cancelled: `await nursery.start(replog.serve_bookie, config)` gives its id.
+
+    Clients in the same trio run reach it without a network, others where its option `listen` says. Raises as `embed` does.
+    When it is cancelled, it answers what it accepted, for a short while, and what it acknowledged stays."""
+
+class Client:
+    """A way to ledgers and logs. Made by `connect` and `embed`; belongs to the event loop that made it.
+
+    Every verb is that of `replog.Client`, with the same arguments, results and errors. After its block it raises
+    `ClosedError`."""
+
+    default_quorum: Quorum
+    bookies: tuple[ServedBookie, ...]
+    left_out: Mapping[str, StorageError]
+    def create_ledger(
+        self,
+        *,
+        quorum: Quorum | None = None,
+        password: bytes = b"",
+        digest_type: DigestType = DigestType.CRC32C,
+        custom: Mapping[str, str] | None = None,
+    ) -> Opening[LedgerWriter]:
+        """A new ledger and its writer, as a context. `custom` stands in its metadata.
+
+        Raises `NotEnoughBookiesError` (retry: when there are more), `MetastoreError`: then no ledger was created, or one
+        that nobody knows of."""
+    def open_ledger(self, ledger_id: int, *, first: int = 0, password: bytes = b"") -> Opening[LedgerReader]:
+        """A reader of a ledger, as a context; iterating begins at the entry `first`. Never fences (D1).
+
+        Raises `LedgerNotFoundError`, `UnauthorizedError`, `ConfigError` for what is no entry id."""
+    async def recover_ledger(
+        self, ledger_id: int, *, password: bytes = b"", lost: Sequence[str] = (), accept_loss: bool = False
+    ) -> LedgerMetadata:
+        """Fences a ledger and closes it at its last entry (R2-R12); returns its metadata. One that is closed stays as it is.
+
+        `lost` names bookies that never come back: they are declared lost first, as by `declare_bookies_lost`. `accept_loss`
+        closes the ledger although confirmed entries may be gone, where an ack quorum of bookies lost something (R10). Raises
+        `RecoveryUndecidedError` or `NotEnoughBookiesError` (retry: when bookies are back), `LedgerNotFoundError`. If it
+        raises or is cancelled, the ledger's writer may be fenced, and nothing was cut."""
+    async def declare_bookies_lost(
+        self, bookie_ids: Sequence[str], *, accept_loss: bool = False
+    ) -> Sequence[EntriesAtRisk]:
+        """Declares bookies lost for good, for everybody: no recovery waits for them any more, and they never serve again under
+        their identities (B8a). Returns the entries that may be gone with them. Reads every ledger's record.
+
+        Raises `LossNotAcceptedError` if confirmed entries may be gone and that is not accepted, `AdministrationError` if one is
+        unknown or announced: then nothing was declared. After `MetastoreError` some may be: declaring again is harmless."""
+    async def delete_ledger(self, ledger_id: int) -> None:
+        """Deletes a ledger; bookies drop its entries later (B6). One that does not exist is no error."""
+    async def ledgers(self) -> list[int]:
+        """The ids of all ledgers, ascending."""
+    async def ledger_metadata(self, ledger_id: int) -> LedgerMetadata:
+        """A ledger's record as it is now; no bookie is asked, and no password needed. Raises `LedgerNotFoundError`."""
+    def write_log(
+        self,
+        name: str,
+        *,
+        quorum: Quorum | None = None,
+        password: bytes = b"",
+        digest_type: DigestType = DigestType.CRC32C,
+        custom: Mapping[str, str] | None = None,
+    ) -> Opening[LogWriter]:
+        """Takes a log over *now*, and creates it if need be: recovers what the last writer left, and fences it.
+
+        A context with the log's writer. Raises `RecoveryUndecidedError` or `NotEnoughBookiesError` (retry: when bookies
+        are back), `TakeoverFailedError` (others keep taking over), `MetastoreError`."""
+    def lead_log(
+        self,
+        name: str,
+        *,
+        quorum: Quorum | None = None,
+        password: bytes = b"",
+        digest_type: DigestType = DigestType.CRC32C,
+        custom: Mapping[str, str] | None = None,
+    ) -> Opening[LogWriter]:
+        """Waits until nobody else leads the log, then takes it over as `write_log` does. Leading is advice, to avoid duels
+        (M3): safe is the log in any case, since a takeover fences. If somebody else takes over during the takeover, this waits
+        for its turn again."""
+    def read_log(
+        self, name: str, *, after: Position | str | None = None, follow: bool = False, password: bytes = b""
+    ) -> Opening[LogReader]:
+        """A reader of a log, as a context: from the beginning or `after` a position; with `follow` it waits for more.
+
+        Raises `LogNotFoundError` (with `follow` it waits for the log instead), `TrimmedError`, `PositionError`."""
+    async def append_ledgers(
+        self,
+        name: str,
+        ledger_ids: Sequence[int],
+        *,
+        transaction: tuple[str, int] | None = None,
+        job: str = "",
+        custom: Mapping[str, str] | None = None,
+        password: bytes = b"",
+    ) -> AppendedLedgers:
+        """Adds closed ledgers to the end of a log, in this order, all at once or none; creates the log if need be. Who writes
+        to it is fenced before, as by `write_log`, unless there are no ledgers.
+
+        The ledgers must have been created with `custom={"log": name, "job": ...}`, of this job if `job` is given. A job's name
+        is for one run of it, that hands in its ledgers once. A `transaction` (id, number) that was committed before, or whose
+        number is not above that id's highest, changes nothing: so whoever gives one may call again after any failure.
+        `custom` becomes part of the log's metadata, and must not contradict it.
+
+        Raises `LedgerNotFoundError`, `LedgerRefusedError`, `JobAbandonedError`, `UnauthorizedError`, `CustomMismatchError`,
+        `TooManyLedgersError`: then the log is as it was. Else as `write_log`; if it raises `MetastoreUncertainError` or is
+        cancelled, they may be added or not."""
+    async def sweep_log(self, name: str, *, grace_s: float = 86400.0, job: str | None = None) -> list[int]:
+        """Deletes the ledgers that jobs wrote for a log and that it does not name; returns their ids. Of jobs that the log has
+        other ledgers of, and of those whose youngest ledger is older than the grace: these are given up for ever. With `job`,
+        only what is left of that job, which is given up now, unless the log has it. Leaders' ledgers are never touched.
+
+        Raises `MetastoreError`, `ConfigError`. If it raises or is cancelled, some are deleted, and some jobs given up;
+        sweeping again is harmless."""
+    async def trim_log(self, name: str, *, before: Position | str) -> Position:
+        """Drops the ledgers of a log that lie wholly before the position (L3); returns where the log begins now.
+
+        The last ledger always stays: `roll` first, to be able to drop it. Raises `LogNotFoundError`, `PositionError`. If it
+        raises or is cancelled, trimming again is harmless."""
+    async def delete_log(self, name: str, *, password: bytes = b"") -> None:
+        """Fences a log's writer, and deletes the log and its ledgers. Deleting again is harmless.
+
+        A log that is written under this name afterwards is another one; it goes on with the segment numbers of this one, so
+        that no position ever means two records. Raises `LogNotFoundError`; `RecoveryUndecidedError` or
+        `NotEnoughBookiesError` if its writer can't be fenced (retry: when bookies are back)."""
+    async def logs(self) -> list[str]:
+        """The names of all logs, sorted."""
+    async def log_metadata(self, name: str) -> LogMetadata:
+        """A log's record as it is now: its numbers, and its last segments, at least the last two. Raises `LogNotFoundError`.
+
+        One read, however long the log is; `log_segments` has all segments."""
+    async def log_segments(self, name: str, *, first: int = 1, end: int | None = None) -> list[Segment]:
+        """The segments of a log, in order: which ledgers it is made of; those numbered from `first` to before `end`, if given.
+        Numbers that were trimmed away, or are not there yet, are left out.
+
+        One read, and one more for each hundred or so that are asked for and aren't among the last. Raises
+        `LogNotFoundError`, `MetastoreError`."""
+    async def remote_bookies(self) -> list[RemoteBookie]:
+        """All bookies that are announced, wherever they run, to be looked at and looked after; by their ids. Those that this
+        client embeds are among them. Raises `MetastoreError`."""
+    def statistics(self) -> dict[str, dict[str, float]]:
+        """Counters and gauges: of the client, and of each bookie that it embeds, by its id."""
+    async def aclose(self) -> None:
+        """Leaves the context that gave this, as the end of its block does. Idempotent."""
+
+class LedgerWriter:
+    """The one writer of a ledger, for any number of tasks. Made by `Client.create_ledger`; places are entry ids."""
+
+    ledger_id: int
+    @property
+    def metadata(self) -> LedgerMetadata:
+        """The ledger's record, as this writer knows it."""
+    @property
+    def last_add_pushed(self) -> int:
+        """The last entry that was pushed; -1 if there is none."""
+    @property
+    def last_add_confirmed(self) -> int:
+        """The last entry that is confirmed, with all before it; -1 if there is none."""
+    @property
+    def unconfirmed(self) -> range:
+        """The ids that were pushed and are not confirmed."""
+    @property
+    def unconfirmed_bytes(self) -> int:
+        """Payload bytes that were pushed and are not confirmed."""
+    @property
+    def length_bytes(self) -> int:
+        """Payload bytes pushed since the ledger was created."""
+    @property
+    def error(self) -> ReplogError | None:
+        """Why the writer failed, or None."""
+    def statistics(self) -> dict[str, float]:
+        """Counters and gauges."""
+    def push_nowait(self, data: bytes) -> int:
+        """Puts an entry in flight and returns its id; `flush` or `last_add_confirmed` tells when it is confirmed.
+
+        Raises `trio.WouldBlock` if the byte budget `in_flight_bytes_max` is used up (W6), `PayloadTooLargeError` or
+        TypeError for what can't be an entry: then nothing was pushed. Costs no system call while others are in flight.
+        """
+    async def push(self, data: bytes) -> int:
+        """As `push_nowait`, but waits for the byte budget. If cancelled, nothing was pushed."""
+    async def append(self, data: bytes) -> int:
+        """Appends an entry, and returns its id once it is confirmed (W2). Many tasks may append at once: their entries
+        share batches. If cancelled, or if it raises, the outcome is unknown (W4), except as for `push`."""
+    async def extend(self, data: Sequence[bytes]) -> range:
+        """Appends many entries, and returns their ids once all are confirmed. They are sent as few batches. If cancelled, or
+        if it raises, each of them has an unknown outcome; an invalid one raises before any is sent."""
+    async def flush(self) -> None:
+        """Waits until everything pushed so far is confirmed. If cancelled, it goes on being in flight."""
+    async def aclose(self) -> None:
+        """Leaves the context that gave this, as the end of its block does. Idempotent."""
+
+class LogWriter:
+    """The one writer of a log, until somebody else takes over, for any number of tasks. Made by `Client.write_log`."""
+
+    name: str
+    @property
+    def segment(self) -> int:
+        """The number of the segment that is appended to."""
+    @property
+    def ledger_id(self) -> int:
+        """The ledger that is appended to."""
+    @property
+    def last_add_pushed(self) -> Position | None:
+        """The position of the last entry that was pushed by this writer; None before the first."""
+    @property
+    def last_add_confirmed(self) -> Position | None:
+        """The last entry of this writer that is confirmed, with all before it; None before the first."""
+    @property
+    def unconfirmed_bytes(self) -> int:
+        """Payload bytes that were pushed and are not confirmed."""
+    def statistics(self) -> dict[str, float]:
+        """Counters and gauges: those of the current ledger's writer, and of rolling."""
+    async def append(self, data: bytes) -> Position:
+        """Appends an entry, and returns its position once it is confirmed: it survives from then on.
+
+        Raises `FencedError` if another client took over (outcome unknown), `AddTimeoutError` or `NotEnoughBookiesError` if it
+        was not confirmed in time (outcome unknown), `PayloadTooLargeError` or TypeError (not written). If cancelled, the
+        outcome is unknown; `last_add_pushed` and `last_add_confirmed` tell its position."""
+    async def extend(self, data: Sequence[bytes]) -> Positions:
+        """Appends many entries, in order, in as few batches as can be; returns their positions once all are confirmed.
+        Raises as `append` does: then each of them has an unknown outcome, unless one was invalid (nothing written)."""
+    def push_nowait(self, data: bytes) -> Position:
+        """Puts an entry in flight, and returns its position. `flush` tells when it is confirmed.
+
+        Raises `trio.WouldBlock` if the byte budget is used up: nothing was pushed. Otherwise as `append`."""
+    async def push(self, data: bytes) -> Position:
+        """As `push_nowait`, but waits for the byte budget. If cancelled, nothing was pushed."""
+    async def flush(self) -> None:
+        """Waits until everything pushed so far is confirmed. If cancelled, it goes on being in flight."""
+    async def roll(self) -> Position:
+        """Goes on to a new ledger (L2), so that all before it can be trimmed; returns its first position.
+
+        Appends go on meanwhile. Raises `FencedError` if another client took over, `NotEnoughBookiesError` or `MetastoreError`
+        if there can be no new ledger now: then the current one goes on, and the roll is tried again later. If cancelled,
+        it may roll or not."""
+    async def aclose(self) -> None:
+        """Leaves the context that gave this, as the end of its block does. Idempotent."""
+
+class LedgerReader:
+    """Reads one ledger, and never fences it (D1). Made by `Client.open_ledger`; iterate it, or its `batches()`."""
+
+    ledger_id: int
+    def __aiter__(self) -> AsyncIterator[Entry]: ...
+    @property
+    def metadata(self) -> LedgerMetadata:
+        """The ledger's record, as this reader knows it."""
+    @property
+    def is_closed(self) -> bool:
+        """True if the ledger is closed: then `last_add_confirmed` is its last entry permanently."""
+    @property
+    def last_add_confirmed(self) -> int:
+        """The last entry that is known to be confirmed; `refresh` asks again. -1 if there is none."""
+    async def refresh(self, wait_s: float = 0.0) -> int:
+        """Asks how far the ledger is confirmed now, and returns `last_add_confirmed`; with `wait_s`, waits up to that long
+        for it to advance. Raises `MetastoreError`, `LedgerNotFoundError`."""
+    async def read(self, first: int, last: int) -> list[bytes]:
+        """The entries from `first` to `last`, both included. Raises `EntryNotFoundError` if `last` is past
+        `last_add_confirmed`, and what reading can raise."""
+    def batches_between(self, first: int, last: int) -> AsyncIterator[EntryBatch]:
+        """The entries from `first` to `last`, both included, in batches as they were stored; nothing after them is requested.
+        Independent of what this reader iterates over.
+
+        The caller must know that `last` is confirmed, perhaps from another reader: bookies are not asked again (D1).
+        Iterating raises `EntryNotFoundError` if the ledger is closed and ends before it, and as `receive_batch` does."""
+    async def receive_batch(self) -> EntryBatch | None:
+        """The next batch of entries; None after the last one that is known to be confirmed.
+
+        Raises `EntryUnreadableError` (retry: yes), `EntryNotFoundError`, `MetastoreError`. If cancelled, nothing is lost."""
+    def receive_batch_nowait(self) -> EntryBatch:
+        """As `receive_batch`, but raises `trio.WouldBlock` if no batch has arrived yet, or at the end."""
+    def batches(self) -> AsyncIterator[EntryBatch]:
+        """The entries in batches, as they were stored: by far the cheapest way to read many. Use one at a time."""
+    async def aclose(self) -> None:
+        """Leaves the context that gave this, as the end of its block does. Idempotent."""
+
+class LogReader:
+    """Reads a log after a position. Made by `Client.read_log`; iterate it, or its `batches()`."""
+
+    name: str
+    def __aiter__(self) -> AsyncIterator[Record]: ...
+    async def __anext__(self) -> Record: ...
+    async def start(self) -> None:
+        """Finds the ledger to begin with. Raises `LogNotFoundError`, `TrimmedError`, `PositionError`, `MetastoreError`."""
+    @property
+    def position(self) -> Position | None:
+        """The position of the last record that was returned: read on after it. Before the first, the `after` it was opened
+        with."""
+    async def receive(self) -> Record:
+        """The next record. Raises `trio.EndOfChannel` at the end, unless it follows; otherwise as iterating does."""
+    def batches(self) -> AsyncIterator[RecordBatch]:
+        """The records in batches, as they were stored: by far the cheapest way to read many. Iterate this or the reader, not
+        both: the next batch omits the rest of the batch that an iteration is in."""
+    async def receive_batch(self) -> RecordBatch | None:
+        """The next batch of records; None at the end, unless it follows. Raises `EntryUnreadableError` (retry: yes),
+        `EntryNotFoundError`, `TrimmedError`, `MetastoreError`."""
+    def receive_batch_nowait(self) -> RecordBatch:
+        """As `receive_batch`, but raises `trio.WouldBlock` if no batch has arrived yet, or at the end."""
+    async def aclose(self) -> None:
+        """Leaves the context that gave this, as the end of its block does. Idempotent."""
+
+class ServedBookie:
+    """A bookie that is served inside this app."""
+    async def collect_garbage(self) -> list[int]:
+        """Looks for deleted ledgers now, and returns those that were dropped (B6).
+
+        Raises `MetastoreError` or `StorageError` (retry: yes; nothing that exists was dropped), `trio.ClosedResourceError` if
+        the bookie is left meanwhile. If cancelled, the pass goes on; the next one waits for it."""
+    async def compact(self, *, is_major: bool = False) -> None:
+        """Gives back space that nothing needs, now; takes as long as it takes, and reads and writes go on. Minor: where most of
+        it is gained.
+
+        Raises `StorageFullError` if there is no room to work (nothing is lost), `StorageFailedError`,
+        `trio.ClosedResourceError` if the bookie is left meanwhile. If cancelled, the run goes on; the next one waits for it."""
+    async def scrub(self) -> Sequence[Damage]:
+        """Reads all that is stored and checks it against damage, now; returns all damage that is known of, old and new.
+
+        Observers get an event for each new one (`DamageFound`). Raises `StorageFailedError`, `trio.ClosedResourceError` if the
+        bookie is left meanwhile. If cancelled, the run goes on; the next one waits for it."""
+    def statistics(self) -> dict[str, float]:
+        """Counters and gauges. Those of its transports begin with their scheme: `tcp_connections`."""
+    def latencies(self) -> dict[str, LatencyHistogram]:
+        """What took how long since the start, in copies: `commit`, a call to the storage; `answer`, from accepting the
+        first request of a commit to answering it."""
+    async def aclose(self) -> None:
+        """Leaves the context that gave this, as the end of its block does. Idempotent."""
+
+class RemoteBookie:
+    """A bookie that is announced somewhere."""
+
+    bookie_id: str
+    endpoints: Sequence[Endpoint]
+    read_only: bool
+    async def statistics(self, *, timeout_s: float = STATISTICS_TIMEOUT_S) -> BookieStatistics:
+        """Returns its statistics as they are now. Any client may ask."""
+    async def collect_garbage(self, *, timeout_s: float = GARBAGE_TIMEOUT_S) -> list[int]:
+        """Makes it drop deleted ledgers now, and returns their ids, at most the first 20 000 (B6). A ledger that exists is never
+        dropped."""
+    async def compact(self, *, is_major: bool = False, timeout_s: float = COMPACT_TIMEOUT_S) -> None:
+        """Makes it free unused space now; unless `is_major`, only where most of it is gained. Reads and appends go on."""
+    async def scrub(self, *, timeout_s: float = SCRUB_TIMEOUT_S) -> list[Damage]:
+        """Makes it read and check all its data, and returns what is damaged, at most the first 500 batches."""
