@@ -145,7 +145,7 @@ endef
 # Each stamp is newer than what it was installed from. `installed` is what a user gets, the others add tools.
 
 EXTRAS_installed := [cli]
-EXTRAS_installed-dev := [test,bench,lint,docs]
+EXTRAS_installed-dev := [test,bench,lint,docs,recipes]
 EXTRAS_installed-docs := [docs]
 PROJECTS := $(wildcard plugins/*/pyproject.toml benchmarks/peers/pyproject.toml)
 PROJECTS_installed-dev := $(patsubst %/pyproject.toml,-e ./%,$(PROJECTS))
