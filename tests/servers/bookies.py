@@ -1,4 +1,4 @@
-"""Real bookies for programs that aren't this process (Spark's workers): `python -m tests.servers.bookies DIRECTORY COUNT`.
+"""Real bookies for programs that aren't this process (Spark's workers): `python -m tests.servers.bookies DIRECTORY COUNT METASTORE`.
 
 All of them are in one process, reached by TCP; metadata is in LMDB, which several processes of one machine share.
 """
@@ -24,10 +24,11 @@ _ROOT = Path(__file__).parents[2]
 class Bookies(Server):
     """The process. `metastore` is the URL to connect to."""
 
-    def __init__(self, directory: Path, count: int) -> None:
-        command = [sys.executable, "-m", "tests.servers.bookies", str(directory), str(count)]
+    def __init__(self, directory: Path, count: int, metastore: str = "") -> None:
+        self.metastore = metastore or f"lmdb:{directory / 'metadata'}"
+        command = [sys.executable, "-m", "tests.servers.bookies", str(directory), str(count), self.metastore]
+        self.directory = directory
         super().__init__("bookies", command, directory, {"PYTHONPATH": str(_ROOT)})
-        self.metastore = _metastore(directory)
 
     def start(self) -> None:
         """Returns when all of them serve."""
@@ -47,11 +48,7 @@ def serving_bookies(directory: Path, count: int = 3) -> Iterator[Bookies]:
         server.kill()
 
 
-def _metastore(directory: Path) -> str:
-    return f"lmdb:{directory / 'metadata'}"
-
-
-async def _serve(directory: Path, count: int) -> None:
+async def _serve(directory: Path, count: int, metastore: str) -> None:
     options = BookieOptions(
         listen=("tcp:127.0.0.1:0",), storage="files?journal_file_bytes=16MiB", read_only_below_bytes=0
     )
@@ -59,7 +56,7 @@ async def _serve(directory: Path, count: int) -> None:
         async with AsyncExitStack() as stack:
             for number in range(count):
                 config = replog.BookieConfig(
-                    directory=str(directory / f"bookie-{number}"), metastore=_metastore(directory), options=options
+                    directory=str(directory / f"bookie-{number}"), metastore=metastore, options=options
                 )
                 await stack.enter_async_context(replog.served_bookie(config))
             print(_SERVING, flush=True)
@@ -67,4 +64,4 @@ async def _serve(directory: Path, count: int) -> None:
 
 
 if __name__ == "__main__":
-    trio.run(_serve, Path(sys.argv[1]), int(sys.argv[2]))
+    trio.run(_serve, Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
