@@ -141,13 +141,15 @@ class Client:
         Ledgers with a password need the role of a repairer. Raises `MetastoreError`."""
         return await self._repairer.audit()
 
-    async def repair(self, lost: Sequence[str] = (), *, accept_loss: bool = False) -> AuditReport:
+    async def repair(
+        self, lost: Sequence[str] = (), *, away: Sequence[str] = (), accept_loss: bool = False
+    ) -> AuditReport:
         """Copies what bookies should have and lack, and to others in place of lost ones; returns the audit after it.
 
-        `lost` are declared so first, as by `declare_bookies_lost`. Any number of clients may repair at once. Raises
-        `MetastoreError`. If it raises or is cancelled, what was copied stays: repairing again goes on."""
+        `lost` are declared so first, as by `declare_bookies_lost`; those that are `away` are replaced where all that they had is
+        elsewhere. Raises `MetastoreError`. If it raises or is cancelled, what was copied stays: repairing again goes on."""
         await self.declare_bookies_lost(await self._repairer.undeclared(lost), accept_loss=accept_loss)
-        return await self._repairer.repair()
+        return await self._repairer.repair(away)
 
     async def delete_ledger(self, ledger_id: int) -> None:
         """Deletes a ledger; bookies drop its entries later (B6). One that does not exist is no error."""

@@ -85,7 +85,7 @@ async def appending(client: replog.Client, confirmed: list[bytes]) -> AsyncItera
 async def repair_without(client: replog.Client, bookie_id: str) -> replog.AuditReport:
     """Repairs as soon as the killed bookie is no longer announced."""
     with trio.fail_after(FORGOTTEN_S):
-        while bookie_id in {each.bookie_id for each in await client.remote_bookies()}:
+        while bookie_id in {each.bookie_id for each in await client.remote_bookies()}:  # noqa: ASYNC110 - its lease ends
             await trio.sleep(0.2)
     with trio.fail_after(REPAIRED_S):
         return await client.repair(lost=[bookie_id])
@@ -107,14 +107,14 @@ async def test_killed_bookie_is_made_up_for_while_appends_go_on(tmp_path: Path, 
                 took_s = trio.current_time() - started_s
                 appended = len(confirmed)
                 with trio.fail_after(30):
-                    while len(confirmed) < appended + 10:
+                    while len(confirmed) < appended + 10:  # noqa: ASYNC110 - another task appends
                         await trio.sleep(0.01)
             print(
                 f"\n{count} ledgers: repaired in {took_s:.1f} s, {appended} appends meanwhile; {report.ledgers} audited"
             )
             with trio.fail_after(60):
                 # The log's ledger was open until now, and its third copies may be on their way.
-                while (report := await client.repair()).under_replicated:
+                while (report := await client.repair()).under_replicated:  # noqa: ASYNC110 - bookies have no event
                     await trio.sleep(0.2)
             assert report.open_ledgers == 0
             servers[1].kill()

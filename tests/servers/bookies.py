@@ -1,4 +1,4 @@
-"""Real bookies for programs that aren't this process (Spark's workers): `python -m tests.servers.bookies DIRECTORY COUNT METASTORE`.
+"""Real bookies for other programs (Spark's workers, say): `python -m tests.servers.bookies DIRECTORY COUNT METASTORE`.
 
 All of them are in one process, reached by TCP; metadata is in LMDB, which several processes of one machine share.
 """

@@ -131,11 +131,11 @@ class Client:
         """Compares what bookies hold with the records of all ledgers: which entries lack copies, and where. Changes nothing.
 
         Ledgers with a password need the role of a repairer. Raises `MetastoreError`."""
-    def repair(self, lost: Sequence[str] = (), *, accept_loss: bool = False) -> AuditReport:
+    def repair(self, lost: Sequence[str] = (), *, away: Sequence[str] = (), accept_loss: bool = False) -> AuditReport:
         """Copies what bookies should have and lack, and to others in place of lost ones; returns the audit after it.
 
-        `lost` are declared so first, as by `declare_bookies_lost`. Any number of clients may repair at once. Raises
-        `MetastoreError`. If it raises or is cancelled, what was copied stays: repairing again goes on."""
+        `lost` are declared so first, as by `declare_bookies_lost`; those that are `away` are replaced where all that they had is
+        elsewhere. Raises `MetastoreError`. If it raises or is cancelled, what was copied stays: repairing again goes on."""
     def delete_ledger(self, ledger_id: int) -> None:
         """Deletes a ledger; bookies drop its entries later (B6). One that does not exist is no error."""
     def ledgers(self) -> list[int]:

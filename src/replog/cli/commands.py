@@ -9,7 +9,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.main import get_command
 
-from replog.cli import bookie, bookies, inspect, ledger, log, plugins
+from replog.cli import bookie, bookies, inspect, ledger, log, plugins, repair
 from replog.cli.apps import App, Group
 from replog.cli.bench import command as bench_command
 from replog.cli.cluster.command import cluster
@@ -23,7 +23,21 @@ __all__ = ["app", "run"]
 _ELSEWHERE = {"demo": "replog.demo.command"}
 
 
-_ORDER = ["demo", "cluster", "bench", "log", "ledger", "bookie", "bookies", "top", "inspect", "plugins", "version"]
+_ORDER = [
+    "demo",
+    "cluster",
+    "bench",
+    "log",
+    "ledger",
+    "bookie",
+    "bookies",
+    "audit",
+    "repair",
+    "top",
+    "inspect",
+    "plugins",
+    "version",
+]
 
 
 class _Commands(Group):
@@ -52,6 +66,8 @@ app.add_typer(log.app, name="log", rich_help_panel=_LOGS)
 app.add_typer(ledger.app, name="ledger", rich_help_panel=_LOGS)
 app.add_typer(bookie.app, name="bookie", rich_help_panel=_BOOKIES)
 app.add_typer(bookies.app, name="bookies", rich_help_panel=_BOOKIES)
+app.command(rich_help_panel=_BOOKIES)(repair.audit)
+app.command(rich_help_panel=_BOOKIES)(repair.repair)
 app.command(rich_help_panel=_BOOKIES)(top_command.top)
 app.add_typer(inspect.app, name="inspect", rich_help_panel=_BOOKIES)
 app.command(rich_help_panel=_INSTALLATION)(plugins.plugins)

@@ -1,0 +1,112 @@
+"""`replog audit` and `replog repair`: what they print, their exit status, and how long an absent bookie is waited for."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+import typer
+
+import replog.blocking
+from replog import cli
+from replog.cli import repair
+from replog.client.auditing import AuditReport, MissingCopies, UnderReplicatedFragment
+from replog.config import ClientOptions
+from replog.protocol.quorum import Quorum
+from tests.kit import cluster
+
+Capture = pytest.CaptureFixture[str]
+QUICK = ClientOptions(add_timeout_s=1.0, add_quorum_timeout_s=10.0, read_timeout_s=1.0)
+
+
+@pytest.fixture
+def replog_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> Callable[..., tuple[int, str, str]]:
+    """Runs a command on an embedded log of two bookies: its exit status, and what it printed."""
+    with replog.blocking.embed(tmp_path / "wal", bookies=2) as client:
+        with client.create_ledger() as writer:
+            writer.append(b"kept")
+
+    def command(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["replog", *arguments, "--dir", str(tmp_path / "wal")])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        shown = capsys.readouterr()
+        return int(ended.value.code or 0), shown.out, shown.err
+
+    return command
+
+
+def test_healthy_ledgers_end_with_status_0(replog_command: Callable[..., tuple[int, str, str]]) -> None:
+    for name in ("audit", "repair"):
+        assert replog_command(name) == (0, "1 ledgers, 1 fragments: none lacks copies\n", "")
+        status, shown, errors = replog_command(name, "--json")
+        assert (status, errors) == (0, "")
+        found = json.loads(shown)
+        assert (found["under_replicated"], found["ledgers"], found["lacking"]) == (0, 1, [])
+    status, _, errors = replog_command("repair", "--lost", "bookie-nobody")
+    assert status == 1
+    assert "the metastore does not know it" in errors
+
+
+def test_what_lacks_copies_is_listed_and_ends_with_status_1(capsys: Capture) -> None:
+    many = tuple((10 * number, 10 * number + 3) for number in range(5))
+    missing = (
+        MissingCopies(0, "bookie-one", "lost", many, ()),
+        MissingCopies(2, "bookie-two", "missing", ((0, 3),), ((0, 1),)),
+        MissingCopies(3, "bookie-three", "silent", ((0, 3),), (), "it did not answer"),
+    )
+    report = AuditReport(3, 5, 1, (UnderReplicatedFragment(7, 0, 43, 1, missing),), {"bookie-four": 2})
+    repair._show(report, for_programs=False)
+    heading, one, two, three, _, last = capsys.readouterr().out.splitlines()
+    assert heading.split() == ["ledger", "entries", "copies", "left", "bookie", "state", "lacks", "why"]
+    assert one.split() == ["7", "0-43", "1", "bookie-one", "lost", "0-3,", "10-13,", "20-23,", "...", "-"]
+    assert two.endswith("no bookie has some of it")
+    assert three.endswith("it did not answer")
+    assert last == "3 ledgers, 5 fragments: 1 lacks copies"
+    with pytest.raises(typer.Exit) as ended:
+        repair._end(report)
+    assert ended.value.exit_code == 1
+    repair._show(report, for_programs=True)
+    found = json.loads(capsys.readouterr().out)
+    assert found["lacking"][0]["missing"][1]["nowhere"] == [[0, 1]]
+    assert found["draining"] == {"bookie-four": 2}
+
+
+async def test_absent_bookie_is_replaced_after_a_while(autojump_clock: trio.testing.MockClock) -> None:
+    """A restart costs nothing: who is back in time keeps its place."""
+    async with cluster(4) as world, world.client(QUICK) as client:
+        async with client.create_ledger(quorum=Quorum(3, 3, 2)) as writer:
+            await writer.extend([b"a", b"b"])
+        await trio.testing.wait_all_tasks_blocked()
+        before = await client.ledger_metadata(writer.ledger_id)
+        victim = next(each for each in world.bookies if each.bookie_id == before.last_fragment.ensemble[0])
+        since_s: dict[str, float] = {}
+
+        async def once() -> int:
+            report = await repair._repair_once(client, await client.audit(), since_s, 600.0)
+            return report.under_replicated
+
+        assert await once() == 0
+        await victim.kill()
+        for _ in range(10):
+            assert await once() == 1
+            await trio.sleep(59.0)
+        await victim.start()
+        assert await once() == 0
+        assert since_s == {}
+        await victim.kill()
+        assert await once() == 1
+        await trio.sleep(300.0)
+        assert await once() == 1
+        assert await client.ledger_metadata(writer.ledger_id) == before
+        await trio.sleep(301.0)
+        assert await once() == 0
+        after = await client.ledger_metadata(writer.ledger_id)
+        assert victim.bookie_id not in after.last_fragment.ensemble
