@@ -180,7 +180,7 @@ def test_a_log_is_read(replog_log: Run, tmp_path: Path) -> None:
     assert replog_log("read", "log", "--delimiter", ";", "--limit", "2")[1] == "one;two;"
     assert replog_log("read", "log", "--after", "3:2")[1] == ""
     status, _, errors = replog_log("read", "log", "--after", "9:0")
-    assert (status, "is no position of log 'log': its last segment is 3" in errors) == (2, True)
+    assert (status, "is not a position of log 'log': its last segment is 3" in errors) == (2, True)
     status, output, errors = replog_log("read", "another")
     assert (status, output, "there is no such log" in errors) == (1, "", True)
     _, output, _ = replog_log("read", "log", "--json", "--after", "1:2", "--limit", "2")

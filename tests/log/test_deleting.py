@@ -104,7 +104,8 @@ async def test_who_follows_waits_for_a_deleted_log_without_asking_all_the_time(
             await settle()
             world.metastore.calls.clear()
             await trio.sleep(60)
-            assert len(world.metastore.calls) < 100, "bookies and clients look after themselves, nobody polls the log"
+            others = [call for call in world.metastore.calls if not call.key.startswith("cookies/")]
+            assert len(others) < 100, "bookies and clients look after themselves, nobody polls the log"
             assert not any(call.key == log_key_path("log") for call in world.metastore.calls)
             await write(client, b"b")
         assert [(record.data, record.position) for record in found] == [(b"b", Position(2, 0))]

@@ -374,7 +374,7 @@ class LedgerReader:
 class LogReader:
     """Reads a log after a position. Made by `Client.read_log`.
 
-    Without `follow` it ends at the last entry that is known to be confirmed; with it, it waits for more: for ever, or for
+    Without `follow` it ends at the last entry that is known to be confirmed; with it, it waits for more: without a limit, or for
     `timeout_s` at a time, and then raises TimeoutError. After that, and after `KeyboardInterrupt`, it can be read on:
     nothing was lost. Never fences (D1). Records that were fetched already can still be read in a forked child."""
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from replog.runtime.faces import Face
 
-_of_process: set[Opening] = set()  # nobody else need keep them
+_of_process: set[Opening] = set()  # kept here: the program may keep no reference
 
 
 class Opening(AbstractContextManager[Any]):
@@ -27,6 +27,7 @@ class Opening(AbstractContextManager[Any]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        # Two threads may leave it at once: `close` in one, the end of the process in another.
         with self._leaving:
             entered, self._entered = self._entered, None
             _of_process.discard(self)

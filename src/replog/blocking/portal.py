@@ -1,12 +1,12 @@
 """One trio run in a thread of its own, and the ways into it from every other thread.
 
 Rules:
-- Whoever starts the thread joins it: nothing of it outlives the `with` block that made it, nor, should that block never
-  be left, the thread that entered it: an interpreter can always end.
+- Whoever starts the thread joins it: nothing of it outlives the `with` block that made it. If that block is never left,
+  the end of the thread that entered it ends it: an interpreter can always end.
 - A caller sleeps on a lock of its own, where signals still reach it; its call is a task in the trio thread. What the task
   returns or raises is returned or raised in the caller's thread, the very same object.
 - A caller that is interrupted cancels its task, waits some seconds for its end, and lets the interruption pass on.
-- Every call that was accepted is answered, also when the run ends before it could begin.
+- Every call that was accepted is answered, even if the run ends before the call could begin.
 - A forked child has these objects but not the thread: each use raises `ForkedError` before anything is touched, and
   leaving a block there does nothing.
 """
@@ -37,11 +37,11 @@ class _LeftOnError(Exception):
 
 
 class _CancelledByCaller(Exception):
-    """A call ended because its caller was interrupted, who raises what interrupted it."""
+    """A call ended because its caller was interrupted. The caller raises the interruption."""
 
 
 class _Answer(Generic[Value]):
-    """What comes back of a call: waited for in one thread, given once in another. What is given after that is too late."""
+    """The result of a call: waited for in one thread, given once by another. A second one is ignored."""
 
     __slots__ = ("_error", "_given", "_is_given", "_value", "is_started", "scope")
 
@@ -74,7 +74,8 @@ class _Answer(Generic[Value]):
             self.fail(_CancelledByCaller())  # before it had asked
 
     def wait(self, timeout_s: float) -> bool:
-        """Whether it is given by then."""
+        """True if it was given in time."""
+        # A lock, because waiting for one is interrupted by signals, so that Ctrl-C reaches the caller.
         if not self._given.acquire(timeout=timeout_s):
             return False
         self._given.release()
@@ -158,6 +159,7 @@ class Portal:
             with self._entered(block, self._thread.start):
                 yield block.entered.take()
         finally:
+            # A fork has no such thread to join.
             if os.getpid() == self._process_id and self._thread.ident is not None:
                 self._thread.join()
 
@@ -189,6 +191,7 @@ class Portal:
         self._wait(answer, answer, lambda: self._soon(self._run_sync, answer, lambda: function(*args, **kwargs)))
         return answer.take()
 
+    # `os.fork` copies this object into a process that has no trio thread: a call there would wait without end.
     def check_process(self) -> None:
         """Raises `ForkedError` in a fork of the process that this belongs to."""
         if os.getpid() != self._process_id:
@@ -211,7 +214,7 @@ class Portal:
 
     def _leave(self, block: _Block[Value], error: BaseException | None) -> None:
         if not self._is_ready.wait(_FAREWELL_S):
-            # There is no run, and whoever tried to start it is told why.
+            # There is no run. The caller that tried to start it has got the error.
             return
         try:
             self._soon(block.leave, error is not None)
@@ -251,6 +254,7 @@ class Portal:
         the end of that."""
         try:
             begin()
+            # In steps, because a thread that dies answers nobody.
             while not answer.wait(_LOOK_S):
                 if not self._thread.is_alive() and not answer.wait(0):
                     raise closed()
@@ -290,7 +294,7 @@ class Portal:
                 self._nursery = None
 
     async def _leave_after(self, owner: threading.Thread, leave: Callable[[], Awaitable[None]]) -> None:
-        """Leaves if this thread ends without having done so."""
+        """Leaves the block if the thread that owns it has ended without leaving it."""
         while owner.is_alive():  # noqa: ASYNC110 - a thread's end is no event
             await trio.sleep(_LOOK_S)
         await leave()
@@ -355,7 +359,7 @@ def _outside(error: BaseException) -> BaseException:
 def _parted(
     error: trio.Cancelled | BaseExceptionGroup[BaseException],
 ) -> tuple[BaseException | None, BaseException | None]:
-    """What of it is trio's own cancellation, which must go on through the task, and what is a failure."""
+    """The part that is trio's own cancellation, which must go on through the task, and the part that is a failure."""
     if isinstance(error, trio.Cancelled):
         return error, None
     return error.split(trio.Cancelled)

@@ -34,7 +34,7 @@ Batch = TypeVar("Batch", bound=_Sized)
 
 
 class _Fetching(Generic[Batch]):
-    """Batches on their way from the trio thread. What has come stays here, also if its caller was interrupted."""
+    """Batches on their way from the trio thread. Those that have arrived stay here, even if the caller was interrupted."""
 
     def __init__(
         self,
@@ -63,12 +63,12 @@ class _Fetching(Generic[Batch]):
         return self._portal.call_sync(self._receive_batch_nowait)
 
     def batches(self) -> Iterator[Batch]:
-        """All that come, however long they take."""
+        """All batches, however long they take to come."""
         while (batch := self.next_batch(None)) is not None:
             yield batch
 
     async def _fetch(self, timeout_s: float | None) -> bool:
-        """Gets a batch, and those that are there already behind it. False at the end."""
+        """Gets a batch, and those behind it that have arrived already. False at the end."""
         with trio.move_on_after(float("inf") if timeout_s is None else timeout_s) as scope:
             batch = await self._receive_batch()
         if scope.cancelled_caught:
@@ -77,6 +77,7 @@ class _Fetching(Generic[Batch]):
         while batch is not None:
             self._fetched.append(batch)
             size_bytes += batch.size_bytes
+            # Both bounds: small batches cost a change of thread each, large ones memory.
             if len(self._fetched) >= _FETCHED_BATCHES_MAX or size_bytes >= _FETCHED_BYTES_MAX:
                 break
             try:
@@ -133,7 +134,7 @@ class LedgerReader(_Reader):
 class LogReader(_Reader):
     """Reads a log after a position. Made by `Client.read_log`.
 
-    Without `follow` it ends at the last entry that is known to be confirmed; with it, it waits for more: for ever, or for
+    Without `follow` it ends at the last entry that is known to be confirmed; with it, it waits for more: without a limit, or for
     `timeout_s` at a time, and then raises TimeoutError. After that, and after `KeyboardInterrupt`, it can be read on:
     nothing was lost. Never fences (D1). Records that were fetched already can still be read in a forked child.
     """
@@ -167,7 +168,7 @@ class LogReader(_Reader):
     def receive(self) -> Record:
         for record in self:
             return record
-        raise EndOfLogError(f"{self._what}: there is no further record, and this reader does not follow")
+        raise EndOfLogError(f"{self._what}: it is at its end, and this reader does not follow")
 
     def receive_batch(self) -> RecordBatch | None:
         """The next batch of records; None at the end, if it doesn't follow. Raises TimeoutError (see above),

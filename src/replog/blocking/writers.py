@@ -17,7 +17,7 @@ from replog.protocol.batch import Payloads
 
 class _Writer(Opened):
     def extend(self, data: Iterable[bytes]) -> Any:
-        payloads = Payloads(data)  # whatever iterating raises is raised in the thread of who made it
+        payloads = Payloads(data)  # iterated here, so that its errors are raised in the caller's thread
         return self._way.call(self._inner.extend, payloads)
 
 

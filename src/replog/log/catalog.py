@@ -25,7 +25,9 @@ async def trim(name: str, before: Position, ledgers: Ledgers, driver: LogDriver)
     metadata, _ = await driver.records.head(name)
     if metadata is not None and not metadata.is_deleted and before.segment >= metadata.next_segment_number:
         last = metadata.next_segment_number - 1
-        raise PositionError(f"{before} is no position of log {name!r}: its last segment is {last}; nothing was trimmed")
+        raise PositionError(
+            f"{before} is not a position of log {name!r}: its last segment is {last}; nothing was trimmed"
+        )
     machine = LogTrimming(name, before.segment, ledgers.chance.token(), ledgers.chance.time_ms())
     machine.start()
     changed = await driver.drive(machine, no_ledger, b"")

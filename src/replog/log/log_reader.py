@@ -63,7 +63,7 @@ class LogReader(trio.abc.ReceiveChannel[Record]):
         if self._position is None:
             return
         if not 1 <= self._position.segment < metadata.next_segment_number:
-            problem = f"{self._position} is no position of log {self.name!r}: its last segment is "
+            problem = f"{self._position} is not a position of log {self.name!r}: its last segment is "
             raise PositionError(f"{problem}{metadata.next_segment_number - 1}")
         await self._open(await self._find(metadata, self._position.segment, self._position))
 
@@ -294,7 +294,7 @@ class LogReader(trio.abc.ReceiveChannel[Record]):
             raise
         last = scan.metadata.last_entry_id
         if last is not None and first > last + 1:
-            raise PositionError(f"{self._position} is no position of log {self.name!r}: that segment ends at {last}")
+            raise PositionError(f"{self._position} is not a position of log {self.name!r}: that segment ends at {last}")
         self._segment, self._scan = segment, scan
         self._waited_for_closing = self._asked_again = False
 
