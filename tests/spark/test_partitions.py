@@ -128,7 +128,7 @@ def test_what_is_no_bytes_is_refused_with_a_way_out() -> None:
         b"",
     ]
     for row, said in ((Row(id=1, twice=2), "a row of id, twice"), (Row(text="a"), "a row of text"), ("a", "str")):
-        with pytest.raises(replog.ConfigError, match=f"{said} is none: say how"):
+        with pytest.raises(replog.ConfigError, match=f"{said} is not: say how"):
             _bytes_of(row)
     with pytest.raises(TypeError, match="an entry must be bytes, not str"):
         next(_chunks(iter(["a"])))  # type: ignore[list-item]

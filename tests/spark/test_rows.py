@@ -255,7 +255,7 @@ def test_what_is_not_there_is_told(metastore: str, written: str, monkeypatch: py
         batch_reader("lmdb:/nowhere/at/all", written).partitions()
     with pytest.raises(PositionError, match="its last segment is 3"):
         batch_reader(metastore, written, **{"from": "5:0"}).partitions()
-    with pytest.raises(PositionError, match="to=4:1 is no position"):
+    with pytest.raises(PositionError, match="to=4:1 is not a position"):
         batch_reader(metastore, written, to="4:1").partitions()
     with pytest.raises(PositionError, match="that segment ends at 1999"):
         batch_reader(metastore, written, **{"from": "2:2001"}).partitions()

@@ -195,7 +195,7 @@ def test_a_log_that_was_begun_anew_is_another_one(metastore: str, spark_log: str
         reader.latestOffset(end, ALL)
     ask(metastore, lambda client: write(client, spark_log, 1, 10))
     for look in (lambda: reader.latestOffset(end, ALL), lambda: reader.partitions(start, end)):
-        with pytest.raises(TrimmedError, match="it was deleted and begun anew since the checkpoint was written"):
+        with pytest.raises(TrimmedError, match="it was deleted and created again since the checkpoint was written"):
             look()
     assert position(reader.initialOffset()) == "2:0"
 
@@ -222,7 +222,7 @@ def test_where_it_begins(metastore: str, spark_log: str) -> None:
     assert begins("latest") == "4:0"
     assert begins("2020-01-01T00:00:00Z") == "1:0"
     assert begins("2999-01-01T00:00:00Z") == "4:0"
-    with pytest.raises(PositionError, match="4:1 is no position"):
+    with pytest.raises(PositionError, match="4:1 is not a position"):
         begins("4:1")
     with pytest.raises(LogNotFoundError, match="there is no such log"):
         stream_reader(metastore, "no-such-log").initialOffset()

@@ -327,7 +327,7 @@ def test_json_that_does_not_fit_names_entry_and_column(column: str, payload: dic
 @pytest.mark.parametrize("payload", [b"", b"{", b"[]", b"1", b"\xff", b"[" * 100_000])
 def test_what_is_no_json_object_names_the_entry(payload: bytes) -> None:
     value_schema = ValueSchema.of_rows(ValueFormat.JSON, EVERYTHING)
-    with pytest.raises(SchemaMismatchError, match="position 7:1 is no JSON"):
+    with pytest.raises(SchemaMismatchError, match="position 7:1 is not (a )?JSON"):
         decoded(value_schema, [b"{}", payload])
 
 
@@ -339,7 +339,7 @@ def test_what_is_no_arrow_or_another_schema_names_the_entry() -> None:
     with pytest.raises(SchemaMismatchError, match="position 7:1 has other columns than the log's schema: x int32"):
         decoded(value_schema, [good, other])
     for broken in (b"", b"no arrow", good[: len(good) // 2]):
-        with pytest.raises(SchemaMismatchError, match="position 7:1 is no Arrow stream"):
+        with pytest.raises(SchemaMismatchError, match="position 7:1 is not an Arrow stream"):
             decoded(value_schema, [good, broken])
 
 
@@ -444,5 +444,5 @@ async def test_jobs_that_begin_a_log_at_the_same_time_agree_too(first: str, seco
     ],
 )
 def test_metadata_that_this_replog_cannot_read_is_refused(custom: dict[str, str]) -> None:
-    with pytest.raises(SchemaMismatchError, match="does not read"):
+    with pytest.raises(SchemaMismatchError, match="can.t be read"):
         ValueSchema.of_log(LogMetadata("log", custom=custom))

@@ -7,7 +7,7 @@ df.write.format("replog").mode("append").option("metastore", URL).option("log", 
 from replog.errors import ConfigError
 
 try:
-    import pyspark.sql.datasource  # noqa: F401 - what all of this stands on
+    import pyspark.sql.datasource  # noqa: F401 - this package needs it
 except ImportError as error:
     raise ConfigError("replog.spark needs pyspark 4.1 or newer: pip install 'replog[spark]'") from error
 

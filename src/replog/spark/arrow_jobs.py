@@ -57,7 +57,7 @@ def write_arrow(
 
 @attrs.frozen
 class ArrowJob:
-    """What `write_arrow` makes. Can be pickled, as Spark does."""
+    """A function for `mapInArrow`, made by `write_arrow`. Can be pickled, as Spark does."""
 
     _options: SparkOptions
     _values: ValueSchema
@@ -69,6 +69,7 @@ class ArrowJob:
         """In a task: writes these rows to a ledger of this attempt, closes it, and gives one row that says so. Nothing is visible
         before `commit_arrow`. Raises as tasks of the format `replog` do."""
         attempt = Attempt.current(self._options.log, self._job)
+        # The rows are written while Spark asks for the first result: nothing is read ahead of that.
         written = write_partition(self._options, self._values, attempt, iter(batches))
         yield arrow.RecordBatch.from_pydict(
             {
@@ -82,13 +83,13 @@ class ArrowJob:
     def commit(self, written: Sequence[WrittenPartition]) -> bool:
         """As `commit_arrow`."""
         named = self._options.transaction()
-        # Known when it comes again: a user may call this twice.
+        # Named, since a user may call this twice.
         transaction = named or (f"job:{self._job}", 0)
         job = Job(self._job, ledger_ids_of(written), transaction, counts_empty=named is not None)
         return commit_job(self._options, self._values, job)
 
     def parse(self, results: Sequence[Row]) -> list[WrittenPartition]:
-        """What the tasks said, in the order of the partitions. Raises `ConfigError` if it is not this job's."""
+        """The results of the tasks, in the order of the partitions. Raises `ConfigError` if they are not of this job."""
         faults = sorted({each["job"] for each in results} - {self._job})
         partitions = [each["partition"] for each in results]
         if faults or len(set(partitions)) < len(partitions):
@@ -115,7 +116,7 @@ def commit_arrow(job: ArrowJob, results: Sequence[Row]) -> int:
 
 
 def abort_arrow(job: ArrowJob) -> list[int]:
-    """Gives a job up whose tasks or commit failed, and deletes its ledgers; returns which. What was committed after all stays.
+    """Gives up a job whose tasks or commit failed, and deletes its ledgers; returns which. One that was committed stays.
 
-    Not needed: what no log names is swept when it is old. Blocks. Raises `ReplogError`: then a sweep does it later."""
+    Optional: a sweep deletes old ledgers that no log names. Blocks. Raises `ReplogError`: then a sweep does it later."""
     return job.abort()

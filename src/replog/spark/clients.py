@@ -4,7 +4,7 @@ Rules:
 - A worker runs many tasks, one after the other. What is costly to make (connections, what is known of bookies) is made at
   the first one, and kept in a thread of its own until the worker ends: `worker_client`. It is an optimisation: workers
   live about a minute without work, and are killed without notice.
-- Nobody who is killed has closed anything. What a task leaves must be mended from outside, by fencing.
+- A worker that is killed closes nothing. What its task leaves must be mended from outside, by fencing.
 - A fork of a worker has none of its clients, and makes its own at its first use.
 - A driver, and a task that only writes, has one trio run for one call: `run`.
 """
@@ -51,12 +51,13 @@ class WorkerClient:
         self.blocking: blocking.Client = FACES.given(self._portal, self.client)
 
     @property
+    # A fork has the object, and not the thread behind it.
     def is_running(self) -> bool:
-        """Whether it can be used: a trio run that failed, or was left in the process that this one was forked from, can't."""
+        """True if it can be used: its trio run has not failed, and this process is not a fork of the one that made it."""
         return self._portal.is_running
 
     def call(self, function: Callable[[api.Client], Awaitable[Value]]) -> Value:
-        """What this async function returns or raises, called with the client in its trio run. If the calling thread is
+        """Calls this async function with the client in its trio run; returns or raises what it does. If the calling thread is
         interrupted, the function is cancelled."""
         return self._portal.call(function, self.client)
 
@@ -91,12 +92,14 @@ class _Kept:
 
     def give_back(self, client: WorkerClient) -> None:
         with self.lock:
+            # Clients in use are never closed, so there may be more of them than `IDLE_CLIENTS_MAX`.
             client.users -= 1
         self.close_idle(IDLE_CLIENTS_MAX)
 
     def close_idle(self, kept: int) -> None:
         with self.lock:
             idle = [key for key, each in self.clients.items() if not each.users]
+            # The dictionary is in the order of use: those that were not used for longest come first.
             surplus = [self.clients.pop(key) for key in idle[: max(0, len(idle) - kept)]]
         with ExitStack() as closing:
             for each in surplus:
@@ -147,9 +150,9 @@ def run(
     options: ClientOptions | None = None,
     quorum: Quorum | None = None,
 ) -> Value:
-    """What this async function returns or raises, called with a client that is made for this call, in a trio run of its own.
+    """Calls this async function with a client that is made for this call, in a trio run of its own; returns what it returns.
 
-    `options` as for `worker_client`. Raises `ConfigError`, also if this thread runs trio already: then nothing was done."""
+    `options` as for `worker_client`. Raises `ConfigError`, even if this thread runs trio already: then nothing was done."""
 
     async def main() -> Value:
         async with api.connect(metastore, options=chosen, quorum=quorum) as client:
@@ -174,6 +177,7 @@ def told_where(metastore: str) -> Iterator[None]:
     try:
         yield
     except ReplogError as error:
+        # Errors are shown on web pages of Spark, and a URL may hold a password.
         scheme = metastore.partition(":")[0]  # the rest may hold a password
         note = f"in process {os.getpid()} on host {socket.gethostname()}, which used a metastore {scheme}:..."
         if note not in getattr(error, "__notes__", ()):

@@ -1,7 +1,7 @@
 """Rows as Spark gets them: Arrow record batches, made of stored batches without touching their entries.
 
-The columns are those that the schema names; whoever needs fewer says so by `.schema("value binary")`, and the others are not
-made. With `values=binary` there are five. With `arrow` and `json` there are the log's own columns, and on demand the other
+The columns are those that the schema names; a query that needs fewer names them (`.schema("value binary")`), and the others are
+not made. With `values=binary` there are five. With `arrow` and `json` there are the log's own columns, and on demand the other
 four, with an underscore before their names.
 """
 
@@ -33,7 +33,7 @@ _TIMESTAMP = arrow.timestamp("us", tz="UTC")
 
 
 def schema_of_rows(values: ValueSchema | None) -> StructType:
-    """What is read if nobody asks for other columns: of entries as they are (None), or of the rows that they hold."""
+    """The columns of a query that names none: those of entries as they are (None), or of the rows in them."""
     return _BINARY if values is None else values.schema
 
 
@@ -46,7 +46,7 @@ def _offered(values: ValueSchema | None) -> StructType:
 
 
 def check_schema(wanted: StructType, values: ValueSchema | None, log_name: str) -> None:
-    """Raises `ConfigError` with all columns that were asked for and are not there, or are of another type."""
+    """Raises `ConfigError` with all columns that do not exist, or have another type."""
     offered = {field.name: field.dataType for field in _offered(values)}
     faults = [
         f"{field.name} {field.dataType.simpleString()}" for field in wanted if offered.get(field.name) != field.dataType
@@ -64,6 +64,7 @@ class Columns:
     """Makes rows of consecutive entries of one segment. The schema must have passed `check_schema`."""
 
     def __init__(self, wanted: StructType, values: ValueSchema | None, log_name: str) -> None:
+        # With the time zone of the session, as a usual conversion has it, Spark would refuse the batches.
         self._schema = to_arrow_schema(wanted, timezone="UTC")  # Spark compares it with what comes, to the letter
         self._decoder = None if values is None else ValueDecoder(values, log_name)
 
@@ -87,7 +88,7 @@ class Columns:
 
 
 class _Places:
-    """The columns that say where entries stand and when they were sent."""
+    """The columns with the position of entries, and the time when they were sent."""
 
     def __init__(self, segment: int, batches: Sequence[EntryBatch]) -> None:
         self.first = batches[0].first_entry_id
@@ -105,7 +106,7 @@ class _Places:
         }
 
     def taken(self, start: int, count: int, is_one_entry: bool) -> dict[str, Callable[[], arrow.Array]]:
-        """The same for some rows: those of one entry, or of as many entries from there on."""
+        """The same for `count` rows: those of one entry, or of as many entries from `start` on."""
 
         def part(column: Callable[[], arrow.Array]) -> arrow.Array:
             if is_one_entry:
@@ -123,6 +124,7 @@ class _Places:
 
     def _timestamps(self) -> arrow.Array:
         times = [batch.timestamp_ns // 1000 for batch in self._batches]
+        # Nearly always: a stored batch has one time for all of its entries.
         if len(set(times)) == 1:
             return arrow.repeat(arrow.scalar(times[0], _TIMESTAMP), self._count)
         return _joined(
@@ -143,6 +145,7 @@ _counting = arrow.array([], arrow.int64())
 def _counted(count: int) -> arrow.Array:
     """0, 1, 2, ...: kept, since counting in Python costs more than all the rest."""
     global _counting
+    # Twice as many as are needed: a slice of what is kept costs nothing.
     if len(_counting) < count:
         numbers = array("q", range(1 << count.bit_length()))
         _counting = arrow.Array.from_buffers(arrow.int64(), len(numbers), [None, arrow.py_buffer(numbers)])

@@ -31,8 +31,10 @@ _SWEEP_S = 20.0
 
 @attrs.frozen
 class Job:
-    """What a commit makes visible: these ledgers, in this order; as this transaction, if it shall be known when it comes
-    again. `counts_empty`: it shall, also if there were no rows."""
+    """The ledgers that a commit makes visible, in this order.
+
+    `transaction` names the commit, so that a repetition of it changes nothing. With `counts_empty` that holds even if there
+    were no rows."""
 
     name: str
     ledger_ids: tuple[int, ...]
@@ -41,17 +43,17 @@ class Job:
 
 
 def streamed_transaction(query_id: str, batch_id: int) -> tuple[str, int]:
-    """That of a batch of a streaming query. The query's id stays the same when it is restarted from its checkpoint."""
+    """The transaction of one batch of a streaming query. A query that is restarted from its checkpoint keeps its id."""
     return f"query:{query_id}", batch_id
 
 
 def commit_job(options: SparkOptions, values: ValueSchema, job: Job) -> bool:
     """Makes the job visible, all of it with one CAS of the log's record; whether it was new. Blocks, in a trio run of its own.
 
-    Whoever leads the log is deposed by it, and may lead again at once. Raises `ReplogError`: the job is visible as a whole
+    The log's leader is deposed by it, and may lead again at once. Raises `ReplogError`: the job is visible as a whole
     or not at all, and stays so; committing it again is safe."""
     if not job.ledger_ids and not job.counts_empty:
-        # Nothing becomes visible, also when it is done again: no reason to depose who leads the log.
+        # Nothing becomes visible, however often it is repeated: no reason to depose the log's leader.
         return True
 
     async def commit(client: replog.Client) -> bool:
@@ -70,7 +72,7 @@ def check_log(options: SparkOptions, values: ValueSchema) -> None:
 
 
 async def _check_log(client: replog.Client, options: SparkOptions, values: ValueSchema) -> ValueSchema:
-    """The same values in the words of the log, if it has some."""
+    """The same values, spelled as the log has them if it holds some."""
     try:
         metadata = await client.log_metadata(options.log)
     except LogNotFoundError:
@@ -79,12 +81,13 @@ async def _check_log(client: replog.Client, options: SparkOptions, values: Value
 
 
 async def append_job(client: replog.Client, options: SparkOptions, values: ValueSchema, job: Job) -> bool:
-    """Again and again while what fails may pass; whether the job was new. Raises as `commit_job` does."""
+    """Commits, and tries again while a failure may pass. True if the job was new. Raises as `commit_job` does."""
     deadline_s = trio.current_time() + options.commit_timeout_s
     pause_s = _AGAIN_S
     has_failed = False
     while True:
         try:
+            # Looked up, because a job without a transaction would be refused the second time: its ledgers are in the log.
             if has_failed and await _is_listed(client, options, job):
                 return True  # the answer to an earlier try was lost
             return await _try_to_append(client, options, values, job)
@@ -114,7 +117,7 @@ async def _try_to_append(client: replog.Client, options: SparkOptions, values: V
 
 
 async def _is_listed(client: replog.Client, options: SparkOptions, job: Job) -> bool:
-    """Whether the log has the job's ledgers: no other job has them, and it has all or none."""
+    """True if the log has the job's ledgers. No other job has them, and a log has all of them or none."""
     try:
         segments = await client.log_segments(options.log)
     except LogNotFoundError:
@@ -123,8 +126,9 @@ async def _is_listed(client: replog.Client, options: SparkOptions, job: Job) -> 
 
 
 async def _tidy(client: replog.Client, options: SparkOptions, job: str | None) -> None:
-    """Sweeps what this job left, or what is left of all that have ended. Nothing depends on it."""
+    """Sweeps what this job left; with None, what all jobs that have ended left. Nothing depends on it."""
     try:
+        # The rows are visible already: a slow sweep must not fail, or hold up, the job that wrote them.
         with trio.fail_after(_SWEEP_S):
             await client.sweep_log(options.log, grace_s=options.sweep_grace_s, job=job)
     except (ReplogError, trio.TooSlowError) as error:
@@ -137,6 +141,6 @@ async def _tidy(client: replog.Client, options: SparkOptions, job: str | None) -
 
 
 def abort_job(options: SparkOptions, job: str) -> list[int]:
-    """Gives a job up for good and deletes its ledgers; which ones. If the log's record shows that it was committed after all,
-    only the ledgers of attempts that lost go. Blocks. Raises `ReplogError`: then a sweep does it later."""
+    """Gives a job up permanently and deletes its ledgers; returns which. If the log's record shows that it was committed,
+    only the ledgers of attempts that lost are deleted. Blocks. Raises `ReplogError`: then a sweep does it later."""
     return options.run(lambda client: client.sweep_log(options.log, grace_s=options.sweep_grace_s, job=job))

@@ -1,10 +1,10 @@
-"""What of a log may be read now: which entries of which segments, found on the driver.
+"""The entries of a log that may be read now, by segment; found on the driver.
 
 Rules:
 - Only what is confirmed is planned (D1): all of a closed ledger, and of one that is open what bookies say is confirmed.
 - Nothing behind an open ledger is planned: more may come before it (L6).
-- A place where to read on is that of the next entry. Behind a closed ledger it is the beginning of the next segment, also if
-  there is none yet: so a segment that was read to its end may be trimmed without anybody missing something.
+- A place where to read on is that of the next entry. Behind a closed ledger it is the beginning of the next segment, even if
+  there is none yet: so a segment that was read to its end may be trimmed, and no reader misses anything.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Extent:
         return Position(self.segment + 1, 0) if self.is_closed else Position(self.segment, self.last + 1)
 
     def before(self, stop: Position) -> Extent:
-        """What of it lies before the position, which is not before its first entry."""
+        """The part before the position, which is not before its first entry."""
         if self.segment < stop.segment or self.last < stop.entry:
             return self
         return attrs.evolve(self, last=stop.entry - 1, is_closed=False)
@@ -90,7 +90,7 @@ class Survey:
         return await self._client.log_metadata(self._name)
 
     async def extents(self, start: Position, head: LogMetadata) -> AsyncGenerator[Extent]:
-        """All that may be read from this position on, segment by segment; also empty ones, the last of which tells where to
+        """All that may be read from this position on, segment by segment; including empty ones, the last of which says where to
         read on. Raises `TrimmedError`, `PositionError`, `LogNotFoundError`, `MetastoreError`."""
         self.check_start(head, start)
         number = start.segment
@@ -102,16 +102,17 @@ class Survey:
                 extent = await self._extent(segment, record, first, is_last)
                 yield extent
                 if not extent.is_closed:
+                    # Behind an open ledger nothing is planned (L6): entries may still come before what is there.
                     return
             number = end
 
     def check_start(self, head: LogMetadata, start: Position) -> None:
-        """Raises `TrimmedError` if what begins here is gone, `PositionError` if there was never anything."""
+        """Raises `TrimmedError` if this position was trimmed, `PositionError` if it never existed."""
         if start.segment < head.first_segment_number:
             raise self._trimmed(head, start)
         if start > Position(head.next_segment_number, 0):
             problem = (
-                f"{start} is no position of log {self._name!r}: its last segment is {head.next_segment_number - 1}"
+                f"{start} is not a position of log {self._name!r}: its last segment is {head.next_segment_number - 1}"
             )
             raise PositionError(problem)
 
@@ -152,14 +153,14 @@ class Survey:
             last = record.last_entry_id
         is_closed = record.state is LedgerState.CLOSED
         if is_closed and first > last + 1:
-            problem = f"{segment.number}:{first} is no position of log {self._name!r}: that segment ends at {last}"
+            problem = f"{segment.number}:{first} is not a position of log {self._name!r}: that segment ends at {last}"
             raise PositionError(problem)
-        # Of an open ledger, bookies may tell less than before: it is never gone back.
+        # Bookies of an open ledger may report less than before. A plan never goes back.
         return Extent(segment.number, segment.ledger_id, first, max(last, first - 1), is_closed, record.created_at_ms)
 
     async def _confirmed(self, segment: Segment, is_last: bool) -> tuple[LedgerMetadata, int]:
         """The record of a ledger that was open, and its last entry that may be read. One that isn't the last is about to be
-        closed by the writer who rolled, unless that is dead."""
+        closed by the writer who rolled, unless that writer is dead."""
         try:
             async with self._client.open_ledger(segment.ledger_id, password=self._password) as reader:
                 if not is_last:
@@ -175,6 +176,7 @@ class Survey:
         """Where to read on after all that may be read now. Only the last two segments can be open (L1)."""
         for _ in range(_TRIMMED_MEANWHILE_MAX):
             head = await self.head()
+            # A live leader leaves at most the last two segments open; those before have their end in their records (L1).
             end = Position(max(head.first_segment_number, head.next_segment_number - 2), 0)
             try:
                 async for extent in self.extents(end, head):
@@ -211,12 +213,12 @@ class Survey:
     # -- sizes ------------------------------------------------------------------------------------------------------
 
     async def measured(self, extents: Sequence[Extent]) -> list[tuple[Extent, Measured]]:
-        """Each of them, none of which is empty, with its size: one read, two if it begins amid its ledger. Raises as reading
-        does."""
+        """Each extent with its size. None may be empty. Costs one read, two if an extent begins inside its ledger. Raises as
+        reading does."""
         return list(zip(extents, await each_at_once(extents, self.measure), strict=True))
 
     async def measure(self, extent: Extent) -> Measured:
-        """The size of one that is not empty."""
+        """The size of an extent that is not empty."""
         size_bytes, sent_ns = await self.ledger_bytes(extent, extent.last)
         if extent.first:
             size_bytes -= (await self.ledger_bytes(extent, extent.first - 1))[0]
@@ -231,11 +233,11 @@ class Survey:
         except (LedgerNotFoundError, EntryNotFoundError):
             await self.explain_missing(extent.segment, extent.first)
             raise
-        raise AssertionError("a stretch that has an entry is not empty")
+        raise AssertionError("a range that has an entry is not empty")
 
 
 async def each_at_once(items: Sequence[Item], function: Callable[[Item], Awaitable[Value]]) -> list[Value]:
-    """What the function returns for each of them, in their order; several are under way at once. Raises the first error."""
+    """Calls the function for each item, several at once; returns the results in order. Raises the first error."""
     found: dict[int, Value] = {}
     errors: list[ReplogError] = []
     limiter = trio.CapacityLimiter(_ASKED_AT_ONCE)
@@ -266,6 +268,7 @@ def partitioned(
     least_bytes = min(_PARTITION_BYTES_MIN, partition_bytes)
     for extent, size_bytes in zip(extents, sizes_bytes, strict=True):
         pieces = _cut(extent, -(-size_bytes // partition_bytes))
+        # A task costs about a second before it reads anything: short ledgers share one.
         if portions and len(pieces) == 1 and portion_bytes + size_bytes <= least_bytes:
             portions[-1] += pieces
             portion_bytes += size_bytes

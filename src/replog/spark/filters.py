@@ -1,4 +1,4 @@
-"""Filters that Spark pushes down, as far as they say which segments and times are wanted.
+"""Filters that Spark pushes down, as far as they concern segments and times.
 
 They only narrow what is read: Spark evaluates all of them again.
 """
@@ -28,7 +28,7 @@ _US = 1000  # Spark's timestamps are in microseconds: what is compared has lost 
 
 @attrs.frozen
 class Narrowing:
-    """What rows can be wanted at all: of segments from `first_segment` to `last_segment`, and sent from `from_ns` to before
+    """The rows that a query can want: of segments from `first_segment` to `last_segment`, and sent from `from_ns` to before
     `to_ns`, in ns since the epoch. None: no limit."""
 
     first_segment: int | None = None
@@ -37,17 +37,17 @@ class Narrowing:
     to_ns: int | None = None
 
     def wants_segment(self, number: int) -> bool:
-        """Whether any row of this segment can be wanted."""
+        """True if a row of this segment may be wanted."""
         return (self.first_segment is None or self.first_segment <= number) and (
             self.last_segment is None or number <= self.last_segment
         )
 
     def wants_time(self, sent_ns: int) -> bool:
-        """Whether rows that were sent then are wanted."""
+        """True if rows that were sent then are wanted."""
         return (self.from_ns is None or self.from_ns <= sent_ns) and (self.to_ns is None or sent_ns < self.to_ns)
 
     def both(self, other: Narrowing) -> Narrowing:
-        """What both of them want."""
+        """The rows that both want."""
         return Narrowing(
             _most(self.first_segment, other.first_segment),
             _least(self.last_segment, other.last_segment),
@@ -65,7 +65,7 @@ def _least(one: int | None, other: int | None) -> int | None:
 
 
 def narrowing(filters: Iterable[Filter]) -> Narrowing:
-    """What rows these filters, all of which must hold, can want. Those on other columns want any."""
+    """The rows that pass these filters, as far as is known here. Filters on other columns pass any row."""
     found = Narrowing()
     for each in filters:
         name = getattr(each, "attribute", ())
@@ -90,6 +90,7 @@ def _of_segment(condition: Filter) -> Narrowing:
             return Narrowing(last_segment=number - 1)
         case LessThanOrEqual(value=int(number)):
             return Narrowing(last_segment=number)
+        # Spark puts null among the values of `in`: then nothing is narrowed.
         case In(value=values):
             numbers = [each for each in values if isinstance(each, int)]
             if len(numbers) == len(values) and numbers:
@@ -98,7 +99,7 @@ def _of_segment(condition: Filter) -> Narrowing:
 
 
 def _of_position(condition: Filter) -> Narrowing:
-    """Positions are texts, which have another order: only those that are named tell something."""
+    """Positions are compared as texts, which have another order: only equality narrows anything."""
     match condition:
         case EqualTo(value=str(text)):
             texts = [text]

@@ -1,8 +1,8 @@
 """Rows as JSON objects, one for each entry, and back.
 
-What JSON has no word for: binary is base64; a decimal, a date and a timestamp are texts ("1.50", "2026-11-20",
-"2026-11-20T17:00:00.000000+00:00", without the offset if the column has no time zone); floats that are no numbers are "NaN",
-"Infinity" and "-Infinity"; a map whose keys are no texts is a list of pairs. A field that is missing reads as null; one that
+Types that JSON does not have: binary is base64; a decimal, a date and a timestamp are texts ("1.50", "2026-11-20",
+"2026-11-20T17:00:00.000000+00:00", without the offset if the column has no time zone); floats that are not numbers are "NaN",
+"Infinity" and "-Infinity"; a map whose keys are not texts is a list of pairs. A field that is missing reads as null; one that
 no column has is not read.
 """
 
@@ -26,7 +26,7 @@ _NO_NUMBERS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 class MalformedError(ValueError):
-    """What stands there does not fit its column. Caught where entry and log are known."""
+    """A value that does not fit its column. Caught where entry and log are known."""
 
 
 # -- writing ------------------------------------------------------------------------------------------------------
@@ -131,9 +131,9 @@ def _loads(payload: bytes, named: Callable[[], str]) -> dict[str, Any]:
     try:
         found = json.loads(payload)
     except (ValueError, RecursionError) as error:
-        raise MalformedError(f"{named()} is no JSON: {error}") from error
+        raise MalformedError(f"{named()} is not JSON: {error}") from error
     if not isinstance(found, dict):
-        raise MalformedError(f"{named()} is no JSON object, but {_said(found)}")
+        raise MalformedError(f"{named()} is not a JSON object, but {_said(found)}")
     return cast("dict[str, Any]", found)
 
 
@@ -186,7 +186,7 @@ def _map_reader(of_type: arrow.DataType) -> Convert:
 
     def pair(found: Any) -> tuple[Any, Any]:
         if len(_checked(found, list, "a list of pairs")) != 2:
-            raise ValueError("is no list of pairs")
+            raise ValueError("is not a list of pairs")
         name, value = found
         return key(name), None if value is None else item(value)
 

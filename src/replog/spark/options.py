@@ -1,7 +1,7 @@
 """The options of the data source: texts from Spark, whose keys are case-insensitive, and what they mean.
 
 A key may be written with or without underscores: `txnId`, `txn_id` and `TXNID` are one option. No option holds a secret:
-Spark shows options in plans and in its web pages. What can't be is told at planning, on the driver, all of it at once.
+Spark shows options in plans and in its web pages. All invalid options are reported at once, at planning, on the driver.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _parse_quorum(text: str) -> Quorum:
 
 @attrs.frozen(kw_only=True)
 class SparkOptions(Checked):
-    """What `option(...)` says to the format `replog`, for writing and reading."""
+    """The options of the format `replog`, for writing and reading."""
 
     metastore: str = attrs.field(
         repr=False,  # it may hold a password
@@ -93,7 +93,7 @@ class SparkOptions(Checked):
     )
     log: str = attrs.field(metadata={"doc": "Name of the log.", "check": _check_log})
     password_file: str | None = option(
-        None, "A file with the ledgers' password, on each machine; a line's end is no part of it."
+        None, "A file with the ledgers' password, on each machine; the end of its line is not part of it."
     )
     config_file: str | None = option(
         None, "A TOML file, on each machine, with the table `client`: options of the client (TLS, timeouts)."
@@ -114,12 +114,12 @@ class SparkOptions(Checked):
     )
 
     def contradictions(self) -> list[str]:
-        """What cannot be true together."""
+        """Options that contradict each other."""
         return ["txn_version needs a txn_id"] if self.txn_version and self.txn_id is None else []
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> Self:
-        """From what Spark hands over. Raises `ConfigError` with all faults."""
+        """Reads the options that Spark passes. Raises `ConfigError` with all faults."""
         names = {field.name.replace("_", ""): field.name for field in attrs.fields(cls)}
         given = {key.lower().replace("_", ""): (key, value) for key, value in options.items()}
         values = {names[key]: value for key, (_, value) in given.items() if key in names}
@@ -140,9 +140,10 @@ class SparkOptions(Checked):
         return ledger_password(self.password_file, "password_file")
 
     def transaction(self) -> tuple[str, int] | None:
-        """That of what `txn_id` names; None if nothing was named."""
+        """The transaction that `txn_id` names; None if it is not given."""
         return None if self.txn_id is None else (f"txn:{self.txn_id}", self.txn_version)
 
+    # Read on each machine, and never pickled: secrets stay in files of the machine that uses them.
     def client_options(self) -> ClientOptions:
         """From the configuration file's table `client`, over that the variables `REPLOG_CLIENT_...` of this machine."""
         return load(
@@ -154,18 +155,18 @@ class SparkOptions(Checked):
         )
 
     def metastore_url(self) -> str:
-        """As given; but a directory that is not there is not made of a misspelt name."""
+        """The URL as given, but so that a misspelled directory is not created."""
         parsed = BackendURL.parse(self.metastore)
         if parsed.scheme != "lmdb" or "create" in parsed.options:
             return self.metastore
         return f"{self.metastore}{'&' if parsed.options else '?'}create=false"
 
     def quorum_of_ledgers(self) -> Quorum:
-        """The quorum of what is written."""
+        """The quorum of the ledgers that are written."""
         return _parse_quorum(self.quorum)
 
     def run(self, function: Callable[[replog.Client], Awaitable[Value]]) -> Value:
-        """What this async function returns or raises, called with a client of these options, in a trio run of its own."""
+        """Calls this async function with a client of these options, in a trio run of its own; returns what it returns."""
         return clients.run(
             self.metastore_url(), function, options=self.client_options(), quorum=self.quorum_of_ledgers()
         )

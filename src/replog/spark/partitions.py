@@ -1,9 +1,9 @@
 """The function for `foreachPartition`: rows appended to a log for each partition, at least once.
 
 Rules:
-- Each partition has a log of its own, and each attempt at it takes that log over (L1). So whoever wrote to it before, an
-  attempt that Spark believes dead or a job that was thought to have ended, is fenced: its task fails with `FencedError`. What
-  it wrote stays, and the next attempt writes all rows of the partition again, behind them.
+- Each partition has a log of its own, and each attempt at it takes that log over (L1). So the writer
+  before, an attempt that Spark believes dead or a job that was thought to have ended, is fenced: its task fails with
+  `FencedError`. Its rows stay, and the next attempt writes all rows of the partition again, behind them.
 - Spark numbers attempts in the order of their starts. One that comes to write only after a later one of the same job has
   begun does not take over. It is advice: two that come at once fence each other, and Spark repeats the one that failed.
 """
@@ -44,7 +44,7 @@ def foreach_partition_writer(
 
     `log` names it, and has "{partition}" in it, which becomes the partition's number, from 0. Each row is an entry: what
     `to_bytes` makes of it; without it, rows must be bytes, or have one column of bytes. The other options are those of the
-    format `replog`. Raises `ConfigError` for what can't be, all of it at once.
+    format `replog`. Raises `ConfigError` with all invalid arguments at once.
     """
     options = SparkOptions(
         metastore=metastore, log=log, password_file=password_file, config_file=config_file, quorum=quorum
@@ -61,7 +61,7 @@ def foreach_partition_writer(
 
 @attrs.frozen
 class PartitionWriter:
-    """What `foreach_partition_writer` makes. Can be pickled, as Spark does, if `to_bytes` can."""
+    """A function for `foreachPartition`. Can be pickled, as Spark does, if `to_bytes` can."""
 
     _options: SparkOptions
     _to_bytes: Callable[[Any], bytes] | None
@@ -78,6 +78,7 @@ class PartitionWriter:
             raise ConfigError("this function is for tasks of Spark: give it to foreachPartition")
         entries = map(_bytes_of if self._to_bytes is None else self._to_bytes, rows)
         chunks = _chunks(entries)
+        # Before the log is taken over: a partition without rows must not fence its last writer.
         first = next(chunks, None)
         if first is None:
             return
@@ -116,7 +117,7 @@ class PartitionWriter:
 
 @attrs.frozen
 class _PartitionAttempt:
-    """One try of Spark's at a partition: what its ledgers' custom metadata says."""
+    """One attempt of Spark at a partition, as the custom metadata of its ledgers names it."""
 
     writer_id: str  # of one call of `foreach_partition_writer`
     partition: int
@@ -136,7 +137,7 @@ async def _check_turn(client: replog.Client, name: str, attempt: _PartitionAttem
         check_binary(name, log)
         ledger = await client.ledger_metadata(log.segments[-1].ledger_id)
     except (LogNotFoundError, LedgerNotFoundError):
-        # Nobody has begun, or a trim or takeover is going on: taking over tells.
+        # No attempt has begun, or a trim or takeover is under way: the takeover finds out.
         return
     custom = ledger.custom
     if custom.get("writer") == attempt.writer_id and int(custom.get("attempt", "-1")) > attempt.attempt:
@@ -148,7 +149,7 @@ async def _check_turn(client: replog.Client, name: str, attempt: _PartitionAttem
 
 
 async def _push_all(writer: replog.LogWriter, entries: list[bytes]) -> None:
-    """Puts them in flight, and waits for no more than room: leaving the writer confirms them."""
+    """Puts them in flight, and waits only for room: leaving the writer confirms them."""
     for entry in entries:
         try:
             writer.push_nowait(entry)
@@ -160,6 +161,7 @@ def _chunks(entries: Iterator[bytes]) -> Iterator[list[bytes]]:
     chunk: list[bytes] = []
     size_bytes = 0
     for entry in entries:
+        # In the task's own thread, where the traceback shows the caller's code.
         check_payload(entry)
         chunk.append(entry)
         size_bytes += len(entry)
@@ -176,6 +178,6 @@ def _bytes_of(row: Any) -> bytes:
         return bytes(value)
     what = f"a row of {', '.join(row.__fields__)}" if isinstance(row, Row) else f"{type(row).__name__}"
     raise ConfigError(
-        f"an entry is bytes, and {what} is none: say how to make some of it, as in "
+        f"an entry must be bytes, and {what} is not: say how to make bytes of it, as in "
         "foreach_partition_writer(..., to_bytes=lambda row: json.dumps(row.asDict()).encode())"
     )

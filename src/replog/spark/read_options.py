@@ -1,4 +1,4 @@
-"""The options of reading: those of the format, and what of the log is wanted."""
+"""The options of reading: those of the format, and which part of the log is wanted."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @attrs.frozen
 class Bound:
-    """Where reading begins or ends: at a position, at a time (ns since the epoch), or at what is there when it begins."""
+    """Where reading begins or ends: at a position, at a time (ns since the epoch), or at the end of the log at that moment."""
 
     position: Position | None = None
     time_ns: int | None = None
@@ -106,7 +106,7 @@ class ReadOptions(SparkOptions):
         """From what Spark hands over. Raises `ConfigError` with all faults."""
         try:
             return super().parse(options)
-        except FaultsError as error:  # `from` is no name in Python
+        except FaultsError as error:  # `from` can't be a name in Python
             raise FaultsError(
                 "the options of format replog", [each.replace("from_", "from") for each in error.faults]
             ) from error
@@ -122,13 +122,13 @@ class ReadOptions(SparkOptions):
         return Bound() if self.to is None else Bound.parse(self.to)
 
     def check_batch(self) -> None:
-        """Raises `ConfigError` for what only a stream has."""
+        """Raises `ConfigError` for options that only a stream has."""
         if self.begin.is_latest:
             raise ConfigError("from=latest is for readStream: spark.read would find nothing")
         self._refuse("is for readStream: leave it out", "max_rows_per_trigger", "max_bytes_per_trigger")
 
     def check_stream(self) -> None:
-        """Raises `ConfigError` for what a stream has not."""
+        """Raises `ConfigError` for options that a stream does not have."""
         self._refuse("is for spark.read: a stream ends with its query (trigger(availableNow=True))", "to")
         self._refuse("is for spark.read: Spark pushes no filters into a stream", "push_filters")
 

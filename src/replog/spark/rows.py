@@ -1,7 +1,7 @@
 """Reading logs with Spark: what is read is planned on the driver, and tasks read exactly that.
 
 Rules:
-- A plan names ledgers and entries, all of them confirmed then (D1). Who is to be retried reads the same entries again.
+- A plan names ledgers and entries, all of them confirmed then (D1). A task that is retried reads the same entries again.
 - Rows are stored batches, handed on as Arrow (`replog.spark.columns`): about two megabytes of entries at a time.
 - Times are by the clocks of the log's writers. Rows are compared one stored batch at a time, ledgers by when they were
   created and when their last entry was sent, with a minute to spare for a clock that was set back.
@@ -51,13 +51,13 @@ class LogPartition(InputPartition):
 
 
 def schema_of(options: ReadOptions) -> StructType:
-    """The columns that are read if nobody asks for others. Raises `SchemaMismatchError` if the log holds other values than
+    """The columns of a query that names none. Raises `SchemaMismatchError` if the log holds other values than
     the option says; `LogNotFoundError`, `MetastoreError`."""
     return schema_of_rows(_values_of_log(options))
 
 
 def _values_of_log(options: ReadOptions) -> ValueSchema | None:
-    """What the log's entries are to be decoded as; None: handed on as they are, which needs no look at the log."""
+    """How the log's entries are decoded; None if they are passed on as they are, which needs no look at the log."""
     wanted = ValueFormat(options.values)
     if wanted is ValueFormat.BINARY:
         return None
@@ -102,12 +102,13 @@ class RowReader:
                         yield from columns.record_batches(extent.segment, wanted)
 
     def may_be_in_time(self, measured: Measured) -> bool:
-        """Whether anything in there can have been sent at a time that is wanted."""
+        """True if anything in it may have been sent at a time that is wanted."""
         from_ns = self._narrowing.from_ns
+        # A clock that was set back may have put later entries at earlier times: hence the minute.
         return from_ns is None or measured.last_sent_ns >= from_ns - _CLOCK_SET_BACK_NS
 
     def _wanted(self, batches: Sequence[EntryBatch]) -> Iterator[list[EntryBatch]]:
-        """Those sent at times that are wanted, in lists without a gap."""
+        """The batches sent at times that are wanted, in lists without a gap."""
         run: list[EntryBatch] = []
         for batch in batches:
             if self._narrowing.wants_time(batch.timestamp_ns):
@@ -130,6 +131,7 @@ def _fetched(worker: WorkerClient, log_name: str, extent: Extent, password: byte
             batches = reader.batches_between(extent.first, extent.last)
             while found := worker.call(lambda _: _fetch(batches)):
                 yield found
+    # A trim deletes ledgers without waiting for queries that have planned them.
     except (LedgerNotFoundError, EntryNotFoundError):
         worker.call(explain)
         raise
@@ -147,7 +149,7 @@ async def _fetch(batches: Batches[EntryBatch]) -> list[EntryBatch]:
 
 
 def partitions_of(extents: Sequence[tuple[Extent, Measured]], options: ReadOptions) -> list[InputPartition]:
-    """One task's work each, in the order of the log."""
+    """Partitions for one task each, in the order of the log."""
     sizes_bytes = [measured.size_bytes for _, measured in extents]
     portions = partitioned([extent for extent, _ in extents], sizes_bytes, options.partition_bytes)
     return [LogPartition(portion) for portion in portions]
@@ -157,14 +159,14 @@ def partitions_of(extents: Sequence[tuple[Extent, Measured]], options: ReadOptio
 
 
 class LogBatchReader(RowReader, DataSourceReader):
-    """Reads what a log has when the query is planned. Each action plans anew, and may find more."""
+    """Reads what a log has when the query is planned. Each action plans again, and may find more."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         options.check_batch()
         super().__init__(options, schema)
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Raises `LogNotFoundError`, `TrimmedError` if `from` names what is gone, `PositionError` if it was never there."""
+        """Raises `LogNotFoundError`, `TrimmedError` if the position `from` was trimmed, `PositionError` if it never existed."""
         return self._options.run(self._plan)
 
     async def _plan(self, client: Client) -> list[InputPartition]:
@@ -175,7 +177,7 @@ class LogBatchReader(RowReader, DataSourceReader):
             except TrimmedError:
                 if self._options.begin.position is not None:
                     raise
-        return await self._planned(survey)  # who asks for what there is, gets what there is
+        return await self._planned(survey)  # the query wants what is left: a trim takes nothing from it
 
     async def _planned(self, survey: Survey) -> list[InputPartition]:
         extents = [extent for extent in await self._extents(survey) if self._may_be_wanted(extent)]
@@ -189,7 +191,7 @@ class LogBatchReader(RowReader, DataSourceReader):
         stop = self._options.end.position
         if stop is not None and stop > Position(head.next_segment_number, 0):
             last = head.next_segment_number - 1
-            raise PositionError(f"to={stop} is no position of log {head.name!r}: its last segment is {last}")
+            raise PositionError(f"to={stop} is not a position of log {head.name!r}: its last segment is {last}")
         found = []
         async with aclosing(survey.extents(start, head)) as extents:
             async for extent in extents:
@@ -202,7 +204,7 @@ class LogBatchReader(RowReader, DataSourceReader):
         return found
 
     def _may_be_wanted(self, extent: Extent) -> bool:
-        """As far as can be told without reading: entries are sent after their ledger was created."""
+        """False if that is clear without reading: entries are sent after their ledger was created."""
         to_ns = self._narrowing.to_ns
         is_too_late = to_ns is not None and extent.created_at_ms * 1_000_000 >= to_ns + _CLOCK_SET_BACK_NS
         return self._narrowing.wants_segment(extent.segment) and not is_too_late
@@ -212,6 +214,6 @@ class FilteringReader(LogBatchReader):
     """The same, with filters. Spark refuses such a reader where pushing filters is off, which it is by default."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Keeps what narrows the reading, and leaves all of them to Spark."""
+        """Keeps the filters that narrow the reading. Spark still applies all of them."""
         self._narrowing = self._narrowing.both(narrowing(filters))
         return filters

@@ -1,4 +1,4 @@
-"""The data source `replog`: hands out what reads and writes."""
+"""The data source `replog`: makes Spark's readers and writers."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class ReplogDataSource(DataSource):
 
     @cached_property
     def _parsed(self) -> SparkOptions:
-        """The options of writing; those of reading are more."""
+        """The options of writing; reading has more."""
         return SparkOptions.parse(self.options)
 
     def schema(self) -> StructType:
-        """What is read if nobody asks for other columns. Raises `ConfigError`; `SchemaMismatchError` if the log holds other
-        values than the option says."""
+        """The columns of a query that names none. Raises `ConfigError`; `SchemaMismatchError` if the log holds other values
+        than the option says."""
         from replog.spark.rows import schema_of
 
         return schema_of(ReadOptions.parse(self.options))
@@ -60,7 +60,7 @@ class ReplogDataSource(DataSource):
 
         if overwrite:
             raise ConfigError(
-                'a log is only appended to: write .mode("append"), not .mode("overwrite"). To begin anew, delete the log '
+                'a log is only appended to: write .mode("append"), not .mode("overwrite"). To begin again, delete the log '
                 "(replog log delete NAME) or trim it first"
             )
         writer = JobWriter(self._parsed, schema)

@@ -3,9 +3,9 @@
 Rules:
 - An offset says where to read on: the position of the next entry. It only grows, it never comes before an entry that is not
   confirmed, and what lies between two offsets never changes: a micro-batch that is repeated reads the same entries.
-- Behind a closed ledger the offset is the beginning of the next segment. So what a stream has read may be trimmed. What it has
-  not read, and is gone, ends it with an error: never is something left out silently.
-- An offset also names the log, and how often that was deleted: another log of the same name is not what was begun.
+- Behind a closed ledger the offset is the beginning of the next segment. So what a stream has read may be trimmed. If something
+  that it has not read is gone, the stream ends with an error: nothing is left out silently.
+- An offset also names the log, and how often that was deleted: another log of the same name is not taken for it.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ Offset = dict[str, Any]
 
 
 class LogStreamReader(RowReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads a log as it grows: over rolls and takeovers, from where its checkpoint stands.
+    """Reads a log as it grows: over rolls and takeovers, from the position in its checkpoint.
 
     On the driver it keeps a client from call to call; in tasks it is `RowReader`. Raises `LogNotFoundError` if there is no such
-    log (yet), `TrimmedError` if something was trimmed that it has not read."""
+    log (yet), `TrimmedError` if something that it has not read was trimmed."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         options.check_stream()
@@ -54,6 +54,7 @@ class LogStreamReader(RowReader, DataSourceStreamReader, SupportsTriggerAvailabl
             return await look(Survey(client, options.log, options.password(), closing_s))
 
         with worker_client(options.metastore_url(), options=options.client_options()) as worker:
+            # The client is kept: Spark asks for the latest offset several times in each micro-batch.
             return worker.call(call)
 
     # -- offsets --------------------------------------------------------------------------------------------------
@@ -79,7 +80,7 @@ class LogStreamReader(RowReader, DataSourceStreamReader, SupportsTriggerAvailabl
             available = Position(head.first_segment_number, 0)
             raise TrimmedError(
                 head.name,
-                f"it was deleted and begun anew since the checkpoint was written, at {offset['position']}; the log begins at "
+                f"it was deleted and created again since the checkpoint was written, at {offset['position']}; the log begins at "
                 f"{available}: begin a new query there, with a new checkpoint",
                 available,
             )
@@ -124,6 +125,7 @@ class LogStreamReader(RowReader, DataSourceStreamReader, SupportsTriggerAvailabl
             head = await survey.head()
             self._check_same_log(head, start)
             end = await self._reached(survey, position, head, limit)
+            # With `availableNow` entries that were appended after the start are left to the next run.
             if self._goal is not None:
                 end = min(end, self._goal)
             return self._offset(head, max(position, end))
@@ -151,7 +153,7 @@ class LogStreamReader(RowReader, DataSourceStreamReader, SupportsTriggerAvailabl
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Fixes what is available: the query ends there, whatever is appended meanwhile."""
+        """Fixes what is available: the query ends there, even if more is appended meanwhile."""
         self._goal = self._call(lambda survey: survey.end(), CLOSING_S)
 
     def reportLatestOffset(self) -> Offset | None:
@@ -165,7 +167,7 @@ class LogStreamReader(RowReader, DataSourceStreamReader, SupportsTriggerAvailabl
     # -- micro-batches --------------------------------------------------------------------------------------------
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        """What the tasks of a micro-batch read: also one of a former run, to be repeated."""
+        """The partitions of a micro-batch, which may be one of an earlier run that is repeated."""
 
         positions = self._position(start), self._position(end)
 
@@ -179,11 +181,11 @@ class LogStreamReader(RowReader, DataSourceStreamReader, SupportsTriggerAvailabl
         return [] if start == end else self._call(look)
 
     def commit(self, end: Offset) -> None:
-        """Nothing: a log is trimmed by who knows all its readers. Spark says it late, and not always."""
+        """Does nothing. Only an operator knows all readers of a log, and trims it; Spark calls this late, and not always."""
 
 
 async def _after_rows(extents: AsyncGenerator[Extent], start: Position, rows: int) -> Position:
-    """Where to read on after so many entries, or after all there are."""
+    """Where to read on after so many entries, or at the end."""
     end = start
     async for extent in extents:
         if extent.count > rows:
@@ -194,7 +196,7 @@ async def _after_rows(extents: AsyncGenerator[Extent], start: Position, rows: in
 
 
 async def _after_bytes(survey: Survey, extents: AsyncGenerator[Extent], start: Position, wanted_bytes: int) -> Position:
-    """Where to read on after so many bytes of values, but at least one entry; or after all there are."""
+    """Where to read on after so many bytes of values, and at least one entry; or at the end."""
     end = start
     is_first = True
     left_bytes = wanted_bytes
@@ -203,6 +205,7 @@ async def _after_bytes(survey: Survey, extents: AsyncGenerator[Extent], start: P
             size_bytes = (await survey.measure(extent)).size_bytes
             if size_bytes > left_bytes:
                 fitting = await _fitting(survey, extent, left_bytes)
+                # At least one entry: a limit below the size of an entry would stop the query for good.
                 return Position(extent.segment, max(fitting, extent.first + is_first))
             left_bytes -= size_bytes
             is_first = False
@@ -211,7 +214,7 @@ async def _after_bytes(survey: Survey, extents: AsyncGenerator[Extent], start: P
 
 
 async def _fitting(survey: Survey, extent: Extent, wanted_bytes: int) -> int:
-    """The first entry that is too much. By halving: some twenty small reads for a million entries."""
+    """The first entry that exceeds the bytes. Found by halving: about twenty small reads for a million entries."""
     before_bytes = (await survey.ledger_bytes(extent, extent.first - 1))[0] if extent.first else 0
     # All before `low` fit, what reaches through `high` does not.
     low, high = extent.first, extent.last

@@ -1,11 +1,11 @@
-"""How rows stand in a log's entries: as they are, as Arrow, or as JSON; and the schema, kept with the log.
+"""How rows are kept in a log's entries: as they are, as Arrow, or as JSON; and the schema, kept with the log.
 
 Rules:
 - `binary`, the default: one column of bytes, one entry for each row. Everybody reads it.
 - `arrow`: some rows make an entry, up to about a megabyte of them: one Arrow IPC stream, which reads without anything else:
   `pyarrow.ipc.open_stream(record.data).read_all()`.
 - `json`: a JSON object for each row (`replog.spark.json_values`).
-- What a log was begun with stands in its metadata (`custom`), and whoever appends must agree: same columns, same order, same
+- A log's metadata (`custom`) says what its first job wrote, and every later job must agree: same columns, same order, same
   types. Whether a column may be null is not compared: it always may, as far as the log is concerned.
 """
 
@@ -30,7 +30,7 @@ from replog.spark.json_values import JsonReader, JsonWriter, MalformedError
 
 FORMAT_KEY = "spark.values"  # in a log's `custom`
 SCHEMA_KEY = "spark.schema"
-SCHEMA_BYTES_MAX = 64 << 10  # the log's record, where it stands, is read and written as a whole
+SCHEMA_BYTES_MAX = 64 << 10  # it is in the log's record, which is read and written as a whole
 ENTRY_BYTES_WANTED = 1 << 20  # of an entry with Arrow
 
 
@@ -71,7 +71,7 @@ _SIMPLE_TYPES = (
 
 @attrs.frozen(slots=False)
 class ValueSchema:
-    """What the entries of a log hold: a format, and the schema of the rows as Spark's JSON. Can be pickled.
+    """The format of a log's entries, and the schema of the rows as Spark's JSON. Can be pickled.
 
     Made by `of_rows` or `of_log`."""
 
@@ -80,7 +80,7 @@ class ValueSchema:
 
     @classmethod
     def of_rows(cls, value_format: ValueFormat, schema: StructType) -> ValueSchema:
-        """What rows of this schema are written as. Raises `ConfigError` with all columns that cannot be."""
+        """How rows of this schema are written. Raises `ConfigError` with all columns that cannot be written."""
         if value_format is ValueFormat.BINARY:
             faults = _binary_faults(schema)
             wanted = _BINARY_SCHEMA
@@ -99,7 +99,7 @@ class ValueSchema:
 
     @classmethod
     def of_log(cls, metadata: LogMetadata) -> ValueSchema:
-        """What stands with the log; without a word of it, it is binary. Raises `SchemaMismatchError` if it does not read."""
+        """The values that the log's metadata names; binary if it names none. Raises `SchemaMismatchError` if it can't be read."""
         custom = metadata.custom
         if custom.get(FORMAT_KEY, ValueFormat.BINARY) == ValueFormat.BINARY:
             return cls(ValueFormat.BINARY, _BINARY_SCHEMA.json())
@@ -112,7 +112,7 @@ class ValueSchema:
             faults = [f"{type(error).__name__}: {error}"]
         raise SchemaMismatchError(
             metadata.name,
-            f"what its metadata says of its values does not read ({'; '.join(faults)}): read it with a newer replog, or with "
+            f"the schema in its metadata can't be read ({'; '.join(faults)}): read it with a newer replog, or with "
             "values=binary",
         )
 
@@ -127,15 +127,16 @@ class ValueSchema:
         return to_arrow_schema(self.schema, timezone="UTC")
 
     def custom(self) -> dict[str, str]:
-        """What the metadata of a log that it is appended to must say, or says from then on: so that jobs that begin a log at the
-        same time agree, too."""
+        """The custom metadata for the log. A log that has some must have the same; others get it: so jobs that create a log at
+        the same time agree, too."""
         if self.format is ValueFormat.BINARY:
             return {FORMAT_KEY: str(self.format)}
         return {FORMAT_KEY: str(self.format), SCHEMA_KEY: self.schema_json}
 
     def check_appendable(self, log_name: str, metadata: LogMetadata | None) -> ValueSchema:
-        """What the log (None: there is none) says of the same values, maybe in other words: who appends must repeat them.
-        Raises `SchemaMismatchError`, with all columns that differ, if it holds something else. A log that has never had a
+        """The same values, spelled as the log's metadata spells them (None: there is no log): an append must repeat that.
+
+        Raises `SchemaMismatchError`, with all columns that differ, if the log holds other values. A log that has never had a
         ledger holds nothing yet."""
         if metadata is None or metadata.is_deleted:
             return self
@@ -221,6 +222,7 @@ class ValueEncoder:
     def _arrow(self, batch: arrow.RecordBatch) -> list[bytes]:
         if not batch.num_rows:
             return []
+        # By the average size of a row. What is still too large is halved in `_streams`.
         rows = max(1, batch.num_rows * ENTRY_BYTES_WANTED // max(1, batch.nbytes))
         return [
             payload for start in range(0, batch.num_rows, rows) for payload in self._streams(batch.slice(start, rows))
@@ -271,7 +273,7 @@ class ValueDecoder:
                     yield DecodedRows(batch, place, True)
         except MalformedError as error:
             raise SchemaMismatchError(
-                self._log_name, f'{error}. What is there all the same can be read with .option("values", "binary")'
+                self._log_name, f'{error}. Its bytes can be read with .option("values", "binary")'
             ) from error
 
     def _stream(self, payload: arrow.Buffer, name: str) -> list[arrow.RecordBatch]:
@@ -283,9 +285,11 @@ class ValueDecoder:
                     raise MalformedError(f"{name} has other columns than the log's schema: {columns}")
                 batches = list(stream)
                 for batch in batches:
+                    # The lengths and offsets in an entry were written by somebody: an invalid one would crash the process,
+                    # not raise.
                     batch.validate(full=True)  # anybody may have written it
         except (arrow.ArrowException, OSError) as error:
-            raise MalformedError(f"{name} is no Arrow stream: {error}") from error
+            raise MalformedError(f"{name} is not an Arrow stream: {error}") from error
         return batches
 
 
@@ -304,7 +308,7 @@ def _binary_faults(schema: StructType) -> list[str]:
 
 
 def _faults(of_type: Any, path: str, value_format: ValueFormat) -> list[str]:
-    """What of this type cannot be written, each with the path to it."""
+    """The parts of this type that cannot be written, each with the path to it."""
     if isinstance(of_type, spark_types.ArrayType):
         return _faults(of_type.elementType, f"{path}[]", value_format)
     if isinstance(of_type, spark_types.MapType):
@@ -324,7 +328,7 @@ def _faults(of_type: Any, path: str, value_format: ValueFormat) -> list[str]:
 
 
 def _all_nullable(of_type: Any) -> Any:
-    """The same, with nulls allowed everywhere and without comments: what is compared."""
+    """The same type with nulls allowed everywhere and without comments, for comparing."""
     if isinstance(of_type, StructType):
         fields = [spark_types.StructField(each.name, _all_nullable(each.dataType)) for each in of_type]
         return StructType(fields)
@@ -336,7 +340,7 @@ def _all_nullable(of_type: Any) -> Any:
 
 
 def _differences(held: StructType, wanted: StructType) -> list[str]:
-    """What is different in `wanted`, column by column."""
+    """The differences of `wanted`, column by column."""
     found = []
     held_types = {field.name: field.dataType for field in held}
     wanted_types = {field.name: field.dataType for field in wanted}

@@ -3,7 +3,7 @@
 Rules:
 - Each attempt at a partition writes a ledger of its own, and closes it. No log names that ledger until the driver's commit
   does, which adds those of all partitions at once (`replog.spark.committing`): rows are visible all together, or none.
-- An attempt that lost (it failed, it was slower than another one, it is a zombie) leaves a ledger that no log names. Its
+- An attempt that lost (it failed, was slower than another one, or Spark believed it dead) leaves a ledger that no log names. Its
   custom metadata says whose it was, so it is found and swept. An attempt that fails while it can still act deletes it itself.
 - A writer is pickled: into the tasks, and for a batch job also into the process that commits. For a stream that process makes
   a writer of its own. So what a commit must know comes in the messages.
@@ -33,7 +33,7 @@ from replog.spark.values import ValueEncoder, ValueFormat, ValueSchema
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
 
-_QUERY_ID = "sql.streaming.queryId"  # the names of Spark's local properties: the only place where a task is told
+_QUERY_ID = "sql.streaming.queryId"  # names of Spark's local properties: only there a task finds them
 _BATCH_ID = "streaming.sql.batchId"
 _FORGET_S = 5.0
 _BATCHES_WAITING = 1  # encoded, behind the one that is being appended: bounds what a task holds
@@ -41,7 +41,7 @@ _BATCHES_WAITING = 1  # encoded, behind the one that is being appended: bounds w
 
 @attrs.frozen
 class WrittenPartition(WriterCommitMessage):
-    """What an attempt tells the commit. `ledger_id` is None if the partition has no rows: then nothing was written."""
+    """An attempt's message to the commit. `ledger_id` is None if the partition has no rows: then nothing was written."""
 
     job: str
     partition: int
@@ -52,7 +52,7 @@ class WrittenPartition(WriterCommitMessage):
 
 @attrs.frozen
 class Attempt:
-    """One try of Spark's at a partition: what its ledger's custom metadata says."""
+    """One attempt of Spark at a partition, as the custom metadata of its ledger names it."""
 
     log: str
     job: str
@@ -73,9 +73,9 @@ class Attempt:
 
     def custom(self) -> dict[str, str]:
         """As texts; `log` and `job` are what a sweep looks for."""
-        told = {"query": self.query_id, "batch": self.batch_id} if self.query_id else {}
+        of_query = {"query": self.query_id, "batch": self.batch_id} if self.query_id else {}
         of_task = {"partition": str(self.partition), "attempt": str(self.attempt)}
-        return {"log": self.log, "job": self.job, **of_task, **told}
+        return {"log": self.log, "job": self.job, **of_task, **of_query}
 
 
 class JobWriter(DataSourceArrowWriter):
@@ -112,7 +112,9 @@ class BatchWriter(DataSourceStreamArrowWriter):
 
     def __init__(self, options: SparkOptions, schema: StructType) -> None:
         if options.txn_id is not None:
-            raise ConfigError("txn_id is for batch jobs: a streaming query is told from others by its checkpoint")
+            raise ConfigError(
+                "txn_id is for batch jobs: a streaming query is distinguished from others by its checkpoint"
+            )
         self._options = options
         self._values = ValueSchema.of_rows(ValueFormat(options.values), schema)
         self._run = str(uuid4())
@@ -139,6 +141,7 @@ class BatchWriter(DataSourceStreamArrowWriter):
 def _written(messages: Sequence[WriterCommitMessage | None]) -> list[WrittenPartition]:
     """In the order of the partitions. Raises `ConfigError` for what can't be committed."""
     written = [each for each in messages if isinstance(each, WrittenPartition)]
+    # Spark passes None for a task that it has lost: to commit the others would leave rows out.
     if len(written) != len(messages) or len({each.job for each in written}) > 1:
         raise ConfigError(f"{messages!r} are not the messages of one job's partitions: nothing was committed")
     return sorted(written, key=lambda each: each.partition)
@@ -160,6 +163,7 @@ def write_partition(
 
     Raises `ReplogError`, or what `batches` raises; then the ledger is deleted, as far as that can be done in some seconds.
     Nothing of it becomes visible in any case."""
+    # Empty batches come from filters: a partition of nothing else makes no ledger.
     filled = (batch for batch in batches if batch.num_rows)
     first = next(filled, None)
     if first is None:
@@ -177,7 +181,7 @@ def write_partition(
 
 
 class _Rows:
-    """A partition's rows as entries, and how many there were."""
+    """The rows of a partition as entries; counts them."""
 
     def __init__(self, encoder: ValueEncoder, batches: Iterator[RecordBatch]) -> None:
         self.count = 0
@@ -201,6 +205,7 @@ async def _write_ledger(client: replog.Client, options: SparkOptions, attempt: A
             ledger_id = writer.ledger_id
             await _append_all(writer, rows)
         return ledger_id
+    # A cancellation and KeyboardInterrupt, too: Spark interrupts tasks that it no longer needs.
     except BaseException as error:
         if ledger_id is not None:
             await _forget(client, ledger_id, error)
@@ -221,13 +226,14 @@ async def _append_all(writer: replog.LedgerWriter, rows: _Rows) -> None:
     async with open_service_nursery() as nursery:
         nursery.start_soon(append)
         async with sending:
+            # In another thread, one batch ahead: while these rows are appended, Spark computes the next ones.
             while (payloads := await trio.to_thread.run_sync(rows.next_payloads)) is not None:
                 await sending.send(payloads)
         await appended.wait()
 
 
 async def _forget(client: replog.Client, ledger_id: int, error: BaseException) -> None:
-    """No message will ever name this ledger: so nobody needs it."""
+    """Deletes a ledger that no message will ever name."""
     with trio.CancelScope(shield=True, deadline=trio.current_time() + _FORGET_S):
         try:
             await client.delete_ledger(ledger_id)
