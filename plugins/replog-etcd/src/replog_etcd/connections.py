@@ -25,7 +25,7 @@ Headers = Sequence[tuple[str, str]]
 Stream = trio.SocketStream | trio.SSLStream[trio.SocketStream]
 
 _READ_BYTES = 64 << 10
-_IDLE_MAX_S = 30.0  # what stands between may have forgotten a connection that was silent for long
+_IDLE_MAX_S = 30.0  # a proxy or firewall may have forgotten a connection that was silent for long
 _KEEPALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3}
 
 

@@ -1,7 +1,7 @@
-"""Elections: who wants to lead stands in a queue, and waits for the one before; so a leader's end wakes one, not all.
+"""Elections: candidates form a queue, and each waits for the one before it; so a leader's end wakes one, not all.
 
-In the queue, `KEY/WORD` with a random word, who came first leads (by `create_revision`). The leader also announces KEY itself,
-under the same lease: there others see who leads. What was lost with a lease stands at the end of the queue when it is made anew.
+In the queue, `KEY/WORD` with a random word, the first one leads (by `create_revision`). The leader also announces KEY itself,
+under the same lease: there others see who leads. A place that was lost with its lease is made again at the end of the queue.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Elections:
         """Whether this one leads now; if not, it has waited for the one before."""
         mine = await self._first(key, {"key": self._layout.encode(place)})
         if mine is None:
-            await self._wait(place, None)  # it was lost, and is made anew soon
+            await self._wait(place, None)  # it was lost, and is made again soon
             return False
         before = await self._before(key, mine)
         if before is not None:
@@ -64,7 +64,7 @@ class Elections:
             await self._watches.wait_changed(key, version)
 
     async def _before(self, key: str, mine: Record) -> Record | None:
-        """Who stands right before in the queue."""
+        """The candidate right before this one."""
         everybody = {"key": self._layout.encode(key, "/"), "range_end": self._layout.encode(key, "0")}
         order = {"sort_order": "DESCEND", "sort_target": "CREATE", "limit": 1}
         return await self._first(key, {**everybody, **order, "max_create_revision": str(mine.created - 1)})

@@ -174,7 +174,7 @@ class Gateway:
                 self._leave(endpoint)
                 call.failures.append(f"{endpoint}: {error}")
             except (EtcdAnswerTooLargeError, KeyError) as error:
-                raise self._failure(call, f"{endpoint}: the answer is no token") from error
+                raise self._failure(call, f"{endpoint}: the answer is not a token") from error
         raise self._failure(call, "; ".join(call.failures))
 
     def _failure(self, call: _Call, problem: str) -> MetastoreError:
@@ -321,9 +321,9 @@ def _parse(body: bytes) -> dict[str, Any]:
     try:
         answer = json.loads(body)
     except ValueError as error:
-        raise AnswerLostError(f"the answer is no JSON: {body[:_SHOWN_BYTES]!r}") from error
+        raise AnswerLostError(f"the answer is not JSON: {body[:_SHOWN_BYTES]!r}") from error
     if not isinstance(answer, dict):
-        raise AnswerLostError(f"the answer is no JSON object: {body[:_SHOWN_BYTES]!r}")
+        raise AnswerLostError(f"the answer is not a JSON object: {body[:_SHOWN_BYTES]!r}")
     return answer
 
 

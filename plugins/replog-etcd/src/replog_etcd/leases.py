@@ -95,7 +95,7 @@ class Leases:
                 raise
 
     async def _renew(self, held: Held) -> None:
-        """Until cancelled. Whatever was lost, the lease or a key, is made anew; whoever has the key meanwhile keeps it."""
+        """Runs until cancelled. A lease or key that was lost is made again; another client that took the key keeps it."""
         pause_s = self._lease_s / _RENEWALS_PER_LEASE
         while True:
             await trio.sleep(pause_s)

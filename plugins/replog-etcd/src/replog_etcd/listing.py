@@ -28,7 +28,7 @@ class Listing:
 
 
 async def list_below(gateway: Gateway, layout: Layout, key: str, *, with_values: bool = False) -> Listing:
-    """What stands right below the key. Of changes that happen meanwhile, some may be seen. Raises `MetastoreError`."""
+    """The keys right below the key. Some of the changes that happen meanwhile may be seen. Raises `MetastoreError`."""
     words: dict[str, Record | None] = {}
     revision = 0
     start, limit = "/", _PAGE_KEYS_MIN

@@ -78,7 +78,7 @@ class EtcdMetastore(Metastore):
         return list((await list_below(self._gateway, self._layout, key)).words)
 
     async def values(self, key: str) -> dict[str, Versioned]:
-        """What stands right below this key, by its last word: one request for few keys, some for many."""
+        """The values right below this key, by their last words: one request for few keys, several for many."""
         check_key(key)
         listing = await list_below(self._gateway, self._layout, key, with_values=True)
         return {

@@ -31,7 +31,7 @@ class EtcdOptions:
     authority of one's own, and trusts what the system trusts; no speaks none, and then the files may not be given.
     `tls_check_hostname`: the certificate must be for the host that is connected to; `tls_hostname`: for this one instead.
 
-    Who this is, where etcd asks: `user`, and `password_file`, whose first line is the password.
+    Credentials, if etcd requires them: `user`, and `password_file`, whose first line is the password.
 
     `request_timeout_s`: for each request and its answer, all attempts together. `lease_s`: what this process has announced
     vanishes so long after its death; etcd counts whole seconds, and takes no fewer than about two.
@@ -94,7 +94,7 @@ class Target:
 
     @classmethod
     def parse(cls, rest: str) -> Target:
-        """Reads `host1:port,host2,host3/prefix`, what stands behind `etcd://`. Raises `ConfigError`."""
+        """Reads `host1:port,host2,host3/prefix`, the part behind `etcd://`. Raises `ConfigError`."""
         hosts, _, prefix = rest.removeprefix("//").partition("/")
         prefix = prefix.rstrip("/")
         if prefix:
@@ -118,7 +118,7 @@ def _parse_endpoint(text: str, rest: str) -> Endpoint:
     match = _HOST.fullmatch(text)
     port = int(match[3] or DEFAULT_PORT) if match else 0
     if match is None or not 0 < port < 65536:
-        what = f"{text!r} is no server: one looks like host, host:2379 or [address]:2379"
+        what = f"{text!r} is not a server: one looks like host, host:2379 or [address]:2379"
         hint = "; user and password are options, user and password_file" if "@" in text else ""
         raise ConfigError(f"etcd://{rest}: {what}{hint}")
     return Endpoint(match[1] or match[2], port)

@@ -2,7 +2,7 @@
 
 Layout, version 1: the key of replog `a/b` is etcd's key `/a/b`, with a prefix `/PREFIX/a/b`, in UTF-8; the value is as it is.
 There is nothing else: no directories to make or to count, so each change is one comparison and one key, and `etcdctl get
---prefix /PREFIX/` shows all. A version is the key's `mod_revision`, which never repeats, not even for a key that was made anew.
+--prefix /PREFIX/` shows all. A version is the key's `mod_revision`, which never repeats, even if the key is created again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Message = dict[str, Any]
 
 @attrs.frozen
 class Record:
-    """One key of etcd, as it was at some revision. `value` is b"" if it was not asked for; `lease_id` 0: it stays for ever."""
+    """One key of etcd, as it was at some revision. `value` is b"" if it was not asked for; `lease_id` 0: it stays permanently."""
 
     key: str
     value: bytes
@@ -52,7 +52,7 @@ class Layout:
                 int(found.get("lease", 0)),
             )
         except UnicodeDecodeError as error:
-            raise MetastoreCorruptError(f"etcd's key {raw!r} is no key of replog's: it is no UTF-8") from error
+            raise MetastoreCorruptError(f"etcd's key {raw!r} is not a key of replog: it is not UTF-8") from error
         except (KeyError, TypeError, ValueError) as error:
             raise MetastoreCorruptError(f"what etcd says of a key has not the form that is known: {found!r}") from error
 

@@ -1,6 +1,6 @@
 """What etcd says when it doesn't do what it was asked for, and what follows from it for the outcome (M1).
 
-A refusal is *definite* if etcd says it before it does anything; then another try is no second change. All that etcd says for lack
+A refusal is *definite* if etcd says it before it does anything; then another try is not a second change. What etcd says for lack
 of a leader or of time may come after the change was proposed to the others, and can still happen.
 """
 
@@ -31,7 +31,7 @@ class Refusal(Exception):
     """etcd's own words. Never leaves this package.
 
     `is_definite`: nothing was done. `may_pass`: another server, or the same one later, may do better. `is_about_token`: signing
-    in anew may help."""
+    in again may help."""
 
     def __init__(self, code: int, words: str) -> None:
         super().__init__(next((f"{words} ({remedy})" for part, remedy in _REMEDIES.items() if part in words), words))
@@ -47,7 +47,7 @@ def read_refusal(status: int, body: bytes) -> Refusal:
         answer = json.loads(body)
         return refusal_in(answer)
     except (ValueError, TypeError, KeyError):
-        # Not etcd's: what stands between, or another program.
+        # Not etcd's: it comes from a proxy, or from another program.
         words = f"HTTP {status} {body[:_SHOWN_BYTES].decode(errors='replace').strip()}"
         is_doubtful = status >= HTTPStatus.INTERNAL_SERVER_ERROR or status < HTTPStatus.BAD_REQUEST
         return Refusal(_UNKNOWN if is_doubtful else -status, words)

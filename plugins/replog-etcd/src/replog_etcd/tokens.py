@@ -1,4 +1,4 @@
-"""Who this client is, where etcd asks: a token that is asked for once, and again when etcd no longer knows it."""
+"""The token that names this client to etcd: requested once, and again when etcd no longer accepts it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Tokens:
         return self._token
 
     def forget(self, token: str) -> None:
-        """This one is no good any more; a newer one stays."""
+        """etcd no longer accepts this token. A newer one stays."""
         if self._token == token:
             self._token = ""
 
