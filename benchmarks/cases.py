@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from functools import partial
 
-from benchmarks import footprint, loads, memory, raw
+from benchmarks import faces, footprint, loads, memory, raw
 from benchmarks.figures import Figures, percentiles
 from benchmarks.metastore import cases as metastore
 from benchmarks.remote import cases as remote
@@ -105,6 +105,7 @@ CASES: dict[str, Callable[[Setting], Round]] = {
     "sqlite": sqlite,
     "memory": memory_use,
     "footprint": footprint.footprint,
+    **faces.CASES,
     **storage.CASES,
     **remote.CASES,
     **metastore.CASES,
@@ -119,7 +120,16 @@ ONCE = {
     *spark.ONCE,
 }  # long, and not noisy, or in rounds of their own
 # They have directories of their own, and need no bookies.
-ALONE = {"memory", "footprint", *storage.CASES, *remote.CASES, *metastore.CASES, *shapes.CASES, *spark.CASES}
+ALONE = {
+    "memory",
+    "footprint",
+    *faces.CASES,
+    *storage.CASES,
+    *remote.CASES,
+    *metastore.CASES,
+    *shapes.CASES,
+    *spark.CASES,
+}
 # Cases to ask for by one name.
 GROUPS = {
     "storage": list(storage.CASES),
@@ -174,6 +184,7 @@ COMPARISONS = (
     Comparison("memory", "  its growth", "1", "1", "growth_mib", "limit_mib", "MiB", 1.0, at_least=False),
     Comparison("memory", "3 bookies, peak memory", "3", "3", "peak_mib", "limit_mib", "MiB", 1.0, at_least=False),
     Comparison("memory", "  its growth", "3", "3", "growth_mib", "limit_mib", "MiB", 1.0, at_least=False),
+    *faces.COMPARISONS,
     *footprint.COMPARISONS,
     *storage.COMPARISONS,
     *remote.COMPARISONS,

@@ -1,0 +1,167 @@
+"""The same appends under trio and under asyncio (`replog.aio`), in turns: many tasks, a lone one, and the event loop's lateness.
+
+A loop is late by how much longer than asked for a short sleep takes. An idle asyncio program is measured right before on the same
+machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import statistics
+import tempfile
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import trio
+
+import replog
+from benchmarks.figures import Figures, clock, percentiles
+from benchmarks.setting import Comparison, Round, Setting
+from replog import aio
+
+TASKS, APPENDS, ENTRY_BYTES = 200, 20, 100
+LOG = "benchmark"
+LATE_MAX_MS, LONE_EXTRA_MAX_US = 5.0, 150.0
+_TICK_S = 0.001
+_TURNS = 3  # of trio and asyncio, in each round
+
+_DATA = os.urandom(ENTRY_BYTES)
+
+
+def faces(setting: Setting) -> Round:
+    """200 tasks x 20 appends of 100 B, and lone ones, with one bookie in the process."""
+    seconds = setting.seconds / _TURNS
+    with tempfile.TemporaryDirectory(dir=setting.directory) as name:
+        place = Path(name)
+        turns = [(trio.run(_trio, place, seconds), asyncio.run(_asyncio(place, seconds))) for _ in range(_TURNS)]
+    trios, asyncios = ([turn[which] for turn in turns] for which in (0, 1))
+    lone_us = _median(trios, "lone_us")
+    return {
+        "trio": {"entries_per_s": _median(trios, "entries_per_s"), "p50_us": lone_us},
+        "asyncio": {"entries_per_s": _median(asyncios, "entries_per_s"), "p50_us": _median(asyncios, "lone_us")},
+        "lone allowed": {"p50_us": lone_us + LONE_EXTRA_MAX_US},
+        "loop": {"late_ms": max(turn["late_ms"] for turn in asyncios)},
+        "loop allowed": {"late_ms": max(turn["idle_late_ms"] for turn in asyncios) + LATE_MAX_MS},
+    }
+
+
+def _median(turns: Sequence[Figures], name: str) -> float:
+    return statistics.median(turn[name] for turn in turns)
+
+
+# -- under trio ---------------------------------------------------------------------------------------------------------
+
+
+async def _trio(directory: Path, seconds: float) -> Figures:
+    async with replog.embed(directory) as client, client.write_log(LOG) as log:
+        await _trio_tasks(log)
+        count, began_s = 0, clock()
+        while not count or clock() < began_s + seconds:
+            await _trio_tasks(log)
+            count += TASKS * APPENDS
+        rate = count / (clock() - began_s)
+        durations: list[float] = []
+        while len(durations) < 10 or clock() < began_s + 2 * seconds:
+            asked_s = clock()
+            await log.append(_DATA)
+            durations.append(clock() - asked_s)
+    return {"entries_per_s": rate, "lone_us": percentiles(durations)["p50_us"]}
+
+
+async def _trio_tasks(log: replog.LogWriter) -> None:
+    async def append() -> None:
+        for _ in range(APPENDS):
+            await log.append(_DATA)
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(TASKS):
+            nursery.start_soon(append)
+
+
+# -- under asyncio ------------------------------------------------------------------------------------------------------
+
+
+async def _asyncio(directory: Path, seconds: float) -> Figures:
+    async with _lateness() as idle:
+        await asyncio.sleep(seconds)
+    async with aio.embed(directory) as client, client.write_log(LOG) as log:
+        await _asyncio_tasks(log)
+        count, began_s = 0, clock()
+        while not count or clock() < began_s + seconds:
+            await _asyncio_tasks(log)
+            count += TASKS * APPENDS
+        rate = count / (clock() - began_s)
+        durations: list[float] = []
+        while len(durations) < 10 or clock() < began_s + 2 * seconds:
+            asked_s = clock()
+            await log.append(_DATA)
+            durations.append(clock() - asked_s)
+        # Apart from the rate, which waking up for each tick would lower.
+        ends_s = clock() + seconds
+        async with _lateness() as busy:
+            while clock() < ends_s:
+                await _asyncio_tasks(log)
+    return {
+        "entries_per_s": rate,
+        "lone_us": percentiles(durations)["p50_us"],
+        "late_ms": max(busy) * 1e3,
+        "idle_late_ms": max(idle) * 1e3,
+    }
+
+
+async def _asyncio_tasks(log: aio.LogWriter) -> None:
+    async def append() -> None:
+        for _ in range(APPENDS):
+            await log.append(_DATA)
+
+    await asyncio.gather(*(append() for _ in range(TASKS)))
+
+
+@asynccontextmanager
+async def _lateness() -> AsyncIterator[list[float]]:
+    """By how much each short sleep was too long, in s, while this is open."""
+    found: list[float] = []
+
+    async def tick() -> None:
+        while True:
+            due_s = clock() + _TICK_S
+            await asyncio.sleep(_TICK_S)
+            found.append(clock() - due_s)
+
+    ticking = asyncio.ensure_future(tick())
+    try:
+        yield found
+    finally:
+        ticking.cancel()
+
+
+CASES = {"asyncio": faces}
+_TITLE = "asyncio, 1 bookie, 100 B, 200 tasks append"
+COMPARISONS = (
+    Comparison("asyncio", _TITLE, "asyncio", "trio", "entries_per_s", "entries_per_s", "entries/s", 0.5),
+    Comparison("asyncio", "  a lone append", "asyncio", "trio", "p50_us", "p50_us", "us", None, at_least=False),
+    Comparison(
+        "asyncio",
+        "  the same against 150 us more",
+        "asyncio",
+        "lone allowed",
+        "p50_us",
+        "p50_us",
+        "us",
+        1.0,
+        at_least=False,
+    ),
+    Comparison(
+        "asyncio",
+        "  its loop's lateness, idle + 5 ms",
+        "loop",
+        "loop allowed",
+        "late_ms",
+        "late_ms",
+        "ms",
+        1.0,
+        at_least=False,
+    ),
+)
