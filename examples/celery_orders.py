@@ -20,11 +20,11 @@ import replog
 from replog import blocking
 
 DIRECTORY = os.environ["ORDERS"]
-QUEUE = f"{DIRECTORY}/queue"
+FOLDERS = ("data_folder_in", "data_folder_out", "control_folder")
 ONE = replog.Quorum(ensemble=1, write=1, ack=1)  # there is one bookie
 app = celery.Celery("orders", broker="filesystem://")  # a broker for one machine; it works the same with others
 app.conf.update(
-    broker_transport_options={"data_folder_in": QUEUE, "data_folder_out": QUEUE},
+    broker_transport_options=dict.fromkeys(FOLDERS, f"{DIRECTORY}/queue"),
     task_acks_late=True,  # a task is done when it has returned, and
     task_reject_on_worker_lost=True,  # done again if its process was killed before: at least once
 )

@@ -30,9 +30,7 @@ class Order(Model):
     item = models.CharField(max_length=100)
 
 
-class Outbox(Model):
-    """What is to be in the log. Rows come in the transaction that they tell of, and go once they are there."""
-
+class Outbox(Model):  # rows come in the transaction that they tell of, and go once they are in the log
     message = models.JSONField()
 
 
