@@ -259,7 +259,7 @@ async def test_c7_nothing_is_lost_when_the_absent_one_changes_each_time(
 # -- what the absent ones lack (W7) ----------------------------------------------------------------------------------
 
 
-async def test_w7_what_a_bookie_lacks_stands_in_the_record(autojump_clock: trio.testing.MockClock) -> None:
+async def test_w7_metadata_records_what_a_bookie_lacks(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster(3) as world, world.client(QUICK) as client:
         late = world.bookies[1]
         async with client.create_ledger() as writer:

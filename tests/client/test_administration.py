@@ -66,7 +66,7 @@ async def test_bookies_say_how_they_are(autojump_clock: trio.testing.MockClock) 
             assert found.latencies["answer"].count >= 1
 
 
-async def test_what_is_asked_is_done(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_command_is_executed(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster(1) as world, world.client(quorum=ONE) as client:
         async with client.create_ledger() as writer:
             await writer.append(b"x")
@@ -84,7 +84,7 @@ async def test_what_is_asked_is_done(autojump_clock: trio.testing.MockClock) -> 
         assert asked[2:4] == [AdminCommand.COMPACT, AdminCommand.COMPACT_ALL]
 
 
-async def test_damage_is_told_and_what_is_too_much_of_it_is_cut(
+async def test_damage_is_listed_up_to_a_limit(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(administration, "_DAMAGE_LISTED_MAX", 2)
@@ -97,7 +97,7 @@ async def test_damage_is_told_and_what_is_too_much_of_it_is_cut(
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-async def test_a_bookie_that_says_nothing_is_not_waited_for_for_ever(
+async def test_a_silent_bookie_is_given_up_after_the_timeout(
     command: str, autojump_clock: trio.testing.MockClock
 ) -> None:
     async with cluster(1) as world, world.client() as client:
@@ -148,7 +148,7 @@ async def test_a_bookie_that_ends_under_a_call_says_so(autojump_clock: trio.test
     ],
 )
 @pytest.mark.parametrize("command", COMMANDS)
-async def test_what_a_bookie_refuses_or_garbles_is_an_error(
+async def test_a_refused_or_garbled_answer_raises(
     command: str,
     status: Status,
     detail: str,
@@ -205,7 +205,7 @@ async def test_a_failed_storage_still_gives_statistics(autojump_clock: trio.test
         assert (await bookie.statistics()).numbers["storage_failed"] == 1
 
 
-async def test_who_gives_up_leaves_nothing_behind(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_caller_that_gives_up_leaves_nothing_behind(autojump_clock: trio.testing.MockClock) -> None:
     def lost(request: Request) -> bool:
         return isinstance(request, AdminRequest)
 

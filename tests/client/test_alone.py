@@ -39,7 +39,7 @@ async def ledger(directory: Path) -> AsyncIterator[replog.LedgerWriter]:
         yield writer
 
 
-async def test_who_extends_alone_is_committed_in_its_thread_and_gives_way_each_time(
+async def test_a_lone_extend_commits_inline_and_gives_way(
     inline: list[bool], tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     async with ledger(tmp_path) as writer, trio.open_nursery() as nursery:
@@ -84,7 +84,7 @@ async def test_an_extend_that_is_cancelled_while_it_gives_way_is_sent_all_the_sa
         assert writer.last_add_confirmed == 3
 
 
-async def test_who_appends_alone_gives_way_and_can_be_cancelled_however_soon_it_is_confirmed(
+async def test_a_lone_append_gives_way_and_can_be_cancelled(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     async with ledger(tmp_path) as writer, trio.open_nursery() as nursery:

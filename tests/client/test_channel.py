@@ -70,7 +70,7 @@ def test_one_request_may_go_to_several_bookies() -> None:
     assert (one.outstanding_bytes, two.outstanding_bytes) == (0, 0)
 
 
-def test_what_a_bookie_says_unasked_answers_no_request() -> None:
+def test_an_answer_without_a_request_is_ignored() -> None:
     awaited: list[int] = []
     channel = BookieChannel("b", 1 << 20, TIMEOUT_S, itertools.count(1), awaited.append)
     channel.connected(Wire())
@@ -97,7 +97,7 @@ async def test_silence_ends_what_was_asked_also_after_an_idle_time(
     assert channel.outstanding_bytes == 0
 
 
-async def test_who_watches_ends_when_the_connection_is_gone(
+async def test_watch_ends_when_the_connection_is_lost(
     nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
 ) -> None:
     (channel,) = channels(1)
@@ -112,7 +112,7 @@ async def test_who_watches_ends_when_the_connection_is_gone(
 
 
 @pytest.mark.parametrize("requests", [1, 2])
-def test_whatever_is_outstanding_is_lost_with_the_connection(requests: int) -> None:
+def test_outstanding_requests_fail_when_the_connection_is_lost(requests: int) -> None:
     (channel,) = channels(1)
     asker = Asker()
     asked = [asker.ask(channel, str(number)) for number in range(requests)]
@@ -122,7 +122,7 @@ def test_whatever_is_outstanding_is_lost_with_the_connection(requests: int) -> N
     assert channel.outstanding_bytes == 0
 
 
-def test_who_is_too_slow_is_asked_nothing_more() -> None:
+def test_a_bookie_that_is_too_slow_gets_no_more_requests() -> None:
     (channel,) = channels(1, outstanding_bytes_max=1)
     asker = Asker()
     asker.ask(channel, "one")

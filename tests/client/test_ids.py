@@ -22,7 +22,7 @@ async def take(records: LedgerRecords, count: int, into: list[int]) -> None:
         into.append(await records.new_id())
 
 
-async def test_who_is_alone_takes_one_id_at_a_time(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_lone_client_takes_one_id_at_a_time(autojump_clock: trio.testing.MockClock) -> None:
     metastore = FaultyMetastore(MemoryMetastore())
     ids: list[int] = []
     await take(LedgerRecords(metastore, 5.0), 10, ids)
@@ -71,7 +71,7 @@ async def test_a_counter_that_is_none_is_named(value: bytes, autojump_clock: tri
     assert (await metastore.get(NEXT_LEDGER_ID_KEY)).value == value
 
 
-async def test_who_is_always_too_late_is_told(autojump_clock: trio.testing.MockClock) -> None:
+async def test_taking_an_id_raises_when_others_are_always_faster(autojump_clock: trio.testing.MockClock) -> None:
     """Also who waits for the task that tries."""
     metastore = FaultyMetastore(MemoryMetastore(), delay_s=0.01)
     records, ids = LedgerRecords(metastore, 5.0), list[int]()
@@ -95,7 +95,7 @@ async def test_who_is_always_too_late_is_told(autojump_clock: trio.testing.MockC
     assert len(set(ids)) == 4
 
 
-async def test_who_is_cancelled_leaves_nothing_behind_that_stops_others(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_cancelled_taker_of_ids_does_not_block_others(autojump_clock: trio.testing.MockClock) -> None:
     metastore = FaultyMetastore(MemoryMetastore(), delay_s=1.0)
     records, ids = LedgerRecords(metastore, 60.0), list[int]()
     for after_s in (0.5, 1.5, 2.5):

@@ -47,7 +47,7 @@ async def test_one_that_is_slow_and_answers_is_waited_for(autojump_clock: trio.t
             assert world.told(EnsembleChanged) == []
 
 
-async def test_who_waited_for_a_slow_one_goes_on_with_its_answer(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_writer_goes_on_when_the_slow_bookie_answers(autojump_clock: trio.testing.MockClock) -> None:
     """What is confirmed already is not all that an answer tells: entries may have gathered because of who gives it."""
     looks_rarely = ClientOptions(
         add_timeout_s=60.0, add_quorum_timeout_s=60.0, explicit_last_add_confirmed_after_s=30.0

@@ -141,12 +141,12 @@ def test_garbage_is_named_as_such(value: bytes) -> None:
         (b'{"format": 1, "endpoints": [], "required": ["zone", "read_only"]}', r"fields \['zone'\] must be understood"),
     ],
 )
-def test_what_a_newer_version_wrote_is_refused_as_such(value: bytes, fault: str) -> None:
+def test_an_announcement_of_a_newer_format_is_refused(value: bytes, fault: str) -> None:
     with pytest.raises(MetastoreCorruptError, match=f"bookies/a.*{fault}.*a newer replog wrote it.*upgrade"):
         decode_address("bookies/a", value)
 
 
-def test_what_need_not_be_understood_is_ignored() -> None:
+def test_unknown_fields_that_are_not_required_are_ignored() -> None:
     value = b'{"format": 1, "endpoints": [["tcp", "x:1"]], "required": ["endpoints"], "zone": "b"}'
     assert decode_address("bookies/a", value) == BookieAddress((Endpoint("tcp", "x:1"),))
 
@@ -185,7 +185,7 @@ async def test_both_places_are_looked_at_once(autojump_clock: trio.testing.MockC
 
 
 @pytest.mark.parametrize("way", ["becomes writable", "becomes read-only"])
-async def test_who_turns_while_it_is_looked_for_is_found(way: str, autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_bookie_that_turns_during_the_look_is_found(way: str, autojump_clock: trio.testing.MockClock) -> None:
     async with place() as here:
         here.membership._metastore = metastore = Turning()
         await here.membership.announced()
@@ -231,7 +231,7 @@ async def test_one_bookie_that_announces_garbage_leaves_the_others_usable(
 # -- endpoints --------------------------------------------------------------------------------------------------------
 
 
-async def test_the_endpoint_in_this_process_stands_before_the_others(autojump_clock: trio.testing.MockClock) -> None:
+async def test_the_endpoint_in_this_process_comes_first(autojump_clock: trio.testing.MockClock) -> None:
     async with place() as here, MemoryTransport().listen("", Handler(), bookie_id="a") as address:
         async with here.announced("a", ("memory", address), ("tcp", "127.0.0.1:1")):
             channel = await here.connections.connect("a")
@@ -243,7 +243,9 @@ async def test_the_endpoint_in_this_process_stands_before_the_others(autojump_cl
 @pytest.mark.parametrize(
     "first", [("memory", "elsewhere"), ("smoke", "signals"), ("tcp", "no port:x"), ("tcp", "::::")]
 )
-async def test_what_does_not_work_is_passed_over(first: tuple[str, str], patient_clock: trio.testing.MockClock) -> None:
+async def test_an_endpoint_that_fails_is_passed_over(
+    first: tuple[str, str], patient_clock: trio.testing.MockClock
+) -> None:
     async with place() as here, here.tcp.listen("127.0.0.1:0", Handler(), bookie_id="a") as address:
         async with here.announced("a", first, ("tcp", address)):
             channel = await here.connections.connect("a")
@@ -253,7 +255,7 @@ async def test_what_does_not_work_is_passed_over(first: tuple[str, str], patient
 @pytest.mark.parametrize(
     "addresses", [[], ["x:y"], ["127.0.0.1:" + "9" * 5000], ["a..b:1"], ["a" * 70 + ":1"], [":1"], ["\0:1"]]
 )
-async def test_who_cannot_be_reached_is_unreachable_whatever_it_announced(
+async def test_a_bookie_with_bad_endpoints_is_unreachable(
     addresses: list[str],
 ) -> None:
     async with place() as here:

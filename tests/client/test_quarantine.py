@@ -48,7 +48,7 @@ def test_it_is_longer_each_time_up_to_a_bound_and_not_until_the_same_moment() ->
     in_trio(run)
 
 
-def test_what_fails_while_it_is_held_is_the_same_failure() -> None:
+def test_a_failure_during_quarantine_counts_as_the_same() -> None:
     def run() -> None:
         quarantine = Quarantine(1.0, 8.0)
         quarantine.failed("a", 0.0)
@@ -60,7 +60,7 @@ def test_what_fails_while_it_is_held_is_the_same_failure() -> None:
     in_trio(run)
 
 
-def test_who_behaved_for_long_or_works_begins_anew() -> None:
+def test_quarantine_starts_short_after_a_success_or_a_long_calm() -> None:
     def run() -> None:
         for ends_well in (False, True):
             quarantine, now_s = Quarantine(1.0, 64.0), 0.0

@@ -422,7 +422,7 @@ async def test_a_closed_reader_says_so(autojump_clock: trio.testing.MockClock) -
             reader.batches()
 
 
-async def test_who_asks_for_news_and_takes_none_is_not_brought_more_and_more(
+async def test_a_reader_that_takes_nothing_is_sent_nothing_more(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     for quorum in (Quorum(3, 3, 2), STRIPED):
@@ -523,7 +523,7 @@ async def test_a_stretch_that_somebody_knows_to_be_confirmed_is_read_of_an_open_
             assert reader.last_add_confirmed == -1
 
 
-async def test_who_takes_as_long_as_an_answer_does_not_wait_for_the_next(
+async def test_a_slow_reader_never_waits_for_the_next_answer(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """A megabyte is asked for at a time, here ten batches: the next one while the one before is being taken."""

@@ -143,7 +143,7 @@ async def test_a_create_whose_request_may_still_arrive_is_not_the_only_one(
     assert is_only_request
 
 
-async def test_a_store_that_failed_without_effect_all_the_time_is_no_doubt(
+async def test_a_store_that_fails_without_effect_leaves_no_doubt(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     _, records = made()

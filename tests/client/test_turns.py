@@ -20,7 +20,7 @@ async def test_a_call_is_made_when_the_caller_has_given_way_and_once(autojump_cl
         nursery.cancel_scope.cancel()
 
 
-async def test_who_was_woken_before_comes_first_if_that_is_asked_for(autojump_clock: trio.testing.MockClock) -> None:
+async def test_woken_tasks_run_before_a_call_after_woken(autojump_clock: trio.testing.MockClock) -> None:
     turns = Turns()
 
     for _ in range(20):  # in which order trio runs those who are ready is chance

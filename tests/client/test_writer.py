@@ -355,7 +355,7 @@ async def test_a_fenced_writer_says_so_at_its_next_append_and_ever_after(
         assert world.told(WriterFenced) == [WriterFenced(writer.ledger_id, range(1, 2))]
 
 
-async def test_a_failure_that_nobody_was_told_of_is_raised_when_the_block_is_left(
+async def test_an_unraised_failure_is_raised_on_leaving(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with cluster() as world, world.client() as client:
@@ -369,7 +369,7 @@ async def test_a_failure_that_nobody_was_told_of_is_raised_when_the_block_is_lef
         assert caught.value.unconfirmed == range(1, 3)
 
 
-async def test_a_failure_that_was_told_is_not_raised_again(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_failure_that_was_raised_is_not_raised_on_leaving(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster() as world, world.client() as client, client.create_ledger() as writer:
         await writer.append(b"one")
         await deposed(world, client, writer)
@@ -472,7 +472,7 @@ async def test_entries_that_are_kept_in_flight_do_not_fall_apart_into_a_large_ba
 
 
 @pytest.mark.parametrize(("entry_bytes", "batch_entries"), [(100, 1000), (1024, 500)])
-async def test_what_is_kept_in_flight_goes_as_a_whole_if_it_is_small_and_in_halves_if_it_is_not(
+async def test_entries_in_flight_are_halved_only_when_large(
     entry_bytes: int, batch_entries: int, autojump_clock: trio.testing.MockClock
 ) -> None:
     """What a batch costs each bookie beside its bytes is more than overlapping two of 50 KB gains, and less than two of 500."""
@@ -480,7 +480,7 @@ async def test_what_is_kept_in_flight_goes_as_a_whole_if_it_is_small_and_in_halv
     assert sum(size == batch_entries for size in sizes) >= len(sizes) * 0.8, sizes
 
 
-async def test_who_waits_for_room_sends_first_what_was_pushed(
+async def test_a_task_that_waits_for_room_sends_what_was_pushed(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody can push more before something is confirmed: a turn of the event loop would only be waited for. When that turn
@@ -506,7 +506,7 @@ async def test_who_waits_for_room_sends_first_what_was_pushed(
     assert writer.entries_sent == 14
 
 
-async def test_what_comes_one_by_one_is_sent_at_once(autojump_clock: trio.testing.MockClock) -> None:
+async def test_single_pushes_are_sent_at_once(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster() as world, world.client() as client, client.create_ledger() as writer:
         for number in range(10):
             writer.push_nowait(b"x")
