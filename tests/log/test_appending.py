@@ -243,7 +243,7 @@ async def test_the_transactions_longest_unused_are_forgotten(
 # -- what is refused ----------------------------------------------------------------------------------------------
 
 
-async def test_what_cannot_be_added_changes_nothing_and_deposes_nobody(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_refused_addition_changes_and_deposes_nothing(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster() as world, world.client(QUICK) as client, world.client(QUICK) as other:
         good = await written(client, b"no", job="j")
         foreign = await written(client, b"no", log="another")
@@ -280,7 +280,7 @@ async def test_what_cannot_be_added_changes_nothing_and_deposes_nobody(autojump_
         assert await read_log(client) == [b"1", b"2", b"no"]
 
 
-async def test_a_ledger_that_stands_in_a_page_is_not_added_again(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_ledger_named_by_a_page_is_not_added_again(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster() as world, world.client(QUICK) as client:
         client._logs.page_segments = 2
         ledger_ids = [await written(client, b"%d" % number) for number in range(9)]

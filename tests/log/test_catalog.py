@@ -184,7 +184,7 @@ async def test_only_one_leads_and_the_next_takes_over_when_it_leaves(autojump_cl
             assert await read_log(client) == appended
 
 
-async def test_who_waits_to_lead_can_be_cancelled_and_one_that_fails_makes_room(
+async def test_a_waiting_candidate_can_be_cancelled_or_fail(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with cluster() as world, world.client(QUICK) as client, world.client(QUICK) as other:

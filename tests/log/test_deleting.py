@@ -46,7 +46,7 @@ async def write(client: replog.Client, *data: bytes) -> list[Position]:
     return positions
 
 
-async def test_a_log_begun_anew_goes_on_with_the_numbers(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_log_created_again_continues_segment_numbers(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster() as world, world.client(QUICK) as client:
         old = await write(client, b"a", b"b", b"c")
         await client.delete_log("log")
@@ -87,7 +87,7 @@ async def test_a_deleted_log_is_none(autojump_clock: trio.testing.MockClock) -> 
                 await verb()
 
 
-async def test_who_follows_waits_for_a_deleted_log_without_asking_all_the_time(
+async def test_a_follower_of_a_deleted_log_waits_without_polling(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with cluster() as world, world.client(QUICK) as client:
@@ -112,7 +112,7 @@ async def test_who_follows_waits_for_a_deleted_log_without_asking_all_the_time(
 
 
 @pytest.mark.parametrize("read_before", [1, 2, 3])
-async def test_a_follower_of_a_log_that_is_begun_anew_is_told(
+async def test_a_follower_raises_when_its_log_is_created_again(
     read_before: int, autojump_clock: trio.testing.MockClock
 ) -> None:
     """Also one that has read all of the old one: the new one is another log, though its numbers go on."""
@@ -130,7 +130,7 @@ async def test_a_follower_of_a_log_that_is_begun_anew_is_told(
         assert found == [b"a", b"b", b"c"][: len(found)]
 
 
-async def test_a_follower_that_sees_the_deletion_is_told_that(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_follower_that_sees_the_deletion_raises(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster() as world, world.client(QUICK) as client:
         await write(client, b"a")
         async with client.read_log("log", follow=True) as reader:

@@ -166,7 +166,7 @@ async def test_an_error_in_the_body_is_raised_as_it_is_and_makes_room(world: Wor
 
 
 @everywhere
-async def test_who_lost_the_log_competes_again(world: World) -> None:
+async def test_a_deposed_leader_campaigns_again(world: World) -> None:
     """M3, L5: the election is still theirs, the log is not; two who believe that they lead never mix."""
     # It publishes nothing (W5): else it may learn of its fence by that, and have nothing in doubt.
     quiet = attrs.evolve(QUICK, explicit_last_add_confirmed_after_s=600.0)
@@ -188,7 +188,7 @@ async def test_who_lost_the_log_competes_again(world: World) -> None:
 
 
 @everywhere
-async def test_who_lost_the_log_with_nothing_in_doubt_leaves_without_an_error(world: World) -> None:
+async def test_a_deposed_leader_with_nothing_in_doubt_leaves_cleanly(world: World) -> None:
     """R1: the ledger was closed where its writer would have closed it."""
     async with world.client() as client, world.client() as other:
         async with client.lead_log("log") as log:

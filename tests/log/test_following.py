@@ -107,7 +107,7 @@ async def test_without_followers_nothing_is_published_but_when_idle(autojump_clo
         assert requests(world, WriteLastAddConfirmedRequest) == before
 
 
-async def test_who_appends_on_and_on_tells_followers_by_that(autojump_clock: trio.testing.MockClock) -> None:
+async def test_steady_appends_inform_followers_by_themselves(autojump_clock: trio.testing.MockClock) -> None:
     async with followed_log() as (world, log, reader), trio.open_nursery() as nursery:
 
         async def follow() -> None:

@@ -224,7 +224,7 @@ async def test_trimming_amid_a_roll_deletes_nothing_that_the_log_names(
         assert (await read_log(client))[-1:] == [b"39"]
 
 
-async def test_what_is_pending_is_forgotten_after_a_while(
+async def test_pending_ledgers_are_forgotten_after_a_while(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A request to create the ledger may still be under way, and come after the ledger was deleted."""

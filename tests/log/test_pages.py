@@ -153,7 +153,7 @@ async def test_it_is_followed_while_pages_fill(autojump_clock: trio.testing.Mock
         assert found == numbers(1, 20)
 
 
-async def test_what_is_trimmed_before_a_reader_comes_to_it_is_said(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_reader_raises_when_its_next_page_was_trimmed(autojump_clock: trio.testing.MockClock) -> None:
     async with paged(13, page_segments=3) as (_, client), client.read_log("log") as reader:
         assert (await reader.receive()).data == b"1"
         await client.trim_log("log", before="8:0")
@@ -217,7 +217,7 @@ async def test_the_answers_of_a_trim_of_pages_may_be_lost(
         assert await world.metastore.children(PAGES) == []
 
 
-async def test_what_a_trim_could_not_delete_the_next_one_finds_in_the_pages(
+async def test_the_next_trim_deletes_what_an_earlier_one_left_in_pages(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with paged(9) as (world, client):
@@ -344,7 +344,7 @@ async def test_a_list_that_is_trimmed_while_it_is_read_has_no_gap(autojump_clock
             assert [segment.number for segment in await other.log_segments("log")] == [12, 13]
 
 
-async def test_a_log_that_is_deleted_and_begun_anew_while_its_list_is_read(
+async def test_listing_a_log_that_is_deleted_and_created_again(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with paged(13, page_segments=3) as (world, client):

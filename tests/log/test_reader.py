@@ -178,7 +178,7 @@ async def test_a_position_that_does_not_parse(after: str, autojump_clock: trio.t
 
 
 @pytest.mark.parametrize("wrong", [5, 5.0, b"1:2", ("1", "2"), (1,), object()])
-async def test_what_is_no_position_at_all(wrong: object, autojump_clock: trio.testing.MockClock) -> None:
+async def test_an_invalid_position_is_refused(wrong: object, autojump_clock: trio.testing.MockClock) -> None:
     async with cluster(1) as world, world.client(quorum=replog.Quorum(1, 1, 1)) as client:
         await written(client, 1)
         with pytest.raises(PositionError):
@@ -201,7 +201,7 @@ async def test_positions_of_another_log_are_refused(follow: bool, autojump_clock
 # -- trimming -------------------------------------------------------------------------------------------------------
 
 
-async def test_what_was_trimmed_is_an_error_that_tells_where_to_go_on(
+async def test_a_trimmed_position_raises_with_the_first_available(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with cluster() as world, world.client() as client:
@@ -215,9 +215,7 @@ async def test_what_was_trimmed_is_an_error_that_tells_where_to_go_on(
 
 
 @pytest.mark.parametrize("follow", [False, True])
-async def test_a_reader_that_is_overtaken_by_a_trim_is_told(
-    follow: bool, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_a_reader_raises_when_a_trim_overtakes_it(follow: bool, autojump_clock: trio.testing.MockClock) -> None:
     async with cluster() as world, world.client() as client:
         await written(client, 3, 3, 3, 3)
         async with client.read_log("log", follow=follow) as reader:
@@ -238,7 +236,7 @@ async def collected(world: Cluster) -> None:
     await trio.sleep(1)
 
 
-async def test_a_follower_whose_metastore_fails_is_told_and_can_go_on(
+async def test_a_follower_raises_when_the_metastore_fails_and_goes_on(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """And the error is in no group."""
@@ -257,7 +255,7 @@ async def test_a_follower_whose_metastore_fails_is_told_and_can_go_on(
                 assert (await reader.receive()).data == b"1"
 
 
-async def test_a_follower_whose_ledger_is_deleted_by_hand_while_it_waits_is_told(
+async def test_a_waiting_follower_raises_when_its_ledger_is_deleted(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with cluster() as world, world.client(QUICK) as client, world.client(QUICK) as other:
@@ -271,7 +269,7 @@ async def test_a_follower_whose_ledger_is_deleted_by_hand_while_it_waits_is_told
                     await reader.receive()
 
 
-async def test_a_follower_whose_log_is_deleted_is_told(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_follower_raises_when_its_log_is_deleted(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster() as world, world.client(QUICK) as client, world.client(QUICK) as other:
         await written(client, 2)
         async with other.read_log("log", follow=True) as reader:

@@ -560,7 +560,7 @@ async def test_a_previous_ledger_that_cannot_be_closed_is_closed_later_and_rolls
         assert await read_log(client) == numbers(29)
 
 
-async def test_leaving_does_not_wait_for_ever_for_a_roll(autojump_clock: trio.testing.MockClock) -> None:
+async def test_leaving_waits_for_a_roll_only_a_limited_time(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster() as world, world.client(QUICK) as client:
         with trio.fail_after(60), pytest.raises(MetastoreError):
             async with client.write_log("log") as log:
