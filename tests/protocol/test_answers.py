@@ -111,7 +111,7 @@ def test_a_good_answer_passes(kind: str) -> None:
 
 @each_kind
 @pytest.mark.parametrize("nonsense", NONSENSE)
-def test_what_can_be_no_answer_is_refused(kind: str, nonsense: str) -> None:
+def test_an_impossible_answer_is_refused(kind: str, nonsense: str) -> None:
     request, response = GOOD[kind]
     altered = attrs.evolve(response, **NONSENSE[nonsense])
     if kind == "read" and nonsense not in READ_NONSENSE:
@@ -199,7 +199,7 @@ some_batches = st.sampled_from(
         },
     ),
 )
-def test_whatever_comes_is_an_answer_or_a_named_error(kind: str, changes: dict[str, Any]) -> None:
+def test_any_bytes_are_an_answer_or_a_named_error(kind: str, changes: dict[str, Any]) -> None:
     """What passes can be used without another look."""
     request, good = GOOD[kind]
     response = attrs.evolve(good, **changes)

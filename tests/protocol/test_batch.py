@@ -68,7 +68,7 @@ payload_lists = uneven | even | large
     timestamp_ns=st.integers(-(1 << 63), (1 << 63) - 1),
     cumulative_length=st.integers(0, (1 << 64) - 1),
 )
-def test_what_is_built_decodes_to_the_same(
+def test_a_batch_that_was_built_decodes_to_the_same(
     payloads: list[bytes],
     digest: Digest,
     stride: int,
@@ -338,7 +338,7 @@ def test_the_largest_entry_fits_into_a_batch() -> None:
     assert batch.payloads() == [payload]
 
 
-def test_what_no_reader_would_decode_is_not_built() -> None:
+def test_a_batch_that_no_reader_decodes_is_not_built() -> None:
     """A batch above the limits would be refused by every bookie, for ever: that is the builder's bug."""
     largest = bytes(ENTRY_BYTES_MAX)
     with pytest.raises(AssertionError):

@@ -178,7 +178,7 @@ def test_random_trims_and_deletions_between_takeovers_and_rolls(seed: int) -> No
     assert cluster.logs[NAME][0].dropped == ()
 
 
-def test_what_comes_after_the_end_changes_nothing() -> None:
+def test_calls_after_the_end_change_nothing() -> None:
     """A machine that is done, or was abandoned, leaves no effects."""
     cluster = Cluster()
     actor = takeover(cluster).run()

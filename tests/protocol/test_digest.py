@@ -22,7 +22,7 @@ from replog.protocol.digest import (
 
 @pytest.mark.parametrize("digest_type", DigestType)
 @given(pieces=st.lists(st.binary(max_size=40), min_size=1, max_size=5), password=st.binary(max_size=20))
-def test_what_is_sealed_verifies_and_what_is_changed_does_not(
+def test_sealed_bytes_verify_and_changed_ones_do_not(
     digest_type: DigestType, pieces: list[bytes], password: bytes
 ) -> None:
     """W3: in pieces or in one; one flipped bit, anywhere, is found."""

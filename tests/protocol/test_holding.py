@@ -75,7 +75,7 @@ def test_too_many_ranges_come_in_pieces() -> None:
         encode_holding(Holding(((0, 0, 1),) * (RANGES_MAX + 1), 9)),
     ],
 )
-def test_nonsense_is_no_answer(text: str) -> None:
+def test_nonsense_is_refused_as_an_answer(text: str) -> None:
     with pytest.raises(RemoteProtocolError, match="ledger 7"):
         decode_holding(text, asked(0, 9))
     with pytest.raises(RemoteProtocolError):

@@ -414,7 +414,7 @@ def test_m1_a_page_that_is_trimmed_while_it_is_looked_for_is_read_again() -> Non
     assert isinstance(commit.finish().error, MetastoreUncertainError)
 
 
-def test_what_comes_after_the_end_changes_nothing() -> None:
+def test_calls_after_the_end_change_nothing() -> None:
     cluster = Cluster()
     done = [adding(cluster, [write_ledger(cluster, "a")]).finish(), sweeping(cluster, [99]).finish()]
     for actor in done:

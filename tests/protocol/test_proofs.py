@@ -105,7 +105,7 @@ def test_a_changed_proof_proves_nothing(digest: Digest) -> None:
     ],
     ids=lambda proof: str(len(proof)),
 )
-def test_what_nobody_signed_for_this_ledger_and_term_proves_nothing(proof: bytes) -> None:
+def test_a_code_of_another_ledger_or_term_proves_nothing(proof: bytes) -> None:
     """R11."""
     with pytest.raises(RemoteProtocolError):
         proven(proof, HMAC, record())

@@ -266,7 +266,7 @@ def questions(machine: LedgerReading) -> list[tuple[int, str, int, int, int]]:
     return [(each.index, each.bookie_id, each.after, each.entry_id, each.stamp) for each in effects]  # type: ignore[union-attr]
 
 
-def test_what_is_brought_above_the_last_add_confirmed_is_not_taken() -> None:
+def test_brought_entries_above_the_lac_are_not_taken() -> None:
     machine = reading_of()
     machine.last_add_confirmed_answered(0, [one(0), one(1), build(2, 1, [b"x", b"y"], 0)])
     assert spans(machine) == [(0, 0)]
@@ -278,7 +278,7 @@ def test_what_is_brought_above_the_last_add_confirmed_is_not_taken() -> None:
     assert spans(machine) == [(1, 1), (2, 2)]  # of a batch that reaches beyond, what is confirmed
 
 
-def test_what_is_brought_of_another_stamp_is_not_taken() -> None:
+def test_brought_entries_of_another_stamp_are_not_taken() -> None:
     """T3: the entry that was confirmed has the stamp that the metadata tells; a bookie may hold another one of that id."""
     machine = reading_of(FRAGMENT, Fragment(1, ("a", "b", "d"), 2))
     machine.last_add_confirmed_answered(2, [one(0), one(1)])
@@ -301,7 +301,7 @@ def test_a_reader_in_an_old_fragment_polls_the_last_fragment() -> None:
     assert spans(machine) == [(2, 2), (3, 3)]
 
 
-def test_what_is_brought_and_read_is_handed_out_once() -> None:
+def test_entries_both_brought_and_read_are_delivered_once() -> None:
     machine = reading_of()
     machine.last_add_confirmed_answered(1, [])
     machine.read_on()
@@ -321,7 +321,7 @@ def test_what_is_brought_and_read_is_handed_out_once() -> None:
     assert spans(machine) == [(1, 1)]
 
 
-def test_what_is_brought_ends_a_search_that_found_nothing() -> None:
+def test_brought_entries_end_a_search_that_found_nothing() -> None:
     machine = reading_of()
     machine.last_add_confirmed_answered(0, [])
     machine.read_on()

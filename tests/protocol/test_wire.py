@@ -213,7 +213,7 @@ def test_a_request_for_several_bookies_is_encoded_once(digest_type: DigestType) 
         ReadLastAddConfirmedRequest(1, 1, bytes(32), 0, 1 << 64),
     ],
 )
-def test_what_no_bookie_could_read_is_not_sent(request_: Request) -> None:
+def test_a_message_that_no_bookie_can_read_is_not_sent(request_: Request) -> None:
     pieces: list[bytes] = []
     with pytest.raises(LocalProtocolError):
         wire.encode_request(request_, pieces)
