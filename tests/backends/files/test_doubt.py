@@ -354,7 +354,7 @@ def test_payload_is_never_taken_for_the_group_around_it() -> None:
         assert storage.doubt().lost_below == UNBOUNDED
 
 
-def test_kill_between_sync_and_mark_is_no_loss() -> None:
+def test_kill_between_sync_and_mark_loses_nothing() -> None:
     """At each change of a commit: the group is there or not, and nothing is doubted."""
     journal = Journal()
     for change in range(1, 6):
@@ -413,7 +413,7 @@ def test_unreadable_pages_are_passed_over() -> None:
     storage.commit(put(60))
 
 
-def test_too_few_descriptors_are_no_damage_to_the_mark() -> None:
+def test_too_few_descriptors_do_not_damage_the_mark() -> None:
     journal = Journal()
     disk = journal.disk.after_kill()
     disk.content(FIRST_FILE).extend(bytes(1 << 20))

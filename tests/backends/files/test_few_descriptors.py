@@ -55,7 +55,7 @@ def test_compaction_of_many_nearly_empty_files_opens_few_at_a_time() -> None:
             assert storage.read(batch.ledger_id, 0, 1, 0) == [batch]
 
 
-def test_too_many_open_files_is_no_damage() -> None:
+def test_too_many_open_files_is_not_reported_as_damage() -> None:
     """R4: reads say unknown, compaction and scrubbing leave it for another time; then all is well."""
     disk = MemoryDisk()
     batches = [make_batch(ledger_id, 0, 3, size_bytes=50) for ledger_id in range(1, 9)]

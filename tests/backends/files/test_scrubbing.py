@@ -185,7 +185,7 @@ def flip_page(disk: MemoryDisk, storage: FilesStorage, ledger_id: int) -> str:
     return section.file.index_path
 
 
-def test_damaged_index_is_written_again_and_is_no_damage() -> None:
+def test_damaged_index_is_written_again_without_a_damage_report() -> None:
     disk = MemoryDisk()
     with open_on(disk) as storage:
         ledgers, others = ledgers_by_file(storage, 2)

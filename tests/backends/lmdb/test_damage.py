@@ -82,7 +82,7 @@ def test_damage_is_found_in_the_background(tmp_path: Path) -> None:
         assert [damage.first_entry_id for damage in storage.damage()] == [3]
 
 
-def test_garbage_of_a_deleted_ledger_is_no_damage(tmp_path: Path) -> None:
+def test_garbage_of_a_deleted_ledger_is_not_damage(tmp_path: Path) -> None:
     fill(tmp_path)
     key = records.batch_key(BATCHES[1])
     with contextlib.closing(open_storage(str(tmp_path), OPTIONS)) as storage:

@@ -211,7 +211,7 @@ def test_a_group_with_a_hole_is_not_whole(tmp_path: Path) -> None:
     assert (file.groups, file.records, file.last_sequence) == (3, len(records) - 1, 4)
 
 
-def test_torn_tail_is_reported_and_is_no_damage(tmp_path: Path) -> None:
+def test_torn_tail_is_reported_but_not_as_damage(tmp_path: Path) -> None:
     disk = MemoryDisk()
     ends = small_journal(disk)
     write_out(disk, tmp_path)
