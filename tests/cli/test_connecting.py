@@ -77,7 +77,7 @@ def test_an_option_comes_from_the_command_over_the_environment_over_the_file(
         ("roll_bytes=x", "a whole number"),
     ],
 )
-def test_wrong_options_are_told(option: str, problem: str) -> None:
+def test_wrong_options_are_reported(option: str, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
         Connection(options=(option,)).client_options()
 

@@ -159,7 +159,7 @@ def test_one_ledger(capsys: pytest.CaptureFixture[str], compacted: Path) -> None
     ],
     ids=" ".join,
 )
-def test_what_cannot_be_is_status_2(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
+def test_impossible_arguments_end_with_status_2(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
     status, output, errors = run(capsys, *arguments)
     assert (status, output) == (2, "")
     assert errors

@@ -55,7 +55,7 @@ def test_healthy_ledgers_end_with_status_0(replog_command: Callable[..., tuple[i
     assert "the metastore does not know it" in errors
 
 
-def test_what_lacks_copies_is_listed_and_ends_with_status_1(capsys: Capture) -> None:
+def test_missing_copies_are_listed_and_end_with_status_1(capsys: Capture) -> None:
     many = tuple((10 * number, 10 * number + 3) for number in range(5))
     missing = (
         MissingCopies(0, "bookie-one", "lost", many, ()),

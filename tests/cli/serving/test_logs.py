@@ -88,7 +88,7 @@ def test_lines_for_people_have_no_control_characters(tmp_path: Path) -> None:
     assert r"client said \x1b[2J\nand more" in second
 
 
-def test_what_happens_to_bookies_is_logged(tmp_path: Path) -> None:
+def test_events_of_bookies_are_logged(tmp_path: Path) -> None:
     path = tmp_path / "log"
     with logs(path) as made:
         observer = Observer(made.log)
