@@ -79,7 +79,7 @@ async def test_the_registry_opens_it_by_url(tmp_path: Path) -> None:
         Registry(load_installed=False).open_metastore("lmdb:x?map_bytes=0&lease_s=never&mapp=1")
 
 
-async def test_what_was_answered_is_there_after_reopening(tmp_path: Path) -> None:
+async def test_answered_changes_survive_reopening(tmp_path: Path) -> None:
     async with opened(tmp_path) as metastore:
         await metastore.create("a", b"1")
         version = await metastore.create("b", b"2")
@@ -372,7 +372,7 @@ async def test_a_newer_format_is_refused(tmp_path: Path) -> None:
             await metastore.get("a")
 
 
-async def test_a_file_that_is_no_lmdb_is_refused(tmp_path: Path) -> None:
+async def test_a_file_that_is_not_lmdb_is_refused(tmp_path: Path) -> None:
     (tmp_path / "data.mdb").write_bytes(b"something else" * 1000)
     async with opened(tmp_path) as metastore:
         with pytest.raises(MetastoreCorruptError, match="no LMDB file"):
@@ -412,7 +412,7 @@ def in_a_fork(action: Callable[[], None]) -> int:
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
-def test_a_fork_can_open_anew_and_not_use_what_it_inherited(tmp_path: Path) -> None:
+def test_a_fork_opens_its_own_and_not_the_inherited_one(tmp_path: Path) -> None:
     def child_uses(inherited: LMDBMetastore) -> None:
         async def use() -> None:
             with pytest.raises(MetastoreError, match="Open a new one after the fork"):

@@ -103,7 +103,7 @@ async def test_a_change_of_unknown_fate_that_can_be_seen_is_made_durable(tmp_pat
         assert environment_of(metastore).last_change() == before + 2
 
 
-async def test_the_first_cause_is_told_until_the_disk_works_again(
+async def test_the_first_cause_is_reported_until_the_disk_works(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with opened(tmp_path) as metastore:

@@ -71,7 +71,7 @@ HALF_MADE: dict[str, Callable[[Path, bytes], None]] = {
 
 
 @pytest.mark.parametrize("name", HALF_MADE)
-async def test_what_a_crash_left_is_made_again(tmp_path: Path, initial: bytes, name: str) -> None:
+async def test_a_half_made_directory_is_made_again(tmp_path: Path, initial: bytes, name: str) -> None:
     HALF_MADE[name](tmp_path, initial)
     await use(tmp_path)
 
@@ -189,7 +189,7 @@ async def test_meta_pages_that_would_lead_out_of_the_file_are_refused(
             await metastore.get("a")
 
 
-async def test_a_root_that_is_no_page_of_a_tree_is_refused(tmp_path: Path) -> None:
+async def test_a_root_outside_of_a_tree_is_refused(tmp_path: Path) -> None:
     await use(tmp_path)
     data = tmp_path / "data.mdb"
     meta = check_data_file(str(data))
@@ -201,7 +201,7 @@ async def test_a_root_that_is_no_page_of_a_tree_is_refused(tmp_path: Path) -> No
             await metastore.get("a")
 
 
-async def test_a_lost_end_of_unwritten_pages_is_no_damage(tmp_path: Path) -> None:
+async def test_a_lost_end_of_unwritten_pages_is_not_damage(tmp_path: Path) -> None:
     """LMDB counts pages that it freed before it ever wrote them: then its file is a little shorter."""
     await use(tmp_path)
     data = tmp_path / "data.mdb"

@@ -168,7 +168,7 @@ async def test_processes_count_together_and_one_is_killed_in_the_middle(tmp_path
     assert total - 2 <= len(said) <= total
 
 
-async def test_what_a_dead_process_announced_is_gone_and_can_be_announced_again(tmp_path: Path) -> None:
+async def test_announcements_of_a_dead_process_can_be_made_again(tmp_path: Path) -> None:
     async with opened(tmp_path) as metastore, child(ANNOUNCE, tmp_path, "60") as process:
         assert await line(process) == b"here\n"
         version = (await metastore.get("live/x")).version
@@ -204,7 +204,7 @@ async def test_a_stopped_process_is_not_there_until_it_goes_on(tmp_path: Path) -
             await until_children(metastore, ["x", "y"])
 
 
-async def test_a_process_that_stops_within_a_transaction_blocks_nobody_for_ever(tmp_path: Path) -> None:
+async def test_a_process_stopped_in_a_transaction_blocks_only_a_while(tmp_path: Path) -> None:
     async with opened(tmp_path) as patient, opened(tmp_path, timeout_s=0.3) as metastore:
         await patient.create("a", b"1")
         async with child(HOLD_THE_LOCK, tmp_path) as process:

@@ -67,7 +67,7 @@ async def test_versions_do_not_repeat_over_a_deletion() -> None:
     assert await metastore.create("a", b"") > first
 
 
-async def test_what_is_announced_stays_announced(autojump_clock: trio.testing.MockClock) -> None:
+async def test_an_announcement_stays_while_its_context_is_open(autojump_clock: trio.testing.MockClock) -> None:
     """It needs no heartbeat, and must not be taken for gone for having none."""
     metastore = MemoryMetastore()
     async with metastore.announce("live/a", b"1"):

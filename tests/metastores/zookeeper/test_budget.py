@@ -29,7 +29,7 @@ async def test_bytes_and_calls_are_bounded_and_admitted_in_order() -> None:
         assert sorted(admitted) == [10, 10, 10, 50, 60]
 
 
-async def test_what_is_larger_than_all_goes_alone() -> None:
+async def test_a_request_above_the_budget_goes_alone() -> None:
     budget, admitted = Budget(calls_max=3, bytes_max=100), list[int]()
     async with trio.open_nursery() as nursery:
         for size_bytes in (1, 1000):
@@ -41,7 +41,7 @@ async def test_what_is_larger_than_all_goes_alone() -> None:
 
 
 @pytest.mark.parametrize("is_admitted", [False, True])
-async def test_who_is_cancelled_takes_nothing(is_admitted: bool) -> None:
+async def test_a_cancelled_waiter_takes_no_budget(is_admitted: bool) -> None:
     budget, admitted = Budget(calls_max=1, bytes_max=100), list[int]()
     assert await budget.acquire(1, 1)
     async with trio.open_nursery() as nursery:

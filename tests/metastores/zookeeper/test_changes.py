@@ -76,7 +76,7 @@ async def test_a_metastore_that_breaks_its_promises_is_found_out(lie: str) -> No
         assert await judge(liar, await changed([liar])) != []
 
 
-async def test_lost_and_doubled_changes_are_told_by_name() -> None:
+async def test_lost_and_doubled_changes_raise_named_errors() -> None:
     metastore = MemoryMetastore()
     await metastore.create("changes/lists/0", encode({"items": ["a.0/1", "a.0/1", "a.0/3"]}))
     await metastore.create("changes/counters/0", encode({"count": 3, "last": {"a.0": 4}}))

@@ -120,7 +120,7 @@ async def test_a_read_whose_answer_is_lost_is_asked_again(store: ZooKeeperMetast
     assert (await store.get("a/b")).version == version
 
 
-async def test_what_waits_for_a_connection_was_not_sent(
+async def test_a_change_that_waits_for_a_connection_was_not_sent(
     proxy: TcpProxy, zookeeper_url: str, zookeeper_chroot: str
 ) -> None:
     store = ZooKeeperMetastore(parse_place(f"{proxy.address}{zookeeper_chroot}"), ZooKeeperOptions(session_timeout_s=4))
@@ -287,14 +287,14 @@ async def test_closing_takes_seconds_at_most_when_no_server_answers(own_zookeepe
     assert [each for each in threading.enumerate() if each.name == "replog-zookeeper"] == []
 
 
-async def test_what_was_never_used_is_closed_at_once() -> None:
+async def test_an_unused_metastore_closes_at_once() -> None:
     store = ZooKeeperMetastore(parse_place("127.0.0.1:1/a"), ZooKeeperOptions())
     await store.aclose()
     with pytest.raises(trio.ClosedResourceError):
         await store.get("a")
 
 
-async def test_a_fork_is_told_so(store: ZooKeeperMetastore) -> None:
+async def test_a_fork_raises_when_used(store: ZooKeeperMetastore) -> None:
     assert "used in its fork" in told_in_a_fork(store)
     assert (await store.get("ready")).value == b""
 

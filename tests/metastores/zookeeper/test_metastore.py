@@ -80,7 +80,7 @@ async def test_nodes_show_keys_and_values_as_they_are(
         assert json.loads(client.get("/layout")[0]) == {"format": 1, "layout": "hierarchical"}
 
 
-async def test_a_placeholder_is_no_key_until_it_is_made_one(store: Metastore) -> None:
+async def test_a_placeholder_is_not_a_key_until_it_is_created(store: Metastore) -> None:
     await store.create("a/b", b"below")
     with pytest.raises(KeyNotFoundError):
         await store.get("a")
@@ -162,7 +162,7 @@ async def test_the_largest_value_at_the_longest_and_deepest_key(store: Metastore
     await store.delete(key)
 
 
-async def test_what_is_too_large_is_not_sent(store: Metastore) -> None:
+async def test_a_value_that_is_too_large_is_not_sent(store: Metastore) -> None:
     version = await store.create("a", b"")
     for change in (
         lambda: store.put("a", b"x" * (VALUE_BYTES_MAX + 1), version),

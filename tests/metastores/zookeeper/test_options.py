@@ -81,9 +81,7 @@ def test_the_flat_layout_is_deprecated() -> None:
         ZooKeeperOptions(tls_certificate_file="empty"),
     ],
 )
-def test_files_that_are_no_good_are_named(
-    options: ZooKeeperOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bad_files_are_named(options: ZooKeeperOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("empty").write_bytes(b"\n")
     with pytest.raises(ConfigError, match=r"none|empty"):

@@ -60,7 +60,7 @@ def test_two_keys_have_two_nodes(one: str, other: str, chroot: str, layout: str)
     assert paths.node(one) != paths.layout_path
 
 
-def test_what_is_not_ours_is_never_a_key() -> None:
+def test_foreign_nodes_are_never_keys() -> None:
     assert Paths("", "hierarchical").node("zookeeper/quota") == "/\\7a;ookeeper/quota"
     assert Paths("/a", "hierarchical").node("zookeeper/quota") == "/a/zookeeper/quota"
     assert Paths("/a", "hierarchical").node("layout") == "/a/\\6c;ayout"

@@ -86,7 +86,7 @@ async def test_a_session_that_expired_is_followed_by_another_with_its_announceme
     assert await other.children("leader") == []
 
 
-async def test_who_finds_somebody_else_announced_in_its_next_session_waits_for_the_end_of_that(
+async def test_an_announcement_waits_when_its_key_was_taken_meanwhile(
     store: ZooKeeperMetastore, other: Metastore, zookeeper: ZooKeeper, proxy: TcpProxy
 ) -> None:
     with trio.fail_after(DEADLINE_S):
@@ -106,7 +106,7 @@ async def test_who_finds_somebody_else_announced_in_its_next_session_waits_for_t
     assert await other.announced("live") == {}
 
 
-async def test_a_leader_whose_session_expired_stands_at_the_end_of_the_queue(
+async def test_a_leader_with_an_expired_session_queues_last(
     store: ZooKeeperMetastore, other: Metastore, zookeeper: ZooKeeper
 ) -> None:
     async with trio.open_nursery() as nursery:
@@ -141,7 +141,7 @@ async def test_one_client_announces_a_key_once(store: ZooKeeperMetastore) -> Non
         assert await store.announced("live") == {"me": b"again"}
 
 
-async def test_what_exists_otherwise_is_not_announced(store: ZooKeeperMetastore) -> None:
+async def test_a_plain_key_is_not_announced(store: ZooKeeperMetastore) -> None:
     version = await store.create("live/me", b"a value")
     await store.create("live/them/below", b"")
     for key in ("live/me", "live/them"):
@@ -169,7 +169,7 @@ async def test_announcements_are_known_without_reading_them_again(store: ZooKeep
         assert await store.announced("none") == {"yet": b""}
 
 
-async def test_what_is_known_of_announcements_is_bounded(store: ZooKeeperMetastore, other: Metastore) -> None:
+async def test_the_cache_of_announcements_is_bounded(store: ZooKeeperMetastore, other: Metastore) -> None:
     async with other.announce("live/1", b"1"):
         for number in range(40):
             assert await store.announced(f"none/{number}") == {}
@@ -177,7 +177,7 @@ async def test_what_is_known_of_announcements_is_bounded(store: ZooKeeperMetasto
     assert len(store._watches._wakes) < 40
 
 
-async def test_leaving_while_there_is_no_connection_takes_it_back_later(
+async def test_leaving_without_a_connection_removes_the_node_later(
     store: ZooKeeperMetastore, other: Metastore, proxy: TcpProxy
 ) -> None:
     with trio.fail_after(DEADLINE_S):
@@ -202,7 +202,7 @@ async def candidates(observer: Metastore, number: int) -> None:
 # -- elections ----------------------------------------------------------------------------------------------------
 
 
-async def test_a_candidate_whose_answer_was_lost_stands_in_the_queue_once(
+async def test_a_candidate_with_a_lost_answer_queues_once(
     store: ZooKeeperMetastore, other: Metastore, proxy: TcpProxy
 ) -> None:
     elected = trio.Event()

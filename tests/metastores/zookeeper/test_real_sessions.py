@@ -36,9 +36,7 @@ async def announces(observer: Metastore, expected: dict[str, bytes]) -> None:
                 await observer.wait_children_changed("live", known)
 
 
-async def test_what_was_announced_is_announced_again_when_the_session_expired(
-    zookeeper: ZooKeeper, zookeeper_chroot: str
-) -> None:
+async def test_announcements_are_made_again_after_session_expiry(zookeeper: ZooKeeper, zookeeper_chroot: str) -> None:
     async with (
         serve_proxy(zookeeper.address) as proxy,
         all_opened(url(proxy.address, zookeeper_chroot, **SESSION), zookeeper.url(zookeeper_chroot)) as (mine, theirs),
@@ -108,7 +106,7 @@ async def test_another_is_elected_when_the_session_of_the_leader_expired(
         nursery.cancel_scope.cancel()
 
 
-async def test_who_waits_in_a_queue_is_not_forgotten_when_its_session_expires(
+async def test_a_waiting_candidate_queues_again_after_session_expiry(
     zookeeper: ZooKeeper, zookeeper_chroot: str
 ) -> None:
     async with (
@@ -133,9 +131,7 @@ async def test_who_waits_in_a_queue_is_not_forgotten_when_its_session_expires(
 
 
 @pytest.mark.slow
-async def test_who_leaves_while_the_connection_is_down_is_gone_though_its_session_lives_on(
-    zookeeper: ZooKeeper, zookeeper_chroot: str
-) -> None:
+async def test_a_left_announcement_goes_though_its_session_lives(zookeeper: ZooKeeper, zookeeper_chroot: str) -> None:
     """Nothing else is asked of that client: what it could not take back must not wait for that."""
     async with (
         serve_proxy(zookeeper.address) as proxy,
