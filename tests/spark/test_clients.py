@@ -180,7 +180,7 @@ async def test_a_call_within_trio_is_refused_instead_of_blocking_it(metastore: s
     assert await trio.to_thread.run_sync(lambda: run(metastore, look)) == []
 
 
-def test_what_a_call_raises_is_raised_as_it_is(metastore: str) -> None:
+def test_a_call_raises_the_same_exception(metastore: str) -> None:
     async def fail(client: replog.Client) -> None:
         raise MetastoreError("as it is")
 

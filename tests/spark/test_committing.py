@@ -90,7 +90,7 @@ def test_an_executor_that_reaches_no_metastore_says_so(
     assert socket.gethostname() in told
 
 
-def test_what_a_zombie_writes_on_is_swept_by_the_commit(spark_bookies: Bookies, spark_log: str) -> None:
+def test_a_commit_sweeps_what_a_zombie_still_writes(spark_bookies: Bookies, spark_log: str) -> None:
     """Speculation: the slower attempt has a ledger, and writes to it when all is over. It fails, and leaves nothing."""
     options = options_for(spark_bookies, spark_log)
     has_ledger, is_committed = threading.Event(), threading.Event()

@@ -65,7 +65,7 @@ async def test_closed_ledgers_and_what_is_confirmed_of_the_open_one(autojump_clo
         assert shown(await surveyed(other, Position(4, 0))) == []
 
 
-async def test_what_is_not_confirmed_is_not_planned(autojump_clock: trio.testing.MockClock) -> None:
+async def test_unconfirmed_entries_are_not_planned(autojump_clock: trio.testing.MockClock) -> None:
     async with two_clients() as (world, client, other):
         async with client.write_log(LOG) as writer:
             await writer.extend(numbers(5))
@@ -146,7 +146,7 @@ async def test_it_never_goes_back(autojump_clock: trio.testing.MockClock) -> Non
                 bookie.wire.release()
 
 
-async def test_a_start_that_was_trimmed_is_told(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_trimmed_start_raises(autojump_clock: trio.testing.MockClock) -> None:
     async with two_clients() as (_, client, other):
         async with client.write_log(LOG) as writer:
             for _ in range(3):
@@ -162,7 +162,7 @@ async def test_a_start_that_was_trimmed_is_told(autojump_clock: trio.testing.Moc
             assert shown(await surveyed(other, Position(3, 0))) == ["3:0-1", "4:0--1 open"]
 
 
-async def test_what_was_never_there_is_told(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_start_that_never_existed_raises(autojump_clock: trio.testing.MockClock) -> None:
     async with two_clients() as (_, client, other):
         async with client.write_log(LOG) as writer:
             await writer.extend(numbers(2))
@@ -174,7 +174,7 @@ async def test_what_was_never_there_is_told(autojump_clock: trio.testing.MockClo
         assert shown(await surveyed(other, Position(1, 2))) == ["1:2-1"]
 
 
-async def test_a_trim_during_the_survey_is_told_or_does_not_matter(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_trim_during_the_survey_raises_or_does_not_matter(autojump_clock: trio.testing.MockClock) -> None:
     async with two_clients() as (_, client, other):
         async with client.write_log(LOG) as writer:
             for _ in range(3):

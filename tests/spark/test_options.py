@@ -17,7 +17,7 @@ from replog.spark.options import SparkOptions
 NEEDED = {"metastore": "zookeeper://zk1/prod", "log": "orders"}
 
 
-def test_what_is_needed_is_enough() -> None:
+def test_required_options_are_enough() -> None:
     options = SparkOptions.parse(NEEDED)
     assert (options.metastore, options.log, options.values) == ("zookeeper://zk1/prod", "orders", "binary")
     assert options.quorum_of_ledgers() == Quorum()
@@ -28,18 +28,18 @@ def test_an_option_has_many_spellings(name: str) -> None:
     assert SparkOptions.parse({**NEEDED, name: "nightly"}).txn_id == "nightly"
 
 
-def test_what_spark_puts_there_itself_is_left_alone() -> None:
+def test_options_of_spark_itself_are_ignored() -> None:
     SparkOptions.parse(
         {**NEEDED, "checkpointlocation": "/x", "queryName": "q", "asyncProgressTrackingEnabled": "false"}
     )
 
 
-def test_all_that_is_missing_is_told() -> None:
+def test_all_missing_options_are_reported() -> None:
     with pytest.raises(ConfigError, match=r"(?s)metastore: it must be given.*log: it must be given"):
         SparkOptions.parse({})
 
 
-def test_all_faults_are_told_at_once() -> None:
+def test_all_faults_are_reported_at_once() -> None:
     wrong = {
         "metastore": "lmdb:relative",
         "log": "",
@@ -77,7 +77,7 @@ def test_all_faults_are_told_at_once() -> None:
         ({"quorum": "٣,3,2"}, "is written ENSEMBLE,WRITE,ACK"),
     ],
 )
-def test_what_cannot_be_is_told(wrong: dict[str, str], told: str) -> None:
+def test_impossible_options_are_refused(wrong: dict[str, str], told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         SparkOptions.parse({**NEEDED, **wrong})
 
@@ -131,7 +131,7 @@ def test_spark_finds_the_format_by_a_module_that_imports_nothing() -> None:
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
 
 
-def test_without_pyspark_there_is_no_default_source_and_no_failed_import() -> None:
+def test_without_pyspark_nothing_is_registered_or_imported() -> None:
     """An import that fails there would hide the formats of all other packages from the session."""
     script = (
         "import sys; sys.modules['pyspark'] = None; import pyspark_replog; "

@@ -118,7 +118,7 @@ def test_rows_of_a_dataframe_are_bytes_or_made_so(
     assert written(client, f"{spark_log}-json-0", b"of the file")[3] == b'{"id": 3, "twice": 6}'
 
 
-def test_what_is_no_bytes_is_refused_with_a_way_out() -> None:
+def test_a_row_that_is_not_bytes_is_refused_with_advice() -> None:
     from pyspark.sql import Row
 
     assert [_bytes_of(row) for row in (b"a", bytearray(b"b"), Row(value=b"c"), Row(value=bytearray()))] == [
@@ -246,7 +246,7 @@ def test_a_fork_of_a_worker_has_a_client_of_its_own(
     assert status == 0
 
 
-def test_what_cannot_be_is_told_before_there_is_a_task(tmp_path: Path) -> None:
+def test_impossible_arguments_raise_before_any_task(tmp_path: Path) -> None:
     metastore = f"lmdb:{tmp_path}"
     with pytest.raises(replog.ConfigError, match=r"put \{partition\} into the name"):
         foreach_partition_writer(metastore, "orders")

@@ -51,13 +51,13 @@ def test_sizes_and_spellings() -> None:
         ({"form": "1:0"}, r"no such option: form \(there are: .*from, to"),
     ],
 )
-def test_what_cannot_be_is_told(wrong: dict[str, str], told: str) -> None:
+def test_impossible_options_are_refused(wrong: dict[str, str], told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         ReadOptions.parse({**NEEDED, **wrong})
 
 
 @pytest.mark.parametrize("option", [{"from": "latest"}, {"maxRowsPerTrigger": "5"}, {"maxBytesPerTrigger": "5"}])
-def test_what_only_streams_have(option: dict[str, str]) -> None:
+def test_options_for_streams_only_are_refused(option: dict[str, str]) -> None:
     options = ReadOptions.parse({**NEEDED, **option})
     options.check_stream()
     with pytest.raises(ConfigError, match="is for readStream"):
@@ -65,7 +65,7 @@ def test_what_only_streams_have(option: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("option", [{"to": "1:0"}, {"pushFilters": "true"}])
-def test_what_only_batch_queries_have(option: dict[str, str]) -> None:
+def test_options_for_batch_queries_only_are_refused(option: dict[str, str]) -> None:
     options = ReadOptions.parse({**NEEDED, **option})
     options.check_batch()
     with pytest.raises(ConfigError, match=r"is for spark\.read"):

@@ -160,7 +160,7 @@ def test_payloads_of_all_sizes(metastore: str, spark_log: str) -> None:
     assert values(batch_reader(metastore, spark_log, **{"from": "1:2", "to": "1:4"})) == payloads[2:4]
 
 
-def test_what_was_planned_is_read_whatever_comes_after(metastore: str, spark_log: str) -> None:
+def test_a_plan_is_read_unchanged_by_later_appends(metastore: str, spark_log: str) -> None:
     """A log whose leader lives: it is read to what is confirmed when it is planned (D1), twice the same."""
     with blocking.connect(metastore) as client, client.write_log(spark_log) as writer:
         writer.extend(numbers(0, 1000))
@@ -175,7 +175,7 @@ def test_what_was_planned_is_read_whatever_comes_after(metastore: str, spark_log
     assert values(reader) == numbers(0, 1020)
 
 
-def test_what_was_trimmed_after_planning_is_told(metastore: str, written: str) -> None:
+def test_a_trim_after_planning_raises(metastore: str, written: str) -> None:
     reader = batch_reader(metastore, written)
     planned = list(reader.partitions())
     ask(metastore, lambda client: client.trim_log(written, before="2:0"))
@@ -247,7 +247,7 @@ def test_a_log_with_a_password(metastore: str, spark_log: str, tmp_path: Any) ->
         batch_reader(metastore, spark_log).partitions()
 
 
-def test_what_is_not_there_is_told(metastore: str, written: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_log_store_or_position_raises(metastore: str, written: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REPLOG_CLIENT_METASTORE_TIMEOUT_S", "0.2")
     with pytest.raises(LogNotFoundError):
         batch_reader(metastore, "no-such-log").partitions()
@@ -335,7 +335,7 @@ def test_a_task_that_is_killed_is_tried_again(spark: SparkSession, metastore: st
     assert sorted(bytes(row.value) for row in found) == numbers(0, ALL)
 
 
-def test_users_are_told(spark: SparkSession, metastore: str, written: str) -> None:
+def test_errors_reach_users_of_spark(spark: SparkSession, metastore: str, written: str) -> None:
     value = spark.read.format("replog").option("metastore", metastore).option("log", written).schema("value string")
     for make, told in (
         (lambda: reading(spark, metastore, written, form="1:0"), "no such option: form"),

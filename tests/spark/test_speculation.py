@@ -110,7 +110,7 @@ def test_an_attempt_that_writes_on_after_the_commit_fails(finished: Path, spark_
     assert unlisted(spark_bookies, log_of(slow.AMID_COMMIT)) == {}
 
 
-def test_what_an_attempt_begins_after_the_commit_is_swept(finished: Path, spark_bookies: Bookies) -> None:
+def test_ledgers_begun_after_the_commit_are_swept(finished: Path, spark_bookies: Bookies) -> None:
     """It wrote to the end, and closed a ledger that nobody waits for. The job has ended, so no grace is needed."""
     log = log_of(slow.BEGUN_AFTER_COMMIT)
     told = lost(finished, slow.BEGUN_AFTER_COMMIT)

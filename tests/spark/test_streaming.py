@@ -166,7 +166,7 @@ def test_a_micro_batch_is_repeated_to_the_letter(metastore: str, spark_log: str)
     assert again.partitions(end, end) == []
 
 
-def test_what_was_read_may_be_trimmed_and_what_was_not_is_told(metastore: str, spark_log: str) -> None:
+def test_a_trim_of_unread_entries_raises_of_read_ones_not(metastore: str, spark_log: str) -> None:
     ask(metastore, lambda client: write(client, spark_log, 3, 10))
     reader = stream_reader(metastore, spark_log)
     start = reader.initialOffset()
@@ -185,7 +185,7 @@ def test_what_was_read_may_be_trimmed_and_what_was_not_is_told(metastore: str, s
         stream_reader(metastore, spark_log, **{"from": "1:5"}).initialOffset()
 
 
-def test_a_log_that_was_begun_anew_is_another_one(metastore: str, spark_log: str) -> None:
+def test_a_log_that_was_created_again_is_another_one(metastore: str, spark_log: str) -> None:
     ask(metastore, lambda client: write(client, spark_log, 1, 10))
     reader = stream_reader(metastore, spark_log)
     start = reader.initialOffset()

@@ -140,7 +140,7 @@ def test_rows_come_back_as_they_were(value_format: ValueFormat, rows: list[dict[
     assert comparable(decoded(value_schema, payloads)) == comparable(batch.to_pylist())
 
 
-def test_what_stands_in_json() -> None:
+def test_json_values_are_spelled_as_documented() -> None:
     """It is a format: others read it."""
     value_schema = ValueSchema.of_rows(ValueFormat.JSON, EVERYTHING)
     row = {
@@ -264,7 +264,7 @@ def test_binary_needs_one_column_of_bytes_and_says_how_to_get_it(schema: StructT
         assert f"{field.name} {field.dataType.simpleString()}" in str(caught.value)
 
 
-def test_a_null_is_no_entry() -> None:
+def test_a_null_is_refused_as_an_entry() -> None:
     value_schema = ValueSchema.of_rows(ValueFormat.BINARY, StructType().add("value", BinaryType()))
     batch = arrow.RecordBatch.from_pydict({"value": arrow.array([b"a", None], arrow.binary())})
     with pytest.raises(SchemaMismatchError, match=r"'value' is null \(row 1 of a batch\)"):
@@ -325,13 +325,13 @@ def test_json_that_does_not_fit_names_entry_and_column(column: str, payload: dic
 
 
 @pytest.mark.parametrize("payload", [b"", b"{", b"[]", b"1", b"\xff", b"[" * 100_000])
-def test_what_is_no_json_object_names_the_entry(payload: bytes) -> None:
+def test_an_entry_that_is_not_a_json_object_is_named(payload: bytes) -> None:
     value_schema = ValueSchema.of_rows(ValueFormat.JSON, EVERYTHING)
     with pytest.raises(SchemaMismatchError, match=r"position 7:1 is not (a )?JSON"):
         decoded(value_schema, [b"{}", payload])
 
 
-def test_what_is_no_arrow_or_another_schema_names_the_entry() -> None:
+def test_an_entry_of_another_schema_is_named() -> None:
     value_schema = ValueSchema.of_rows(ValueFormat.ARROW, StructType().add("x", LongType()))
     [good] = ValueEncoder(value_schema, "log").payloads(batch_of(value_schema, [{"x": 1}]))
     other_schema = ValueSchema.of_rows(ValueFormat.ARROW, StructType().add("x", IntegerType()))
@@ -368,7 +368,7 @@ def test_a_log_that_says_nothing_is_binary() -> None:
     binary.check_appendable("log", plain)
 
 
-def test_whoever_appends_must_agree_column_by_column() -> None:
+def test_an_append_must_agree_column_by_column() -> None:
     schema = StructType().add("a", LongType()).add("b", StringType()).add("c", ArrayType(LongType()))
     log = held(ValueSchema.of_rows(ValueFormat.ARROW, schema))
     without_nulls = StructType().add("a", LongType(), nullable=False).add("b", StringType(), metadata={"comment": "x"})
@@ -390,7 +390,7 @@ def test_whoever_appends_must_agree_column_by_column() -> None:
         ValueSchema.of_rows(ValueFormat.ARROW, reordered).check_appendable("log", log)
 
 
-def test_who_appends_says_the_same_in_the_logs_own_words() -> None:
+def test_an_append_repeats_the_schema_as_the_log_spells_it() -> None:
     """Another version of Spark may write a schema otherwise, and the log's metadata must not change."""
     mine = ValueSchema.of_rows(ValueFormat.JSON, EVERYTHING)
     of_another_spark = json.dumps({**json.loads(mine.schema_json), "collation": None}, indent=1)

@@ -142,7 +142,7 @@ def test_an_abort_deletes_nothing_that_was_committed_after_all(
     assert rows_of(spark_bookies.metastore, spark_log) == expected() + expected(2)
 
 
-def test_the_user_is_told_what_the_options_lack(spark: SparkSession) -> None:
+def test_missing_options_are_named_to_the_user(spark: SparkSession) -> None:
     """All of it, when the query is planned."""
     told = failing(numbers(spark).write.format("replog").mode("append").option("tnxId", "1"))
     for part in ("metastore: it must be given", "log: it must be given", "no such option: tnxid"):
@@ -162,7 +162,7 @@ def test_the_user_is_told_what_the_options_lack(spark: SparkSession) -> None:
         ({"metastore": "nosuch:there"}, "value binary", "append", "nosuch"),
     ],
 )
-def test_what_cannot_be_is_told_at_planning(
+def test_impossible_options_raise_at_planning(
     spark: SparkSession,
     monkeypatch: pytest.MonkeyPatch,
     spark_bookies: Bookies,
