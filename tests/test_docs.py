@@ -4,8 +4,6 @@ runnable runs."""
 import ast
 import inspect
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ import replog.testing
 from replog import config, errors, hookspecs
 from replog.bookie.serving import ServedBookie
 from replog.client.administration import RemoteBookie
+from tests.scripts import Scripts
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -69,17 +68,17 @@ def test_options_are_documented() -> None:
     assert [name for name in OPTIONS if not is_documented(name.rpartition(".")[2])] == []
 
 
+@pytest.fixture(scope="module")
+def scripts() -> Iterator[Scripts]:
+    with Scripts() as running:
+        yield running
+
+
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_code_on_a_page_runs(script: str, tmp_path: Path) -> None:
+def test_code_on_a_page_runs(script: str, tmp_path: Path, scripts: Scripts) -> None:
     (tmp_path / "script.py").write_text(script, encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "script.py"],
-        cwd=tmp_path,
-        timeout=120,
-        text=True,
-        capture_output=True,
-    )
-    assert done.returncode == 0, done.stderr
+    status, output = scripts.run(tmp_path)
+    assert status == 0, output
 
 
 LINK = re.compile(r"\]\((?!\w+:)(?P<path>[^)#\s]*)(?:#(?P<anchor>[^)]*))?\)")
