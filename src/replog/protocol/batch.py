@@ -119,6 +119,7 @@ class Batch:
         Raises `RemoteProtocolError` if the offsets are not in order: then the writer was broken or hostile."""
         data = self.data
         start = HEADER.size + 4 * (self.count + 1)
+        # Entries of one size are the usual case. Then the offsets are known, and one `unpack` cuts all of them.
         length = len(data) - start - CODE_SIZES[self.digest_type]
         size = length // self.count
         if size and size * self.count == length and data.startswith(_even_offsets(self.count, size), HEADER.size):
@@ -164,6 +165,7 @@ class Payloads(list[bytes]):
             super().__init__(payloads)
         except TypeError:
             raise _no_list(payloads) from None
+        # Sets of types and sizes: a loop in Python would cost more than everything else that is done to an entry.
         sizes_bytes = set(map(len, self)) if set(map(type, self)) <= {bytes} else {ENTRY_BYTES_MAX + 1}
         if sizes_bytes and max(sizes_bytes) > ENTRY_BYTES_MAX:
             given: object = payloads
@@ -284,6 +286,7 @@ def decode(data: bytes) -> Batch:
         raise RemoteProtocolError(f"a batch that claims {size} bytes in {len(data)}; the limit is {BATCH_BYTES_MAX}")
     if not 1 <= count <= BATCH_COUNT_MAX or HEADER.size + 4 * (count + 1) + CODE_SIZES[digest_type] > size:
         raise RemoteProtocolError(f"a batch of {count} entries in {size} bytes")
+    # Checked here once, so that nobody behind computes with ids that no writer could have given out.
     if ledger_id < 0 or first < 0 or stride < 1 or first + (count - 1) * stride > ENTRY_ID_MAX:
         raise RemoteProtocolError(f"a batch of ledger {ledger_id}, entry {first}, stride {stride}: out of range")
     if not -1 <= confirmed < first or stamp < 1:
@@ -301,6 +304,7 @@ def check_damage(batch: Batch) -> None:
     """What a bookie can tell without the password: raises `RemoteProtocolError` if a CRC32C batch is damaged.
 
     The code of an HMAC batch can't be checked here; its frame or record has a checksum of its own."""
+    # Once for each object: in one process client and bookie share it, and it was checked when it was built.
     if batch.digest_type is DigestType.CRC32C and not batch.is_sealed:
         if not is_crc32c_sealed(batch.data):
             raise RemoteProtocolError(f"{batch!r} does not match its CRC32C: it was damaged on the way or on disk")

@@ -179,6 +179,7 @@ class LogMachine(ABC):
 
     def log_conflict(self) -> None:
         """The CAS under way met another version, or would."""
+        # One reading serves all pages and the head: several of them may meet the same conflict.
         if not self.is_done and not self._reads_back:
             self._reads_back = True
             self._effects.append(ReadLog(self.metadata.name))
@@ -193,6 +194,7 @@ class LogMachine(ABC):
             return
         self._reads_back = False
         record = self._absent if metadata is None else metadata
+        # Only the token in the record tells whose change it shows (M1): the own one may have succeeded.
         proposed = self._change.proposed
         if proposed is None:
             self._change.record, self._change.version = record, version
@@ -202,6 +204,7 @@ class LogMachine(ABC):
         if settled is Settled.REPEAT:
             self._write()
             return
+        # They were the pages of a proposal that is settled now.
         self._pages.clear()
         if settled is Settled.WRITTEN:
             self._won()
@@ -332,6 +335,7 @@ class LogTakeover(LogMachine):
         """This ledger does not exist: somebody trimmed the log meanwhile, so the list must have changed."""
         if self._stage is not _Stage.RECOVERING or ledger_id not in self._to_recover:
             return
+        # Missing twice under the same version: nobody trimmed it, so reading the list again would never end.
         if self._missing == (ledger_id, self._change.version):
             name = self.metadata.name
             problem = f"log {name!r} names it, but it does not exist: it was deleted by hand, and with it the log's end"
@@ -362,6 +366,7 @@ class LogTakeover(LogMachine):
     def _lost(self, proposed: LogMetadata) -> None:
         self._give_back(proposed.segments[-1])
         self._ledger_id = None
+        # Compared by the last ledger: a trim changes the record, too, and deposes nobody.
         if self._yields and self.metadata.segments[-1:] != proposed.segments[-2:-1]:
             self.was_overtaken = True
             self._fail(TakeoverFailedError(self.metadata.name, "somebody else has taken it over meanwhile"))
@@ -409,6 +414,7 @@ class LogRolling(LogMachine):
 
     def _start_over(self) -> None:
         log, segments = self.metadata, self.metadata.segments
+        # The leader's own segment is still the last one: only a trim has changed the record.
         if segments and segments[-1] == self._current:
             self._move("log read" if self._stage is _Stage.READING else "change lost")
             self._ledger_id = None

@@ -174,6 +174,7 @@ class _LogDropping(LogMachine):
             self._clear()
 
     def _lost(self, proposed: LogMetadata) -> None:
+        # Nothing was deleted yet: what is to be dropped follows from the record as it is now.
         if self._end is None:
             self._failure = None
             self._start_over()
@@ -198,6 +199,7 @@ class LogTrimming(_LogDropping):
         elif log.is_deleted:
             self._failure = LogNotFoundError(log.name, "it was deleted: there is nothing to trim")
             self._drop()
+        # Nothing was left unfinished: one reading, and no write.
         elif before is None and log.deleted_before_number == log.first_segment_number:
             self._end = log.first_segment_number
             self._clear()

@@ -68,6 +68,7 @@ class LedgerMetadata:
 
     def with_fragment(self, fragment: Fragment) -> LedgerMetadata:
         """The same with this fragment at the end; it replaces one that starts at the same entry (C2)."""
+        # Nothing is confirmed in a fragment that starts at the same entry: the new one takes its place (C2).
         kept = self.fragments[:-1] if self.last_fragment.first_entry_id == fragment.first_entry_id else self.fragments
         # Not an assert: a fragment out of order would hide entries from every reader, even with `python -O`.
         if kept and kept[-1].first_entry_id >= fragment.first_entry_id:
@@ -89,6 +90,7 @@ class LedgerMetadata:
 
     def closed_at(self, last_entry_id: int) -> LedgerMetadata:
         """The same, closed; a last fragment that would hold no entry is dropped, the first one never. Gaps end there."""
+        # Readers take the last fragment for the one that holds the last entry.
         kept = [fragment for fragment in self.fragments[1:] if fragment.first_entry_id <= last_entry_id]
         fragments = (self.fragments[0], *kept)
         ended = [gap.until(last_entry_id) for gap in self.gaps if gap.first_entry_id <= last_entry_id]
@@ -218,6 +220,7 @@ class LogMetadata:
 
     def begun(self, now_ms: int) -> LogMetadata:
         """The log that begins where there was none, or where one was deleted: it keeps only the numbers of that one."""
+        # The numbers stay, so that no position of the deleted log ever names a record of this one (L4).
         return attrs.evolve(self, created_at_ms=now_ms, deleted_at_ms=0, custom={}, transactions=())
 
     def split(self) -> tuple[tuple[LogPage, ...], LogMetadata]:
@@ -232,6 +235,7 @@ class LogMetadata:
             LogPage(self.name, number, tuple(each for each in self.segments if each.number // size == number))
             for number in numbers
         )
+        # At least a page's worth stays in the head, and with it the last two, which a takeover recovers (L1).
         kept = tuple(each for each in self.segments if each.number // size not in numbers)
         moved = sum(len(page.segments) for page in pages)
         assert moved + len(kept) == len(self.segments), "each segment is in a page or in the head"

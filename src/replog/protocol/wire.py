@@ -103,8 +103,11 @@ def encode_request(request: Request, pieces: list[bytes]) -> int:
 
 def _encode_add(request: AddRequest, pieces: list[bytes]) -> int:
     data, head = request.batch.data, request.frame_head
+    # The bookies of a write set get the same request object: its head is made for the first of them only.
     if not head:
         key = request.key
+        # The code of a CRC32C batch is its checksum. That of an HMAC batch can be checked only by those who have the
+        # password.
         checksum = 0 if request.batch.digest_type is DigestType.CRC32C else crc32c(data)
         if len(key) != KEY_BYTES:
             key = _key(key)
@@ -312,6 +315,7 @@ def encode_response(response: Response, pieces: list[bytes]) -> int:
     fields = _RESPONSE.pack(
         response.status, response.last_add_confirmed, response.fence_term, len(detail), len(batches), proof_bytes
     )
+    # The answer to nearly every add has neither: this runs once for each of them.
     if detail or proof:
         fields += detail + proof
     if not batches:
@@ -337,6 +341,7 @@ def decode_response(frame: Frame) -> Response:
     status = _STATUSES.get(number)
     if status is None or _RESPONSE.size + detail_bytes > len(frame.fields):
         raise RemoteProtocolError(f"an answer of status {number} with {detail_bytes} bytes of detail")
+    # The answer to an add, as nearly always.
     if not (frame.flags or detail_bytes or count or proof_bytes or frame.body):
         return Response(frame.request_id, status, confirmed, fence_term)
     awaited = frame.flags & _AWAITED != 0
@@ -347,6 +352,7 @@ def decode_response(frame: Frame) -> Response:
 
 
 def _decode_batches(body: bytes, count: int) -> tuple[Batch, ...]:
+    # The body is the batch: no copy of a slice.
     if count == 1:
         return (decode(body),)
     batches: list[Batch] = []
