@@ -117,6 +117,7 @@ class Disk:
 
     def unlock(self, fd: int) -> None:
         """Gives up the lock and the descriptor, even if a child that was just forked has a copy of it."""
+        # Closing alone would not do: a lock of `flock` lasts as long as any copy of the descriptor, a forked child's too.
         fcntl.flock(fd, fcntl.LOCK_UN)
         os.close(fd)
 
@@ -168,6 +169,7 @@ def write_all(disk: Disk, fd: int, buffers: Sequence[Buffer], offset: int) -> No
     """Writes all of these bytes, in as few calls as the system allows."""
     if len(buffers) <= _IOV_MAX:
         written = disk.pwritev(fd, buffers, offset)
+        # One call is the rule, and this runs for each commit.
         if written == sum(map(len, buffers)):
             return
         offset += written
@@ -176,6 +178,7 @@ def write_all(disk: Disk, fd: int, buffers: Sequence[Buffer], offset: int) -> No
         left = list(buffers[start : start + _IOV_MAX])
         while left:
             written = disk.pwritev(fd, left, offset)
+            # Otherwise this would try without end.
             if written == 0:
                 raise OSError(errno.EIO, "a write took no bytes")
             offset += written
@@ -211,6 +214,7 @@ def write_file_atomically(disk: Disk, directory: str, name: str, pieces: Sequenc
     try:
         try:
             write_all(disk, fd, pieces, 0)
+            # Before the rename: a name that is durable before its content would be an empty file after a power loss.
             disk.fdatasync(fd)
         finally:
             disk.close(fd)

@@ -41,6 +41,7 @@ class _Batches:
         self.keys.insert(at, key)
         self._batches.insert(at, batch)
         self._reaches.insert(at, max(batch.last_entry_id, self._reaches[at - 1] if at else -1))
+        # Reaches never fall, so the first one that is high enough ends the change.
         for later in range(at + 1, len(self._reaches)):
             if self._reaches[later] >= batch.last_entry_id:
                 break

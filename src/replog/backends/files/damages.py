@@ -56,6 +56,7 @@ class Damages:
             try:
                 with self._changed:
                     found = self._index.locate(ledger_id, first, stamp, 0, loaded)
+                    # Only if reads would get this very copy: a newer file, or a deletion, may have made it unneeded.
                     if found and (found[0].file, found[0].offset) == (location.file, location.offset):
                         self.known[ledger_id, stamp, first, last] = Damage(ledger_id, stamp, first, last, str(error))
                 return
@@ -83,6 +84,7 @@ class Damages:
                 key = section.ledger_id, section.stamp, section.first, section.last
                 reason = f"a page of {file.index_path} at {section.page_offset} is unreadable, and {error}"
                 with self._changed:
+                    # The page was read without the lock: the section may have been rewritten meanwhile.
                     if section in file.sections:
                         self.known[key] = Damage(*key, reason)
 

@@ -55,6 +55,7 @@ class StampSections:
     def add(self, section: Section) -> None:
         """Adds a section that has its range."""
         assert section.first <= section.last_first <= section.last, "a section holds at least one batch"
+        # Ids go upwards, so a section is nearly always the last one: then nothing is sorted.
         if self.sections and section.first < self.firsts[-1]:
             self.replace((), (section,))
             return

@@ -70,6 +70,7 @@ class Replay:
             opened.append(file)
             self._replay_file(window, file)
             self.unreadable += [f"{file.path} can't be read at {offset}" for offset in window.unreadable]
+            # The tail stays open: writing goes on in it.
             if at >= self._open_files_max:
                 self._close_oldest(opened)
         assert len(opened) <= self._open_files_max + 1, "replay keeps no more files open than the options allow"
@@ -102,6 +103,7 @@ class Replay:
         sequence, place = self._trace
         if sequence > self.sequence + 1:
             self._note_loss(sequence, self._end, f"group {sequence} began at {place}")
+        # The mark knows of groups that neither a later group nor a header proves: those at the very end.
         if self._known > max(self.sequence, self._accounted):
             self._note_loss(self._known, self._end, f"group {self._known} was durable")
 
@@ -137,6 +139,7 @@ class Replay:
     def _replay_file(self, window: Window, file: JournalFile) -> None:
         while True:
             start = file.position
+            # A file without its header page has no epoch that could be trusted: only the search below finds groups in it.
             group = read_group(window, file, start, file.epoch, self.sequence + 1) if file.has_header else None
             if group is None:
                 found = self._find_group(window, file)

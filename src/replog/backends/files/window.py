@@ -39,6 +39,7 @@ class Window(ABC):
         """Where in `data` this place is, or -1 if the file ends before these bytes do."""
         at = offset - self.start
         if at < 0 or at + length > len(self.data):
+            # At least a whole window: records are small, and each read is a system call.
             self.data = self.read(offset, max(length, WINDOW_BYTES))
             self.start = offset
             at = 0
@@ -88,6 +89,7 @@ class LogWindow(Window):
                 if offset not in self.unreadable:
                     self.unreadable.append(offset)
                 piece = bytes(stop - offset)
+                # A page behind the end of the file is not unreadable: there is none.
                 if self._disk.size(self._file.fd) <= offset:
                     return
             yield piece

@@ -89,6 +89,8 @@ class DirectoryLock:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self.former = _former(os.pread(fd, _BOOT_BYTES, _OWNER_BYTES).strip(), boot)
+            # Until it is closed in peace, the boot says that it was open: after a crash of the machine another boot is
+            # found.
             os.pwrite(fd, f"{os.getpid():<31}\n".encode() + boot.ljust(_BOOT_BYTES - 1) + b"\n", 0)
         except BlockingIOError as error:
             owner = os.pread(fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
@@ -163,6 +165,7 @@ def _make_directories(path: str) -> None:
     except FileNotFoundError:
         _make_directories(os.path.dirname(path))
         os.mkdir(path)
+    # The name of a new directory is durable before anything in it is acknowledged.
     sync_directory(os.path.dirname(path))
 
 
@@ -211,6 +214,7 @@ def identity_of(bookie_id: str) -> bytes:
 
 def new_bookie_id(expected: str, path: str) -> str:
     """A random identity. Raises `StorageIdentityError` if another one was expected: then this directory was wiped."""
+    # A bookie whose disk was wiped must not begin anew under its old identity: it would deny what it acknowledged (B4).
     if expected:
         raise StorageIdentityError(
             f"{path} is empty, expected the storage of {expected}",

@@ -94,6 +94,7 @@ class Maintenance:
         """Ends the thread after its current piece, and joins it."""
         self._is_stopping.set()
         self._wake.set()
+        # A storage that could not be opened never started it.
         if self._thread.ident is not None:
             self._thread.join()
 
@@ -119,6 +120,7 @@ class Maintenance:
             while more and not self._is_stopping.is_set():
                 started = time.monotonic()
                 more = self._remove_in_background()
+                # A share of the disk, and not a fixed pause: a slow disk gets longer rests.
                 self._is_stopping.wait(_REST_FACTOR * (time.monotonic() - started))
             if time.monotonic() >= scrub_at and not self._is_stopping.is_set():
                 rest_s = self._scrub_in_background()
@@ -149,6 +151,7 @@ class Maintenance:
             )
         with self._contents.lock:
             self.removed_pieces += 1
+            # Another caller, `compact`, may have removed the rest of it meanwhile.
             if is_gone and ledger_id in self._contents.garbage:
                 self._contents.garbage.remove(ledger_id)
             return bool(self._contents.garbage)

@@ -78,6 +78,7 @@ def open_directory(path: str, options: LMDBStorageOptions, former: Former) -> Op
     mark = DurableMark(Disk(), path, identity_of(bookie_id))
     try:
         with _named_lmdb_errors(path):
+            # Before LMDB maps the file: it follows damaged pages blindly.
             vouch(path, data, bookie_id, mark, former)
             lmdb_map = LMDBMap(path, options.map_bytes, options.map_bytes_max, read_ahead=options.read_ahead)
             try:
@@ -117,6 +118,7 @@ def _look(lmdb_map: LMDBMap, bookie_id: str, data: str, mark: DurableMark) -> Op
         ledgers = sum(1 for _ in iterate_ids(transaction, LEDGER))
     if damaged:
         reasons = [f"{data}: the record of deleted ledgers from {unpack_id_key(key)} on is damaged" for key in damaged]
+        # What such a record deleted may come back, fences of deleted ledgers included: so the bookie can't vouch (B8).
         mark.raise_doubt(reasons, is_lost=True, position=int(environment.info()["last_txnid"]))
     _settle(lmdb_map, damaged)
     mark.advance(int(environment.info()["last_txnid"]))
@@ -151,10 +153,12 @@ def _settle(lmdb_map: LMDBMap, damaged: Iterable[bytes]) -> None:
             for key in damaged:
                 transaction.delete(key)
     except (lmdb.MapFullError, lmdb.DiskError):
+        # Without space for a record, the sync alone makes durable what was read.
         lmdb_map.environment.sync(True)
 
 
 def _make(path: str, bookie_id: str) -> None:
+    # In this order: the format file comes last, and says that all else is there.
     make_mark(Disk(), path, identity_of(bookie_id))
     make_data_file(path, [(FORMAT_KEY, format_text(bookie_id))])
     write_format(path, bookie_id)

@@ -67,6 +67,7 @@ class Pages:
     def check(self, pages_max: int | None = None) -> None:
         """Walks both trees, or so many pages of the main one, those next to the root first. Adds to `faults`."""
         is_whole = self._walk_main(pages_max)
+        # Free pages are compared with those in use, and only a whole walk without faults knows all of these.
         if is_whole and not self.faults:
             self._check_free()
 
@@ -117,6 +118,7 @@ class Pages:
     def _compare(self, tree: Tree, counts: _Counts) -> None:
         found = (counts.branch_pages, counts.leaf_pages, counts.overflow_pages, counts.entries)
         expected = (tree.branch_pages, tree.leaf_pages, tree.overflow_pages, tree.entries)
+        # A fault hides what is below it, so counts would differ for that reason alone.
         if not self.faults and found != expected:
             words = f"its tree has {found}, and the meta page says {expected} (branch, leaf, overflow pages, entries)"
             self._fault(self._meta.page, _FaultError(words))
@@ -145,6 +147,7 @@ class Pages:
         """The leaves of a tree, level by level, so that what is next to the root is looked at first."""
         if tree.root == NO_PAGE:
             return
+        # All of a level is in memory: branches are few, some hundred for a million pages.
         level = [_Child(tree.root, b"", None)]
         for _ in range(tree.depth - 1):
             following: list[_Child] = []
@@ -167,6 +170,7 @@ class Pages:
             low, middle, high, key_bytes = _NODE.unpack_from(data, offset)
             if offset + _NODE.size + key_bytes > len(data):
                 raise _FaultError("one of its nodes is out of the page")
+            # The first key of a branch is not stored: it is that of the branch itself.
             key = data[offset + _NODE.size : offset + _NODE.size + key_bytes] if position else child.low
             keys.append(key)
             pages.append(low | middle << 16 | high << 32)
