@@ -198,6 +198,47 @@ def test_plugins_know_only_the_seams() -> None:
     assert_none(beyond)
 
 
+# -- systems ------------------------------------------------------------------------------------------------------
+
+# What not every Unix has, or what does less on another one: `replog.runtime.platform` alone may name it.
+OF_ONE_SYSTEM = {
+    "os": "fdatasync fsync posix_fallocate posix_fadvise preadv RWF_NOWAIT O_DIRECT O_DSYNC O_NOATIME O_PATH O_TMPFILE "
+    "pidfd_open waitid eventfd memfd_create copy_file_range sendfile splice sched_getaffinity setns unshare",
+    "fcntl": "F_FULLFSYNC F_SETSIG F_OFD_SETLK F_OFD_SETLKW F_ADD_SEALS",
+    "socket": "SOCK_CLOEXEC SOCK_NONBLOCK SO_PEERCRED SO_BUSY_POLL TCP_INFO TCP_QUICKACK TCP_USER_TIMEOUT",
+    "errno": "EUCLEAN EREMOTEIO",
+    "select": "epoll kqueue",
+    "mmap": "MADV_HUGEPAGE MADV_POPULATE_READ MAP_POPULATE",
+    "ctypes": "CDLL",
+    "sys": "platform",
+}
+SEAM_OF_SYSTEMS = "replog/runtime/platform.py"
+
+
+def of_one_system(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(tree):
+        match node:
+            case ast.Attribute(value=ast.Name(id=module), attr=name) if name in OF_ONE_SYSTEM.get(module, "").split():
+                yield node.lineno, f"{module}.{name}"
+            case ast.ImportFrom(module=str(module), names=names):
+                for each in names:
+                    if each.name in OF_ONE_SYSTEM.get(module, "").split():
+                        yield node.lineno, f"{module}.{each.name}"
+            case ast.Constant(value=str(text)) if text.startswith(("/proc/", "/sys/")):
+                yield node.lineno, text
+
+
+def test_only_one_module_names_what_not_every_system_has() -> None:
+    assert list(of_one_system(parsed(SEAM_OF_SYSTEMS))), "the test sees nothing"
+    found = [
+        f"{name}:{line}: {what}"
+        for name in SOURCES
+        if name != SEAM_OF_SYSTEMS
+        for line, what in of_one_system(parsed(name))
+    ]
+    assert_none(found)
+
+
 # -- classes ------------------------------------------------------------------------------------------------------
 
 METHODS_MAX = 20

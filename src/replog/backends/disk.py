@@ -14,11 +14,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from replog.errors import StorageFailedError, StorageFullError
+from replog.runtime.platform import NO_WAIT, allocate, drop_cached, read_cached, sync_all, sync_data
 
 _IOV_MAX = os.sysconf("SC_IOV_MAX")
 _SMALL_BYTES = 16 << 10  # so little is copied sooner than a copy is avoided
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
-UNREADABLE = {errno.EIO, errno.EBADMSG, errno.EUCLEAN}  # the bytes are lost: reading again would not help
 
 ZEROS = bytes(1 << 20)  # filling in smaller writes than 64 KiB leaves the page cache with small, slow folios
 
@@ -44,14 +44,14 @@ class Disk:
         """As `pread` if the page cache has it, else BlockingIOError; fewer bytes where the cache ends."""
         if size <= _SMALL_BYTES:
             small = bytearray(size)
-            count = os.preadv(fd, (small,), offset, os.RWF_NOWAIT)
+            count = read_cached(fd, (small,), offset, NO_WAIT)
             return bytes(small) if count == size else bytes(small[:count])
         # BytesIO gives its buffer away as bytes without a copy; a bytearray would be copied.
         target = io.BytesIO()
         target.seek(size - 1)
         target.write(b"\0")
         with target.getbuffer() as buffer:
-            count = os.preadv(fd, (buffer,), offset, os.RWF_NOWAIT)
+            count = read_cached(fd, (buffer,), offset, NO_WAIT)
         target.truncate(count)
         return target.getvalue()
 
@@ -61,15 +61,15 @@ class Disk:
 
     def fdatasync(self, fd: int) -> None:
         """Makes what was written durable, with as much metadata as reading it needs."""
-        os.fdatasync(fd)
+        sync_data(fd)
 
     def allocate(self, fd: int, offset: int, size: int) -> None:
         """Reserves space; the file grows to it and reads as zeros there."""
-        os.posix_fallocate(fd, offset, size)
+        allocate(fd, offset, size)
 
     def drop_cached(self, fd: int) -> None:
         """Advises the kernel to drop a file from the page cache; it keeps pages that are not synced or being read."""
-        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        drop_cached(fd)
 
     def size(self, fd: int) -> int:
         """The file's length in bytes."""
@@ -99,7 +99,7 @@ class Disk:
         """Makes the names in a directory durable."""
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            os.fsync(fd)
+            sync_all(fd)
         finally:
             os.close(fd)
 

@@ -29,8 +29,9 @@ import attrs
 from crc32c import crc32c
 
 from replog.abc import UNBOUNDED, Doubt
-from replog.backends.disk import UNREADABLE, Disk, is_full, named_errors, read_all, write_all, write_file_atomically
+from replog.backends.disk import Disk, is_full, named_errors, read_all, write_all, write_file_atomically
 from replog.errors import StorageFailedError
+from replog.runtime.platform import UNREADABLE
 
 MARK_FILE = "durable-mark"
 DOUBT_FILE = "doubt"

@@ -6,9 +6,9 @@ import hashlib
 import os
 
 from replog.abc import Storage
+from replog.runtime.platform import boot_id
 
 LOCK_FILE = "lock"
-_BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
 class LockedStorage(Storage):
@@ -30,12 +30,3 @@ def lock_name(path: str) -> str | None:
     except OSError:
         return None
     return hashlib.sha256(b"%b %d %d" % (boot, found.st_dev, found.st_ino)).hexdigest()[:32] if boot else None
-
-
-def boot_id() -> bytes:
-    """A text that changes each time the machine boots; empty if the machine has none."""
-    try:
-        with open(_BOOT_ID, "rb") as file:
-            return file.read(63).strip()
-    except OSError:
-        return b""

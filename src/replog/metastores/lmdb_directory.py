@@ -26,6 +26,7 @@ from replog.runtime.lmdb_file import (
     make_data_file,
     sync_directory,
 )
+from replog.runtime.platform import sync_all
 
 MARK_FILE = "metastore.json"
 FORMAT_NAME = "replog lmdb metastore"
@@ -59,7 +60,7 @@ def finish_directory(path: str) -> None:
             file.write(json.dumps({"format": FORMAT_NAME, "version": VERSION}) + "\n")
             file.flush()
             # The mark must not reach the disk before the data that it vouches for, nor its name before its content.
-            os.fsync(file.fileno())
+            sync_all(file.fileno())
         os.rename(new, f"{path}/{MARK_FILE}")
         sync_directory(path)
 

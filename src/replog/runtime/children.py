@@ -6,12 +6,12 @@ words in errors. `ChildProcess` is the process alone, for those that block.
 How a child dies with its parent: the parent holds the write end of a pipe (the lifeline), and writes nothing to it. The child
 holds the read end, and the kernel sends it SIGKILL as soon as no process has the write end open any more. This needs no thread
 and no polling, and it works while the child is stopped. The parent asks the kernel for it right after it has started the
-child; a child that is started by `python_module` also asks by itself, in case the parent dies before it gets there.
+child; a child that is started by `python_module` also asks by itself, in case the parent dies before it gets there. Where
+no kernel does that (`runtime/platform.py`), such a child watches its lifeline in a thread, and other children may outlive it.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import runpy
@@ -30,8 +30,8 @@ import trio
 
 from replog.errors import ReplogError
 from replog.runtime.nursery import open_service_nursery
+from replog.runtime.platform import exit_descriptor, is_stopped, kill_when_closed, watch_until_closed
 
-_F_SETSIG = 10  # Linux; the module `fcntl` does not name it
 _STANDARD_INPUT = 0
 _EXIT_S = 15.0  # a killed process whose disk hangs cannot die before the disk answers
 _STOPPED_S = 10.0
@@ -53,21 +53,16 @@ class ChildFailedError(ReplogError):
 
 
 def end_with_parent() -> None:
-    """Have the kernel kill this process (SIGKILL) once nobody holds the other end of its standard input.
+    """Have this process killed (SIGKILL) once nobody holds the other end of its standard input.
 
     Raises OSError if standard input is not a pipe or a socket."""
-    _kill_when_closed(_STANDARD_INPUT, os.getpid())
+    if not kill_when_closed(_STANDARD_INPUT, os.getpid()):
+        watch_until_closed(_STANDARD_INPUT)
     watch = select.poll()
     watch.register(_STANDARD_INPUT, 0)
     # The parent was gone before the kernel was asked, which then says nothing.
     if watch.poll(0):
         os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _kill_when_closed(read_end: int, pid: int) -> None:
-    fcntl.fcntl(read_end, fcntl.F_SETOWN, pid)
-    fcntl.fcntl(read_end, _F_SETSIG, signal.SIGKILL)
-    fcntl.fcntl(read_end, fcntl.F_SETFL, fcntl.fcntl(read_end, fcntl.F_GETFL) | os.O_ASYNC)
 
 
 def python_module(module: str, *arguments: str) -> list[str]:
@@ -116,7 +111,7 @@ class ChildProcess:
                 start_new_session=True,
             )
             # The parent asks, too: a program that is not Python, or is still starting, can't ask by itself.
-            _kill_when_closed(read_end, self._popen.pid)
+            kill_when_closed(read_end, self._popen.pid)
         except BaseException:
             os.close(self._lifeline)  # also kills a child that was started
             raise
@@ -138,11 +133,7 @@ class ChildProcess:
     @property
     def is_stopped(self) -> bool:
         """True from SIGSTOP to SIGCONT."""
-        # WNOWAIT leaves what is found for the next call. A process that has ended is not asked for: WEXITED is not given.
-        found = (
-            None if self.status is not None else os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT)
-        )
-        return found is not None
+        return self.status is None and is_stopped(self.pid)
 
     def wait(self, within_s: float) -> int:
         """Block until it has ended; return the exit status. Raises `subprocess.TimeoutExpired`."""
@@ -171,11 +162,10 @@ class ChildProcess:
     async def ended(self) -> int:
         """Wait until it has ended, without a deadline; return the exit status."""
         while self.status is None:
-            try:
-                # A thread that waits, or a signal handler for SIGCHLD, would be the whole program's concern; a descriptor
-                # is this call's.
-                descriptor = os.pidfd_open(self.pid)
-            except OSError:  # Linux before 5.3
+            # A thread that waits, or a signal handler for SIGCHLD, would be the whole program's concern; a descriptor is
+            # this call's.
+            descriptor = exit_descriptor(self.pid)
+            if descriptor is None:
                 await trio.sleep(_LOOK_EVERY_S)
                 continue
             try:

@@ -20,6 +20,8 @@ from contextlib import contextmanager, suppress
 import attrs
 import lmdb
 
+from replog.runtime.platform import sync_all
+
 DATA_FILE = "data.mdb"
 NEW_FILE = "data.mdb.new"
 META_PAGES = 2
@@ -130,7 +132,7 @@ def restore_meta(path: str, meta: Meta) -> None:
         # The page's own number: LMDB takes a copy with the other page's number for damaged.
         struct.pack_into("=Q", page, 0, 1 - meta.page)
         os.pwrite(file.fileno(), page, (1 - meta.page) * meta.page_bytes)
-        os.fsync(file.fileno())
+        sync_all(file.fileno())
 
 
 def read_meta(head: bytes, page: int, offset: int) -> Meta:
@@ -203,7 +205,7 @@ def make_data_file(directory: str, records: Iterable[tuple[bytes, bytes]], *, si
             environment.sync(True)
         with open(new, "rb") as file:
             # LMDB synced what it wrote; this is for the size of the file.
-            os.fsync(file.fileno())
+            sync_all(file.fileno())
     except BaseException:
         with suppress(OSError):
             os.unlink(new)
@@ -239,6 +241,6 @@ def sync_directory(path: str) -> None:
     """Makes the names in a directory durable. Raises OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        os.fsync(fd)
+        sync_all(fd)
     finally:
         os.close(fd)

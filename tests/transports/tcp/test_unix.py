@@ -21,10 +21,10 @@ from replog.authentication.tls import TlsIdentity, TlsIdentityOptions
 from replog.errors import BookieRefusedError, BookieUnreachableError, ConfigError
 from replog.protocol.messages import AdminCommand, AdminRequest
 from replog.runtime.nursery import open_service_nursery
+from replog.runtime.platform import UNIX_PATH_BYTES_MAX as PATH_BYTES_MAX
 from replog.testing import check_transport
 from replog.transports.tcp import TcpTransport, UnixOptions
-from replog.transports.tcp import unix as unix_sockets
-from replog.transports.tcp.unix import PATH_BYTES_MAX, connect_to, socket_path
+from replog.transports.tcp.unix import connect_to, socket_path
 from tests.transports.tcp.kit import Handler, Receiver, read, settled
 
 ADMINISTERS = NoAuthentication(NothingOptions())
@@ -283,10 +283,3 @@ async def test_authentication_by_certificates_needs_tcp(short_path: Path) -> Non
     async with transport.listen(path, Handler()) as address, open_service_nursery() as nursery:
         with pytest.raises(BookieRefusedError, match="'tls' needs TLS, which Unix sockets don't have"):
             await transport.connect(address, Receiver(), nursery, authenticator=authenticator)
-
-
-def test_kernel_without_credentials_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(socket, "SO_PEERCRED")
-    near, far = socket.socketpair()
-    with closing(near), closing(far):
-        assert unix_sockets.peer_credentials(near) == (0, -1)

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import attrs
 
-from replog.backends.disk import UNREADABLE, Disk, named_errors, read_all, write_all
+from replog.backends.disk import Disk, named_errors, read_all, write_all
 from replog.backends.durable_mark import DurableMark
 from replog.backends.files.catalog import FORMAT as CATALOG_FORMAT
 from replog.backends.files.catalog import NAME as CATALOG
@@ -37,6 +37,7 @@ from replog.backends.files.replay import Replay
 from replog.backends.files.spares import SPARE_PREFIX
 from replog.backends.files.window import RECOVER
 from replog.errors import ConfigError, StorageDamagedError, StorageFullError, StorageIdentityError
+from replog.runtime.platform import UNREADABLE
 
 _PIECE_BYTES = 4 << 20
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 
-from replog.backends.disk import UNREADABLE, Disk, named_error, read_all
+from replog.backends.disk import Disk, named_error, read_all
 from replog.backends.files.log_file import LogFile
 from replog.backends.files.record import PAGE_BYTES
 from replog.errors import StorageDamagedError
+from replog.runtime.platform import UNREADABLE
 
 WINDOW_BYTES = 4 << 20
 RECOVER = "Recover this bookie's copies from the others, into a new directory"

@@ -8,8 +8,7 @@ import os
 
 from replog.backends.disk import read_all
 from replog.backends.inspection.read_only import READ_ONLY
-
-_LOCKS = "/proc/locks"
+from replog.runtime.platform import table_of_locks
 
 
 def owner_of(lock_path: str) -> int | None:
@@ -36,10 +35,8 @@ def is_locked(lock_path: str) -> bool | None:
         return False
     except OSError:
         return None
-    try:
-        with open(_LOCKS, encoding="ascii") as table:
-            lines = table.read().splitlines()
-    except OSError:
+    lines = table_of_locks()
+    if lines is None:
         return None
     owner = owner_of(lock_path)
     device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}"

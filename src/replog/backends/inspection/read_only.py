@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from replog.backends.disk import Disk
+from replog.runtime.platform import NO_ACCESS_TIME
 
 Progress = Callable[[int], None]
 """Called with how many bytes were read since its last call."""
@@ -25,7 +26,7 @@ class ReadOnlyDisk(Disk):
         flags = os.O_RDONLY | os.O_CLOEXEC
         # Only the owner may read without leaving a time of access.
         with suppress(PermissionError):
-            return os.open(path, flags | os.O_NOATIME)
+            return os.open(path, flags | NO_ACCESS_TIME)
         return os.open(path, flags)
 
 

@@ -26,7 +26,6 @@ from contextlib import contextmanager, suppress
 
 from replog.backends.durable_mark import OWN_NAMES
 from replog.backends.lmdb.records import VERSION
-from replog.backends.locked import boot_id
 from replog.errors import (
     StorageDamagedError,
     StorageFailedError,
@@ -35,6 +34,7 @@ from replog.errors import (
     StorageInUseError,
 )
 from replog.runtime.lmdb_file import DATA_FILE, NEW_FILE, sync_directory
+from replog.runtime.platform import boot_id, sync_all
 
 FORMAT_NAME = "replog lmdb storage"
 FORMAT_FILE = "storage.json"
@@ -108,7 +108,7 @@ class DirectoryLock:
     def say(self, end: Former) -> None:
         """Writes, durably, how this process leaves the directory. May raise OSError."""
         os.pwrite(self._fd, end.value.ljust(_BOOT_BYTES - 1) + b"\n", _OWNER_BYTES)
-        os.fsync(self._fd)
+        sync_all(self._fd)
 
     def release(self) -> None:
         """Gives the lock up, even if a child that was just forked has a copy of it. Idempotent."""
@@ -230,6 +230,6 @@ def write_format(path: str, bookie_id: str) -> None:
     with open(temporary, "wb") as file:
         file.write(json.dumps(content, indent=2).encode() + b"\n")
         file.flush()
-        os.fsync(file.fileno())
+        sync_all(file.fileno())
     os.rename(temporary, f"{path}/{FORMAT_FILE}")
     sync_directory(path)

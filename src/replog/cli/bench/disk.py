@@ -11,6 +11,7 @@ import trio
 
 from replog.cli.bench.samples import Samples
 from replog.errors import ConfigError
+from replog.runtime.platform import sync_all, sync_data
 
 _FILE_BYTES = 16 << 20  # overwritten again and again, because a journal's space is allocated before too
 
@@ -37,7 +38,7 @@ def _measure(directory: Path, size_bytes: int, seconds: float, is_left: list[boo
         while not is_left[0] and (not samples.count or time.monotonic() < end_s):
             began_s = time.perf_counter()
             os.pwrite(descriptor, data, offset)
-            os.fdatasync(descriptor)
+            sync_data(descriptor)
             samples.add(time.perf_counter() - began_s)
             offset = 0 if offset + 2 * size_bytes > _FILE_BYTES else offset + size_bytes
     return samples
@@ -47,4 +48,4 @@ def _fill(descriptor: int, size_bytes: int) -> None:
     zeros = bytes(1 << 20)
     for offset in range(0, size_bytes, len(zeros)):
         os.pwrite(descriptor, zeros, offset)
-    os.fsync(descriptor)
+    sync_all(descriptor)

@@ -12,6 +12,6 @@ def notify(state: str) -> None:
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address.startswith(("/", "@")):
         return
-    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as telling:
+    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as telling:
         telling.setblocking(False)
         telling.sendto(state.encode(), b"\0" + address[1:].encode() if address.startswith("@") else address)

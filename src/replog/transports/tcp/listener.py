@@ -20,6 +20,7 @@ from replog.abc import Authenticator, Peer, RequestHandler
 from replog.errors import ConfigError, RemoteProtocolError
 from replog.protocol import wire
 from replog.protocol.wire import FrameSplitter
+from replog.runtime.platform import peer_credentials
 from replog.transports.tcp.addresses import advertised_address, format_address, is_local_address
 from replog.transports.tcp.budget import Budget
 from replog.transports.tcp.certificates import bookie_certificates
@@ -31,7 +32,7 @@ from replog.transports.tcp.refusals import NO_TLS, NotTlsError, RefusedPeerError
 from replog.transports.tcp.session import Session
 from replog.transports.tcp.stream import Stream
 from replog.transports.tcp.tls import TlsStream
-from replog.transports.tcp.unix import listen_at, peer_credentials
+from replog.transports.tcp.unix import listen_at
 
 _log = logging.getLogger("replog.transports.tcp")
 

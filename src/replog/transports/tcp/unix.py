@@ -12,8 +12,6 @@ import fcntl
 import os
 import socket
 import stat
-import struct
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -21,12 +19,11 @@ from pathlib import Path
 import trio
 
 from replog.errors import ConfigError
+from replog.runtime.platform import UNIX_PATH_BYTES_MAX
 
-PATH_BYTES_MAX = 107 if sys.platform == "linux" else 103  # of the system's `sun_path`, without the zero at its end
 _BACKLOG = 128
 _LOCK_S = 5.0  # how long a bookie waits for others that begin in the same directory: they need a millisecond
 _AGAIN_S = 0.005
-_CREDENTIALS = struct.Struct("3i")  # of the process: its id, its user, its group
 
 
 def socket_path(address: str, bookie_id: str = "") -> str:
@@ -38,9 +35,9 @@ def socket_path(address: str, bookie_id: str = "") -> str:
     named = f"{address}{bookie_id or 'bookie'}.sock" if address.endswith("/") else address
     path = os.path.abspath(named)
     length = len(os.fsencode(path))
-    if length > PATH_BYTES_MAX:
+    if length > UNIX_PATH_BYTES_MAX:
         raise ConfigError(
-            f"unix:{path}: the path of a socket has at most {PATH_BYTES_MAX} bytes, and this one has {length}: "
+            f"unix:{path}: the path of a socket has at most {UNIX_PATH_BYTES_MAX} bytes, and this one has {length}: "
             "choose a shorter one, such as /run/app/bookie.sock"
         )
     return path
@@ -143,18 +140,6 @@ def _closed_on_error(opened: socket.socket) -> Iterator[None]:
 def _identity(path: str) -> tuple[int, int]:
     found = os.lstat(path)
     return found.st_dev, found.st_ino
-
-
-def peer_credentials(connected: socket.socket) -> tuple[int, int]:
-    """Process and user at the other end, as the kernel knows them; (0, -1) where it does not tell."""
-    asked = getattr(socket, "SO_PEERCRED", None)
-    if asked is None:
-        return 0, -1
-    try:
-        process_id, user_id, _ = _CREDENTIALS.unpack(connected.getsockopt(socket.SOL_SOCKET, asked, _CREDENTIALS.size))
-    except OSError:  # it has gone
-        return 0, -1
-    return process_id, user_id
 
 
 # -- the client's side --------------------------------------------------------------------------------------------------
