@@ -395,6 +395,19 @@ async def test_embedded_bookies_are_reached_by_sockets_if_asked_for(tmp_path: Pa
         assert os.listdir(short) == []
 
 
+async def test_client_takes_the_next_address_where_the_first_one_is_not_there(tmp_path: Path) -> None:
+    elsewhere = Registry(disabled=["memory-transport"])  # as on another machine, which has other files
+    with tempfile.TemporaryDirectory(prefix="replog-") as short:
+        options = BookieOptions(listen=(f"unix:{short}/bookie.sock", "tcp:127.0.0.1:0"))
+        async with replog.embed(tmp_path, bookie_options=options) as client:
+            os.unlink(f"{short}/bookie.sock")
+            async with replog.connect(f"lmdb:{tmp_path / 'metadata'}", quorum=ONE, registry=elsewhere) as other:
+                async with other.write_log("log") as log:
+                    await log.append(b"by TCP")
+            statistics = client.statistics()[client.bookies[0].server.bookie_id]
+            assert (statistics["unix_accepted_connections"], statistics["tcp_accepted_connections"]) == (0, 1)
+
+
 async def test_bookies_of_another_process_cannot_be_reached_in_memory(tmp_path: Path) -> None:
     process = await trio.to_thread.run_sync(hold, tmp_path)
     try:
