@@ -468,12 +468,12 @@ async def test_repair_needs_role_or_key(roles: set[Role] | None, nursery: trio.N
     nursery.start_soon(session.run, [])
     client = RawClient(far, FrameSplitter(FRAME_BYTES_MAX), [])
     key = b"k" * 32
-    by_role = [
+    by_role: list[Request] = [
         RangesRequest(1, 7, b"", 1, 0, 9),
         CopyReadRequest(2, 7, b"", 0, 1, 100),
         CopyRequest(3, 7, b"", 1, batch_of(10), recovery=True, stored_key=key),
     ]
-    by_key = [
+    by_key: list[Request] = [
         RangesRequest(4, 7, key, 1, 0, 9),
         CopyReadRequest(5, 7, key, 0, 1, 100),
         CopyRequest(6, 7, key, 1, batch_of(10), recovery=True),
