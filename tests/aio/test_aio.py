@@ -193,11 +193,11 @@ async def test_a_bookie_is_served_until_it_is_left(tmp_path: Path) -> None:
 # -- one source -----------------------------------------------------------------------------------------------------
 
 FACES = [
-    (api.Client, aio.client.Client),  # type: ignore[attr-defined]
-    (LedgerWriter, aio.writers.LedgerWriter),  # type: ignore[attr-defined]
-    (LogWriter, aio.writers.LogWriter),  # type: ignore[attr-defined]
-    (LedgerReader, aio.readers.LedgerReader),  # type: ignore[attr-defined]
-    (LogReader, aio.readers.LogReader),  # type: ignore[attr-defined]
+    (api.Client, aio.client.Client),
+    (LedgerWriter, aio.writers.LedgerWriter),
+    (LogWriter, aio.writers.LogWriter),
+    (LedgerReader, aio.readers.LedgerReader),
+    (LogReader, aio.readers.LogReader),
 ]
 
 
@@ -312,7 +312,7 @@ def test_leaving_on_an_error_lets_that_very_error_pass(tmp_path: Path, error: Ba
 
 
 @under_asyncio
-async def test_a_deposed_writer_is_told_and_its_errors_name_the_positions(tmp_path: Path) -> None:
+async def test_a_deposed_writer_is_told_and_its_error_names_the_positions(tmp_path: Path) -> None:
     async with aio.embed(tmp_path) as client, client.write_log("log") as old, client.write_log("log") as new:
         assert await new.append(b"new") > (old.segment, 0)
         told = await asyncio.gather(old.append(b"one"), old.append(b"two"), return_exceptions=True)

@@ -213,7 +213,7 @@ FORKING = """
 """
 
 
-def test_every_use_in_a_fork_raises_at_once_and_closing_is_harmless(tmp_path: Path) -> None:
+def test_every_use_in_a_fork_raises_at_once_and_leaving_is_harmless(tmp_path: Path) -> None:
     assert run_script(FORKING, tmp_path) == ""
     assert asyncio.run(records_of(tmp_path / "wal")) == [b"one", b"two"]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from replog.aio.contexts import Opening
 from replog.aio.host import Host
-from replog.runtime.faces import Face, Faces, Verb, gives_context, without_trio
+from replog.runtime.faces import Face, Faces, Verb, closed, gives_context, without_trio
 
 
 class AsyncioFaces(Faces):
@@ -24,6 +24,11 @@ class AsyncioFaces(Faces):
             raise way.forked()
         try:
             return function()
+        except RuntimeError as error:
+            # Some verbs ask trio for the time, which it has only while it runs.
+            if way.has_ended:
+                raise closed() from error
+            raise
         except Exception as error:
             raise without_trio(error)  # noqa: B904 - it has its cause
 

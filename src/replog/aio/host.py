@@ -160,6 +160,11 @@ class Host:
             if errors:
                 raise errors[0] if len(errors) == 1 else ExceptionGroup("several contexts were left on errors", errors)
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the trio run has ended, or is about to."""
+        return self._nursery is None
+
     def forked(self) -> ForkedError:
         """For who uses this in a fork of its process."""
         return forked(self.process_id)

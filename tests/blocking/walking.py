@@ -1,0 +1,62 @@
+"""All public verbs of a kind of faces, with arguments for each: what they raise must be replog's, whatever the state."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import replog
+from replog.errors import ReplogError
+from replog.runtime.faces import Face
+from tests.blocking.stub import SHOWN
+
+ARGUMENTS: dict[str, tuple[Any, ...]] = {
+    "append": (b"entry",),
+    "append_ledgers": ("log", [999]),
+    "batches_between": (0, 0),
+    "compact": (),
+    "create_ledger": (),
+    "declare_bookies_lost": (["nobody"],),
+    "delete_ledger": (999,),
+    "delete_log": ("absent",),
+    "extend": ([b"entry"],),
+    "lead_log": ("log",),
+    "ledger_metadata": (1,),
+    "log_metadata": ("log",),
+    "log_segments": ("log",),
+    "open_ledger": (1,),
+    "push": (b"entry",),
+    "push_nowait": (b"entry",),
+    "read": (0, 0),
+    "read_log": ("log",),
+    "recover_ledger": (999,),
+    "sweep_log": ("log",),
+    "trim_log": ("log",),
+    "write_log": ("log",),
+}
+NAMED: dict[str, dict[str, Any]] = {"trim_log": {"before": "1:0"}}
+LEAVING = {"close", "aclose"}  # they end what others are still to be called on
+
+
+def verbs_of(face: Face) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """What of a face the page of the API lists, each as a call with arguments; verbs that end it come last."""
+    names = [name for name, _ in inspect.getmembers_static(type(face)) if name in SHOWN]
+    for name in sorted(names, key=lambda name: (name in LEAVING, name)):
+        member = inspect.getattr_static(type(face), name)
+        if isinstance(member, property):
+            yield name, partial(getattr, face, name)
+        elif inspect.isfunction(member):
+            arguments, named = ARGUMENTS.get(name, ()), NAMED.get(name, {})
+            # Who adds a verb with parameters gives it arguments here.
+            inspect.signature(member).bind(face, *arguments, **named)
+            yield name, partial(getattr(face, name), *arguments, **named)
+
+
+def is_ours(error: BaseException, *own: type[BaseException]) -> bool:
+    """Whether the caller of a face may meet this: an error of replog, or one of those that are the face's own."""
+    return isinstance(error, (ReplogError, *own)) and not type(error).__module__.startswith("trio")
+
+
+OPTIONS = replog.ClientOptions(add_timeout_s=2.0, read_timeout_s=2.0, takeover_timeout_s=5.0, metastore_timeout_s=5.0)
