@@ -17,6 +17,7 @@ from replog.client.administration import (
     STATISTICS_TIMEOUT_S,
     BookieStatistics,
 )
+from replog.client.auditing import AuditReport
 from replog.client.entries import Entry, EntryBatch
 from replog.client.losses import EntriesAtRisk
 from replog.config import BookieOptions, ClientOptions
@@ -136,6 +137,17 @@ class Client:
 
         Raises `LossNotAcceptedError` if confirmed entries may be gone and that is not accepted, `AdministrationError` if one is
         unknown or announced: then nothing was declared. After `MetastoreError` some may be: declaring again is harmless."""
+    async def audit(self) -> AuditReport:
+        """Compares what bookies hold with the records of all ledgers: which entries lack copies, and where. Changes nothing.
+
+        Ledgers with a password need the role of a repairer. Raises `MetastoreError`."""
+    async def repair(
+        self, lost: Sequence[str] = (), *, away: Sequence[str] = (), accept_loss: bool = False
+    ) -> AuditReport:
+        """Copies what bookies should have and lack, and to others in place of lost ones; returns the audit after it.
+
+        `lost` are declared so first, as by `declare_bookies_lost`; those that are `away` are replaced where all that they had is
+        elsewhere. Raises `MetastoreError`. If it raises or is cancelled, what was copied stays: repairing again goes on."""
     async def delete_ledger(self, ledger_id: int) -> None:
         """Deletes a ledger; bookies drop its entries later (B6). One that does not exist is no error."""
     async def ledgers(self) -> list[int]:
