@@ -22,6 +22,7 @@ TRANSIENT = {
     "MetastoreUnavailableError",
     "MetastoreUncertainError",
     "NotEnoughBookiesError",
+    "PlacementUnmetError",
     "RecoveryUndecidedError",
     "TakeoverFailedError",
 }
