@@ -9,10 +9,10 @@ sys.path[:0] = [str(Path(__file__).parent / "_extensions"), str(ROOT / "src")]
 
 project = "replog"
 author = "the replog authors"
-project_copyright = f"%Y, {author}; Apache License 2.0"
 found = re.search(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE)
 assert found, "pyproject.toml has no version"
 version = release = found[1]
+project_copyright = f"%Y, {author}; Apache License 2.0; version {version}"
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_copybutton", "docstrings", "state_diagrams"]
 
