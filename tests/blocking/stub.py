@@ -35,7 +35,9 @@ ATTRIBUTES = {  # that objects have from their beginning
     writers.LogWriter: "name: str",
     readers.LedgerReader: "ledger_id: int\ndef __iter__(self) -> Iterator[Entry]: ...",
     readers.LogReader: "name: str\ntimeout_s: float | None\ndef __iter__(self) -> Iterator[Record]: ...",
-    client.RemoteBookie: "bookie_id: str\nendpoints: Sequence[Endpoint]\nread_only: bool",
+    client.RemoteBookie: (
+        "bookie_id: str\nendpoints: Sequence[Endpoint]\nread_only: bool\ndraining: bool\nlabels: Mapping[str, str]"
+    ),
 }
 API_PAGE = Path(__file__).parents[2] / "docs" / "reference" / "api.md"
 SHOWN = set(re.findall(r"`(?:await |async |with |for )*(?:\w+\.)*(\w+)[`(]", API_PAGE.read_text(encoding="utf-8")))

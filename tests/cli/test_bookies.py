@@ -72,6 +72,33 @@ def test_the_list_is_for_programs(replog_bookies: Callable[..., tuple[int, str, 
     assert all(each["free_bytes"] > 0 and each["uptime_s"] >= 0 and each["version"] for each in found)
 
 
+def test_a_bookie_is_drained(directory: Path, replog_bookies: Callable[..., tuple[int, str, str]]) -> None:
+    bookie_id = lines(replog_bookies("--json")[1])[0]["bookie_id"]
+    status, shown, errors = replog_bookies("drain", bookie_id[len("bookie-") : -2])
+    assert (status, errors) == (1, "")
+    assert shown.splitlines() == [f"{bookie_id}: it drains; don't stop it yet", "  1 ledgers have copies on it: 1"]
+    listed = {row["bookie_id"]: row["state"] for row in lines(replog_bookies("--json")[1])}
+    assert listed.pop(bookie_id) == "draining"
+    assert list(listed.values()) == ["writable"]
+    assert replog_bookies("undrain", bookie_id)[:2] == (0, f"{bookie_id}: gets new ledgers again\n")
+
+    with replog.blocking.embed(directory, bookies=2, storage="lmdb") as client:
+        client.delete_ledger(1)
+        with client.create_ledger() as writer:
+            writer.append(b"kept")
+        client.delete_ledger(writer.ledger_id)
+    status, shown, _ = replog_bookies("drain", bookie_id, "--json")
+    (found,) = lines(shown)
+    assert (status, found["is_safe_to_stop"], found["copies"], found["open_ledgers"]) == (0, True, [], [])
+    assert replog_bookies("drain", bookie_id)[1] == f"{bookie_id}: it is safe to stop: no ledger has copies on it\n"
+
+
+def test_a_bookie_to_be_drained_that_is_not_known(replog_bookies: Callable[..., tuple[int, str, str]]) -> None:
+    status, _, errors = replog_bookies("drain", "nobody")
+    assert status == 2
+    assert "the metastore knows no such bookie; it knows bookie-" in errors
+
+
 @pytest.mark.parametrize(
     ("command", "fact", "sentence"),
     [

@@ -16,6 +16,7 @@ from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElaps
 from replog.api import Client
 from replog.cli.apps import App
 from replog.cli.connecting import Connection, client_from, run, takes_connection
+from replog.cli.draining import drain, undrain
 from replog.cli.figures import as_count, as_duration
 from replog.cli.output import (
     AsJSON,
@@ -223,6 +224,10 @@ def lost(
 
     Lists the entries that may be lost with them, and then asks to be run again with --accept-loss."""
     run(_declare_lost, connection, ids, accept_loss, for_programs)
+
+
+app.command("drain")(drain)
+app.command("undrain")(undrain)
 
 
 async def _declare_lost(connection: Connection, ids: Sequence[str], accept_loss: bool, for_programs: bool) -> None:

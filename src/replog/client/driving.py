@@ -61,6 +61,7 @@ class ClientContext:
         ensemble = effect.metadata.last_fragment.ensemble
         excluded = set(effect.excluded)
         others: set[str] = set()  # that could have been used
+        present: set[str] = set()  # members of the ensemble that failed, or drain, and are there
         chosen: dict[int, str] = {}
         missing = list(effect.failed)
         while missing:
@@ -71,6 +72,7 @@ class ClientContext:
                 break
             others |= set(usable)
             there = {*usable, *(draining := self.membership.draining)}
+            present |= {ensemble[index] for index in missing if ensemble[index] in there}
             proposed = await self.placing.replacements(effect.metadata, missing, usable)
             back = [index for index in missing if index not in proposed and ensemble[index] in there]
             proposed.update((index, ensemble[index]) for index in back)
@@ -90,7 +92,9 @@ class ClientContext:
             excluded.update(proposed.values())
             missing = [index for index in missing if index not in chosen]
         if not await self.placing.accepted(effect.metadata, chosen, effect.failed, others):
-            return {index: bookie_id for index, bookie_id in chosen.items() if ensemble[index] == bookie_id}
+            await self.connections.connect_most(present, self.connections.patience_s)
+            stay = [index for index in effect.failed if ensemble[index] in present]
+            return {index: ensemble[index] for index in stay if self.connections.channel(ensemble[index]) is not None}
         return chosen
 
 

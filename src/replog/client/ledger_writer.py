@@ -6,7 +6,7 @@ machine and sends, `replog.client.watching` does what is due by time. A push onl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import trio
 
@@ -283,6 +283,10 @@ class LedgerWriter(WriterContext):
     def reader_waits(self) -> None:
         """A bookie says that a reader waits for what is confirmed (W5)."""
         self._sender.watching.publishing.awaited()
+
+    def leave_bookies(self, draining: Collection[str]) -> None:
+        """Replaces those of its bookies that drain, if others can be connected to (C8). Nothing waits for it."""
+        self._sender.watching.missing.leave(draining)
 
     def leave(self) -> None:
         """Ends the writer and leaves its ledger as it is: nobody was to write to it after all."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 
 import trio
 
+from replog.client.draining import watch_draining
 from replog.client.driving import ClientContext
 from replog.client.ensembles import EnsembleChooser
 from replog.client.ledger_reader import LedgerReader
@@ -47,6 +48,7 @@ class Ledgers:
         self._ensembles = EnsembleChooser(context.membership, context.connections, context.placing, self.chance.random)
         self._ticker = Ticker(options.explicit_last_add_confirmed_after_s)
         nursery.start_soon(self._ticker.run)
+        nursery.start_soon(watch_draining, context.membership, self._leave_bookies)
         nursery.start_soon(context.turns.run)
         context.connections.on_awaited = self._reader_waits
 
@@ -89,6 +91,10 @@ class Ledgers:
         self._writers[ledger_id] = writer
         self._nursery.start_soon(self._run_writer, writer)
         return writer
+
+    def _leave_bookies(self, draining: Collection[str]) -> None:
+        for writer in list(self._writers.values()):
+            writer.leave_bookies(draining)
 
     async def _run_writer(self, writer: LedgerWriter) -> None:
         try:

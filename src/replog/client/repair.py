@@ -32,6 +32,7 @@ from replog.protocol.filling import Filled, LedgerFilling
 from replog.protocol.fragments import Fragment
 from replog.protocol.messages import Status
 from replog.protocol.model import LedgerMetadata
+from replog.records.ledgers import ledger_id_pages
 from replog.runtime.nursery import for_each
 
 _log = logging.getLogger("replog.client")
@@ -77,9 +78,9 @@ class Repairer:
         """Fills what is lacking, and returns the audit after it. `replace` are bookies to replace besides those declared lost.
         Raises `MetastoreError`; what was filled by then stays."""
         before = await self.audit()
-        if not before.lacking:
-            return before
         bookies = await self._auditor.bookies()
+        if not before.lacking and not before.draining:
+            return before
 
         async def fill(lacking: UnderReplicatedFragment) -> None:
             with contextlib.suppress(LedgerNotFoundError):  # it was deleted meanwhile
@@ -88,12 +89,32 @@ class Repairer:
         # Who has the fewest copies left is the next to be gone.
         order = sorted(before.lacking, key=lambda each: (each.copies_left, each.ledger_id, each.first_entry_id))
         await for_each(fill, order, FRAGMENTS_AT_ONCE)
+        if before.draining:
+            # Last: nothing is lost yet of what is on bookies that are to be left (C8).
+            await self._move_off(bookies, replace)
         return await self.audit()
 
+    async def _move_off(self, bookies: Bookies, replace: Collection[str]) -> None:
+        """Replaces the bookies that drain in all fragments whose range is fixed (F2), where there is somebody else."""
+
+        async def move(ledger_id: int) -> None:
+            with contextlib.suppress(LedgerNotFoundError):  # it was deleted meanwhile
+                metadata, _ = await self._context.records.get(ledger_id)
+                for fragment in fixed_fragments(metadata):
+                    if bookies.draining.intersection(fragment.ensemble):
+                        await self._fill_at(ledger_id, fragment.first_entry_id, bookies, replace)
+
+        async with contextlib.aclosing(ledger_id_pages(self._context.records.metastore)) as pages:
+            async for page in pages:
+                await for_each(move, page, FRAGMENTS_AT_ONCE)
+
     async def _fill(self, lacking: UnderReplicatedFragment, bookies: Bookies, replace: Collection[str]) -> None:
+        await self._fill_at(lacking.ledger_id, lacking.first_entry_id, bookies, replace)
+
+    async def _fill_at(self, ledger_id: int, first_entry_id: int, bookies: Bookies, replace: Collection[str]) -> None:
         for _ in range(_TRIES_MAX):
-            metadata, version = await self._context.records.get(lacking.ledger_id)
-            fragment = _fragment_at(metadata, lacking.first_entry_id)
+            metadata, version = await self._context.records.get(ledger_id)
+            fragment = _fragment_at(metadata, first_entry_id)
             if fragment is None:
                 return
             replacements = await self._replacements(metadata, fragment, bookies, replace)
@@ -108,15 +129,15 @@ class Repairer:
             )
             filled = await self._run(machine)
             for bookie_id, problem in filled.refusals.items():
-                _log.info("repair of ledger %d: bookie %s: %s", lacking.ledger_id, bookie_id, problem)
+                _log.info("repair of ledger %d: bookie %s: %s", ledger_id, bookie_id, problem)
             if not filled.is_overtaken:
                 return
 
     async def _replacements(
         self, metadata: LedgerMetadata, fragment: FixedFragment, bookies: Bookies, replace: Collection[str]
     ) -> dict[int, str]:
-        """A bookie for each index of the fragment whose bookie is gone, as far as there are any."""
-        gone = {*bookies.lost, *(each for each in replace if each not in bookies.announced)}
+        """A bookie for each index of the fragment whose bookie is gone or drains, as far as there are any."""
+        gone = {*bookies.lost, *bookies.draining, *(each for each in replace if each not in bookies.announced)}
         failed = [index for index, bookie_id in enumerate(fragment.ensemble) if bookie_id in gone]
         if not failed:
             return {}
@@ -124,7 +145,8 @@ class Repairer:
         alone = attrs.evolve(metadata, fragments=(Fragment(0, fragment.ensemble, fragment.term),))
         effect = ChooseReplacements(alone, tuple(failed), frozenset(fragment.ensemble))
         chosen = await self._context.choose_replacements(effect)
-        return {index: bookie_id for index, bookie_id in chosen.items() if bookie_id not in fragment.ensemble}
+        unwanted = {*fragment.ensemble, *bookies.draining}
+        return {index: bookie_id for index, bookie_id in chosen.items() if bookie_id not in unwanted}
 
     async def _run(self, machine: LedgerFilling) -> Filled:
         """Performs the machine's effects. Raises what it failed with."""

@@ -6,7 +6,7 @@ wait for the metastore or for a connection runs in the writer's own task, `Watch
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
 import trio
@@ -145,6 +145,7 @@ class MissingBookies:
         self._seen = 0  # the indices that were missing when they were last looked at, as a bit mask
         self._retry_at = 0.0
         self._is_asking = False
+        self._is_leaving = False  # looks for somebody in place of a bookie that drains
 
     def look(self) -> None:
         """Looks for replacements some time after bookies went missing, and again and again after that."""
@@ -164,6 +165,29 @@ class MissingBookies:
         # This waits for the metastore and for connections: the writer may have been closed meanwhile.
         if await self._context.is_anybody_there(present) and not self._closed.is_set():
             machine.bookies_changed()
+            self._drive()
+
+    def leave(self, draining: Collection[str]) -> None:
+        """Has the bookies replaced that drain, as if they had failed (C1-C5), but only if another one can be connected to. Until
+        then, and if that one fails after all, they are written to as before: no copy is given up for it (C8)."""
+        machine = self._machine
+        pairs = [
+            (index, bookie_id)
+            for index, bookie_id in enumerate(machine.ensemble())
+            if bookie_id in draining and not machine.missing >> index & 1
+        ]
+        if pairs and not self._is_leaving and self.nursery is not None and not self._closed.is_set():
+            self._is_leaving = True
+            self.nursery.start_soon(self._leave, pairs)
+
+    async def _leave(self, pairs: Sequence[tuple[int, str]]) -> None:
+        machine = self._machine
+        is_anybody_there = await self._context.is_anybody_there(machine.ensemble())
+        self._is_leaving = False
+        # While the ensemble changes anyway, the next look at who drains comes soon enough.
+        if is_anybody_there and not machine.is_changing and not self._closed.is_set():
+            for index, bookie_id in pairs:
+                machine.bookie_failed(index, bookie_id)
             self._drive()
 
     def ask_who_is_left(self) -> None:

@@ -271,8 +271,9 @@ SHELL_MUTANTS = (
                 "DENIALS.get(answer.status, DENIALS[Status.NO_ENTRY])",
             ),
         ),
-        5,
+        20,
         strategy="orphans",
+        step=20,
     ),
     Mutant(
         "confirmed-not-frozen",
@@ -341,8 +342,9 @@ SHELL_MUTANTS = (
         "B8",
         "a bookie that may have lost a ledger's fence takes plain adds to that ledger",
         (Patch(BookieServer, "_ledger", "ledger_id < self.doubt.doubted_below", "False"),),
-        4,
+        5,
         strategy="forgetful",
+        step=5,
     ),
     Mutant(
         "weak-denial-as-strong",

@@ -7,23 +7,16 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-import attrs
 import trio
 
-from replog.abc import Metastore, Storage, Transport
+from replog.abc import Metastore, Transport
+from replog.api.bookies import BookieConfig, close_metastore, serve_bookie, served_bookie
 from replog.bookie.embedding import EmbeddedStorages, bookie_directories, embedded_options, embedded_quorum
-from replog.bookie.serving import (
-    ServedBookie,
-    close_storage,
-    labels_of,
-    open_storage,
-    serving,
-    storage_url,
-    ways_to,
-)
+from replog.bookie.serving import ServedBookie, labels_of, serving, ways_to
 from replog.client.administration import RemoteBookie, remote_bookies
 from replog.client.auditing import AuditReport
 from replog.client.connections import Connections
+from replog.client.draining import DrainStatus, drain, drain_status, undrain
 from replog.client.driving import ClientContext
 from replog.client.ledger_reader import LedgerReader
 from replog.client.ledger_records import LedgerRecords
@@ -34,7 +27,7 @@ from replog.client.membership import Membership
 from replog.client.placing import Placing
 from replog.client.repair import Repairer
 from replog.config import BackendURL, BookieOptions, ClientOptions, check_number, check_types
-from replog.errors import ConfigError, StorageError
+from replog.errors import StorageError
 from replog.log import appending, catalog, sweeping
 from replog.log.appending import AppendedLedgers
 from replog.log.log_driver import LogDriver
@@ -50,6 +43,8 @@ from replog.registry import Registry
 from replog.runtime.chance import current_chance
 from replog.runtime.event_loop import check_event_loop
 from replog.runtime.nursery import open_service_nursery
+
+__all__ = ["BookieConfig", "Client", "connect", "embed", "serve_bookie", "served_bookie"]
 
 _METADATA_DIRECTORY = "metadata"
 
@@ -147,9 +142,32 @@ class Client:
         """Copies what bookies should have and lack, and to others in place of lost ones; returns the audit after it.
 
         `lost` are declared so first, as by `declare_bookies_lost`; those that are `away` are replaced where all that they had is
-        elsewhere. Raises `MetastoreError`. If it raises or is cancelled, what was copied stays: repairing again goes on."""
+        elsewhere. Bookies that drain are replaced, too: what they have is copied from them.
+
+        Raises `MetastoreError`. If it raises or is cancelled, what was copied stays: repairing again goes on."""
         await self.declare_bookies_lost(await self._repairer.undeclared(lost), accept_loss=accept_loss)
         return await self._repairer.repair(away)
+
+    async def drain_bookie(self, bookie_id: str) -> DrainStatus:
+        """Has a bookie left, so that it can be stopped for good: it gets no new ledgers while there are enough others, and live
+        writers replace it within seconds. Durable, until `undrain_bookie`. Returns what still names it, as `drain_status` does.
+
+        Raises `AdministrationError` if the bookie is unknown, `MetastoreError`. Draining again is harmless."""
+        return await drain(bookie_id, self._ledgers.records, self._ledgers.context.membership)
+
+    async def undrain_bookie(self, bookie_id: str) -> None:
+        """Lets a bookie get new ledgers again. Raises `AdministrationError` if it is unknown, `MetastoreError`."""
+        await undrain(bookie_id, self._ledgers.records, self._ledgers.context.membership)
+
+    async def known_bookies(self) -> list[str]:
+        """The ids of all bookies that the metastore knows, running or not, lost ones included. Raises `MetastoreError`."""
+        return await self._ledgers.context.membership.known_ids()
+
+    async def drain_status(self, bookie_id: str) -> DrainStatus:
+        """Which ledgers have copies on a bookie, and which are still open on it. Reads every ledger's record.
+
+        Raises `AdministrationError` if the bookie is unknown, `MetastoreError`."""
+        return await drain_status(bookie_id, self._ledgers.records, self._ledgers.context.membership)
 
     async def delete_ledger(self, ledger_id: int) -> None:
         """Deletes a ledger; bookies drop its entries later (B6). One that does not exist is no error."""
@@ -333,7 +351,7 @@ async def connect(
             yield client
     finally:
         if opened is not metastore:
-            await _close(opened)
+            await close_metastore(opened)
 
 
 @asynccontextmanager
@@ -373,7 +391,7 @@ async def embed(
             opened = metastore
         else:
             opened = plugins.open_metastore(metastore or default)
-            stack.push_async_callback(_close, opened)
+            stack.push_async_callback(close_metastore, opened)
         await storages.check_known(opened, Path(default.rest) if metastore is None else None)
         authenticator = plugins.open_authenticator(settings.authentication)
         served = []
@@ -386,12 +404,6 @@ async def embed(
         async with _client(opened, plugins, client_options, client_quorum, placement, served) as client:
             client.left_out = storages.left_out
             yield client
-
-
-async def _enter_storage(stack: AsyncExitStack, plugins: Registry, storage: str, directory: Path) -> Storage:
-    opened = await open_storage(plugins, storage_url(storage, directory))
-    stack.push_async_callback(close_storage, opened)
-    return opened
 
 
 @asynccontextmanager
@@ -438,63 +450,3 @@ async def _client(
             client._leave()
             with trio.CancelScope(shield=True, deadline=trio.current_time() + options.connect_timeout_s):
                 await connections.aclose()
-
-
-async def _close(metastore: Metastore) -> None:
-    with trio.CancelScope(shield=True, deadline=trio.current_time() + 10):
-        await metastore.aclose()
-
-
-# -- bookies of one's own -------------------------------------------------------------------------------------------
-
-
-@attrs.frozen(kw_only=True)
-class BookieConfig:
-    """A bookie to serve: where its entries are kept, and which metastore it announces itself in."""
-
-    directory: str
-    metastore: str | Metastore
-    options: BookieOptions = attrs.field(factory=BookieOptions)
-
-
-@asynccontextmanager
-async def served_bookie(config: BookieConfig, *, registry: Registry | None = None) -> AsyncIterator[ServedBookie]:
-    """A bookie that is served inside this app while the context is open, as an object to look at and to look after.
-
-    Clients in the same trio run reach it without a network, others where its option `listen` says. Raises as `embed` does.
-    Leaving it, also when cancelled, answers what was accepted, for a short while; what was acknowledged stays."""
-    check_event_loop("served_bookie")
-    if not isinstance(config, BookieConfig):
-        raise ConfigError(f"{config!r} must be a BookieConfig: it says where the bookie stores entries")
-    plugins = registry or Registry()
-    options = config.options
-    async with AsyncExitStack() as stack:
-        unserved = await stack.enter_async_context(AsyncExitStack())
-        storage = await _enter_storage(unserved, plugins, options.storage, Path(config.directory))
-        if isinstance(config.metastore, Metastore):
-            metastore = config.metastore
-        else:
-            metastore = plugins.open_metastore(config.metastore)
-            stack.push_async_callback(_close, metastore)
-        authenticator = plugins.open_authenticator(options.authentication)
-        ways = ways_to(storage, plugins, options)
-        labels = await labels_of(plugins, options)
-        unserved.pop_all()  # from here on, who serves the storage closes it
-        yield await stack.enter_async_context(
-            serving(storage, metastore, ways, options, plugins.observe, authenticator, labels)
-        )
-
-
-async def serve_bookie(
-    config: BookieConfig,
-    *,
-    registry: Registry | None = None,
-    task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
-) -> None:
-    """Serves a bookie inside this app until cancelled: `await nursery.start(replog.serve_bookie, config)` gives its id.
-
-    Clients in the same trio run reach it without a network, others where its option `listen` says. Raises as `embed` does.
-    When it is cancelled, it answers what it accepted, for a short while, and what it acknowledged stays."""
-    async with served_bookie(config, registry=registry) as bookie:
-        task_status.started(bookie.server.bookie_id)
-        await trio.sleep_forever()

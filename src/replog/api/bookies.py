@@ -1,0 +1,89 @@
+"""Bookies of one's own: served inside an application."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import attrs
+import trio
+
+from replog.abc import Metastore, Storage
+from replog.bookie.serving import (
+    ServedBookie,
+    close_storage,
+    labels_of,
+    open_storage,
+    serving,
+    storage_url,
+    ways_to,
+)
+from replog.config import BookieOptions
+from replog.errors import ConfigError
+from replog.registry import Registry
+from replog.runtime.event_loop import check_event_loop
+
+
+async def close_metastore(metastore: Metastore) -> None:
+    """Closes it, even if the task is cancelled; gives up after some seconds."""
+    with trio.CancelScope(shield=True, deadline=trio.current_time() + 10):
+        await metastore.aclose()
+
+
+async def _enter_storage(stack: AsyncExitStack, plugins: Registry, storage: str, directory: Path) -> Storage:
+    opened = await open_storage(plugins, storage_url(storage, directory))
+    stack.push_async_callback(close_storage, opened)
+    return opened
+
+
+@attrs.frozen(kw_only=True)
+class BookieConfig:
+    """A bookie to serve: where its entries are kept, and which metastore it announces itself in."""
+
+    directory: str
+    metastore: str | Metastore
+    options: BookieOptions = attrs.field(factory=BookieOptions)
+
+
+@asynccontextmanager
+async def served_bookie(config: BookieConfig, *, registry: Registry | None = None) -> AsyncIterator[ServedBookie]:
+    """A bookie that is served inside this app while the context is open, as an object to look at and to look after.
+
+    Clients in the same trio run reach it without a network, others where its option `listen` says. Raises as `embed` does.
+    Leaving it, also when cancelled, answers what was accepted, for a short while; what was acknowledged stays."""
+    check_event_loop("served_bookie")
+    if not isinstance(config, BookieConfig):
+        raise ConfigError(f"{config!r} must be a BookieConfig: it says where the bookie stores entries")
+    plugins = registry or Registry()
+    options = config.options
+    async with AsyncExitStack() as stack:
+        unserved = await stack.enter_async_context(AsyncExitStack())
+        storage = await _enter_storage(unserved, plugins, options.storage, Path(config.directory))
+        if isinstance(config.metastore, Metastore):
+            metastore = config.metastore
+        else:
+            metastore = plugins.open_metastore(config.metastore)
+            stack.push_async_callback(close_metastore, metastore)
+        authenticator = plugins.open_authenticator(options.authentication)
+        ways = ways_to(storage, plugins, options)
+        labels = await labels_of(plugins, options)
+        unserved.pop_all()  # from here on, who serves the storage closes it
+        yield await stack.enter_async_context(
+            serving(storage, metastore, ways, options, plugins.observe, authenticator, labels)
+        )
+
+
+async def serve_bookie(
+    config: BookieConfig,
+    *,
+    registry: Registry | None = None,
+    task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serves a bookie inside this app until cancelled: `await nursery.start(replog.serve_bookie, config)` gives its id.
+
+    Clients in the same trio run reach it without a network, others where its option `listen` says. Raises as `embed` does.
+    When it is cancelled, it answers what it accepted, for a short while, and what it acknowledged stays."""
+    async with served_bookie(config, registry=registry) as bookie:
+        task_status.started(bookie.server.bookie_id)
+        await trio.sleep_forever()

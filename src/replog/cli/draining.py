@@ -1,0 +1,134 @@
+"""`replog bookies drain` and `undrain`: leaving a bookie in order, before it is stopped for good."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import attrs
+import trio
+import typer
+
+from replog.api import Client
+from replog.cli.connecting import Connection, client_from, run, takes_connection
+from replog.cli.output import AsJSON, emit, print_json_line
+from replog.client.draining import DrainStatus
+from replog.errors import ConfigError, ReplogError
+
+_LOOK_S = 5.0
+_SETTLE_S = 15.0  # a ledger may still be created on the bookie by a client that chose it just before
+_SHOWN_MAX = 20  # ledgers that are listed
+
+Id = Annotated[str, typer.Argument(metavar="ID", help="The bookie's id, or how it begins.")]
+
+
+@takes_connection
+def drain(
+    connection: Connection,
+    bookie: Id,
+    wait_s: Annotated[
+        float, typer.Option("--wait", metavar="SECONDS", min=0, help="Go on looking until it is safe to stop it.")
+    ] = 0.0,
+    recovers: Annotated[
+        bool,
+        typer.Option(
+            "--recover", help="Close the ledgers that are still open on it. Their writers, if they live, are fenced."
+        ),
+    ] = False,
+    for_programs: AsJSON = False,
+) -> None:
+    """Leave a bookie: it gets no new ledgers, and live writers replace it. Lists what is still on it.
+
+    Says when it is safe to stop: when no ledger has copies on it. Exit status 1 until then. Repeat it to look again."""
+    if not run(_drain, connection, bookie, wait_s, recovers, for_programs):
+        raise typer.Exit(1)
+
+
+async def _drain(connection: Connection, text: str, wait_s: float, recovers: bool, for_programs: bool) -> bool:
+    async with client_from(connection) as client:
+        bookie_id = await _whole_id(client, text)
+        status = await client.drain_bookie(bookie_id)
+        deadline_s = trio.current_time() + wait_s
+        while wait_s and trio.current_time() < deadline_s:
+            pause_s = _SETTLE_S if status.is_safe_to_stop else _LOOK_S
+            was_safe = status.is_safe_to_stop
+            await trio.sleep(min(pause_s, max(0.0, deadline_s - trio.current_time())))
+            status = await client.drain_status(bookie_id)
+            if status.is_safe_to_stop and was_safe:
+                break
+        problems: list[str] = []
+        if recovers and status.open_ledgers:
+            problems = await _recover(client, status, connection.password())
+            status = await client.drain_status(bookie_id)
+    if for_programs:
+        facts = {**attrs.asdict(status), "is_safe_to_stop": status.is_safe_to_stop, "problems": problems}
+        print_json_line("drain", facts)
+    else:
+        emit("".join(f"{line}\n" for line in [*_words(status), *problems]))
+    return status.is_safe_to_stop
+
+
+async def _recover(client: Client, status: DrainStatus, password: bytes) -> list[str]:
+    problems = []
+    for each in status.open_ledgers:
+        try:
+            await client.recover_ledger(each.ledger_id, password=password)
+        except ReplogError as error:
+            problems.append(f"  ledger {each.ledger_id} was not recovered: {error}")
+    return problems
+
+
+def _words(status: DrainStatus) -> list[str]:
+    bookie_id = status.bookie_id
+    if status.is_safe_to_stop:
+        return [f"{bookie_id}: it is safe to stop: no ledger has copies on it"]
+    lines = [f"{bookie_id}: it drains; don't stop it yet"]
+    if not status.is_noticed:
+        lines.append("  it has not said so itself: it may run an older version, or be cut off from the metastore")
+    if status.open_ledgers:
+        lines.append(f"  {len(status.open_ledgers)} ledgers are open on it:")
+        lines += [
+            f"    ledger {each.ledger_id}{f' of the log {each.log}' if each.log else ''}"
+            for each in status.open_ledgers[:_SHOWN_MAX]
+        ]
+        lines += _more(len(status.open_ledgers))
+        lines.append("  their writers leave within seconds if other bookies are there. For those that have no writer:")
+        lines.append(f"    replog bookies drain {bookie_id} --recover")
+    if status.copies:
+        shown = ", ".join(map(str, status.copies[:_SHOWN_MAX]))
+        lines.append(f"  {len(status.copies)} ledgers have copies on it: {shown}")
+        lines += _more(len(status.copies))
+    return lines
+
+
+def _more(count: int) -> list[str]:
+    return [f"    and {count - _SHOWN_MAX} more"] if count > _SHOWN_MAX else []
+
+
+@takes_connection
+def undrain(connection: Connection, bookie: Id) -> None:
+    """Let a bookie get new ledgers again."""
+    run(_undrain, connection, bookie)
+
+
+async def _undrain(connection: Connection, text: str) -> None:
+    async with client_from(connection) as client:
+        bookie_id = await _whole_id(client, text)
+        await client.undrain_bookie(bookie_id)
+    emit(f"{bookie_id}: gets new ledgers again\n")
+
+
+async def _whole_id(client: Client, text: str) -> str:
+    """The bookie that is meant, announced or not."""
+    known = await client.known_bookies()
+    return _only_one(text, known)
+
+
+def _only_one(text: str, known: Sequence[str]) -> str:
+    if text in known:
+        return text
+    like = [each for each in known if each.startswith((text, f"bookie-{text}"))]
+    if len(like) != 1:
+        problem = "more than one bookie's id begins so" if like else "the metastore knows no such bookie"
+        raise ConfigError(f"{text!r}: {problem}; it knows {', '.join(like or known) or 'none'}")
+    return like[0]

@@ -1,0 +1,129 @@
+"""Draining bookies: leaving one in order, before it is stopped for good (C8).
+
+Draining is advice, and durable: the wish is in the bookie's cookie. The bookie sees it within seconds and announces it. From then
+on clients choose it only where there are too few others, and their writers replace it as if it had failed, by an ordinary change
+of ensemble (C1-C5), when another bookie can be connected to. It goes on taking entries meanwhile, so no writer loses a copy. What
+it stores stays there until a repair has copied it elsewhere: a bookie is safe to stop when no ledger names it any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+import attrs
+import trio
+
+from replog.client.ledger_records import LedgerRecords
+from replog.client.membership import Membership
+from replog.errors import AdministrationError, KeyNotFoundError, LedgerNotFoundError, MetastoreError
+from replog.protocol.model import LedgerMetadata, LedgerState
+from replog.records.cookies import change_cookie
+from replog.records.ledgers import ledger_id_pages
+
+_LOOK_S = 5.0  # at which bookies drain, while there are writers
+_NOTICE_S = 10.0  # how long `drain` waits for the bookie to announce it
+_LOOK_AGAIN_S = 0.1
+_LOG_KEY = "log"  # of custom metadata
+
+
+@attrs.frozen
+class OpenLedger:
+    """A ledger that is not closed, and whose last fragment names the bookie. Its writer leaves the bookie within seconds; one
+    that has no writer stays open until it is recovered (`Client.recover_ledger`). `log` is the log that it belongs to, or ""."""
+
+    ledger_id: int
+    log: str
+
+
+@attrs.frozen
+class DrainStatus:
+    """How far a bookie has been left. `copies` are the ledgers that have entries on it, as their records say; `open_ledgers` may
+    still get some. `is_noticed` is True if the bookie itself says that it drains, or is not announced at all."""
+
+    bookie_id: str
+    is_draining: bool
+    is_noticed: bool
+    copies: tuple[int, ...]
+    open_ledgers: tuple[OpenLedger, ...]
+
+    @property
+    def is_safe_to_stop(self) -> bool:
+        """True if nothing is lost, nor has fewer copies, without the bookie.
+
+        A client that chose it just before it began to drain may still create a ledger there, for some seconds: ask twice."""
+        return self.is_draining and self.is_noticed and not self.copies and not self.open_ledgers
+
+
+async def drain(bookie_id: str, records: LedgerRecords, membership: Membership) -> DrainStatus:
+    """Marks a bookie as draining, waits a while until it says so, and returns what still names it."""
+    await _set_draining(bookie_id, records, membership, is_draining=True)
+    with trio.move_on_after(_NOTICE_S):
+        while not await _is_noticed(bookie_id, membership):  # noqa: ASYNC110 - announcements have no event
+            await trio.sleep(_LOOK_AGAIN_S)
+    return await drain_status(bookie_id, records, membership)
+
+
+async def undrain(bookie_id: str, records: LedgerRecords, membership: Membership) -> None:
+    """Lets a bookie get new ledgers again."""
+    await _set_draining(bookie_id, records, membership, is_draining=False)
+
+
+async def drain_status(bookie_id: str, records: LedgerRecords, membership: Membership) -> DrainStatus:
+    """Reads every ledger's record, and returns what names the bookie."""
+    cookie = await membership.cookie(bookie_id)
+    if cookie is None:
+        raise await _unknown(bookie_id, membership)
+    is_noticed = await _is_noticed(bookie_id, membership)
+    copies: list[int] = []
+    open_ledgers: list[OpenLedger] = []
+    async for page in ledger_id_pages(records.metastore):
+        for ledger_id in page:
+            try:
+                metadata, _ = await records.get(ledger_id)
+            except LedgerNotFoundError:
+                continue  # deleted meanwhile
+            if has_copies(metadata, bookie_id):
+                copies.append(ledger_id)
+            if metadata.state is not LedgerState.CLOSED and bookie_id in metadata.last_fragment.ensemble:
+                open_ledgers.append(OpenLedger(ledger_id, metadata.custom.get(_LOG_KEY, "")))
+    return DrainStatus(bookie_id, cookie.is_draining, is_noticed, tuple(copies), tuple(open_ledgers))
+
+
+def has_copies(metadata: LedgerMetadata, bookie_id: str) -> bool:
+    """True if a fragment that has entries, or may have some, names this bookie."""
+    ends = [fragment.first_entry_id - 1 for fragment in metadata.fragments[1:]]
+    for fragment, last in zip(metadata.fragments, [*ends, metadata.last_entry_id], strict=True):
+        if bookie_id in fragment.ensemble and (last is None or last >= fragment.first_entry_id):
+            return True
+    return False
+
+
+async def watch_draining(membership: Membership, leave: Callable[[Collection[str]], None]) -> None:
+    """Calls `leave` with the bookies that drain, every few seconds, until cancelled.
+
+    If the metastore fails, it looks again later: until then writers stay where they are."""
+    while True:
+        await trio.sleep(_LOOK_S)
+        try:
+            found = await membership.draining_ids()
+        except MetastoreError:
+            continue
+        if found:
+            leave(found)
+
+
+async def _set_draining(bookie_id: str, records: LedgerRecords, membership: Membership, *, is_draining: bool) -> None:
+    try:
+        await change_cookie(records.metastore, bookie_id, lambda cookie: attrs.evolve(cookie, is_draining=is_draining))
+    except KeyNotFoundError:
+        raise await _unknown(bookie_id, membership) from None
+
+
+async def _unknown(bookie_id: str, membership: Membership) -> AdministrationError:
+    known = ", ".join(await membership.known_ids()) or "none"
+    return AdministrationError(bookie_id, f"the metastore does not know it: name it by its whole id; it knows {known}")
+
+
+async def _is_noticed(bookie_id: str, membership: Membership) -> bool:
+    address = (await membership.announced()).get(bookie_id)
+    return address is None or address.is_draining
