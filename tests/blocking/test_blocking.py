@@ -144,7 +144,7 @@ def test_a_stretch_of_a_ledger_is_read_in_batches(client: replog.blocking.Client
         assert next(one).last_entry_id == 39
         with pytest.raises(replog.EntryNotFoundError, match=r"ends at entry 199 \(R7\)"):
             list(reader.batches_between(195, 200))
-        with pytest.raises(replog.ConfigError, match="3 to 2 are no entries"):
+        with pytest.raises(replog.ConfigError, match="3 to 2 are not entries"):
             reader.batches_between(3, 2)
     with pytest.raises(replog.ClosedError):
         reader.batches_between(0, 1)

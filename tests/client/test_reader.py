@@ -466,7 +466,7 @@ async def test_it_begins_at_the_entry_it_was_opened_at(autojump_clock: trio.test
                 assert [entry async for entry in reader] == []
                 assert reader.last_add_confirmed == 11
             for wrong in (-1, True, "1"):
-                with pytest.raises(ConfigError, match="is no entry id"):
+                with pytest.raises(ConfigError, match="is not an entry id"):
                     async with client.open_ledger(writer.ledger_id, first=wrong):  # type: ignore[arg-type]
                         pass
 
@@ -504,7 +504,7 @@ async def test_a_stretch_is_read_in_batches(autojump_clock: trio.testing.MockClo
                 assert await reader.read(0, 0) == [b"0"]
                 with pytest.raises(EntryNotFoundError, match=r"ends at entry 12 \(R7\)"):
                     _ = [batch async for batch in reader.batches_between(11, 13)]
-                with pytest.raises(ConfigError, match="3 to 2 are no entries"):
+                with pytest.raises(ConfigError, match="3 to 2 are not entries"):
                     reader.batches_between(3, 2)
             with pytest.raises(trio.ClosedResourceError):
                 reader.batches_between(0, 1)

@@ -396,8 +396,8 @@ async def test_a_mark_that_cannot_be_written_costs_nothing_but_time(autojump_clo
         ({"grace_s": float("inf")}, "finite"),
         ({"grace_s": float("nan")}, "finite"),
         ({"grace_s": True}, "grace_s=True"),
-        ({"job": ""}, "no name of a job"),
-        ({"job": 1}, "no name of a job"),
+        ({"job": ""}, "not the name of a job"),
+        ({"job": 1}, "not the name of a job"),
     ],
 )
 async def test_bad_arguments(arguments: dict[str, Any], problem: str, autojump_clock: trio.testing.MockClock) -> None:

@@ -34,7 +34,7 @@ class NamedSecret:
 
 
 def read_secrets(path: str) -> dict[str, NamedSecret]:
-    """What a file has, by names. Raises `ConfigError`, also if others than its owner and its group may read it."""
+    """What a file has, by names. Raises `ConfigError`, too, if others than its owner and its group may read it."""
     try:
         found: Any = tomllib.loads(_read(path)).get("clients")
     except OSError as error:

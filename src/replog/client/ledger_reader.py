@@ -86,7 +86,7 @@ class LedgerReader:
         self._check_open()
         if not 0 <= first <= last:
             raise ConfigError(
-                f"ledger {self.ledger_id}: {first} to {last} are no entries: the first must not be after the last"
+                f"ledger {self.ledger_id}: {first} to {last} are not entries: the first must not be after the last"
             )
         return LedgerRangeReader(self._make_scan(self._scan.metadata, first), first, last)
 

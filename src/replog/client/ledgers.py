@@ -113,7 +113,9 @@ class Ledgers:
         """Opens a ledger for reading from this entry on; fences nothing. Raises `LedgerNotFoundError`, `UnauthorizedError`,
         `ConfigError` for an invalid entry id."""
         if type(first_entry_id) is not int or not 0 <= first_entry_id <= ENTRY_ID_MAX:
-            raise ConfigError(f"{first_entry_id!r} is no entry id: one is a whole number from 0 to {ENTRY_ID_MAX}")
+            raise ConfigError(
+                f"{first_entry_id!r} is not an entry id: expected a whole number from 0 to {ENTRY_ID_MAX}"
+            )
         metadata, _ = await self.records.get(ledger_id)
         self.authorize(metadata, password)
         await self.context.placing.know_zones()
@@ -176,9 +178,9 @@ class Ledgers:
 def check_creation(quorum: object, password: object, digest_type: object, custom: Mapping[str, str] | None) -> None:
     """Raises `ConfigError` for arguments that no ledger can be created with, before anything is requested or written."""
     if not isinstance(quorum, Quorum):
-        raise ConfigError(f"{quorum!r} is no quorum: one is made by Quorum(ensemble=3, write=3, ack=2)")
+        raise ConfigError(f"{quorum!r} is not a quorum: make one by Quorum(ensemble=3, write=3, ack=2)")
     if not isinstance(digest_type, DigestType):
-        raise ConfigError(f"{digest_type!r} is no digest type: there are {', '.join(map(str, DigestType))}")
+        raise ConfigError(f"{digest_type!r} is not a digest type: there are {', '.join(map(str, DigestType))}")
     check_password(password)
     check_custom(custom)
 

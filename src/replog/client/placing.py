@@ -65,7 +65,7 @@ class Placing:
         self, metadata: LedgerMetadata, chosen: Mapping[int, str], failed: Sequence[int], others: Collection[str]
     ) -> bool:
         """False if the policy is strict, and the ensemble with these replacements would not meet its wishes. Observers are told
-        what is lacking, also if a strict policy has taken none of `others` for a failed index."""
+        what is lacking, even if a strict policy has taken none of `others` for a failed index."""
         before, quorum = metadata.last_fragment.ensemble, metadata.quorum
         ensemble = [chosen.get(index, bookie_id) for index, bookie_id in enumerate(before)]
         shortfall = "" if tuple(ensemble) == before else await self._shortfall(quorum, ensemble)

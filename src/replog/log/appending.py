@@ -48,7 +48,7 @@ def addition(
     if len(set(ids)) < len(ids):
         raise ConfigError(f"log {name!r}: a ledger can be added once, and one of {len(ids)} stands there twice")
     if not isinstance(job, str):
-        raise ConfigError(f"{job!r} is no name of a job: it is a text, as in the ledgers' custom metadata")
+        raise ConfigError(f"{job!r} is not the name of a job: it must be a text, as in the ledgers' custom metadata")
     check_custom(custom)
     return Addition(name, ids, None if transaction is None else _transaction(transaction), job, dict(custom or {}))
 
@@ -63,7 +63,7 @@ def _transaction(transaction: tuple[str, int]) -> Transaction:
             if not 0 <= number <= _TRANSACTION_NUMBER_MAX:
                 raise ConfigError(f"{number} can't be the number of a transaction: it is 0 or more, and below 2**63")
             return Transaction(transaction_id, number)
-    raise ConfigError(f"{transaction!r} is no transaction: one is a pair of its id, a text, and its number")
+    raise ConfigError(f"{transaction!r} is not a transaction: expected a pair of an id, which is a text, and a number")
 
 
 async def append(wanted: Addition, ledgers: Ledgers, driver: LogDriver, password: bytes) -> AppendedLedgers:

@@ -313,7 +313,7 @@ class LogReader(trio.abc.ReceiveChannel[Record]):
 
     async def _reread(self) -> LogMetadata:
         """The log's record as it is now. Raises `LogNotFoundError` if the log was deleted; `TrimmedError` if it was, and
-        somebody has begun it anew: what is read is never the one log and then the other."""
+        created again: a reader never reads one log and then another."""
         log, version = await self._records.get(self.name)
         if self._metadata is not None and log.deletions != self._metadata.deletions:
             done = self._metadata.first_segment_number if self._segment is None else self._segment.number

@@ -34,7 +34,7 @@ class LogRecords:
         if metadata is None:
             raise LogNotFoundError(name, "there is no such log: open it for writing once, to create it")
         if metadata.is_deleted:
-            raise LogNotFoundError(name, "it was deleted: open it for writing, to begin it anew")
+            raise LogNotFoundError(name, "it was deleted: open it for writing, to create it again")
         assert version is not None
         return metadata, version
 

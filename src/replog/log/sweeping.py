@@ -104,7 +104,9 @@ def _check_arguments(name: str, grace_s: float, job: str | None) -> None:
     if isinstance(grace_s, bool) or not isinstance(grace_s, int | float) or not 0 <= grace_s < float("inf"):
         raise ConfigError(f"grace_s={grace_s!r} must be a finite number of seconds, 0 or more")
     if job is not None and (not isinstance(job, str) or not job):
-        raise ConfigError(f"job={job!r} is no name of a job: it is a text, as in the ledgers' custom metadata")
+        raise ConfigError(
+            f"job={job!r} is not the name of a job: it must be a text, as in the ledgers' custom metadata"
+        )
 
 
 def _too_old(candidates: Iterable[_Candidate], before_ms: float) -> set[str]:

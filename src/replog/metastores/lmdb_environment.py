@@ -108,7 +108,7 @@ class Environment:
             raise MetastoreUnavailableError(f"metastore {self.path}: cannot be read: {error}") from error
 
     def is_unchanged(self, last_change: int) -> bool:
-        """True if nothing was committed since the change with this number; False also if that is unknown."""
+        """True if nothing was committed since the change with this number; False if that is unknown, too."""
         try:
             return not self._commits.is_broken and self.last_change() == last_change
         except MetastoreError:

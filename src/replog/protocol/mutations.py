@@ -50,7 +50,7 @@ class SetMarks:
 
 @attrs.define
 class DropLedger:
-    """Forget the entries and marks of a ledger that was deleted (B6). Unknown ledgers are no error.
+    """Forget the entries and marks of a ledger that was deleted (B6). An unknown ledger is not an error.
 
     It stays permanently fenced: from then on its marks are `Marks(fence_term=DELETED_TERM)`, even after a restart,
     and even though it is no longer listed among the ledgers."""

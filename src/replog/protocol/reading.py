@@ -140,7 +140,7 @@ class LedgerReading:
 
     def proven(self, proof: bytes) -> int:
         """The last add confirmed that a bookie's answer proves, or -1 if it claims nothing new. Raises
-        `RemoteProtocolError`: then it is no answer (R11)."""
+        `RemoteProtocolError`: then it is not an answer (R11)."""
         # Checking a code costs more than reading a number: only a claim of something new is checked.
         return proven(proof, self._digest, self.metadata) if claimed(proof) > self._confirmed else -1
 

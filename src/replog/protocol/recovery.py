@@ -109,7 +109,7 @@ class LedgerRecovery(LedgerMachine):
         return not self.quorum.may_acknowledge((1 << self.quorum.ensemble) - 1 & ~self._back.members.missing)
 
     def proven(self, proof: bytes) -> int:
-        """The last add confirmed that a bookie's answer proves. Raises `RemoteProtocolError`: then it is no answer (R11)."""
+        """The last add confirmed that a bookie's answer proves. Raises `RemoteProtocolError`: then it is not an answer (R11)."""
         return proven(proof, self._digest, self.metadata)
 
     def is_wanted(self, effect: SendFence | SendRecoveryRead) -> bool:

@@ -1,1 +1,1 @@
-"""What is neither protocol nor plugin: nurseries, threads, child processes, chance, histograms, LMDB environments, leases."""
+"""Neither protocol nor plugin: nurseries, threads, child processes, chance, histograms, LMDB environments, leases."""

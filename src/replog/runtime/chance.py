@@ -1,7 +1,7 @@
-"""Where one trio run has the time of day, random choices and tokens from.
+"""The time of day, random choices and tokens of one trio run.
 
-In life from the system. A simulation gives its run others, with `use_chance` before anything else is made: then all that
-clients choose follows from a seed. Not for the clock of deadlines: that is trio's.
+By default they come from the system. A simulation gives its run others, by `use_chance` before anything else is made: then
+all that clients choose follows from a seed. The clock of deadlines is trio's, and not here.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Chance:
         self.time_ns = time_ns  # since the epoch, in UTC
 
     def token(self, size_bytes: int = 16) -> str:
-        """Text that nobody else has: twice as many hexadecimal digits."""
+        """A unique text, of twice as many hexadecimal digits."""
         return self.random.randbytes(size_bytes).hex()
 
     def time_ms(self) -> int:
@@ -38,5 +38,5 @@ def current_chance() -> Chance:
 
 
 def use_chance(chance: Chance) -> None:
-    """What is made in this trio run from now on uses this source."""
+    """Everything that is made in this trio run from now on uses this source."""
     _chance.set(chance)

@@ -349,7 +349,7 @@ async def running_child(
 
     Each line that it writes, to standard output or standard error, is given to `hear`, and appended to the file `log` up to
     `LOG_BYTES_MAX`. The body is cancelled and `ChildFailedError` raised if the child ends by itself, unless it `may_end` (with
-    status 0) or `may_fail` (with any status). Raises `ChildFailedError` also if it cannot be started."""
+    status 0) or `may_fail` (with any status). Raises `ChildFailedError`, too, if it cannot be started."""
     try:
         process = ChildProcess(
             command,

@@ -32,7 +32,7 @@ class Face:
         self._inner = inner
 
     def __getattr__(self, name: str) -> Any:
-        """What it has that is neither a verb nor a property."""
+        """Attributes that are neither verbs nor properties."""
         if name.startswith("_"):
             raise AttributeError(name)
         return self._kind.given(self._way, getattr(self._inner, name))
@@ -63,7 +63,7 @@ class Faces(ABC):
         """A method that waits for the coroutine function of this name."""
 
     def given(self, way: Any, value: Any) -> Any:
-        """What is given out for this: its face, if it has one."""
+        """The face of this object, if it has one; else the object."""
         # Exactly these: a subclass, such as a named tuple, takes other arguments.
         if type(value) in (list, tuple):
             return type(value)(self.given(way, each) for each in value)
@@ -119,7 +119,7 @@ class Faces(ABC):
 
 
 def gives_context(function: Verb) -> bool:
-    """Whether calling it gives an async context."""
+    """True if calling it gives an async context."""
     return inspect.isasyncgenfunction(inspect.unwrap(function))
 
 
@@ -157,5 +157,5 @@ def forked(process_id: int) -> ForkedError:
 
 
 def closed() -> ClosedError:
-    """For who waits when the run ends."""
+    """The error for calls that wait when the run ends."""
     return ClosedError("the client was left, or its trio run failed; what was under way has an unknown outcome")

@@ -1,4 +1,4 @@
-"""What the keys and values of every metastore look like: checked before anything is sent, so that all stores agree."""
+"""The form of keys and values in every metastore, checked before anything is sent, so that all stores agree."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ VALUE_BYTES_MAX = 1_000_000  # ZooKeeper drops the connection at 1 MiB; the cont
 @attrs.frozen
 class Versioned:
     """A value and the version it has. Versions of one key never repeat while the key exists; a key that was deleted and
-    created anew may have them again."""
+    created again may have them again."""
 
     value: bytes
     version: int

@@ -1,4 +1,4 @@
-"""How long something took, counted in fixed buckets: observing costs a bisection, and two histograms can be subtracted.
+"""A latency histogram with fixed buckets: observing costs a bisection, and two histograms can be subtracted.
 
 Pure, and without a lock: one thread observes, any other may copy at any time; what it sees then may lack the last
 observation in one of its sums. All histograms have the same bounds, so they can be added, subtracted and sent as numbers.
@@ -29,17 +29,17 @@ class LatencyHistogram:
         assert len(self.counts) == len(BOUNDS_S) + 1, f"{len(self.counts)} buckets"
 
     def observe(self, latency_s: float) -> None:
-        """It took so long."""
+        """Counts one observation, in seconds."""
         self.counts[bisect_left(BOUNDS_S, latency_s)] += 1
         self.total_s += latency_s
 
     @property
     def count(self) -> int:
-        """How many observations there were."""
+        """The number of observations."""
         return sum(self.counts)
 
     def copy(self) -> LatencyHistogram:
-        """As it is now."""
+        """A copy that later observations don't change."""
         return LatencyHistogram(self.counts, self.total_s)
 
     def __eq__(self, other: object) -> bool:
@@ -48,7 +48,7 @@ class LatencyHistogram:
         return self.counts == other.counts and self.total_s == other.total_s
 
     def since(self, earlier: LatencyHistogram) -> LatencyHistogram:
-        """What was observed after that copy was made; all of it, if this one was begun anew meanwhile."""
+        """What was observed after that copy was made; all of it, if this one was reset meanwhile."""
         counts = [now - then for now, then in zip(self.counts, earlier.counts, strict=True)]
         # A bucket that sank says that the process was restarted, and its counters with it.
         return self.copy() if min(counts) < 0 else LatencyHistogram(counts, max(0.0, self.total_s - earlier.total_s))

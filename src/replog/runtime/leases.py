@@ -198,9 +198,9 @@ class Leases:
                 await self._beat_once(held)
 
     async def _beat_once(self, held: _Held) -> None:
-        """Puts the value again; if it is not known to be there any more, looks first, and claims it anew if it is free."""
+        """Puts the value again; if it is not known to be there any more, looks first, and claims it again if it is free."""
         if trio.current_time() - held.beaten_at_s >= self._lease_s:
-            # Others had time to replace it, leave, and have versions begin anew.
+            # Others had time to replace it, leave, and have versions start again.
             held.version = None
         with suppress(MetastoreError):  # it beats again soon
             if held.version is not None:

@@ -5,7 +5,7 @@ Rules:
 - Reads are done where they are asked, inside the gate: `with lmdb_map.gate, lmdb_map.environment.begin(buffers=True)`.
 - The map grows between transactions only; the gate keeps the readers out meanwhile. Write transactions are begun and
   ended under `writing`, by one thread at a time.
-- After a fork the child may use nothing of its parent's; opening the path anew closes what it inherited. LMDB's table of
+- After a fork the child may use nothing of its parent's; opening the path again closes what it inherited. LMDB's table of
   readers is shared with the parent, and closing would free the parent's places in it: so nobody reads during a fork, and
   no transaction is kept for reuse.
 """
@@ -35,7 +35,7 @@ class ForkedInUseError(Exception):
 class Gate:
     """Any number of readers (with this object as their context), or one action that is `alone`.
 
-    Who waits to be alone keeps new readers out, so that a crowd of readers can't keep it waiting for ever. A reader
+    A waiting action keeps new readers out, so that a crowd of readers can't keep it waiting without end. A reader
     must not enter twice. Readers take no lock as long as nobody waits: a thread that is preempted with one would stop all
     others. A reader enters first and looks for a claim then, a claim is made first and looks for readers then: so one of
     the two sees the other."""
@@ -177,7 +177,7 @@ class LMDBMap:
         self.map_bytes = int(self.environment.info()["map_size"])
 
     def close(self, timeout_s: float | None = None) -> bool:
-        """Closes it when the readers are out. False if they don't leave in time: then it stays open, for ever."""
+        """Closes it when the readers are out. False if they don't leave in time: then it stays open permanently."""
         if self in _open:
             _open.remove(self)
         return self.gate.alone(self.environment.close, timeout_s)
@@ -185,7 +185,7 @@ class LMDBMap:
     # -- forking --------------------------------------------------------------------------------------------------
 
     def _before_fork(self) -> None:
-        """Waits until nobody writes or reads, but not for ever: a writer may wait for another process."""
+        """Waits until nobody writes or reads, but only for a second: a writer may wait for another process."""
         # The child inherits LMDB's locks as they are: held by a thread that it does not have, they would never be released.
         self._is_still = self.writing.acquire(timeout=_FORK_TIMEOUT_S)
         if self._is_still and not self.gate.claim(_FORK_TIMEOUT_S):

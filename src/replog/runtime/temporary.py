@@ -16,7 +16,7 @@ from replog.runtime.threads import run_in_thread
 
 @asynccontextmanager
 async def temporary_directory(prefix: str, *, option: str, failed: type[ReplogError]) -> AsyncIterator[Path]:
-    """A directory whose name begins so, removed with all that is in it on leaving, also when cancelled.
+    """A directory whose name begins so, removed with all that is in it on leaving, even if cancelled.
 
     Raises `ConfigError` if none can be made: `option` is how to name one instead; and `failed` if it can't be removed."""
     try:

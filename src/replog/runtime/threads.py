@@ -1,7 +1,7 @@
 """The threads of a bookie, and what they and its event loop wait for each other with.
 
-In life those of the system. A simulation gives its run others, with `use_threads` before a bookie is made: these run one at
-a time, on virtual time, and the same code runs in them.
+By default they are the system's. A simulation gives its run others, by `use_threads` before a bookie is made: these run one
+at a time, on virtual time, and the same code runs in them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Thread(Protocol):
         """Waits until it has ended, or the timeout (in s) has passed. Not for the event loop's thread."""
 
     def is_alive(self) -> bool:
-        """Whether it has not ended."""
+        """True until it has ended."""
 
 
 class Wakes(Protocol):
@@ -49,7 +49,7 @@ class Condition(AbstractContextManager[Any], Protocol):
 
 
 class _Called:
-    """A thread that was not needed any more: what it was to do was done at once."""
+    """In place of a thread: its function was called at once."""
 
     def join(self, timeout: float | None = None) -> None:
         """At once."""

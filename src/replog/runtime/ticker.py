@@ -13,7 +13,7 @@ _LOOKS_PER_TURN = 100  # of the event loop: others get theirs, however many writ
 
 
 class Watched(Protocol):
-    """What is looked after."""
+    """An object that the ticker looks after."""
 
     def look(self) -> bool:
         """Does what is due; returns whether it has to be called again. Never waits."""

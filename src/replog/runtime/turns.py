@@ -22,8 +22,8 @@ class Turns:
         self._wanted = trio.Event()
 
     def soon(self, call: Call, *, after_woken: bool = False) -> None:
-        """Makes this call when whoever runs now has given way; with `after_woken`, when those who were woken by now have
-        had their turn too. What `run` did not come to when it is cancelled is not called."""
+        """Makes this call when the task that runs now has given way; with `after_woken`, when the tasks that were woken by now
+        have had their turn, too. Calls that `run` has not made when it is cancelled are dropped."""
         (self._later if after_woken else self._next).append(call)
         self._wanted.set()
 

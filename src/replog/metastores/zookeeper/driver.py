@@ -182,7 +182,7 @@ class Driver:
         return {*self._kazoo._data_watchers, *self._kazoo._child_watchers}
 
     def close(self) -> bool:
-        """Ends the session, so that what it announced is gone, and the thread. Blocks, for a few seconds at most, also if
+        """Ends the session, so that what it announced is gone, and the thread. Blocks, for a few seconds at most, even if
         no server answers. Idempotent. False if the thread could not be ended: it is stuck, say in a name service."""
         self._handler.cut = self._cut
         try:

@@ -1,8 +1,8 @@
 """What could not be taken back while there was no connection: an announcement that was left, or a candidacy.
 
-Rules: it is removed as soon as there is a connection again, also if nobody asks anything else of the metastore: its session
-lives on, and a candidate that has gone would block everyone behind it. One at a time, and before anything else that is
-asked: who announces a key again must not meet its removal.
+Rules: it is removed as soon as there is a connection again, even if nobody asks anything else of the metastore: its session
+lives on, and a candidate that has gone would block everyone behind it. One at a time, and before any other call: a client
+that announces a key again must not meet its removal.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class ZooKeeperOptions:
     def __attrs_post_init__(self) -> None:
         for name in ("session_timeout_s", "connect_timeout_s", "request_timeout_s"):
             value = getattr(self, name)
-            if not 0.001 <= value <= 86400:  # also if it is not a number
+            if not 0.001 <= value <= 86400:  # false for NaN, too
                 raise ConfigError(f"{name}={value}: from 0.001 to 86400")
         if self.in_flight_bytes_max < IN_FLIGHT_BYTES_MIN:
             raise ConfigError(f"in_flight_bytes_max={self.in_flight_bytes_max}: at least {IN_FLIGHT_BYTES_MIN}")

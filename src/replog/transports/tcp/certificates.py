@@ -1,4 +1,4 @@
-"""The contexts that say who trusts whom in TLS, made anew when their files change: certificates are renewed without a restart."""
+"""The contexts that say who trusts whom in TLS, made again when their files change: certificates change without a restart."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ class BookieGreeter(Greeter):
         return identity
 
     async def _begin(self) -> Greeting:
-        # A load balancer's probe connects and leaves: that is no failed handshake, and nothing to log.
+        # A load balancer's probe connects and leaves: that is not a failed handshake, and is not logged.
         try:
             hello = await self._hear()
         except ConnectionError as error:

@@ -40,7 +40,7 @@ class StreamOptions:
 
     def __attrs_post_init__(self) -> None:
         for name, least in _LEAST.items():
-            if not getattr(self, name) >= least:  # also if it is not a number
+            if not getattr(self, name) >= least:  # true for NaN, too
                 raise ConfigError(f"{name}={getattr(self, name)}: at least {least}")
         if self.frame_bytes_max > FRAME_BYTES_MAX:
             raise ConfigError(f"frame_bytes_max={self.frame_bytes_max}: at most {FRAME_BYTES_MAX}")
@@ -70,7 +70,7 @@ class TcpOptions(StreamOptions):
     then the files above may not be given. `tls_check_hostname`: a client checks that the certificate is for the host that it
     connects to. `tls_hostname`: for this one instead.
 
-    `advertise`: the HOST:PORT that others shall connect to, if it is not where the bookie listens; a port of 0, or none, is
+    `advertise`: the HOST:PORT that others must connect to, if it is not where the bookie listens; a port of 0, or none, is
     replaced by the real one.
     """
 
