@@ -112,7 +112,7 @@ async def test_killed_bookie_is_made_up_for_while_appends_go_on(tmp_path: Path, 
             print(
                 f"\n{count} ledgers: repaired in {took_s:.1f} s, {appended} appends meanwhile; {report.ledgers} audited"
             )
-            with trio.fail_after(60):
+            with trio.fail_after(REPAIRED_S):
                 # The log's ledger was open until now, and its third copies may be on their way.
                 while (report := await client.repair()).under_replicated:  # noqa: ASYNC110 - bookies have no event
                     await trio.sleep(0.2)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.mutation import bookie, client, log, protocol, storages
+from tests.mutation import bookie, client, filling, log, protocol, storages
 from tests.mutation.table import SourceMutant
 
 SOURCE_MUTANTS: dict[str, tuple[SourceMutant, ...]] = {
@@ -10,5 +10,6 @@ SOURCE_MUTANTS: dict[str, tuple[SourceMutant, ...]] = {
     "client": client.MUTANTS,
     "log": log.MUTANTS,
     "bookie": bookie.MUTANTS,
+    "filling": filling.MUTANTS,
     "storages": storages.MUTANTS,
 }

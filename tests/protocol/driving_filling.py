@@ -107,9 +107,12 @@ class World:
             cumulative_length=100,
         )
 
+    def add(self, bookie_id: str, batch: Batch) -> Status:
+        """A writer's add."""
+        return self.bookies[bookie_id].handle(AddRequest(1, LEDGER, KEY, batch.stamp, batch)).status
+
     def store(self, bookie_id: str, batch: Batch) -> None:
-        term = batch.stamp
-        assert self.bookies[bookie_id].handle(AddRequest(1, LEDGER, KEY, term, batch)).status is Status.OK
+        assert self.add(bookie_id, batch) is Status.OK
 
     def lose(self, bookie_id: str) -> None:
         """Its disk is gone, and it never comes back."""

@@ -133,21 +133,17 @@ class Auditor:
         states: dict[str, tuple[str, str]] = {}  # by bookie: state, problem
         in_doubt = set()
 
-        async def ask(bookie_id: str) -> None:
-            try:
-                holding = await self.questions.holding(bookie_id, metadata, fragment)
-            except BookieError as error:
-                states[bookie_id] = "silent", str(error)
-            else:
-                copies.told(bookie_id, holding.ranges)
-                if holding.denial is not Status.NO_ENTRY:
-                    in_doubt.add(bookie_id)
-
         there = [each for each in fragment.ensemble if each in bookies.announced]
         for bookie_id in fragment.ensemble:
             if bookie_id not in bookies.announced:
                 states[bookie_id] = "lost" if bookie_id in bookies.lost else "away", ""
-        await for_each(ask, there, len(there) or 1)
+        for bookie_id, holding in (await self.questions.holdings(there, metadata, fragment)).items():
+            if isinstance(holding, BookieError):
+                states[bookie_id] = "silent", str(holding)
+                continue
+            copies.told(bookie_id, holding.ranges)
+            if holding.denial is not Status.NO_ENTRY:
+                in_doubt.add(bookie_id)
         return _lacking(metadata, copies, states, in_doubt)
 
 

@@ -5,6 +5,9 @@ repairer (B7)."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
+import attrs
 import trio
 
 from replog.client.channel import Answer
@@ -52,6 +55,47 @@ class BookieQuestions:
             # The answer was too long: the rest is asked for.
             first = holding.through + 1
 
+    async def holdings(
+        self, bookie_ids: Collection[str], metadata: LedgerMetadata, fragment: FixedFragment
+    ) -> dict[str, Holding | BookieError]:
+        """What each of these bookies holds of the fragment, or why it does not tell. Raises no `BookieError`.
+
+        An audit asks this for each fragment of a cluster: where there is a connection, no task is made for a question."""
+        found: dict[str, Holding | BookieError] = {}
+        waiting, all_came = set[str](), trio.Event()
+        request = RangesRequest(
+            0, metadata.ledger_id, key_of(metadata), fragment.term, fragment.first_entry_id, fragment.last_entry_id
+        )
+
+        def on_answer(answer: Answer, bookie_id: str) -> None:
+            waiting.discard(bookie_id)
+            if isinstance(answer, BookieError):
+                found[bookie_id] = answer
+            elif answer.status is Status.OK:
+                found[bookie_id] = decode_holding(answer.detail, request)
+            else:
+                found[bookie_id] = _refusal(bookie_id, metadata, answer)
+            if not waiting:
+                all_came.set()
+
+        channels = {bookie_id: self._connections.channel(bookie_id) for bookie_id in bookie_ids}
+        asked = {bookie_id: channel for bookie_id, channel in channels.items() if channel is not None}
+        waiting.update(asked)
+        for bookie_id, channel in asked.items():
+            question = attrs.evolve(request, request_id=next(channel.request_ids))
+            channel.ask(question, on_answer, bookie_id, self._timeout_s)
+        if asked:
+            await all_came.wait()
+        for bookie_id in bookie_ids:
+            holding = found.get(bookie_id)
+            if holding is None or (isinstance(holding, Holding) and holding.through < fragment.last_entry_id):
+                # It is not connected yet, or the answer was too long.
+                try:
+                    found[bookie_id] = await self.holding(bookie_id, metadata, fragment)
+                except BookieError as error:
+                    found[bookie_id] = error
+        return found
+
     async def copies(self, bookie_id: str, metadata: LedgerMetadata, entry_id: int, stamp: int) -> tuple[Batch, ...]:
         """The batch with this entry, and some that follow it; () if the bookie has none, or only a damaged one."""
         request = CopyReadRequest(0, metadata.ledger_id, key_of(metadata), entry_id, stamp, READ_BYTES_MAX)
@@ -92,5 +136,9 @@ class BookieQuestions:
 
 def _check(bookie_id: str, metadata: LedgerMetadata, answer: Response) -> None:
     if answer.status is not Status.OK:
-        problem = f"ledger {metadata.ledger_id}: {answer.detail or answer.status.name.lower().replace('_', ' ')}"
-        raise BookieRefusedError(bookie_id, problem)
+        raise _refusal(bookie_id, metadata, answer)
+
+
+def _refusal(bookie_id: str, metadata: LedgerMetadata, answer: Response) -> BookieRefusedError:
+    said = answer.detail or answer.status.name.lower().replace("_", " ")
+    return BookieRefusedError(bookie_id, f"ledger {metadata.ledger_id}: {said}")

@@ -303,17 +303,20 @@ class LedgerFilling(LedgerMachine):
     def _end(self) -> None:
         """Says what is still lacking, and changes the record where that is right (F1)."""
         assert self._stage is _Stage.ASKING, "the end is decided by what bookies say"
-        copies, complete, whole = self._copies, set(), set()
+        copies, former = self._copies, self._fragment.ensemble
+        complete, whole = set[int](), set[int]()
         all_heard = all(copies.is_heard(bookie_id) for bookie_id in self._members)
         for index, bookie_id in enumerate(self._ensemble):
             missing = copies.missing(index, bookie_id)
             nowhere = copies.held_nowhere(missing)
             if missing:
                 self.result.lacking.append(Lack(index, bookie_id, tuple(missing), tuple(nowhere)))
-            if copies.is_heard(bookie_id):
-                whole |= set() if missing else {index}
-                complete |= {index} if not missing or (all_heard and len(nowhere) == len(missing)) else set()
-        former = self._fragment.ensemble
+            if copies.is_heard(bookie_id) and not missing:
+                whole.add(index)
+            # A bookie may have more than it says: one that is not lost gives its place only to one that lacks nothing.
+            is_all_there_is = all_heard and len(nowhere) == len(missing) and former[index] not in self._members
+            if copies.is_heard(bookie_id) and (not missing or is_all_there_is):
+                complete.add(index)
         self.result.replaced = {
             index: self._ensemble[index] for index in complete if self._ensemble[index] != former[index]
         }
