@@ -104,6 +104,23 @@ async def test_bookie_that_is_away_is_not_replaced_and_catches_up(autojump_clock
         assert not [each for each in away.wire.seen if isinstance(each, FenceRequest)]
 
 
+async def test_absent_bookie_keeps_its_place_unless_it_is_named(autojump_clock: trio.testing.MockClock) -> None:
+    """A restart costs nothing, even if there is a spare bookie."""
+    async with repaired_world(4) as (world, client):
+        ledger_id = await written(client)
+        before = await client.ledger_metadata(ledger_id)
+        absent = of(world, before.last_fragment.ensemble[0])
+        await absent.kill()
+        assert (await client.repair()).under_replicated == 1
+        assert await client.ledger_metadata(ledger_id) == before
+        assert (await client.repair(away=[absent.bookie_id])).under_replicated == 0
+        after = await client.ledger_metadata(ledger_id)
+        assert absent.bookie_id not in after.last_fragment.ensemble
+        await absent.start()
+        assert (await client.repair(away=[absent.bookie_id])).under_replicated == 0
+        assert await client.ledger_metadata(ledger_id) == after
+
+
 async def test_declared_lost_before_and_unknown(autojump_clock: trio.testing.MockClock) -> None:
     """B8a: what `replog bookies lost` declared is repaired by any repair."""
     async with repaired_world(4) as (world, client):

@@ -4,7 +4,7 @@ from tests.mutation.table import SourceMutant
 
 _MACHINE = ("tests/protocol/test_filling.py", "tests/simulator/test_repairs.py", "tests/client/test_repair.py")
 _BOOKIE = ("tests/bookie/test_copies.py", "tests/protocol/test_holding.py", "tests/bookie")
-_CLIENT = ("tests/client/test_repair.py", "tests/cli/test_repair.py")
+_CLIENT = ("tests/client/test_repair.py", "tests/cli/test_repair.py", "tests/client")
 
 
 def _mutant(tests: tuple[str, ...], name: str, rule: str, file: str, old: str, new: str, why: str) -> SourceMutant:
@@ -246,8 +246,8 @@ MUTANTS = (
         "away-counts-as-lost",
         "B8a",
         "client/repair.py",
-        "gone = {*bookies.lost, *(each for each in replace if each not in bookies.announced)}",
-        "gone = {*bookies.lost, *(each for each in fragment.ensemble if each not in bookies.announced)}",
+        "*bookies.draining, *(each for each in replace if each not in bookies.announced)}",
+        "*bookies.draining, *(each for each in fragment.ensemble if each not in bookies.announced)}",
         "a restart costs as much as a lost disk",
     ),
     _mutant(
