@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 
 import pytest
 import trio
 import trio.testing
 
 import replog
-from replog.abc import Authenticator, RequestHandler
+from replog.abc import Authenticator, RequestHandler, Storage
 from replog.backends import memory
-from replog.bookie.serving import ServedBookie, Way, serving
-from replog.config import BookieOptions, ClientOptions
+from replog.bookie.serving import ServedBookie, Way, open_storage, serving
+from replog.config import BackendURL, BookieOptions, ClientOptions
 from replog.errors import StorageFailedError
 from replog.metastores.memory import MemoryMetastore
 from replog.protocol.quorum import Quorum
+from replog.registry import Registry
 from replog.runtime.nursery import open_service_nursery
 from replog.transports.tcp import TcpOptions, TcpTransport
 from tests.kit import FaultyStorage, Wire, read_ledger
@@ -181,3 +183,35 @@ async def test_clients_and_bookies_that_are_left_leave_no_sockets(patient_clock:
                     await read_ledger(client, writer.ledger_id)
     gc.collect()
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def bytes_below(directory: Path) -> int:
+    return sum(each.stat().st_size for each in directory.rglob("*") if each.is_file())
+
+
+@pytest.mark.real
+async def test_space_of_trimmed_segments_comes_back_while_a_log_is_written(tmp_path: Path) -> None:
+    """B6: bookies elsewhere are told of deleted ledgers. None of them looks for garbage by itself in this time."""
+    metastore, journal_file_bytes = MemoryMetastore(), 1 << 20
+    options = BookieOptions(garbage_collection_interval_s=1e9)
+    clients = ClientOptions(roll_bytes=journal_file_bytes)
+    storages: list[Storage] = []
+    async with AsyncExitStack() as stack:
+        for number in range(3):
+            url = BackendURL.parse(f"files:{tmp_path / str(number)}?journal_file_bytes={journal_file_bytes}")
+            storages.append(await open_storage(Registry(load_installed=False), url))
+            ways = [Way("tcp", TcpTransport(TcpOptions()), "127.0.0.1:0")]
+            await stack.enter_async_context(serving(storages[-1], metastore, ways, options, lambda _event: None))
+        client = await stack.enter_async_context(replog.connect(metastore, options=clients, quorum=THREE))
+        log = await stack.enter_async_context(client.write_log("log"))
+        used_mib: list[int] = []
+        positions: Sequence[replog.Position] = ()
+        for _ in range(8):
+            for _ in range(6):
+                positions = await log.extend([os.urandom(1 << 16)] * 16)
+            await client.trim_log("log", before=positions[-1])
+            await trio.sleep(0.4)
+            used_mib.append(bytes_below(tmp_path) >> 20)
+        # Each turn writes 18 MiB, and files that are kept for reuse are some more.
+        assert used_mib[-1] <= used_mib[2] + 18, used_mib
+        assert all(each.statistics()["journal_recycled_files"] >= 10 for each in storages)

@@ -33,6 +33,7 @@ from replog.protocol.messages import (
     WriteLastAddConfirmedRequest,
     ledger_awaited,
 )
+from replog.protocol.unasked import decode_awaited, encode_awaited
 from replog.protocol.wire import FrameSplitter
 from replog.records.bookies import (
     BookieAddress,
@@ -208,6 +209,13 @@ GOLDEN = [
         request_id=16,
     ),
     Golden(
+        "admin-ledger-deleted",
+        22,
+        struct.pack("<Iq", 6, 7),
+        AdminRequest(8, AdminCommand.LEDGER_DELETED, 7),
+        request_id=8,
+    ),
+    Golden(
         "response",
         32,
         struct.pack("<IqqIII", 3, -1, 9, 8, 0, 0) + "déposé".encode(),
@@ -245,7 +253,7 @@ each_golden = pytest.mark.parametrize("each", GOLDEN, ids=lambda each: each.name
 def encoded(message: Any) -> bytes:
     pieces: list[bytes] = []
     if isinstance(message, LedgerAwaited):
-        pieces.append(wire.encode_awaited(message.ledger_id))
+        pieces.append(encode_awaited(message.ledger_id))
     elif isinstance(message, Response):
         wire.encode_response(message, pieces)
     elif isinstance(message, wire.Greeting):
@@ -267,7 +275,7 @@ def test_what_was_always_sent_is_read(each: Golden) -> None:
     assert (frame.kind, frame.flags, frame.request_id) == (each.kind, each.flags, each.request_id)
     decoder: Callable[[Any], Any] = wire.decode_request
     if isinstance(each.message, LedgerAwaited):
-        decoder = wire.decode_awaited
+        decoder = decode_awaited
     elif isinstance(each.message, Response):
         decoder = wire.decode_response
     elif isinstance(each.message, wire.Greeting):

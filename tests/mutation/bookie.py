@@ -202,11 +202,7 @@ MUTANTS = (
         "garbage-not-looked-up-again",
         "B6",
         "garbage.py",
-        (
-            "        if await _is_absent(ledger_id, metastore):\n"
-            "            await bookie.drop(ledger_id)\n"
-            "            dropped.append(ledger_id)\n"
-        ),
+        ("        if await drop_if_absent(ledger_id, bookie, metastore):\n            dropped.append(ledger_id)\n"),
         "        await bookie.drop(ledger_id)\n        dropped.append(ledger_id)\n",
         "ledgers that were not listed are dropped without another look",
     ),
@@ -214,8 +210,8 @@ MUTANTS = (
         "few-are-all-dropped",
         "B6",
         "garbage.py",
-        "    except KeyNotFoundError:\n        return True\n    return False\n",
-        "    except KeyNotFoundError:\n        return True\n    return True\n",
+        "    except KeyNotFoundError:\n        await bookie.drop(ledger_id)\n        return True\n    return False\n",
+        "    except KeyNotFoundError:\n        pass\n    await bookie.drop(ledger_id)\n    return True\n",
         "ledgers that exist are dropped",
     ),
     _mutant(

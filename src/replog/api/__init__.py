@@ -170,8 +170,8 @@ class Client:
         return await drain_status(bookie_id, self._ledgers.records, self._ledgers.context.membership)
 
     async def delete_ledger(self, ledger_id: int) -> None:
-        """Deletes a ledger; bookies drop its entries later (B6). One that does not exist is no error."""
-        await self._ledgers.delete(ledger_id)
+        """Deletes a ledger; bookies drop its entries soon (B6). One that does not exist is no error."""
+        await self._ledgers.read_and_delete(ledger_id)
 
     async def ledgers(self) -> list[int]:
         """The ids of all ledgers, ascending."""

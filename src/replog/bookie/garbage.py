@@ -30,12 +30,11 @@ async def collect_garbage(bookie: BookieServer, metastore: Metastore) -> list[in
     here = await bookie.call(bookie.storage.ledger_ids)
     dropped: list[int] = []
 
-    async def drop_if_absent(ledger_id: int) -> None:
-        if await _is_absent(ledger_id, metastore):
-            await bookie.drop(ledger_id)
+    async def look_up(ledger_id: int) -> None:
+        if await drop_if_absent(ledger_id, bookie, metastore):
             dropped.append(ledger_id)
 
-    await for_each(drop_if_absent, await _candidates(here, metastore), _LOOKUPS)
+    await for_each(look_up, await _candidates(here, metastore), _LOOKUPS)
     return sorted(dropped)
 
 
@@ -51,9 +50,12 @@ async def _candidates(here: list[int], metastore: Metastore) -> list[int]:
     return found
 
 
-async def _is_absent(ledger_id: int, metastore: Metastore) -> bool:
+async def drop_if_absent(ledger_id: int, bookie: BookieServer, metastore: Metastore) -> bool:
+    """Drops a ledger that was stored here when this was called, if the metastore then says that it does not exist. Returns
+    whether it dropped it. Raises `MetastoreError`, `StorageError`."""
     try:
         await metastore.get(ledger_key_path(ledger_id))
     except KeyNotFoundError:
+        await bookie.drop(ledger_id)
         return True
     return False

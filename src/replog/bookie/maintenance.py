@@ -16,6 +16,7 @@ import trio
 
 from replog.abc import Damage, Metastore
 from replog.bookie.garbage import collect_garbage
+from replog.bookie.hints import DeletionHints
 from replog.bookie.server import BookieServer
 from replog.errors import MetastoreError, StorageError
 from replog.hookspecs import DamageFound, Event
@@ -70,10 +71,12 @@ class Maintenance:
         self._damage: dict[tuple[int, int, int, int], Damage] = {}  # by its identities, as last seen
         self._looking = trio.Lock()
         self._counts = _Counts()
+        self.hints = DeletionHints(server, metastore, self._collecting, lambda: self._dropped.set())
 
     def start(self) -> None:
         """Starts what is done by the clock."""
         self._nursery.start_soon(self._collect_when_due)
+        self._nursery.start_soon(self.hints.run)
         self._nursery.start_soon(self._make_space)
         self._nursery.start_soon(self._watch_damage)
 
@@ -225,6 +228,7 @@ class Maintenance:
             "garbage_collections": self._counts.collections,
             "garbage_collection_failures": self._counts.collection_failures,
             "ledgers_collected": self._server.traffic.dropped_ledgers,
+            "deletion_hints": self.hints.heard,
             "compaction_failures": self._counts.compaction_failures,
             "attempts_to_make_space": self._counts.attempts_to_make_space,
             "damaged_batches": len(self._damage),

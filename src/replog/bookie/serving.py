@@ -86,6 +86,7 @@ async def serving(
                 maintenance = Maintenance(server, metastore, observe, nursery)
                 bookie = ServedBookie(server, maintenance, endpoints, ways)
                 server.administrators.administer = Administration(bookie, maintenance).perform
+                server.administrators.ledger_deleted = maintenance.hints.hear
                 registration = Registration(server, metastore, labels or {})
                 try:
                     await registration.begin(cookie)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from contextlib import suppress
 
 import trio
 
 from replog.client.draining import watch_draining
 from replog.client.driving import ClientContext
 from replog.client.ensembles import EnsembleChooser
+from replog.client.hinting import tell_deleted
 from replog.client.ledger_reader import LedgerReader
 from replog.client.ledger_writer import LedgerWriter
 from replog.client.recovering import RecoveringShell
 from replog.client.scan import LedgerScan
 from replog.config import ClientOptions
-from replog.errors import ConfigError, UnauthorizedError
+from replog.errors import ConfigError, LedgerNotFoundError, MetastoreError, UnauthorizedError
 from replog.hookspecs import Event, LedgerRecovered
 from replog.protocol.batch import ENTRY_ID_MAX
 from replog.protocol.digest import Digest, DigestType, ledger_key, ledger_key_check
@@ -159,10 +161,21 @@ class Ledgers:
         self.observe(LedgerRecovered(ledger_id, recovered.last_entry_id, trio.current_time() - started))
         return recovered
 
-    async def delete(self, ledger_id: int) -> None:
-        """Deletes a ledger's record; bookies drop its entries later (B6). It is not an error if it does not exist."""
+    async def read_and_delete(self, ledger_id: int) -> None:
+        """As `delete`, for a caller that has not read the ledger's record, which names its bookies."""
+        known = None
+        # A record that can't be read can still be deleted. The bookies find out by themselves.
+        with suppress(LedgerNotFoundError, MetastoreError):
+            known, _ = await self.records.get(ledger_id)
+        await self.delete(ledger_id, known)
+
+    async def delete(self, ledger_id: int, known: LedgerMetadata | None = None) -> None:
+        """Deletes a ledger's record; bookies drop its entries later (B6). It is not an error if it does not exist. With `known`,
+        the record as it was read, its bookies are told, and drop the entries within seconds."""
         await self.records.delete(ledger_id)
         self.deleted()
+        if known is not None:
+            await tell_deleted(known, self.context.connections, self.options)
 
     async def list(self) -> list[int]:
         """The ids of all ledgers, ascending. Raises `MetastoreError`."""

@@ -42,7 +42,7 @@ from replog.protocol.chaining import (
     WritePage,
 )
 from replog.protocol.dropping import DeletePending, DropSegments, ListPending, LogDeleting, LogTrimming
-from replog.protocol.model import LogMetadata, PendingLedger
+from replog.protocol.model import LedgerMetadata, LogMetadata, PendingLedger
 from replog.protocol.sweeping import CondemnLedgers, DeleteUnnamed, LogSweeping
 from replog.records.logs import encode_log, encode_log_page
 from replog.records.paths import log_key_path, log_page_key_path, log_pending_key_path
@@ -149,7 +149,7 @@ class LogDriver:
         elif isinstance(effect, DeleteUnnamed):
             named = await self.records.named(effect.log_name)
             unnamed = tuple(each for each in effect.ledger_ids if each not in named)
-            await for_each(self._ledgers.delete, unnamed, AT_ONCE)
+            await for_each(self._ledgers.read_and_delete, unnamed, AT_ONCE)
             machine.ledgers_deleted(unnamed)
 
     async def _write(self, effect: WriteLog, machine: LogMachine, doubts: list[float]) -> None:
@@ -237,20 +237,17 @@ class LogDriver:
     async def _delete_dropped(self, name: str, ledger_ids: tuple[int, ...]) -> None:
         """Deletes ledgers that the log named. Those of jobs are swept, because a client that repeats a job's commit may be
         about to add them again. Nobody adds a leader's ledger again."""
-        handed_in: set[int] = set()
+        found: dict[int, LedgerMetadata] = {}
 
         async def look(ledger_id: int) -> None:
-            try:
-                metadata, _ = await self._ledgers.records.get(ledger_id)
-            except LedgerNotFoundError:
-                return
-            if JOB_KEY in metadata.custom:
-                handed_in.add(ledger_id)
+            with suppress(LedgerNotFoundError):
+                found[ledger_id], _ = await self._ledgers.records.get(ledger_id)
 
         await for_each(look, ledger_ids, AT_ONCE)
+        handed_in = {ledger_id for ledger_id, metadata in found.items() if JOB_KEY in metadata.custom}
         for ledger_id in ledger_ids:
             if ledger_id not in handed_in:
-                await self._ledgers.delete(ledger_id)
+                await self._ledgers.delete(ledger_id, found.get(ledger_id))
         if handed_in:
             chance = self._ledgers.chance
             machine = LogSweeping(name, tuple(sorted(handed_in)), chance.token(), chance.time_ms())

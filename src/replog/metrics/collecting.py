@@ -39,6 +39,7 @@ _COUNTERS = {
     "garbage_collections": "Passes that looked for deleted ledgers.",
     "garbage_collection_failures": "Such passes that failed.",
     "ledgers_collected": "Deleted ledgers that were dropped.",
+    "deletion_hints": "Times that a client said that it has deleted a ledger.",
     "compaction_failures": "Compactions that failed.",
     "attempts_to_make_space": "Compactions because space was short.",
     "forced_garbage_collections": "Garbage collections that were asked for.",

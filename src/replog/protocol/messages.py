@@ -174,15 +174,17 @@ class AdminCommand(enum.IntEnum):
     COMPACT = 3  # where most is gained
     COMPACT_ALL = 4
     SCRUB = 5
+    LEDGER_DELETED = 6  # a hint: look soon whether this ledger still exists (B6). Clients may send it
 
 
 @attrs.define
 class AdminRequest:
-    """Do this, and answer how it went: the answer's `detail` is a JSON object, or with UNKNOWN what went wrong. Concerns no
-    ledger, so it carries no key: the transport knows who may ask."""
+    """Do this, and answer how it went: the answer's `detail` is a JSON object, or with UNKNOWN what went wrong. It carries no
+    key, since it changes no ledger: the transport knows who may ask. `ledger_id` is for LEDGER_DELETED only."""
 
     request_id: int
     command: AdminCommand
+    ledger_id: int = 0
 
 
 LedgerRequest = (

@@ -51,8 +51,6 @@ from replog.protocol.messages import (
 from replog.protocol.proofs import PROOF_BYTES_MAX
 from replog.protocol.unasked import AWAITED as AWAITED
 from replog.protocol.unasked import FEATURE_AWAITED as FEATURE_AWAITED
-from replog.protocol.unasked import decode_awaited as decode_awaited
-from replog.protocol.unasked import encode_awaited as encode_awaited
 
 WIRE_VERSION = 1
 MAGIC = b"replog"
@@ -75,7 +73,8 @@ _READ = struct.Struct("<qqqq32s")
 _READ_LAST_ADD_CONFIRMED = struct.Struct("<qqq32s")
 _AND_READ = struct.Struct("<qqq")  # entry id, stamp, bytes: behind the former, if batches are wanted
 _WRITE_LAST_ADD_CONFIRMED = struct.Struct("<qq32sI")  # ledger id, term, key, bytes of the proof behind this
-_ADMIN = struct.Struct("<I")
+_ADMIN = struct.Struct("<I")  # the command; behind it, for LEDGER_DELETED:
+_LEDGER_ID = struct.Struct("<q")
 _COPY = struct.Struct("<qq32sI32s")  # ledger id, term, key or zeros, CRC32C of an HMAC batch or 0, stored key
 _RANGES = struct.Struct("<qqqq32s")  # ledger id, stamp, first entry, last entry, key or zeros
 _NO_KEY = bytes(KEY_BYTES)  # of a repairer, which has a role instead
@@ -150,7 +149,10 @@ def _encode_write_last_add_confirmed(request: WriteLastAddConfirmedRequest, piec
 
 
 def _encode_admin(request: AdminRequest, pieces: list[bytes]) -> int:
-    return _put(pieces, ADMIN, request.request_id, _ADMIN.pack(request.command))
+    fields = _ADMIN.pack(request.command)
+    if request.command is AdminCommand.LEDGER_DELETED:
+        fields += _LEDGER_ID.pack(request.ledger_id)
+    return _put(pieces, ADMIN, request.request_id, fields)
 
 
 def _encode_copy(request: CopyRequest, pieces: list[bytes]) -> int:
@@ -209,7 +211,7 @@ def decode_request(frame: Frame) -> Request:
     except struct.error as error:
         raise RemoteProtocolError(f"a request of kind {frame.kind} with {len(frame.fields)} bytes of fields") from error
     # If such a ledger were stored, nothing could remove it.
-    if not isinstance(request, AdminRequest) and request.ledger_id < 0:
+    if request.ledger_id < 0:
         raise RemoteProtocolError(f"a request for ledger {request.ledger_id}: there can be none")
     return request
 
@@ -264,7 +266,8 @@ def _decode_write_last_add_confirmed(frame: Frame) -> WriteLastAddConfirmedReque
 def _decode_admin(frame: Frame) -> AdminRequest:
     (number,) = _ADMIN.unpack_from(frame.fields)
     command = AdminCommand(number) if number in _COMMANDS else AdminCommand.UNKNOWN
-    return AdminRequest(frame.request_id, command)
+    is_of_ledger = command is AdminCommand.LEDGER_DELETED
+    return AdminRequest(frame.request_id, command, *(_LEDGER_ID.unpack_from(frame.fields, 4) if is_of_ledger else ()))
 
 
 def _decode_copy(frame: Frame) -> CopyRequest:

@@ -176,8 +176,8 @@ SHELL_MUTANTS = (
             Patch(
                 maintenance,
                 "collect_garbage",
-                "if await _is_absent(ledger_id, metastore):",
-                "if ledger_id not in listed:",
+                "if await drop_if_absent(ledger_id, bookie, metastore):\n            dropped",
+                "if ledger_id not in listed:\n            await bookie.drop(ledger_id)\n            dropped",
             ),
             Patch(maintenance, "collect_garbage", "await _candidates(here, metastore)", "here"),
         ),
@@ -271,9 +271,8 @@ SHELL_MUTANTS = (
                 "DENIALS.get(answer.status, DENIALS[Status.NO_ENTRY])",
             ),
         ),
-        20,
+        5,
         strategy="orphans",
-        step=20,
     ),
     Mutant(
         "confirmed-not-frozen",
@@ -288,8 +287,9 @@ SHELL_MUTANTS = (
                 "    self._machine._digest, self._ledger_id, 1, effect.batch.last_add_confirmed)",
             ),
         ),
-        5,
+        6,
         strategy="orphans",
+        step=6,
     ),
     Mutant(
         "confirmed-runs-ahead",

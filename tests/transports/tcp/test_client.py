@@ -15,6 +15,7 @@ import trio
 from replog.errors import BookieRefusedError, BookieTooBusyError, BookieUnreachableError
 from replog.protocol import wire
 from replog.protocol.messages import ReadLastAddConfirmedRequest, Request, Response, Status, ledger_awaited
+from replog.protocol.unasked import encode_awaited
 from replog.protocol.wire import FrameSplitter
 from replog.transports.tcp import TcpOptions, TcpTransport
 from replog.transports.tcp.client import TcpConnection
@@ -310,7 +311,7 @@ async def test_a_listener_that_accepts_and_says_nothing_costs_the_time_of_a_hand
 async def test_what_a_bookie_says_unasked_reaches_the_receiver_and_answers_nothing(nursery: trio.Nursery) -> None:
     async with both_ends(nursery) as ends:
         ends.connection.send([read(1)])
-        ends.far.write([wire.encode_awaited(7)])
+        ends.far.write([encode_awaited(7)])
         with trio.fail_after(5):
             while not ends.receiver.responses:  # noqa: ASYNC110 - it comes from a socket
                 await trio.sleep(0.001)

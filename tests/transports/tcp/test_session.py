@@ -25,6 +25,7 @@ from replog.protocol.messages import (
     Status,
     ledger_awaited,
 )
+from replog.protocol.unasked import decode_awaited
 from replog.protocol.wire import FrameSplitter
 from replog.transports.tcp import greeting
 from replog.transports.tcp.budget import Budget
@@ -392,7 +393,7 @@ async def test_writer_is_told_unasked_unless_an_end_is_older(
             frame = await client.hear()
             assert frame is not None
             frames.append(frame)
-        told = [wire.decode_awaited(each) for each in frames if each.kind == wire.AWAITED]
+        told = [decode_awaited(each) for each in frames if each.kind == wire.AWAITED]
         assert told == ([ledger_awaited(7), ledger_awaited(8)] if features else [])
         assert len(frames) == 2 + len(told)
 
@@ -502,7 +503,8 @@ async def test_administration_is_for_administrators_and_statistics_for_everybody
     client.say(*[AdminRequest(int(command), command) for command in AdminCommand], read(100))
     answers = {answer.request_id: answer for answer in await client.answers(len(AdminCommand) + 1)}
     for command in AdminCommand:
-        may = command is AdminCommand.STATISTICS or roles is None or Role.ADMIN in roles
+        is_for_clients = command in (AdminCommand.STATISTICS, AdminCommand.LEDGER_DELETED)
+        may = is_for_clients or roles is None or Role.ADMIN in roles
         assert answers[command].status is (Status.OK if may else Status.UNAUTHORIZED)
         assert may or "needs the role of an administrator" in answers[command].detail
         assert any(isinstance(each, AdminRequest) and each.command is command for each in handler.requests) is may

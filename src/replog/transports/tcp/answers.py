@@ -20,6 +20,7 @@ from replog.protocol.messages import (
     Response,
     Status,
 )
+from replog.protocol.unasked import encode_awaited
 
 if TYPE_CHECKING:
     from replog.transports.tcp.account import Account
@@ -95,7 +96,7 @@ class Answers:
             if freed_bytes is None:
                 # Told unasked, or answered twice: the client does not expect a second answer.
                 if isinstance(response, LedgerAwaited) and self._stream.features & wire.FEATURE_AWAITED:
-                    pieces.append(wire.encode_awaited(response.ledger_id))
+                    pieces.append(encode_awaited(response.ledger_id))
                 continue
             self.changing.discard(request_id)
             if request_id in self._polls:

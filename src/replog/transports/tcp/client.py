@@ -10,6 +10,7 @@ from replog.abc import Connection, ResponseReceiver
 from replog.errors import BookieRefusedError, BookieUnreachableError, RemoteProtocolError
 from replog.protocol import wire
 from replog.protocol.messages import Request, Response
+from replog.protocol.unasked import decode_awaited
 from replog.protocol.wire import Frame, FrameSplitter
 from replog.transports.tcp.options import StreamOptions
 from replog.transports.tcp.outbox import Outbox
@@ -103,7 +104,7 @@ class TcpConnection(Connection):
             if frame.kind == wire.RESPONSE:
                 responses.append(wire.decode_response(frame))
             elif frame.kind == wire.AWAITED:
-                awaited.append(wire.decode_awaited(frame))
+                awaited.append(decode_awaited(frame))
             elif frame.kind == wire.REFUSE:
                 refuse = wire.decode_greeting(frame)
                 assert isinstance(refuse, wire.Refuse)

@@ -33,7 +33,7 @@ def lacking_role(roles: Collection[Role], request: Request) -> str:
     # Who shows the ledger's key copies as a client. The bookie checks the key (B7).
     if isinstance(request, RepairRequest) and not request.key:
         return "" if Role.REPAIRER in roles else "this request needs the role of a repairer, or the ledger's password"
-    if not isinstance(request, AdminRequest):
+    if not isinstance(request, AdminRequest) or request.command is AdminCommand.LEDGER_DELETED:
         return (
             "" if Role.CLIENT in roles else "this request needs the role of a client, which the identity does not have"
         )

@@ -1,0 +1,85 @@
+"""Ledgers that clients say they have deleted: the bookie looks them up soon, instead of at its next garbage collection (B6).
+
+A hint proves nothing. Only a ledger that is stored here, and that the metastore then says is absent, is dropped. Hints are
+advice: they are bounded in number, looked up at a bounded rate whoever sends them, and may be lost. The next garbage collection
+finds what they would have found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+
+import trio
+
+from replog.abc import Metastore
+from replog.bookie.garbage import drop_if_absent
+from replog.bookie.server import BookieServer
+from replog.errors import MetastoreError, StorageError
+from replog.protocol.mutations import DELETED_TERM
+from replog.runtime.nursery import for_each
+
+WAITING_MAX = 10_000  # ledgers; a hint that finds so many waiting is lost
+ROUND_MAX = 25  # ledgers that are looked up in a round
+_ROUND_S = 0.25  # from the begin of a round to that of the next one
+_LOOKUPS = 8  # at a time
+
+
+class DeletionHints:
+    """The hints of one bookie. Nothing is looked up while somebody else holds `collecting`. `dropped` is called after ledgers
+    were dropped."""
+
+    def __init__(
+        self, server: BookieServer, metastore: Metastore, collecting: trio.Lock, dropped: Callable[[], None]
+    ) -> None:
+        self.heard = 0  # since the start
+        self._server = server
+        self._metastore = metastore
+        self._collecting = collecting
+        self._dropped = dropped
+        self._waiting: dict[int, None] = {}  # a set that keeps its order
+        self._wanted = trio.Event()
+
+    def hear(self, ledger_id: int) -> None:
+        """A client says that it has deleted this ledger."""
+        self.heard += 1
+        if len(self._waiting) < WAITING_MAX:
+            self._waiting[ledger_id] = None
+            self._wanted.set()
+
+    async def run(self) -> None:
+        """Looks up what clients hint at, until cancelled or until the storage has failed."""
+        while self._server.failure is None:
+            await self._wanted.wait()
+            self._wanted = trio.Event()
+            while self._waiting:
+                next_round_s = trio.current_time() + _ROUND_S
+                # What fails is looked up again by the next garbage collection, and the storage reports its own failures.
+                with suppress(MetastoreError, StorageError):
+                    async with self._collecting:
+                        await self._look_up(self._take())
+                await trio.sleep_until(next_round_s)
+
+    def _take(self) -> list[int]:
+        """The next ledgers that are stored here. Unknown ones cost no look-up."""
+        found: list[int] = []
+        while self._waiting and len(found) < ROUND_MAX:
+            ledger_id = next(iter(self._waiting))
+            del self._waiting[ledger_id]
+            marks = self._server.storage.marks(ledger_id)
+            if marks is not None and marks.fence_term != DELETED_TERM:
+                found.append(ledger_id)
+        return found
+
+    async def _look_up(self, ledger_ids: list[int]) -> None:
+        dropped: list[int] = []
+
+        async def look_up(ledger_id: int) -> None:
+            if await drop_if_absent(ledger_id, self._server, self._metastore):
+                dropped.append(ledger_id)
+
+        try:
+            await for_each(look_up, ledger_ids, _LOOKUPS)
+        finally:
+            if dropped:
+                self._dropped()
