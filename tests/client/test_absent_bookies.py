@@ -197,7 +197,7 @@ async def test_c7_appends_do_not_wait_while_somebody_is_looked_for(autojump_cloc
 
 
 @pytest.mark.parametrize("harm", [kill, hang])
-async def test_c7_a_log_is_taken_over_written_and_rolled_with_one_of_three_away(
+async def test_c7_a_log_works_with_one_of_three_bookies_away(
     harm: object, autojump_clock: trio.testing.MockClock
 ) -> None:
     async with cluster(3) as world, world.client(QUICK) as client:

@@ -52,7 +52,7 @@ async def test_a_lone_extend_commits_inline_and_gives_way(
         assert inline == [False] + 8 * [True], "only of the first it isn't known that nobody else extends"
 
 
-async def test_those_who_extend_at_once_share_batches_and_none_stops_the_event_loop(
+async def test_concurrent_extends_share_batches_and_give_way(
     inline: list[bool], tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     async with ledger(tmp_path) as writer:
@@ -69,7 +69,7 @@ async def test_those_who_extend_at_once_share_batches_and_none_stops_the_event_l
         assert not any(inline)
 
 
-async def test_an_extend_that_is_cancelled_while_it_gives_way_is_sent_all_the_same(
+async def test_an_extend_cancelled_while_giving_way_is_sent(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     """W4: its outcome is unknown to who cancelled it, and what comes behind it is not held up."""

@@ -114,7 +114,7 @@ async def test_without_a_replacement_it_goes_on_with_the_ack_quorum(
 
 
 @pytest.mark.parametrize("harm", [die, hang])
-async def test_below_the_ack_quorum_it_fails_at_the_deadline_and_recovery_keeps_what_was_confirmed(
+async def test_a_writer_below_its_ack_quorum_fails_at_the_deadline(
     harm: Harm, autojump_clock: trio.testing.MockClock
 ) -> None:
     async with cluster(3) as world, world.client(QUICK) as client:
@@ -167,7 +167,7 @@ FAULTS = [
 
 
 @pytest.mark.parametrize("faults", FAULTS, ids=str)
-async def test_the_metadata_of_a_change_may_conflict_and_its_answer_may_be_lost(
+async def test_a_change_survives_conflicts_and_lost_answers(
     faults: list[Fault], autojump_clock: trio.testing.MockClock
 ) -> None:
     async with cluster(4) as world, world.client(QUICK) as client:
@@ -188,7 +188,7 @@ async def test_the_metadata_of_a_change_may_conflict_and_its_answer_may_be_lost(
 
 
 @pytest.mark.parametrize("faults", FAULTS, ids=str)
-async def test_the_metadata_of_closing_may_conflict_and_its_answer_may_be_lost(
+async def test_closing_survives_conflicts_and_lost_answers(
     faults: list[Fault], autojump_clock: trio.testing.MockClock
 ) -> None:
     async with cluster(3) as world, world.client(QUICK) as client:

@@ -66,7 +66,7 @@ async def test_a_writer_goes_on_when_the_slow_bookie_answers(autojump_clock: tri
             )
 
 
-async def test_one_that_is_silent_and_far_from_lagging_is_not_replaced_before_its_adds_time_out(
+async def test_a_silent_bookie_that_does_not_lag_keeps_its_index(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with cluster(4) as world, world.client(OPTIONS, Quorum(3, 3, 2)) as client:

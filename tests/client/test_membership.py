@@ -279,7 +279,7 @@ async def test_an_endpoint_that_does_not_answer_leaves_time_for_the_next(
 
 
 @pytest.mark.real
-async def test_another_bookie_at_the_address_is_not_taken_for_the_one_that_is_meant(
+async def test_another_bookie_at_the_address_is_refused(
     patient_clock: trio.testing.MockClock,
 ) -> None:
     async with place() as here, here.tcp.listen("127.0.0.1:0", Handler(), bookie_id="new") as address:
@@ -333,7 +333,7 @@ async def test_readers_do_not_storm_a_dead_bookie(autojump_clock: trio.testing.M
             nursery.cancel_scope.cancel()
 
 
-async def test_those_who_wait_for_a_connection_that_fails_do_not_try_one_after_the_other(
+async def test_waiters_share_the_failure_of_a_connection(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with place(connect_timeout_s=5.0) as here, here.announced("a", ("memory", "hole")):

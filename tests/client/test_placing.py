@@ -85,7 +85,7 @@ async def test_strict_placement_creates_no_ledger_and_says_why(autojump_clock: t
         assert await client.ledgers() == []
 
 
-async def test_strict_placement_leaves_a_failed_bookie_and_the_error_says_why(
+async def test_strict_placement_keeps_a_failed_bookie_and_says_why(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with zoned("aab") as world, world.client(QUICK, TWO, placement="zones:?strict=true") as client:

@@ -30,7 +30,7 @@ def held_until(quarantine: Quarantine, begin_s: float) -> float:
     return begin_s + passed / 1000
 
 
-def test_it_is_longer_each_time_up_to_a_bound_and_not_until_the_same_moment() -> None:
+def test_quarantine_grows_to_a_bound_with_jitter() -> None:
     def run() -> None:
         ends = set()
         for _ in range(20):

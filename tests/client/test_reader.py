@@ -78,7 +78,7 @@ async def test_the_last_entry_of_an_idle_writer_is_seen_soon(autojump_clock: tri
         assert len(world.bookies[0].wire.seen) <= asked + 2, "an idle writer is quiet"
 
 
-async def test_after_an_ensemble_change_an_idle_writers_last_entry_is_still_seen(
+async def test_an_idle_writers_last_entry_is_seen_after_a_change(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with cluster(6) as world, world.client() as client, world.client() as other, client.create_ledger() as writer:
@@ -111,7 +111,7 @@ async def test_a_long_poll_returns_at_the_first_news(autojump_clock: trio.testin
             assert 2 <= trio.current_time() - started < 2.2
 
 
-async def test_a_long_poll_beside_the_writer_itself_returns_at_once_if_there_is_news(
+async def test_a_poll_beside_the_writer_returns_at_once_with_news(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with cluster() as world, world.client() as client:
@@ -344,7 +344,7 @@ async def test_cancelling_between_any_two_steps_loses_nothing(autojump_clock: tr
 
 
 @pytest.mark.parametrize("cancel_at", [0.05, 0.15, 0.25])
-async def test_cancelled_while_connecting_or_rereading_the_record_it_goes_on_later(
+async def test_a_cancelled_reader_goes_on_at_the_next_call(
     cancel_at: float, autojump_clock: trio.testing.MockClock
 ) -> None:
     async with cluster(1) as world, world.client(QUICK, ONE) as client:
@@ -360,7 +360,7 @@ async def test_cancelled_while_connecting_or_rereading_the_record_it_goes_on_lat
                 assert (await anext(aiter(reader))).data == b"0"
 
 
-async def test_a_metastore_that_fails_while_the_record_is_reread_is_an_error_that_can_be_retried(
+async def test_a_failed_reread_of_the_record_can_be_retried(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     options = ClientOptions(metastore_timeout_s=1.0, read_timeout_s=1.0)
@@ -510,7 +510,7 @@ async def test_a_stretch_is_read_in_batches(autojump_clock: trio.testing.MockClo
                 reader.batches_between(0, 1)
 
 
-async def test_a_stretch_that_somebody_knows_to_be_confirmed_is_read_of_an_open_ledger(
+async def test_a_confirmed_range_of_an_open_ledger_can_be_read(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """Who planned a read heard of the last add confirmed from bookies that may be silent now (D1)."""

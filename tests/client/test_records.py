@@ -96,7 +96,7 @@ async def test_every_call_ends_in_a_named_error(fault: Fault | None, autojump_cl
         assert trio.current_time() - started <= 11
 
 
-async def test_a_call_that_was_under_way_at_the_deadline_has_an_unknown_outcome(
+async def test_a_call_cut_short_by_its_deadline_is_uncertain(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """Though the calls before it failed without effect."""

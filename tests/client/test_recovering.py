@@ -95,7 +95,7 @@ async def test_one_of_three_bookies_down_does_not_hinder_recovery(
 
 
 @pytest.mark.parametrize("harm", ["kill", "hang"])
-async def test_two_of_three_down_leave_it_undecided_and_it_works_when_they_are_back(
+async def test_a_recovery_without_two_of_three_is_undecided_for_now(
     harm: str, autojump_clock: trio.testing.MockClock
 ) -> None:
     async with cluster() as world:
@@ -155,7 +155,7 @@ async def test_recoveries_at_the_same_time_end_the_same(autojump_clock: trio.tes
     "fault", [Fault.ANSWER_LOST, Fault.REQUEST_LOST, Fault.ARRIVES_LATE, Fault.UNAVAILABLE, Fault.CONFLICT]
 )
 @pytest.mark.parametrize("which", [0, 1])
-async def test_the_metadata_of_recovery_may_conflict_and_its_answer_may_be_lost(
+async def test_a_recovery_survives_conflicts_and_lost_answers(
     which: int, fault: Fault, autojump_clock: trio.testing.MockClock
 ) -> None:
     async with cluster() as world:
@@ -219,7 +219,7 @@ async def test_without_bookies_to_write_back_to_it_fails_and_can_be_retried(
 
 
 @pytest.mark.parametrize("refusal", [None, Status.READ_ONLY, Status.UNKNOWN], ids=["silent", "full", "failed"])
-async def test_a_recovery_replaces_a_bookie_that_does_not_take_what_is_written_back(
+async def test_a_recovery_replaces_a_bookie_that_refuses_entries(
     refusal: Status | None, autojump_clock: trio.testing.MockClock
 ) -> None:
     async with cluster(5) as world:
@@ -260,7 +260,7 @@ async def test_only_who_knows_the_password_recovers(
         assert await read_ledger(client, writer.ledger_id, b"secret") == [b"0", b"1"]
 
 
-async def test_a_ledger_that_does_not_exist_and_one_that_is_deleted_meanwhile(
+async def test_recovering_a_missing_or_deleted_ledger_raises(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with cluster() as world:

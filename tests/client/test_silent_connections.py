@@ -119,7 +119,7 @@ async def test_a_follower_hears_of_news_as_soon_as_from_the_others(
                     assert trio.current_time() - appended_s < 2 * OPTIONS.speculative_read_after_s
 
 
-async def test_those_who_want_the_same_connection_share_the_attempt_and_its_failure(
+async def test_tasks_share_an_attempt_to_connect_and_its_failure(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with cluster(1) as world, client_with_holes(world) as (client, holes):

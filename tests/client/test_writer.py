@@ -25,7 +25,7 @@ async def metadata_of(client: replog.Client, ledger_id: int) -> replog.LedgerMet
         return reader.metadata
 
 
-async def test_ids_are_the_numbers_of_the_calls_and_what_is_read_is_what_was_written(
+async def test_entry_ids_count_calls_and_reads_return_what_was_written(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with cluster() as world, world.client() as client:
@@ -148,7 +148,7 @@ async def test_appends_of_many_tasks_share_batches_in_the_order_of_the_calls(
         assert await read_ledger(client, writer.ledger_id) == [order[entry_id] for entry_id in range(1000)]
 
 
-async def test_one_task_that_appends_is_not_starved_by_pushers_that_fill_the_budget(
+async def test_pushers_that_fill_the_budget_do_not_starve_an_append(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     options = ClientOptions(in_flight_bytes_max=100_000, batch_bytes_max=1000)
@@ -266,7 +266,7 @@ async def test_after_close_every_verb_says_so(autojump_clock: trio.testing.MockC
         assert writer.last_add_confirmed == 0
 
 
-async def test_closing_confirms_what_was_called_before_and_refuses_what_comes_after(
+async def test_closing_confirms_earlier_calls_and_refuses_later_ones(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with cluster() as world, world.client() as client:
@@ -463,7 +463,7 @@ async def batches_of_what_is_kept_in_flight(in_flight: int, entry_bytes: int, bu
 
 
 @pytest.mark.parametrize(("entry_bytes", "in_flight"), [(100, 10), (1024, 200)])
-async def test_entries_that_are_kept_in_flight_do_not_fall_apart_into_a_large_batch_and_a_tiny_one(
+async def test_entries_kept_in_flight_stay_in_even_batches(
     entry_bytes: int, in_flight: int, autojump_clock: trio.testing.MockClock
 ) -> None:
     """For ever, which is what sending the first of them at once would lead to: that costs as two, and overlaps as none."""
