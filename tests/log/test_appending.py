@@ -76,7 +76,7 @@ async def test_the_live_leader_is_deposed_and_may_lead_again(autojump_clock: tri
         assert await read_log(client) == [b"1", b"2", b"3", b"4", b"5"]
 
 
-async def test_a_leader_that_was_deposed_and_appended_nothing_learns_it_at_its_roll_or_close(
+async def test_an_idle_deposed_leader_learns_it_at_its_roll_or_close(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with cluster() as world, world.client(QUICK) as client, world.client(QUICK) as other:
@@ -330,7 +330,7 @@ async def test_bad_arguments(arguments: dict[str, Any], problem: str, autojump_c
         assert await client.logs() == []
 
 
-async def test_thousands_of_ledgers_at_once_leave_for_pages_and_too_many_are_refused(
+async def test_thousands_of_ledgers_go_to_pages_up_to_a_limit(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The head names them all until the next change. What does not fit is known before anybody is deposed."""
@@ -360,7 +360,7 @@ async def test_thousands_of_ledgers_at_once_leave_for_pages_and_too_many_are_ref
 # -- time ---------------------------------------------------------------------------------------------------------
 
 
-async def test_a_metastore_that_hangs_ends_in_an_error_that_says_what_is_known(
+async def test_a_hanging_metastore_raises_with_the_known_outcome(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def hang(*_arguments: object) -> None:
@@ -381,7 +381,7 @@ async def test_a_metastore_that_hangs_ends_in_an_error_that_says_what_is_known(
         assert await read_log(client) == [b"1"]
 
 
-async def test_called_again_after_each_moment_of_a_cancellation_it_is_added_once(
+async def test_an_addition_repeated_after_cancelling_is_made_once(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with cluster() as world, world.client(QUICK) as client:

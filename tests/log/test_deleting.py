@@ -161,7 +161,7 @@ async def test_a_position_beyond_the_end_of_a_new_log_is_none(autojump_clock: tr
 
 
 @pytest.mark.parametrize("fault", [Fault.ANSWER_LOST, Fault.REQUEST_LOST, Fault.ARRIVES_LATE])
-async def test_a_deletion_whose_answer_is_lost_spares_the_log_that_comes_after(
+async def test_a_deletion_with_a_lost_answer_spares_the_next_log(
     fault: Fault, autojump_clock: trio.testing.MockClock
 ) -> None:
     """M1: whoever deletes reads back, and finds a log. Is it the one that was meant?"""

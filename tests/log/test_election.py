@@ -234,7 +234,7 @@ class Plain:
         return FaultyPlainMetastore(inner, lambda _operation, _key: Fault.UNAVAILABLE if number in self.cut else None)
 
 
-async def test_a_leader_that_lost_the_metastore_goes_on_until_another_one_is_elected(
+async def test_a_leader_without_metastore_leads_until_another_does(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     plain = Plain()
@@ -301,7 +301,7 @@ async def pause_before_cas(
     await trio.sleep(0.1)
 
 
-async def test_a_candidate_that_is_overtaken_amid_its_takeover_waits_for_its_turn_again(
+async def test_an_overtaken_candidate_queues_again(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """It may not be the elected one any more: the election says, not its own belief."""

@@ -41,7 +41,7 @@ async def roll_and_lose(world: Cluster, log: LogWriter, other: replog.Client) ->
 
 
 @pytest.mark.parametrize("verb", ["append", "extend", "push", "push_nowait", "flush"])
-async def test_the_positions_after_a_roll_include_those_of_the_previous_segment(
+async def test_positions_in_doubt_include_the_previous_segment(
     verb: str, autojump_clock: trio.testing.MockClock
 ) -> None:
     async with cluster(6) as world, world.client(QUICK) as client, world.client(QUICK) as other:

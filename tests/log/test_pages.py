@@ -100,7 +100,7 @@ async def test_two_that_take_over_at_once_write_one_page(autojump_clock: trio.te
         assert sorted(segment.ledger_id for segment in segments) == await client.ledgers()
 
 
-async def test_a_page_that_says_something_else_than_the_record_is_named_and_changes_nothing(
+async def test_a_page_that_contradicts_the_record_raises(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """It came out of an old backup, or by hand: to go on would lose what the record names."""

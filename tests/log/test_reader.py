@@ -94,7 +94,7 @@ async def test_batches_and_records_can_be_received_by_turns(autojump_clock: trio
                     await reader.receive()
 
 
-async def test_it_ends_though_the_last_ledger_is_open_or_its_leader_died_while_rolling(
+async def test_a_reader_ends_at_an_open_or_abandoned_ledger(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with cluster() as world, world.client(QUICK) as client:

@@ -116,7 +116,7 @@ async def test_a_reader_waits_for_an_idle_writer_of_its_own_client(autojump_cloc
                 assert await read_log(client) == [b"0", b"1"]
 
 
-async def test_a_reader_goes_on_as_soon_as_a_takeover_has_closed_what_a_roll_left_open(
+async def test_a_reader_goes_on_when_a_takeover_closes_the_ledger(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with cluster() as world:

@@ -89,7 +89,7 @@ async def test_a_job_that_is_named_is_given_up_now_and_no_other(autojump_clock: 
         assert await read_log(client) == [b"1"]
 
 
-async def test_a_log_that_is_not_there_is_not_made_and_one_that_is_deleted_is_swept(
+async def test_a_sweep_creates_no_log_and_sweeps_a_deleted_one(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with cluster() as world, world.client(QUICK) as client:
@@ -357,7 +357,7 @@ async def test_a_zombie_that_begins_when_its_job_was_judged_is_swept(autojump_cl
         await client.append_ledgers("log", [running], job="b")
 
 
-async def test_jobs_of_which_nothing_new_is_in_the_log_are_looked_for_so_far_only(
+async def test_a_sweep_looks_up_a_bounded_number_of_old_jobs(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A sweep after each commit may not read all that a long log has: what is older waits for the day's listing."""
@@ -416,7 +416,7 @@ async def test_a_leaders_ledgers_are_never_a_jobs(name: str, autojump_clock: tri
         assert await client.logs() == []
 
 
-async def test_a_sweep_that_is_cancelled_while_it_lists_leaves_no_listing_open(
+async def test_a_cancelled_sweep_closes_its_listing(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that is left to the garbage collector is warned of, which fails a test here."""

@@ -139,7 +139,7 @@ async def test_a_block_whose_leader_was_deposed_unawares_ends_with_the_error(
         assert list(caught.value.positions) == [Position(1, 1)]
 
 
-async def test_nothing_of_a_deposed_leader_is_confirmed_after_the_takeover_served(
+async def test_a_deposed_leader_confirms_nothing_after_the_takeover(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with cluster() as world, world.client(QUICK) as client, world.client(QUICK) as other:
@@ -330,7 +330,7 @@ async def test_a_log_rolls_while_many_tasks_append(
         assert len(await segments(client)) == len(world.told(LogRolled)) + 1
 
 
-async def test_a_roll_by_size_happens_once_and_not_again_for_what_the_last_ledger_held(
+async def test_a_roll_by_size_happens_once(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with cluster() as world, world.client(ClientOptions(roll_entries=100)) as client:
@@ -363,7 +363,7 @@ async def test_pushes_keep_the_order_of_the_calls_across_rolls(autojump_clock: t
         assert await read_log(client) == numbers(499)
 
 
-async def test_nothing_in_the_new_ledger_is_confirmed_before_all_of_the_previous(
+async def test_the_new_ledger_confirms_only_after_the_previous_one(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """L2: the previous ledger's bookies are slow, the new one's are not."""
@@ -440,7 +440,7 @@ async def test_the_answer_of_a_roll_may_be_lost(fault: Fault, autojump_clock: tr
 
 @pytest.mark.parametrize("first", [None, *FAULTS])
 @pytest.mark.parametrize("moment", ["create", "put"])
-async def test_a_metastore_that_goes_down_during_a_roll_stops_no_append_and_the_roll_is_made_up(
+async def test_a_roll_without_metastore_is_made_up_and_appends_go_on(
     moment: str, first: Fault | None, autojump_clock: trio.testing.MockClock
 ) -> None:
     async with cluster() as world, world.client(QUICK) as client:
@@ -535,7 +535,7 @@ async def test_trims_by_others_do_not_disturb_a_roll(autojump_clock: trio.testin
         assert len(await segments(client)) < 10
 
 
-async def test_a_previous_ledger_that_cannot_be_closed_is_closed_later_and_rolls_wait_for_it(
+async def test_rolls_wait_until_the_previous_ledger_is_closed(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with cluster() as world, world.client(QUICK) as client:
@@ -583,7 +583,7 @@ async def test_leaving_waits_for_a_roll_only_a_limited_time(autojump_clock: trio
 
 @pytest.mark.parametrize("way", ["error", "cancelled", "close"])
 @pytest.mark.parametrize("after_ms", range(0, 60, 7))
-async def test_leaving_in_the_middle_of_a_roll_loses_nothing_and_leaves_nothing(
+async def test_leaving_during_a_roll_loses_and_leaves_nothing(
     after_ms: int, way: str, autojump_clock: trio.testing.MockClock
 ) -> None:
     async with cluster() as world, world.client(QUICK) as client:
