@@ -230,7 +230,7 @@ def test_keyed_copies_that_differ_are_reported_and_not_chosen_between() -> None:
     assert world.holding("h", 0, 99).ranges == ((0, 5, 1), (9, 29, 1))
 
 
-def test_last_copy_of_a_keyed_ledger_is_copied_and_reported_as_unverified() -> None:
+def test_a_last_keyed_copy_is_copied_and_reported_unverified() -> None:
     """F3."""
     world = closed(digest_type=DigestType.HMAC_SHA256)
     world.write(missed={"b": [3], "c": [3]})

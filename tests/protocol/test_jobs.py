@@ -375,7 +375,7 @@ def test_nobody_is_fenced_before_the_ledgers_are_looked_at() -> None:
 
 @pytest.mark.parametrize("was_trimmed", [False, True])
 @pytest.mark.parametrize("transaction", [None, ("t", 1)])
-def test_m1_a_lost_answer_is_found_in_a_page_or_unknown_once_that_is_trimmed(
+def test_m1_a_lost_answer_is_settled_by_a_page_if_not_trimmed(
     was_trimmed: bool, transaction: tuple[str, int] | None
 ) -> None:
     cluster = Cluster()
@@ -401,7 +401,7 @@ def test_m1_a_lost_answer_is_found_in_a_page_or_unknown_once_that_is_trimmed(
     assert [ledger_id for _, ledger_id in segments(cluster)][:2] == ledger_ids or was_trimmed
 
 
-def test_m1_a_page_that_is_trimmed_while_it_is_looked_for_is_read_again() -> None:
+def test_m1_a_page_trimmed_during_the_look_is_read_again() -> None:
     cluster = Cluster()
     commit = adding(cluster, [write_ledger(cluster, "a")]).until(WriteLog)
     commit.write_loses_answer()

@@ -162,7 +162,7 @@ def test_l1_a_ledger_that_lost_is_looked_for_in_the_page_of_its_number(is_writte
     assert ((mine.number, mine.ledger_id) in segments(cluster)) is is_written
 
 
-def test_a_record_of_format_1_goes_over_into_pages_with_the_next_change() -> None:
+def test_a_long_record_is_split_at_the_next_change() -> None:
     cluster = log_of(1)
     head, version = cluster.logs[NAME]
     for ledger_id in range(2, 1000):
@@ -181,7 +181,7 @@ def test_a_record_of_format_1_goes_over_into_pages_with_the_next_change() -> Non
 # -- deleting ------------------------------------------------------------------------------------------------------
 
 
-def test_l3_deleting_fences_the_writer_then_cuts_the_list_then_deletes_the_ledgers() -> None:
+def test_l3_deleting_fences_then_cuts_then_deletes() -> None:
     cluster = log_of(6)
     writer = cluster.writer(6, "r6")
     writer.add(b"a")
@@ -225,7 +225,7 @@ def test_deleting_what_is_not_there_and_trimming_what_was_deleted() -> None:
         assert isinstance(actor.run().error, LogNotFoundError)
 
 
-def test_deleting_again_finds_what_an_interrupted_deletion_left_in_pages() -> None:
+def test_deleting_again_finishes_an_interrupted_deletion() -> None:
     cluster = log_of(7)
     dead = deleting(cluster, "dead")
     dead.run_until(DropSegments)
@@ -265,7 +265,7 @@ def test_a_deletion_that_meets_a_roll_fences_the_new_ledger_too() -> None:
     assert cluster.records == {}
 
 
-def test_l5_a_roll_that_meets_a_deletion_ends_the_writer_and_leaves_no_ledger() -> None:
+def test_l5_a_roll_that_meets_a_deletion_ends_the_writer() -> None:
     cluster = log_of(4)
     roll = rolling(cluster, "slow")
     roll.run_until(WriteLog)

@@ -18,7 +18,7 @@ def ledger(*firsts: int) -> LedgerMetadata:
 
 
 @given(st.sets(st.integers(1, 60), max_size=6), st.integers(0, 70))
-def test_each_entry_belongs_to_the_last_fragment_that_starts_at_or_before_it(firsts: set[int], entry_id: int) -> None:
+def test_an_entry_belongs_to_the_last_fragment_not_after_it(firsts: set[int], entry_id: int) -> None:
     metadata = ledger(0, *sorted(firsts))
     expected = max(first for first in {0} | firsts if first <= entry_id)
     assert metadata.fragment_of(entry_id).first_entry_id == expected

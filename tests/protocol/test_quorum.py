@@ -86,7 +86,7 @@ def test_impossible_quorums_are_refused(numbers: tuple[int, int, int]) -> None:
 
 
 @pytest.mark.parametrize("quorum", QUORUMS, ids=str)
-def test_c7_an_ensemble_may_lack_what_neither_writing_nor_recovery_needs(quorum: Quorum) -> None:
+def test_c7_an_ensemble_may_lack_bookies_that_are_not_needed(quorum: Quorum) -> None:
     """C7: with the others alone, every entry can be confirmed, and every write set can be fenced and proven absent."""
     everybody = (1 << quorum.ensemble) - 1
     for missing in range(1 << quorum.ensemble):

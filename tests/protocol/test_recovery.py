@@ -180,7 +180,7 @@ def test_a_repair_of_an_older_fragment_does_not_hinder_the_close() -> None:
     assert cluster.metadata().last_entry_id == 1
 
 
-def test_another_last_fragment_behind_its_back_ends_a_recovery_undecided() -> None:
+def test_a_changed_last_fragment_leaves_recovery_undecided() -> None:
     """R9: nobody may change what it fences and reads: then it must not close by what it has read."""
     cluster = Cluster()
     cluster.writer()

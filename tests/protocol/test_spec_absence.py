@@ -101,7 +101,7 @@ def test_r10_an_accepted_loss_closes_at_what_is_left() -> None:
     assert Recovery(cluster, machine, 7).recover().last_entry_id == -1
 
 
-def test_r10_two_that_cannot_vouch_but_know_of_no_loss_may_decide_with_all_others() -> None:
+def test_r10_weak_denials_decide_when_all_members_deny() -> None:
     """R10: two that cannot vouch but know of no loss may decide with all others."""
     cluster = Cluster()
     cluster.writer()
@@ -235,7 +235,7 @@ def test_r12_a_bookie_in_doubt_may_answer_later() -> None:
     assert not recovery.machine.is_wanted(read)
 
 
-def test_r12_bookies_for_the_write_back_are_looked_for_until_there_are_some() -> None:
+def test_r12_recovery_looks_for_bookies_to_write_back_to() -> None:
     """R12: bookies for the write back are looked for until there are some."""
     cluster = Cluster(bookies=3)
     writer = cluster.writer()
@@ -314,7 +314,7 @@ def test_b8a_two_lost_of_three_need_a_second_confirmation(is_loss_accepted: bool
         assert "accept" in str(recovery.error)
 
 
-def test_b8a_a_lost_bookie_and_one_that_knows_its_loss_are_an_ack_quorum() -> None:
+def test_b8a_lost_bookies_and_known_losses_add_up() -> None:
     """B8a: a lost bookie and one that knows its loss are an ack quorum."""
     cluster = Cluster()
     confirmed_on(cluster, "b1", "b2")

@@ -33,7 +33,7 @@ def adds(count: int) -> list[AddRequest]:
     return [writer.add_request(effect) for effect in writer.find(SendAdd, "b1")]
 
 
-def test_b2_adds_before_the_fence_are_committed_before_it_and_adds_behind_are_refused() -> None:
+def test_b2_a_fence_keeps_its_place_among_adds() -> None:
     """B2: the order of acceptance is the order of the mutations: what the fence's answer follows includes the add."""
     bookie = Bookie()
     first, second = adds(2)

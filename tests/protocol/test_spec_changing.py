@@ -219,7 +219,7 @@ def test_c4_a_deleted_ledger_and_a_foreign_ensemble_end_the_writer() -> None:
         assert writer.confirmed == []
 
 
-def test_c5_entries_that_had_their_quorum_lose_the_acks_of_replaced_indices() -> None:
+def test_c5_acks_of_replaced_indices_are_dropped() -> None:
     """C5: entry 1 had its quorum in the old ensemble; in the new one b1 alone has it, until b4 or b2 says so."""
     cluster = Cluster()
     writer = cluster.writer()
@@ -317,7 +317,7 @@ def test_c6_a_late_ack_of_a_replaced_bookie_counts_for_nothing() -> None:
     assert writer.confirmed == [0]
 
 
-def test_c6_a_bookie_that_returns_to_its_index_counts_with_what_it_holds() -> None:
+def test_c6_a_bookie_that_returns_to_its_index_counts_again() -> None:
     """C6: b3, replaced and then chosen again, holds the bytes: its acks count again, from that CAS on."""
     cluster = Cluster()
     writer = cluster.writer()
@@ -379,7 +379,7 @@ def test_c8_a_replacement_beats_the_one_that_is_away() -> None:
     assert cluster.metadata().last_fragment.ensemble == ("b1", "b2", "b4")
 
 
-def test_c7_more_missing_than_writing_and_recovery_can_do_without_is_a_bug() -> None:
+def test_c7_an_ensemble_with_too_many_missing_is_a_bug() -> None:
     """C7: more missing than writing and recovery can do without is a bug."""
     cluster = Cluster()
     with pytest.raises(AssertionError, match="C7"):

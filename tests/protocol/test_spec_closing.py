@@ -16,7 +16,7 @@ def closed_by(cluster: Cluster, last_entry_id: int) -> None:
     cluster.change(cluster.metadata().closed_at(last_entry_id))
 
 
-def test_r1_closing_fixes_the_last_add_confirmed_and_fails_what_is_pending() -> None:
+def test_r1_closing_ends_at_the_last_add_confirmed() -> None:
     """R1: entry 0 is confirmed, entry 1 is on one bookie: the ledger ends at 0, and late acks change nothing."""
     cluster = Cluster()
     writer = cluster.writer()

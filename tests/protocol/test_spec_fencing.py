@@ -109,7 +109,7 @@ def test_r3_no_answer_before_key_and_fence_are_durable(request_kind: str, known:
     assert isinstance(writer.error, FencedError)
 
 
-def test_r3_a_crash_before_the_commit_forgets_the_fence_and_answers_nothing() -> None:
+def test_r3_a_fence_lost_before_its_commit_is_not_answered() -> None:
     """R3: the fence is accepted, the bookie dies before its commit: nobody was told, so the writer may go on."""
     bookie = Bookie()
     bookie.accept(FenceRequest(1, 7, KEY, 2))

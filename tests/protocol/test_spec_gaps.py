@@ -31,7 +31,7 @@ def come_back(writer: Writer) -> None:
     writer.run()
 
 
-def test_w7_what_was_confirmed_while_an_index_failed_is_recorded_at_the_close() -> None:
+def test_w7_a_close_records_the_gap_of_a_failed_index() -> None:
     """W7: its third bookie lacks entries 1 and 2, and came back for entry 3 in the same fragment."""
     cluster = Cluster()
     writer = fail_third(cluster, b"b")
@@ -95,7 +95,7 @@ def test_w7_a_replacement_records_the_gap_of_the_one_before_it() -> None:
     assert cluster.metadata().gaps == (Gap(2, 1, 1),)
 
 
-def test_w7_a_late_failure_of_a_replaced_bookie_is_a_gap_in_its_fragment() -> None:
+def test_w7_a_late_failure_is_a_gap_in_the_former_fragment() -> None:
     """W7, C6: its acknowledgements count for nothing any more; that it lacks an entry of its fragment does."""
     cluster = Cluster()
     writer = cluster.writer()
@@ -114,7 +114,7 @@ def test_w7_a_late_failure_of_a_replaced_bookie_is_a_gap_in_its_fragment() -> No
     assert cluster.metadata().gaps == (Gap(2, 0, 1),)
 
 
-def test_w7_an_index_that_is_missing_during_a_change_has_a_gap_that_goes_on() -> None:
+def test_w7_an_index_missing_in_a_change_has_an_open_gap() -> None:
     """W7, C7: recorded as not ended in the new fragment: so it is known even if the writer dies."""
     cluster = Cluster()
     writer = fail_third(cluster, b"b")
@@ -210,7 +210,7 @@ def test_w7_a_gap_ends_where_another_bookie_takes_the_index() -> None:
     assert merged([Gap(2, 5), Gap(1, 5, 12)], fragments) == (Gap(1, 5, 9), Gap(2, 5, 9), Gap(1, 10, 12))
 
 
-def test_w7_an_earlier_add_that_fails_while_the_index_is_missing_widens_its_gap() -> None:
+def test_w7_an_earlier_failed_add_widens_the_gap() -> None:
     """W7: a bookie that is too busy refuses entry 1 at once, and entry 0, confirmed by the others, times out later."""
     cluster = Cluster()
     writer = cluster.writer()
@@ -307,7 +307,7 @@ def write_back_with_a_replacement() -> Recovery:
     return recovery
 
 
-def test_w7_recovery_records_what_a_replaced_bookie_lacks_in_an_earlier_fragment() -> None:
+def test_w7_recovery_records_gaps_in_earlier_fragments() -> None:
     """W7, R6: only after it was replaced its add of an earlier entry fails."""
     recovery = write_back_with_a_replacement()
     recovery.fail(SendAdd, "b3", 1)
@@ -317,7 +317,7 @@ def test_w7_recovery_records_what_a_replaced_bookie_lacks_in_an_earlier_fragment
     assert recovery.finished.gaps == (Gap(2, 1, 1),)
 
 
-def test_w7_recovery_takes_what_a_replaced_bookie_never_answered_for_lacking() -> None:
+def test_w7_recovery_counts_unanswered_entries_as_lacking() -> None:
     """W7: as above, but the recovery closes the ledger before it learns that the add failed."""
     recovery = write_back_with_a_replacement()
     recovery.lose(SendAdd, "b3", 1)
@@ -326,7 +326,7 @@ def test_w7_recovery_takes_what_a_replaced_bookie_never_answered_for_lacking() -
     assert recovery.finished.gaps == (Gap(2, 1, 1),)
 
 
-def test_w7_recovery_records_the_end_of_a_batch_at_the_bookie_of_its_fragment() -> None:
+def test_w7_recovery_records_a_batch_across_fragments() -> None:
     """W7, W1: entries 0 and 5 are one batch. The first bookie has it; the one that replaces it from entry 4 on does not."""
     cluster = Cluster(STRIPED)
     writer = cluster.writer()

@@ -56,7 +56,7 @@ def test_l1_a_new_log_is_created_by_its_first_takeover() -> None:
     assert cluster.logs[NAME][0].created_at_ms == 5
 
 
-def test_l1_the_last_two_ledgers_are_recovered_before_anything_is_created() -> None:
+def test_l1_two_ledgers_are_recovered_before_one_is_created() -> None:
     """L1: of three, the last two; both are closed before a ledger is created, and that before the CAS."""
     cluster = Cluster()
     for nonce in ("t1", "t2", "t3"):
@@ -358,7 +358,7 @@ def test_l5_an_old_leader_in_the_penultimate_ledger_is_fenced_too() -> None:
     assert old.confirmed == []
 
 
-def test_l6_readers_cross_ledgers_in_list_order_and_resume_from_a_position() -> None:
+def test_l6_readers_cross_ledgers_in_order_and_resume() -> None:
     """L6: three ledgers of three leaders: every suffix is read from its position, without gap or duplicate."""
     cluster = Cluster()
     expected = []

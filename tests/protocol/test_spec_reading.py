@@ -87,7 +87,7 @@ def test_d1_a_batch_may_be_handed_out_in_parts() -> None:
             assert reader.read_all() == payloads(bound + 1)
 
 
-def test_d1_a_poll_asks_the_last_fragments_ensemble_for_more_than_is_known() -> None:
+def test_d1_a_poll_asks_the_last_ensemble() -> None:
     """D1: long-poll: `after` is what the reader knows."""
     cluster = Cluster()
     written(cluster, 2)
@@ -250,7 +250,7 @@ def test_d2_a_guest_does_not_wait_for_its_hosts_bookie(fault: str) -> None:
     assert reader.read_all() == payloads(10)
 
 
-def test_d3_answers_too_short_for_several_write_sets_are_asked_for_side_by_side() -> None:
+def test_d3_short_answers_are_completed_in_parallel() -> None:
     """D3: each answer has room for one batch: after the first one everybody asks for itself, until answers are long again."""
     cluster = Cluster(Quorum(4, 2, 2))
     writer = written(cluster, *[8] * 6)

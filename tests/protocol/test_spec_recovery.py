@@ -71,7 +71,7 @@ def test_r4_starts_behind_the_last_fragments_first_entry() -> None:
     assert [fragment.first_entry_id for fragment in cluster.metadata().fragments] == [0]
 
 
-def test_r4_one_valid_copy_is_enough_and_is_written_back_to_an_ack_quorum() -> None:
+def test_r4_one_valid_copy_is_written_back() -> None:
     """R4: generous on positives: one copy, two negatives that come later."""
     cluster = Cluster()
     writer = cluster.writer()
@@ -392,7 +392,7 @@ def test_r9_recovery_reads_ask_the_ensemble_as_it_stood() -> None:
     assert cluster.metadata().last_entry_id == 1
 
 
-def test_r9_a_recovery_that_starts_behind_confirmed_entries_and_finds_more_can_close() -> None:
+def test_r9_a_recovery_that_finds_entries_can_close() -> None:
     """R9: the published model starts at a mark >= 0, recovers an entry, and never closes."""
     cluster = Cluster()
     writer = cluster.writer()

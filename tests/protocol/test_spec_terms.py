@@ -64,7 +64,7 @@ def test_t1_a_lower_term_is_refused_with_the_bookies_term(kind: int) -> None:
 
 
 @pytest.mark.parametrize("kind", range(5))
-def test_t1_an_equal_or_higher_term_raises_the_fence_durably_before_the_answer(kind: int) -> None:
+def test_t1_a_fence_is_durable_before_the_answer(kind: int) -> None:
     """T1: also an add, a recovery add or an explicit last add confirmed raises the fence."""
     bookie = Bookie()
     bookie.handle(FenceRequest(0, 7, KEY, 3))
@@ -108,7 +108,7 @@ def test_t1_plain_reads_carry_no_term_and_raise_no_fence() -> None:
     assert bookie.handle(AddRequest(2, 7, KEY, 1, batch_of(b"y", first_entry_id=1))).status is Status.OK
 
 
-def test_t2_concurrent_recoveries_share_a_term_and_dont_fence_each_other() -> None:
+def test_t2_concurrent_recoveries_do_not_fence_each_other() -> None:
     """T2: the writer's term is 1, everyone who recovers has 2: two recoveries interleave and both end."""
     cluster = Cluster()
     writer = cluster.writer()

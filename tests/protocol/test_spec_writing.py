@@ -118,7 +118,7 @@ def test_w3_the_bytes_are_built_once_and_resent_unchanged() -> None:
     assert resent.last_add_confirmed == -1
 
 
-def test_w4_a_failed_add_is_never_said_to_be_unwritten_and_its_id_never_reused() -> None:
+def test_w4_a_failed_add_is_unknown_and_its_id_not_reused() -> None:
     """W4: the add was stored and its answer lost; the entry keeps its id and its bytes, and is confirmed once."""
     writer = Cluster().writer()
     writer.add(b"a")
@@ -173,7 +173,7 @@ def test_w5_an_idle_writer_publishes_the_last_entry() -> None:
     assert {cluster[name].disk.marks[7].last_add_confirmed for name in ("b1", "b2", "b3")} == {0}
 
 
-def test_w5_what_is_published_is_confirmed_also_while_the_ensemble_changes() -> None:
+def test_w5_nothing_is_published_during_a_change() -> None:
     """W5, C1: during a change nothing is published, so that no mark runs ahead of the metadata."""
     writer = Cluster().writer()
     writer.add(b"a")

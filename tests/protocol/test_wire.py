@@ -489,7 +489,7 @@ def test_every_kind_of_message_has_a_number_of_its_own() -> None:
     assert len(set(kinds)) == len(kinds) == len(Request.__args__)
 
 
-def test_an_administration_command_of_a_later_version_is_read_as_unknown() -> None:
+def test_an_admin_command_of_a_later_version_is_unknown() -> None:
     (frame,) = FrameSplitter(1 << 20).feed(wire.seal(wire.ADMIN, 0, 7, (99).to_bytes(4, "little")))
     assert wire.decode_request(frame) == AdminRequest(7, AdminCommand.UNKNOWN)
 
