@@ -91,7 +91,7 @@ def test_a_task_that_fails_on_its_way_leaves_nothing_to_be_seen(
     assert written(client, spark_log) == payloads
 
 
-def test_a_job_that_is_given_up_leaves_no_ledger_and_is_never_committed(
+def test_an_aborted_job_leaves_no_ledger_and_never_commits(
     spark: SparkSession, spark_bookies: Bookies, spark_log: str, client: replog.blocking.Client
 ) -> None:
     frame = frame_of(spark, partitions=2).selectExpr("cast(text as binary) as value")

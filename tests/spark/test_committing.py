@@ -48,7 +48,7 @@ def commit(options: SparkOptions, job: str, *parts: WrittenPartition) -> bool:
     return commit_job(options, BINARY, Job(job, ids, None))
 
 
-def test_an_attempt_tells_how_many_rows_and_its_ledger_says_whose_it_is(spark_bookies: Bookies, spark_log: str) -> None:
+def test_an_attempt_reports_its_rows_and_marks_its_ledger(spark_bookies: Bookies, spark_log: str) -> None:
     options = options_for(spark_bookies, spark_log)
     part = written(options, "job", 3, [b"a", b""], [], [b"b"])
     assert (part.partition, part.rows) == (3, 3)
@@ -174,7 +174,7 @@ def test_a_sweep_that_fails_fails_no_commit(
     assert rows_of(spark_bookies.metastore, spark_log) == [b"row"]
 
 
-def test_a_log_that_was_begun_with_other_columns_meanwhile_takes_no_row(spark_bookies: Bookies, spark_log: str) -> None:
+def test_a_log_with_other_columns_takes_no_rows(spark_bookies: Bookies, spark_log: str) -> None:
     """Both jobs were planned when there was no log."""
     options = options_for(spark_bookies, spark_log)
     json_values = ValueSchema.of_rows(ValueFormat.JSON, StructType([StructField("value", BinaryType())]))

@@ -158,7 +158,7 @@ def test_a_failing_task_is_repeated_behind_what_it_had_written(
 
 
 @pytest.mark.needs_spark
-def test_a_killed_workers_ledger_is_fenced_and_its_partition_written_again(
+def test_the_partition_of_a_killed_worker_is_written_again(
     spark: SparkSession, spark_bookies: Bookies, spark_log: str, client: replog.blocking.Client
 ) -> None:
     def die() -> None:

@@ -137,7 +137,7 @@ def test_a_killed_executor_costs_no_row(finished: Path, spark_bookies: Bookies) 
     assert rows_of(spark_bookies.metastore, log) == expected()
 
 
-def test_a_driver_that_is_killed_before_its_commit_leaves_the_log_as_it_was(
+def test_a_driver_killed_before_its_commit_changes_nothing(
     master: str, spark: SparkSession, spark_bookies: Bookies, tmp_path: Path
 ) -> None:
     """All tasks had ended. Another driver runs the job again, and once more: it is in the log once. What the killed one wrote

@@ -182,7 +182,7 @@ def test_json_values_are_spelled_as_documented() -> None:
     }
 
 
-def test_json_of_others_is_read_missing_fields_are_null_and_further_ones_not_read() -> None:
+def test_json_of_others_is_read_with_missing_fields_as_null() -> None:
     schema = StructType().add("a", LongType()).add("b", DoubleType()).add("c", DecimalType(4, 1))
     value_schema = ValueSchema.of_rows(ValueFormat.JSON, schema)
     assert decoded(value_schema, [b'{"a": 1, "z": []}', b'{"b": 2, "c": 3}', b"{}"]) == [
@@ -201,7 +201,7 @@ def test_binary_rows_are_the_entries() -> None:
     assert value_schema.arrow_schema == arrow.schema([("value", arrow.binary())])
 
 
-def test_an_entry_with_arrow_holds_about_a_megabyte_and_reads_without_anything_else() -> None:
+def test_an_arrow_entry_is_a_stream_of_about_a_megabyte() -> None:
     value_schema = ValueSchema.of_rows(ValueFormat.ARROW, StructType().add("x", LongType()).add("y", BinaryType()))
     rows = [{"x": number, "y": bytes(1000)} for number in range(5000)]
     payloads = ValueEncoder(value_schema, "log").payloads(batch_of(value_schema, rows))
@@ -224,7 +224,7 @@ def test_long_rows_among_short_ones_still_fit_into_entries() -> None:
         ValueEncoder(value_schema, "log").payloads(too_long)
 
 
-def test_batches_in_another_time_zone_and_without_nulls_are_of_the_same_schema() -> None:
+def test_batches_of_another_time_zone_fit_the_schema() -> None:
     value_schema = ValueSchema.of_rows(ValueFormat.JSON, StructType().add("t", TimestampType(), nullable=False))
     of_spark = arrow.schema([arrow.field("t", arrow.timestamp("us", "Europe/Berlin"), nullable=False)])
     noon = datetime.datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -351,7 +351,7 @@ def held(value_schema: ValueSchema, next_segment_number: int = 2) -> LogMetadata
     return LogMetadata("log", segments=segments, next_segment_number=next_segment_number, custom=value_schema.custom())
 
 
-def test_the_schema_is_kept_in_the_logs_metadata_and_travels_to_workers() -> None:
+def test_the_schema_is_in_the_logs_metadata() -> None:
     value_schema = ValueSchema.of_rows(ValueFormat.JSON, EVERYTHING)
     found = ValueSchema.of_log(held(value_schema))
     assert found == value_schema
