@@ -166,6 +166,14 @@ class Competitor:
         what = f"{self.name} knows that it was deposed: {self.errors()}"
         await until(lambda: any(since_s < each.deposed_s < float("inf") for each in self.terms), WITHIN_S, what)
 
+    async def waits_for(self, words: str) -> None:
+        """Waits until it has said that it tries again because of this, a regular expression."""
+
+        def is_told() -> bool:
+            return re.search(f"tries again, since .*({words})", self.errors()) is not None
+
+        await until(is_told, WITHIN_S, f"{self.name} tries again since {words}: {self.errors()}")
+
     def errors(self) -> str:
         """The last of what it wrote."""
         return self.child.tail
@@ -222,6 +230,14 @@ class Bank:
         process = await self._starter.run(f"bookie-{number}", command)
         await process.says("listen", WITHIN_S)
         self.bookies.append(process)
+
+    async def begin(self) -> None:
+        """Its bookies and followers run."""
+        async with trio.open_nursery() as beginning:
+            for number in range(3):
+                beginning.start_soon(self.add_bookie, number)
+            for name in ("follower-1", "follower-2"):
+                beginning.start_soon(self.add_follower, name)
 
     async def add_follower(self, name: str) -> None:
         """One more that follows from the beginning. It says nothing until there is something to say."""
@@ -317,17 +333,16 @@ class Bank:
 
 
 @asynccontextmanager
-async def bank(directory: Path, metastore: str, server: str | None = None) -> AsyncIterator[Bank]:
-    """Bookies and followers that run; nobody competes yet. Nothing outlives it. If `server` is given, "HOST:PORT" in the
-    metastore's URL, who competes reaches it through a proxy."""
+async def bank(
+    directory: Path, metastore: str, server: str | None = None, *, is_empty: bool = False
+) -> AsyncIterator[Bank]:
+    """Bookies and followers that run, unless it `is_empty`; nobody competes yet. Nothing outlives it. If `server` is given,
+    "HOST:PORT" in the metastore's URL, who competes reaches it through a proxy."""
     async with starting(directory) as starter, open_service_nursery() as nursery, AsyncExitStack() as proxies:
         made = Bank(directory, starter, nursery, proxies, metastore, server)
         try:
-            async with trio.open_nursery() as beginning:
-                for number in range(3):
-                    beginning.start_soon(made.add_bookie, number)
-                for name in ("follower-1", "follower-2"):
-                    beginning.start_soon(made.add_follower, name)
+            if not is_empty:
+                await made.begin()
             yield made
         finally:
             for competitor in made.competitors:

@@ -126,6 +126,28 @@ async def test_leader_lost_by_zookeeper_is_fenced_by_its_bookies(
 
 
 @pytest.mark.needs_zookeeper
+async def test_candidates_that_start_before_zookeeper_and_bookies_all_compete(
+    tmp_path: Path, own_zookeeper: ZooKeeper
+) -> None:
+    await own_zookeeper.stop()
+    metastore = own_zookeeper.url("/bank", session_timeout_s=LEASE_S, request_timeout_s=1)
+    async with bank(tmp_path, metastore, is_empty=True) as found:
+        for name in NAMES:
+            await found.add_competitor(name)
+        for competitor in found.competitors:
+            await competitor.waits_for("not connected")
+        await own_zookeeper.start()
+        for competitor in found.competitors:
+            await competitor.waits_for("NotEnoughBookies|bookies")
+        await found.begin()
+        for _ in NAMES:
+            leader = await found.leader()
+            await found.confirms()
+            await leader.kill()
+        assert all(competitor.terms for competitor in found.competitors)
+
+
+@pytest.mark.needs_zookeeper
 @pytest.mark.crash
 @pytest.mark.long
 async def test_leaders_and_zookeeper_fail_at_random(tmp_path: Path, own_zookeeper: ZooKeeper) -> None:

@@ -229,3 +229,13 @@ async def test_end_is_known_without_pidfd(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(os, "pidfd_open", refuse)
     async with running_child("it", script("print('bye')"), ignore, may_end=True) as child:
         assert await child.ended(DEADLINE_S) == 0
+
+
+async def test_child_that_is_left_by_cancellation_has_all_its_pipes_closed() -> None:
+    """One that takes input, too: closing that may be cancelled."""
+    with trio.CancelScope() as scope:
+        async with running_child("it", SLEEP, lambda _: None, takes_input=True) as child:
+            scope.cancel()
+            await trio.sleep_forever()
+    assert child.process.stdout is not None
+    assert child.process.stdout.closed

@@ -376,9 +376,12 @@ async def running_child(
         process.signal(signal.SIGKILL)
         with trio.CancelScope(shield=True), trio.move_on_after(_EXIT_S):
             await process.ended()
-        if child.input is not None:
-            await child.input.aclose()
-        process.close()
+        try:
+            if child.input is not None:
+                await child.input.aclose()
+        finally:
+            # Closing the input may be cancelled, and the output's pipe would stay open.
+            process.close()
 
 
 if __name__ == "__main__":
