@@ -1,4 +1,5 @@
-"""Writes the types of `replog.blocking`, whose classes are made at run time: `python -m tests.blocking.stub` rewrites the stub.
+"""Writes the types of `replog.blocking`, whose classes are made at run time: `python -m tests.blocking.stub` rewrites the stub, and
+that of `replog.aio`.
 
 Each verb of trio's classes stands there as a plain call, with its parameters and its docstring.
 """
@@ -8,6 +9,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+import runpy
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -158,3 +160,4 @@ def formatted(text: str, stub: Path) -> str:
 
 if __name__ == "__main__":
     STUB.write_text(stub_text(), encoding="utf-8")
+    runpy.run_module("tests.aio.stub", run_name="__main__")  # a verb is new in both

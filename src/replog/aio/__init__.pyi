@@ -9,7 +9,7 @@ from typing import TypeVar
 import trio
 
 from replog.abc import Damage, Metastore
-from replog.api import BookieConfig
+from replog.api.bookies import BookieConfig
 from replog.client.administration import (
     COMPACT_TIMEOUT_S,
     GARBAGE_TIMEOUT_S,
@@ -18,6 +18,7 @@ from replog.client.administration import (
     BookieStatistics,
 )
 from replog.client.auditing import AuditReport
+from replog.client.draining import DrainStatus
 from replog.client.entries import Entry, EntryBatch
 from replog.client.losses import EntriesAtRisk
 from replog.config import BookieOptions, ClientOptions
@@ -147,7 +148,22 @@ class Client:
         """Copies what bookies should have and lack, and to others in place of lost ones; returns the audit after it.
 
         `lost` are declared so first, as by `declare_bookies_lost`; those that are `away` are replaced where all that they had is
-        elsewhere. Raises `MetastoreError`. If it raises or is cancelled, what was copied stays: repairing again goes on."""
+        elsewhere. Bookies that drain are replaced, too: what they have is copied from them.
+
+        Raises `MetastoreError`. If it raises or is cancelled, what was copied stays: repairing again goes on."""
+    async def drain_bookie(self, bookie_id: str) -> DrainStatus:
+        """Has a bookie left, so that it can be stopped for good: it gets no new ledgers while there are enough others, and live
+        writers replace it within seconds. Durable, until `undrain_bookie`. Returns what still names it, as `drain_status` does.
+
+        Raises `AdministrationError` if the bookie is unknown, `MetastoreError`. Draining again is harmless."""
+    async def undrain_bookie(self, bookie_id: str) -> None:
+        """Lets a bookie get new ledgers again. Raises `AdministrationError` if it is unknown, `MetastoreError`."""
+    async def known_bookies(self) -> list[str]:
+        """The ids of all bookies that the metastore knows, running or not, lost ones included. Raises `MetastoreError`."""
+    async def drain_status(self, bookie_id: str) -> DrainStatus:
+        """Which ledgers have copies on a bookie, and which are still open on it. Reads every ledger's record.
+
+        Raises `AdministrationError` if the bookie is unknown, `MetastoreError`."""
     async def delete_ledger(self, ledger_id: int) -> None:
         """Deletes a ledger; bookies drop its entries later (B6). One that does not exist is no error."""
     async def ledgers(self) -> list[int]:
