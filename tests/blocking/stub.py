@@ -1,5 +1,5 @@
-"""Writes the types of `replog.blocking`, whose classes are made at run time: `python -m tests.blocking.stub` rewrites the stub, and
-that of `replog.aio`.
+"""Writes the types of `replog.blocking`, whose classes are made at run time: `python -m tests.blocking.stub` rewrites its stub,
+and that of `replog.aio`.
 
 Each verb of trio's classes stands there as a plain call, with its parameters and its docstring.
 """

@@ -21,6 +21,8 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "declare_bookies_lost": (["nobody"],),
     "delete_ledger": (999,),
     "delete_log": ("absent",),
+    "drain_bookie": ("nobody",),
+    "drain_status": ("nobody",),
     "extend": ([b"entry"],),
     "lead_log": ("log",),
     "ledger_metadata": (1,),
@@ -34,6 +36,7 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "recover_ledger": (999,),
     "sweep_log": ("log",),
     "trim_log": ("log",),
+    "undrain_bookie": ("nobody",),
     "write_log": ("log",),
 }
 NAMED: dict[str, dict[str, Any]] = {"trim_log": {"before": "1:0"}}
