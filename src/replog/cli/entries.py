@@ -80,6 +80,7 @@ class Delimited(Form):
         self._begun.append(data)
         self._begun_bytes += len(data)
         if self._delimiter[-1:] in data:  # otherwise no delimiter ends here: no need to search the rest again
+            # Joined once for each piece that has a delimiter: an entry of many pieces is not copied for each of them.
             *whole, rest = b"".join(self._begun).split(self._delimiter)
             self._begun, self._begun_bytes = [rest], len(rest)
             for entry in whole:
@@ -135,6 +136,7 @@ class Prefixed(Form):
                 if end > len(self._begun):
                     break
                 self._count += 1
+                # Copied out, because the buffer shrinks in `finally`.
                 entry = bytes(memoryview(self._begun)[place + _LENGTH.size : end])
                 place = end
                 yield entry

@@ -26,6 +26,7 @@ async def read_input() -> bytes:
     Raises `ConfigError` if there is no standard input, `StreamError`."""
     descriptor = _input_descriptor()
     try:
+        # Abandoned when cancelled: a read of a terminal may wait for hours, and must not keep Ctrl-C waiting.
         return await trio.to_thread.run_sync(_read, descriptor, abandon_on_cancel=True)
     except OSError as error:
         raise StreamError(f"standard input: cannot be read: {error.strerror}") from error

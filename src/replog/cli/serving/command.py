@@ -121,11 +121,13 @@ def _layers(
     context: typer.Context, config: str | None, assignments: list[str] | tuple[()], *, for_programs: bool
 ) -> Layers:
     layers = Layers()
+    # A flag comes before the variable, as for every other option.
     config = config or os.environ.get("REPLOG_CONFIG")
     if config:
         layers.read_file(config)
     layers.read_environment(os.environ)
     layers.read_assignments(assignments)
+    # `--json` asks for a log that programs can read, unless the format of the log is given, too.
     if for_programs and context.params["log_format"] is None:
         layers.give("logging", "format", "json", "--json")
     for parameter, (table, name) in _FLAGS.items():

@@ -37,6 +37,7 @@ class LineHandler(logging.Handler):
             # The arguments do not fit the text: logging says where.
             self.handleError(record)
             return
+        # Held for a moment only: the writing thread never writes while it holds it.
         with self._changed:
             if self._waiting_bytes + len(line) > self._waiting_bytes_max:
                 self.lost += 1
@@ -50,6 +51,8 @@ class LineHandler(logging.Handler):
             self._put(line)
             if self._thread is None:
                 self._is_closing = False
+                # Started with the first line, so that a process that was forked before has none to lose. A daemon: a
+                # stopped terminal must not keep the process from ending.
                 self._thread = threading.Thread(target=self._run, name="replog log", daemon=True)
                 self._thread.start()
             self._changed.notify_all()
@@ -65,6 +68,7 @@ class LineHandler(logging.Handler):
                 if not self._waiting:
                     return
                 line = self._waiting[0]
+            # Without the lock, since this may wait for a reader as long as it likes.
             self._write(line)
             with self._changed:
                 self._waiting.popleft()

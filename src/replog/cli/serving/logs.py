@@ -58,6 +58,7 @@ class Logs:
         root.addHandler(self._handler)
         root.setLevel(self._level)
         logging.captureWarnings(True)
+        # An exception that nobody expected ends the process: it belongs in the log, where an operator looks.
         sys.excepthook = self._crashed
         return self
 

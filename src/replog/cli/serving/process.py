@@ -35,6 +35,7 @@ async def run_bookie(settings: Settings, logs: Logs, observer: Observer, registr
     in time."""
     process = _Process(settings, logs, registry)
     async with open_service_nursery() as nursery:
+        # First of all: a signal that comes while the bookie starts makes it leave in order, too.
         await nursery.start(process.leaving.watch)
         with process.leaving.beginning:
             if settings.metrics.listen:
@@ -62,6 +63,7 @@ class _Process:
             self._bookies = (bookie,)
             nursery.start_soon(_watch_writable, bookie, self._logs.log)
             self._say_what_is_served(bookie)
+            # Only now: systemd starts what depends on the bookie, which must find it announced.
             notify("READY=1")
             await self.leaving.asked()
         self._bookies = ()
@@ -121,6 +123,7 @@ class Leaving:
         with trio.open_signal_receiver(*_STOPPING) as signals:
             task_status.started()
             number = await anext(aiter(signals))
+        # From here on the system's own handling ends the process, whatever the event loop is doing.
         for each in _STOPPING:
             signal.signal(each, signal.SIG_DFL)
         self._asked_at_s = time.monotonic()

@@ -206,12 +206,14 @@ class _Settling:
             for table, found in (("bookie", options), ("tcp", tcp), ("metrics", metrics), ("logging", logging))
             for each in self._show(table, attrs.asdict(found, recurse=False))
         )
+        # The secrets come back only here, after everything that is shown was made without them.
         options = attrs.evolve(options, storage=storage.with_secrets(), listen=listen)
         return Settings(options, tcp, metrics, logging, (*shown, *self._show("storage", storage.options)))
 
     def _structure(self, table: str, options_class: type[Options]) -> Options | None:
         values, sources = self._layers.values[table], self._layers.sources[table]
         names = [field.name for field in attrs.fields(cast("Any", options_class))]
+        # Faults are collected, and not raised one by one: a configuration is mended in one go.
         self._faults += [
             f"{table}.{name} (from {sources[name]}): no such option; there are {', '.join(names)}"
             for name in values
