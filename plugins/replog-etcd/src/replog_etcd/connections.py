@@ -56,6 +56,7 @@ class Connection:
         request = h11.Request(method="POST", target=path, headers=[*all_headers, *headers])
         pieces = [self._http.send(request), self._http.send(h11.Data(data=body)), self._http.send(h11.EndOfMessage())]
         try:
+            # One write, so that a small request is one packet.
             await self._stream.send_all(b"".join(piece for piece in pieces if piece))
         except trio.BrokenResourceError as error:
             raise NotSentError(f"the connection broke: {reason(error)}") from error
@@ -97,6 +98,7 @@ class Connection:
             return False
         watched = select.poll()
         watched.register(self._connected.fileno(), select.POLLIN)
+        # Whatever can be read from an idle connection is its end, or nothing that belongs to the next request.
         return not watched.poll(0)
 
     def close(self) -> None:
@@ -151,6 +153,7 @@ class Connections:
     async def dial(self, endpoint: Endpoint, timeout_s: float) -> Connection:
         """A new connection. Raises `NotSentError`, `ConfigError`."""
         context = await self._tls_context()
+        # Name resolution and all addresses of the host share this time.
         with trio.move_on_after(timeout_s):
             try:
                 stream = await trio.open_tcp_stream(endpoint.host, endpoint.port)
@@ -161,6 +164,7 @@ class Connections:
                 if context is None:
                     return Connection(endpoint, stream, stream.socket)
                 hostname = self._options.tls_hostname or endpoint.host
+                # Many servers close without TLS's farewell; HTTP says by itself where an answer ends.
                 encrypted = trio.SSLStream(stream, context, server_hostname=hostname, https_compatible=True)
                 await encrypted.do_handshake()
                 return Connection(endpoint, encrypted, stream.socket)

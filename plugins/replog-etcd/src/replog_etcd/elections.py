@@ -66,6 +66,7 @@ class Elections:
     async def _before(self, key: str, mine: Record) -> Record | None:
         """The candidate right before this one."""
         everybody = {"key": self._layout.encode(key, "/"), "range_end": self._layout.encode(key, "0")}
+        # Only the neighbour is asked for: a watch on the whole queue would wake every candidate at each change.
         order = {"sort_order": "DESCEND", "sort_target": "CREATE", "limit": 1}
         return await self._first(key, {**everybody, **order, "max_create_revision": str(mine.created - 1)})
 

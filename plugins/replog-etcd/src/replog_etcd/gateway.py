@@ -84,6 +84,7 @@ class Gateway:
                     if answer is not None:
                         return answer
                     await trio.sleep(_ROUND_PAUSE_S)  # they are electing a leader, or about to
+        # The next call begins with another server: this one may hang.
         if call.asked is not None:
             self._leave(call.asked)
         problems = "".join(f"; {each}" for each in call.failures)
@@ -121,6 +122,7 @@ class Gateway:
                 f"{self.target}: {call.what}: {endpoint} refuses: {refusal}", refusal.code
             ) from refusal
         self._leave(endpoint)
+        # A refusal that is not definite came after the change was proposed: it may still happen (M1).
         call.is_sent = call.is_change and not refusal.is_definite
         if call.is_sent:
             raise self._failure(call, f"{endpoint} says: {refusal}") from refusal
@@ -133,6 +135,7 @@ class Gateway:
             if not refusal.is_about_token or not token:
                 raise
             self._tokens.forget(token)
+        # etcd looks at the token before anything else, so nothing was changed.
         call.is_sent = False
         return await self._ask_once(endpoint, call, await self._tokens.get())
 
@@ -142,6 +145,7 @@ class Gateway:
         share_s = call.timeout_s / len(self.target.endpoints)
         connection = await self._connections.connect(endpoint, share_s)
         try:
+            # A change gets all the time that is left: it can't be asked of another server once it was sent.
             with trio.fail_after(math.inf if call.is_change else share_s):
                 await connection.send(call.path, _authorization(token), call.body)
                 call.is_sent = True
@@ -211,6 +215,7 @@ class Gateway:
 
     async def _open_stream(self, endpoint: Endpoint, call: _Call) -> Connection:
         token = await self._tokens.get()
+        # Never an idle connection: a stream keeps its own as long as it lives.
         connection = await self._connections.dial(endpoint, self._options.request_timeout_s)
         try:
             await connection.send(call.path, (*_authorization(token), *_WITH_LEADER), call.body)
@@ -250,6 +255,7 @@ class Gateway:
                 f"{self.target}: opened by process {self._pid}, used in its fork {os.getpid()}; nothing was done. "
                 "Open a new one after the fork"
             )
+        # A scope for each call, so that `close` ends calls of any task.
         with trio.CancelScope() as scope:
             self._scopes.add(scope)
             try:
@@ -278,6 +284,7 @@ class Answers:
 
     async def receive(self) -> dict[str, Any]:
         """The next message. Raises `AnswerLostError` when the stream ends or a message is too large, `Refusal`."""
+        # The search goes on where it stopped: a large message comes in many pieces.
         while (end := self._buffer.find(b"\n", self._searched_bytes)) < 0:
             self._searched_bytes = len(self._buffer)
             if self._searched_bytes > self._message_bytes_max:
@@ -310,6 +317,7 @@ def _parse_answer(status: int, body: bytes) -> dict[str, Any]:
     if status != HTTPStatus.OK:
         raise read_refusal(status, body)
     answer = _parse(body)
+    # Every answer of etcd has a header with a revision. A proxy's `{}` would otherwise say that no key exists.
     header = answer.get("header", {}) if "result" not in answer else {"revision": "0"}  # of a stream with one message
     if not isinstance(header, dict) or not str(header.get("revision", "")).isdecimal():
         raise AnswerLostError(f"the answer is not etcd's: {body[:_SHOWN_BYTES]!r}")

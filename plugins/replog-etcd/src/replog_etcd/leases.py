@@ -47,6 +47,7 @@ class Leases:
     async def hold(self, key: str, value: bytes) -> AsyncIterator[Held]:
         """Keeps the key in existence while the context is open. Raises `KeyExistsError`, `MetastoreError`: then it is not
         announced, or gone after the lease."""
+        # The id is chosen here, before the request: the lease can be revoked even if the answer is lost.
         held = Held(_new_lease_id(), {})
         try:
             await self._grant(held)
@@ -115,6 +116,7 @@ class Leases:
             # Before it is granted: then it is revoked at the end in any case.
             held.lease_id = _new_lease_id()
             await self._grant(held)
+        # An operator, or a lease that ended for a moment, may have deleted a key.
         for key, value in held.values.items():
             await self._put_if_absent(held, key, value)
 

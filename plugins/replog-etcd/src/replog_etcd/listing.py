@@ -38,6 +38,7 @@ async def list_below(gateway: Gateway, layout: Layout, key: str, *, with_values:
         try:
             answer = await gateway.call("/v3/kv/range", message, what=f"what is below {key!r}")
         except EtcdAnswerTooLargeError:
+            # The answer's size is known only when it is too large: values have up to a megabyte.
             limit = max(1, limit // _GROWTH)  # one alone fits
             continue
         revision = revision or revision_of(answer)
@@ -51,6 +52,8 @@ async def list_below(gateway: Gateway, layout: Layout, key: str, *, with_values:
         if not answer.get("more") or not found:
             return Listing(dict(sorted(words.items())), revision)
         word, _, below = suffix.partition("/")
+        # Behind all keys below the last word, which begin with the word and a slash: "0" follows "/".
         start = f"/{word}0" if below else f"/{word}\0"
+        # Few words in a long page: most of it lay below them, and was read in vain.
         is_dense = (len(words) - known) * _REQUEST_COSTS_KEYS >= len(found)
         limit = min(limit * _GROWTH, _PAGE_KEYS_MAX) if is_dense else max(limit // _GROWTH, _PAGE_KEYS_MIN)
