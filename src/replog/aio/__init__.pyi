@@ -165,7 +165,7 @@ class Client:
 
         Raises `AdministrationError` if the bookie is unknown, `MetastoreError`."""
     async def delete_ledger(self, ledger_id: int) -> None:
-        """Deletes a ledger; bookies drop its entries later (B6). One that does not exist is no error."""
+        """Deletes a ledger; bookies drop its entries soon (B6). One that does not exist is no error."""
     async def ledgers(self) -> list[int]:
         """The ids of all ledgers, ascending."""
     async def ledger_metadata(self, ledger_id: int) -> LedgerMetadata:
