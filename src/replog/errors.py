@@ -277,6 +277,19 @@ class AdministrationError(BookieError):
     Retry: as the message says. Outcome: no existing ledger was dropped."""
 
 
+class BackupError(ReplogError):
+    """A directory cannot be used for this back-up or restore. `path` is the file or directory. Retry: as the message says.
+    Outcome: the back-up that was there stays; of a restore, no part of a log can be seen."""
+
+    def __init__(self, path: object, message: str) -> None:
+        super().__init__(f"{path}: {message}")
+        self.path = str(path)
+
+
+class BackupDamagedError(BackupError):
+    """A file of a back-up, `path`, is not as it was written. Retry: no; take another copy of the file."""
+
+
 class LossNotAcceptedError(ReplogError):
     """Bookies were to be declared lost with which confirmed entries may be gone. `at_risk` lists these, each with `ledger_id`,
     `first_entry_id`, `last_entry_id` and `lost`. Retry: with the loss accepted. Outcome: nothing was declared."""

@@ -11,6 +11,8 @@ import trio
 
 from replog.abc import Metastore, Transport
 from replog.api.bookies import BookieConfig, close_metastore, serve_bookie, served_bookie
+from replog.backup.restoring import Restorer
+from replog.backup.saving import BackupReport, save
 from replog.bookie.embedding import EmbeddedStorages, bookie_directories, embedded_options, embedded_quorum
 from replog.bookie.serving import ServedBookie, labels_of, serving, ways_to
 from replog.client.administration import RemoteBookie, remote_bookies
@@ -305,6 +307,36 @@ class Client:
         if end is not None:
             check_number("end", end)
         return await self._logs.segments(name, first, end)
+
+    # -- back-ups ---------------------------------------------------------------------------------------------------
+
+    async def backup(
+        self, directory: str | os.PathLike[str], logs: Sequence[str] | None = None, *, password: bytes = b""
+    ) -> BackupReport:
+        """Saves the closed segments of these logs, or of all, in a directory; writers go on. What is in it already is not read
+        again; what it has of other logs stays. To have the newest entries in it, `roll` before.
+
+        Raises `BackupError`, `UnauthorizedError`, `EntryUnreadableError`, `MetastoreError`. If it raises or is cancelled, the
+        directory has the back-up that it had, and the next one goes on from there."""
+        names = await self.logs() if logs is None else list(logs)
+        return await save(directory, names, self._ledgers, self._logs, password)
+
+    async def restore(
+        self,
+        directory: str | os.PathLike[str],
+        logs: Sequence[str] | None = None,
+        *,
+        quorum: Quorum | None = None,
+        password: bytes = b"",
+    ) -> BackupReport:
+        """Writes these logs of a back-up, or all, into a cluster that does not have them: the same entries at the same positions,
+        with the same times, in new ledgers of this quorum, with this password. A log appears when all of it was written.
+
+        Raises `BackupError` if one exists, or cannot have its positions here: then nothing was written; `BackupDamagedError`,
+        `NotEnoughBookiesError`, `MetastoreError`: then no part of that log can be seen, and restoring again sweeps the rest."""
+        wanted = self.default_quorum if quorum is None else quorum
+        restorer = Restorer(directory, self._ledgers, self._logs, self._log_driver, wanted, password)
+        return await restorer.restore(logs)
 
     # -- looking ----------------------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from replog.abc import Damage, Metastore
 from replog.api.bookies import BookieConfig
+from replog.backup.saving import BackupReport
 from replog.client.administration import (
     COMPACT_TIMEOUT_S,
     GARBAGE_TIMEOUT_S,
@@ -247,6 +248,27 @@ class Client:
 
         One read, and one more for each hundred or so that are asked for and aren't among the last. Raises
         `LogNotFoundError`, `MetastoreError`."""
+    def backup(
+        self, directory: str | os.PathLike[str], logs: Sequence[str] | None = None, *, password: bytes = b""
+    ) -> BackupReport:
+        """Saves the closed segments of these logs, or of all, in a directory; writers go on. What is in it already is not read
+        again; what it has of other logs stays. To have the newest entries in it, `roll` before.
+
+        Raises `BackupError`, `UnauthorizedError`, `EntryUnreadableError`, `MetastoreError`. If it raises or is cancelled, the
+        directory has the back-up that it had, and the next one goes on from there."""
+    def restore(
+        self,
+        directory: str | os.PathLike[str],
+        logs: Sequence[str] | None = None,
+        *,
+        quorum: Quorum | None = None,
+        password: bytes = b"",
+    ) -> BackupReport:
+        """Writes these logs of a back-up, or all, into a cluster that does not have them: the same entries at the same positions,
+        with the same times, in new ledgers of this quorum, with this password. A log appears when all of it was written.
+
+        Raises `BackupError` if one exists, or cannot have its positions here: then nothing was written; `BackupDamagedError`,
+        `NotEnoughBookiesError`, `MetastoreError`: then no part of that log can be seen, and restoring again sweeps the rest."""
     def remote_bookies(self) -> list[RemoteBookie]:
         """All bookies that are announced, wherever they run, to be looked at and looked after; by their ids. Those that this
         client embeds are among them. Raises `MetastoreError`."""

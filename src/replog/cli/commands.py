@@ -9,7 +9,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.main import get_command
 
-from replog.cli import bookie, bookies, inspect, ledger, log, plugins, repair
+from replog.cli import backup, bookie, bookies, inspect, ledger, log, plugins, repair
 from replog.cli.apps import App, Group
 from replog.cli.bench import command as bench_command
 from replog.cli.cluster.command import cluster
@@ -29,6 +29,9 @@ _ORDER = [
     "bench",
     "log",
     "ledger",
+    "backup",
+    "restore",
+    "verify",
     "bookie",
     "bookies",
     "audit",
@@ -64,6 +67,9 @@ app.command(rich_help_panel=_TRY)(cluster)
 app.command(rich_help_panel=_TRY)(bench_command.bench)
 app.add_typer(log.app, name="log", rich_help_panel=_LOGS)
 app.add_typer(ledger.app, name="ledger", rich_help_panel=_LOGS)
+app.command(rich_help_panel=_LOGS)(backup.backup)
+app.command(rich_help_panel=_LOGS)(backup.restore)
+app.command(rich_help_panel=_LOGS)(backup.verify)
 app.add_typer(bookie.app, name="bookie", rich_help_panel=_BOOKIES)
 app.add_typer(bookies.app, name="bookies", rich_help_panel=_BOOKIES)
 app.command(rich_help_panel=_BOOKIES)(repair.audit)

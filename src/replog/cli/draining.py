@@ -106,16 +106,20 @@ def _more(count: int) -> list[str]:
 
 
 @takes_connection
-def undrain(connection: Connection, bookie: Id) -> None:
+def undrain(connection: Connection, bookie: Id, for_programs: AsJSON = False) -> None:
     """Let a bookie get new ledgers again."""
-    run(_undrain, connection, bookie)
+    bookie_id = run(_undrain, connection, bookie)
+    if for_programs:
+        print_json_line("undrain", {"bookie_id": bookie_id})
+    else:
+        emit(f"{bookie_id}: gets new ledgers again\n")
 
 
-async def _undrain(connection: Connection, text: str) -> None:
+async def _undrain(connection: Connection, text: str) -> str:
     async with client_from(connection) as client:
         bookie_id = await _whole_id(client, text)
         await client.undrain_bookie(bookie_id)
-    emit(f"{bookie_id}: gets new ledgers again\n")
+        return bookie_id
 
 
 async def _whole_id(client: Client, text: str) -> str:

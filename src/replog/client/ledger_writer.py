@@ -284,6 +284,10 @@ class LedgerWriter(WriterContext):
         """A bookie says that a reader waits for what is confirmed (W5)."""
         self._sender.watching.publishing.awaited()
 
+    def date(self, timestamp_ns: int) -> None:
+        """Gives this time to what is sent from now on, instead of the clock's: for entries that are older than their ledger."""
+        self._sender.date(timestamp_ns)
+
     def leave_bookies(self, draining: Collection[str]) -> None:
         """Replaces those of its bookies that drain, if others can be connected to (C8). Nothing waits for it."""
         self._sender.watching.missing.leave(draining)

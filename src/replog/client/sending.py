@@ -83,6 +83,10 @@ class BatchSender:
         self._time_ns = context.chance.time_ns
         self._is_driving = False
 
+    def date(self, timestamp_ns: int) -> None:
+        """As `LedgerWriter.date`."""
+        self._time_ns = lambda: timestamp_ns
+
     # -- driving the machine ----------------------------------------------------------------------------------------
 
     def drive(self, effects: Sequence[Effect] | None = None) -> None:

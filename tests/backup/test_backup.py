@@ -1,0 +1,283 @@
+"""Back-ups: incremental, while writers go on; restored with the same positions into another cluster; damage is named."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import trio
+
+import replog
+from replog.backup.format import MANIFEST_NAME, LedgerFile
+from replog.backup.saving import check
+from replog.config import ClientOptions
+from replog.errors import (
+    BackupDamagedError,
+    BackupError,
+    ConfigError,
+    LogNotFoundError,
+    NotEnoughBookiesError,
+    UnauthorizedError,
+)
+from replog.protocol.digest import DigestType
+from replog.protocol.quorum import Quorum
+from tests.kit import cluster, read_log
+
+QUICK = ClientOptions(add_timeout_s=1.0, add_quorum_timeout_s=10.0)
+
+
+async def records_of(client: replog.Client, name: str, password: bytes = b"") -> list[tuple[str, bytes, int]]:
+    """Positions, data and times. The times are those of the ledgers: where entries stripe, records have that of their group."""
+    found = []
+    for segment in await client.log_segments(name):
+        async with client.open_ledger(segment.ledger_id, password=password) as reader:
+            found += [(f"{segment.number}:{each.entry_id}", each.data, each.timestamp_ns) async for each in reader]
+    async with client.read_log(name, password=password) as log:
+        assert [(str(record.position), record.data) async for record in log] == [each[:2] for each in found]
+    return found
+
+
+async def write(
+    client: replog.Client, name: str, segments: int, begin: int = 0, password: bytes = b"", quorum: Quorum | None = None
+) -> None:
+    """Closed segments of five records each."""
+    digest_type = DigestType.HMAC_SHA256 if password else DigestType.CRC32C
+    async with client.write_log(name, password=password, digest_type=digest_type, quorum=quorum) as log:
+        for segment in range(segments):
+            for number in range(5):
+                await log.append(b"%s %d.%d" % (name.encode(), begin + segment, number))
+            if segment < segments - 1:
+                await log.roll()
+
+
+@pytest.mark.parametrize("quorum", [Quorum(3, 3, 2), Quorum(3, 2, 2)])
+async def test_a_log_comes_back_with_its_positions_and_times(quorum: Quorum, tmp_path: Path) -> None:
+    async with cluster(3) as world, world.client(QUICK, quorum) as client:
+        await write(client, "orders", 4)
+        await write(client, "täglich/7", 1)
+        await client.trim_log("orders", before="3:0")
+        wanted = {name: await records_of(client, name) for name in ("orders", "täglich/7")}
+        report = await client.backup(tmp_path / "saved")
+        assert [(each.name, each.first_segment, each.last_segment) for each in report.logs] == [
+            ("orders", 3, 4),
+            ("täglich/7", 1, 1),
+        ]
+    assert check(tmp_path / "saved").problems == ()
+    async with cluster(5) as world, world.client(QUICK, Quorum(5, 3, 2)) as client:
+        await client.restore(tmp_path / "saved")
+        assert {name: await records_of(client, name) for name in wanted} == wanted
+        (segment, _) = await client.log_segments("orders")
+        assert (await client.ledger_metadata(segment.ledger_id)).quorum == Quorum(5, 3, 2)
+        async with client.write_log("orders") as log:
+            assert str(await log.append(b"new")) == "5:0", "it goes on after what was restored"
+        assert [data for _, data, _ in await records_of(client, "orders")][-1] == b"new"
+
+
+async def test_a_second_back_up_saves_only_what_is_new(tmp_path: Path) -> None:
+    directory = tmp_path / "saved"
+    async with cluster(3) as world, world.client(QUICK) as client:
+        async with client.write_log("orders") as log:
+            await log.append(b"0")
+            await log.roll()
+            await log.append(b"1")
+            (first,) = (await client.backup(directory)).logs
+            assert (first.first_segment, first.last_segment, first.new_segments) == (1, 1, 1), (
+                "the open one is not in it"
+            )
+            await log.append(b"2")
+            await log.roll()
+            seen = len(world.bookies[0].wire.seen)
+            (second,) = (await client.backup(directory)).logs
+            assert (second.first_segment, second.last_segment, second.new_segments) == (1, 2, 1)
+            await log.append(b"3")
+        assert len(world.bookies[0].wire.seen) > seen
+        await client.trim_log("orders", before="3:0")
+        (third,) = (await client.backup(directory)).logs
+        assert (third.first_segment, third.last_segment, third.new_segments) == (3, 3, 1)
+        assert len(list((directory / "ledgers").iterdir())) == 1, "what was trimmed is removed"
+
+
+async def test_logs_that_are_not_chosen_stay_in_the_back_up(tmp_path: Path) -> None:
+    async with cluster(3) as world, world.client(QUICK) as client:
+        await write(client, "a", 1)
+        await write(client, "b", 1)
+        await client.backup(tmp_path, ["a"])
+        report = await client.backup(tmp_path, ["b"])
+        assert [each.name for each in report.logs] == ["a", "b"]
+        with pytest.raises(LogNotFoundError):
+            await client.backup(tmp_path, ["c"])
+
+
+async def test_a_killed_back_up_goes_on(tmp_path: Path) -> None:
+    """Finished files are found though no manifest names them; half a file is written anew."""
+    async with cluster(3) as world, world.client(QUICK) as client:
+        await write(client, "orders", 3)
+        await client.backup(tmp_path)
+        files = sorted((tmp_path / "ledgers").iterdir())
+        whole = files[1].read_bytes()
+        (tmp_path / MANIFEST_NAME).unlink()
+        files[1].write_bytes(whole[:-10])
+        files[2].rename(files[2].with_suffix(".unfinished"))
+        before = files[0].stat().st_mtime_ns
+        (report,) = (await client.backup(tmp_path)).logs
+        assert report.last_segment == 3
+        assert files[0].stat().st_mtime_ns == before
+        assert files[1].read_bytes() == whole
+        assert {each.name for each in (tmp_path / "ledgers").iterdir()} == {each.name for each in files}
+        assert check(tmp_path).problems == ()
+
+
+async def test_every_damaged_byte_is_named(tmp_path: Path) -> None:
+    async with cluster(3) as world, world.client(QUICK) as client:
+        await write(client, "orders", 1)
+        await client.backup(tmp_path)
+    (path,) = (tmp_path / "ledgers").iterdir()
+    data = path.read_bytes()
+    for place in range(len(data)):
+        path.write_bytes(data[:place] + bytes([data[place] ^ 0x10]) + data[place + 1 :])
+        (problem,) = check(tmp_path).problems
+        assert str(path) in problem
+    for size in range(0, len(data), 7):
+        path.write_bytes(data[:size])
+        assert len(check(tmp_path).problems) == 1
+    path.write_bytes(data + b"x")
+    assert "behind its end" in check(tmp_path).problems[0]
+    path.unlink()
+    assert "can't be opened" in check(tmp_path).problems[0]
+    path.write_bytes(data)
+    assert check(tmp_path).problems == ()
+    manifest = tmp_path / MANIFEST_NAME
+    for data in (b"", b"{}", manifest.read_bytes().replace(b"orders", b"order5"), manifest.read_bytes()[:-9]):
+        manifest.write_bytes(data)
+        with pytest.raises(BackupDamagedError, match="manifest"):
+            check(tmp_path)
+
+
+async def test_a_damaged_file_restores_no_part_of_its_log(tmp_path: Path) -> None:
+    async with cluster(3) as world, world.client(QUICK) as client:
+        await write(client, "orders", 3)
+        wanted = await records_of(client, "orders")
+        await client.backup(tmp_path / "saved")
+    shutil.copytree(tmp_path / "saved", tmp_path / "bad")
+    path = sorted((tmp_path / "bad" / "ledgers").iterdir())[1]
+    data = path.read_bytes()
+    path.write_bytes(data[:-60] + b"?" + data[-59:])
+    async with cluster(3) as world, world.client(QUICK) as client:
+        with pytest.raises(BackupDamagedError, match=path.name):
+            await client.restore(tmp_path / "bad")
+        assert await client.logs() == []
+        await client.restore(tmp_path / "saved")
+        assert await records_of(client, "orders") == wanted
+        assert len(await client.ledgers()) == 3, "what the first one left was swept"
+
+
+async def test_a_restore_that_is_cancelled_is_done_again(tmp_path: Path) -> None:
+    async with cluster(3) as world, world.client(QUICK) as client:
+        await write(client, "orders", 3)
+        wanted = await records_of(client, "orders")
+        await client.backup(tmp_path)
+    async with cluster(3) as world, world.client(QUICK) as client:
+        for bookie in world.bookies:
+            bookie.wire.delay_s = 0.05
+        with trio.move_on_after(0.12):
+            await client.restore(tmp_path)
+        assert await client.logs() == []
+        for bookie in world.bookies:
+            bookie.wire.delay_s = 0.0
+        await client.restore(tmp_path)
+        assert await records_of(client, "orders") == wanted
+
+
+async def test_a_log_that_exists_is_not_touched(tmp_path: Path) -> None:
+    async with cluster(3) as world, world.client(QUICK) as client:
+        await write(client, "orders", 2)
+        await client.backup(tmp_path)
+        with pytest.raises(BackupError, match="'orders' already"):
+            await client.restore(tmp_path)
+        await client.delete_log("orders")
+        with pytest.raises(BackupError, match="segments up to 2, and this one begins with 1"):
+            await client.restore(tmp_path)
+        with pytest.raises(BackupError, match="no log 'others'; it has orders"):
+            await client.restore(tmp_path, ["others"])
+        with pytest.raises(BackupError, match="no finished back-up"):
+            await client.restore(tmp_path / "nothing")
+
+
+async def test_a_log_with_a_password(tmp_path: Path) -> None:
+    """Who reads it needs the password; what is saved is in the clear; it is restored with a password, maybe another one."""
+    async with cluster(3) as world, world.client(QUICK) as client:
+        await write(client, "orders", 2, password=b"old")
+        wanted = await records_of(client, "orders", b"old")
+        with pytest.raises(UnauthorizedError):
+            await client.backup(tmp_path)
+        await client.backup(tmp_path, password=b"old")
+    assert b"orders 0.0" in sorted((tmp_path / "ledgers").iterdir())[0].read_bytes()
+    async with cluster(3) as world, world.client(QUICK) as client:
+        with pytest.raises(ConfigError, match="had a password"):
+            await client.restore(tmp_path)
+        await client.restore(tmp_path, password=b"new")
+        assert await records_of(client, "orders", b"new") == wanted
+        segment = (await client.log_segments("orders"))[0]
+        assert (await client.ledger_metadata(segment.ledger_id)).digest_type is DigestType.HMAC_SHA256
+        with pytest.raises(UnauthorizedError):
+            await records_of(client, "orders", b"old")
+
+
+async def test_a_restore_without_bookies_says_so(tmp_path: Path) -> None:
+    async with cluster(3) as world, world.client(QUICK) as client:
+        await write(client, "orders", 1)
+        await client.backup(tmp_path)
+    async with cluster(1) as world, world.client(QUICK) as client:
+        with pytest.raises(NotEnoughBookiesError):
+            await client.restore(tmp_path)
+        assert await client.logs() == []
+
+
+async def test_two_at_once_in_one_directory(tmp_path: Path) -> None:
+    async with cluster(3) as world, world.client(QUICK) as client:
+        await write(client, "orders", 3)
+        raised = []
+
+        async def back_up() -> None:
+            try:
+                await client.backup(tmp_path)
+            except BackupError as error:
+                raised.append(error)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(back_up)
+            nursery.start_soon(back_up)
+        assert len(raised) <= 1
+        assert all("another back-up is writing" in str(error) for error in raised)
+        assert check(tmp_path).problems == ()
+
+
+def test_a_head_of_another_version_is_refused(tmp_path: Path) -> None:
+    golden = (Path(__file__).parents[1] / "formats" / "backup-ledger-v1.bin").read_bytes()
+    path = tmp_path / "x.ledger"
+    path.write_bytes(golden.replace(b"replog-backup\n\x01", b"replog-backup\n\x02"))
+    with path.open("rb") as file, pytest.raises(BackupDamagedError, match="of this version"):
+        LedgerFile(path, file)
+
+
+async def test_it_may_be_read_while_it_is_written(tmp_path: Path) -> None:
+    """Writers go on, and what they append is in the next back-up."""
+    async with cluster(3) as world, world.client(QUICK) as client, client.write_log("orders") as log:
+        async with trio.open_nursery() as nursery:
+
+            async def append() -> None:
+                for number in range(200):
+                    await log.append(b"%d" % number)
+                    if number % 20 == 19:
+                        await log.roll()
+
+            nursery.start_soon(append)
+            for _ in range(5):
+                await client.backup(tmp_path)
+        (report,) = (await client.backup(tmp_path)).logs
+        assert report.last_segment == 10
+        wanted = await read_log(client, "orders")
+    async with cluster(3) as world, world.client(QUICK) as client:
+        await client.restore(tmp_path)
+        assert await read_log(client, "orders") == wanted

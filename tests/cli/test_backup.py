@@ -1,0 +1,80 @@
+"""`replog backup`, `verify` and `restore`, as somebody types them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import replog.blocking
+from replog import cli
+
+Replog = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def typed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Replog:
+    """Runs `replog`: its exit status, and what it printed."""
+
+    def command(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["replog", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        shown = capsys.readouterr()
+        return int(ended.value.code or 0), shown.out, shown.err
+
+    return command
+
+
+@pytest.fixture
+def wal(tmp_path: Path) -> Path:
+    with replog.blocking.embed(tmp_path / "wal") as client:
+        for name in ("orders", "other"):
+            with client.write_log(name) as log:
+                log.append(b"one")
+                log.roll()
+                log.append(b"two")
+    return tmp_path / "wal"
+
+
+def test_a_log_goes_to_a_directory_and_back(wal: Path, tmp_path: Path, typed: Replog) -> None:
+    saved, restored = tmp_path / "saved", tmp_path / "restored"
+    status, shown, errors = typed("backup", saved, "--dir", wal, "--log", "orders")
+    assert (status, errors) == (0, "")
+    assert shown.startswith("orders: segments 1 to 2, ")
+    assert shown.endswith(", 2 of them new\n")
+    assert "new" not in typed("backup", saved, "--dir", wal, "--log", "orders")[1]
+    assert typed("verify", saved)[0] == 0
+    with replog.blocking.embed(restored, bookies=3):
+        pass
+    status, shown, errors = typed("restore", saved, "--quorum", "3,2,2", "--dir", restored, "--json")
+    assert (status, errors) == (0, "")
+    assert json.loads(shown)["logs"][0]["new_segments"] == 2
+    with replog.blocking.embed(restored, bookies=3) as client, client.read_log("orders") as reader:
+        assert [(str(each.position), each.data) for each in reader] == [("1:0", b"one"), ("2:0", b"two")]
+        assert client.logs() == ["orders"]
+
+
+def test_damage_is_named(wal: Path, tmp_path: Path, typed: Replog) -> None:
+    typed("backup", tmp_path / "saved", "--dir", wal)
+    path = min((tmp_path / "saved" / "ledgers").iterdir())
+    path.write_bytes(path.read_bytes()[:-1])
+    status, shown, _ = typed("verify", tmp_path / "saved")
+    assert status == 1
+    assert f"damaged: {path}: at byte" in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("verify", "nowhere"), "no such directory"),
+        (("restore", ".", "--quorum", "3,2", "--dir", "."), "as in --quorum 3,3,2"),
+    ],
+)
+def test_what_cannot_be(arguments: tuple[str, ...], words: str, typed: Replog) -> None:
+    status, _, errors = typed(*arguments)
+    assert status == 2
+    assert words in errors
