@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import attrs
 import pytest
 import trio
 import trio.testing
@@ -218,6 +219,23 @@ async def test_lost_answers_of_a_target_are_made_up_for_by_asking(autojump_clock
         for bookie in world.bookies:
             bookie.wire.lose_answer = lambda request: isinstance(request, CopyRequest)
         assert (await client.repair(lost=[victim.bookie_id])).under_replicated == 0
+
+
+async def test_copies_are_sent_no_faster_than_asked_for(autojump_clock: trio.testing.MockClock) -> None:
+    async with cluster(4) as world, world.client(attrs.evolve(QUICK, repair_bytes_per_s=100)) as client:
+        ledger_id = await written(client)
+        victim = (await members(world, client, ledger_id))[0]
+        await victim.kill()
+        started_s = trio.current_time()
+        assert (await client.repair(lost=[victim.bookie_id])).under_replicated == 0
+        size_bytes = sum(
+            len(each.batch.data)
+            for bookie in world.bookies
+            for each in bookie.wire.seen
+            if isinstance(each, CopyRequest)
+        )
+        # The last copy may be sent as soon as those before it are paid for.
+        assert trio.current_time() - started_s >= size_bytes / 100 / 2
 
 
 async def test_two_repairs_at_once_harm_nothing(autojump_clock: trio.testing.MockClock) -> None:

@@ -67,7 +67,7 @@ class Client:
         self._open_ledgers: Ledgers | None = ledgers
         self._logs = LogRecords(ledgers)
         self._log_driver = LogDriver(ledgers, self._logs)
-        self._repairer = Repairer(ledgers.context, ledgers.options.read_timeout_s)
+        self._repairer = Repairer(ledgers.context, ledgers.options)
         self._nursery = nursery
 
     @property

@@ -16,6 +16,7 @@ import trio
 from replog.client.auditing import Auditor, AuditReport, Bookies, UnderReplicatedFragment
 from replog.client.driving import ClientContext
 from replog.client.holdings import digest_of
+from replog.config import ClientOptions
 from replog.errors import BookieError, LedgerNotFoundError, ReplogError
 from replog.protocol.copies import FixedFragment, fixed_fragments
 from replog.protocol.effects import (
@@ -38,7 +39,6 @@ from replog.runtime.nursery import for_each
 _log = logging.getLogger("replog.client")
 
 FRAGMENTS_AT_ONCE = 8
-BYTES_PER_S = 64 << 20
 _TRIES_MAX = 4  # of one fragment whose record somebody else changes
 
 
@@ -60,10 +60,10 @@ class Pace:
 class Repairer:
     """Repairs the ledgers of one client's cluster."""
 
-    def __init__(self, context: ClientContext, timeout_s: float, bytes_per_s: float = BYTES_PER_S) -> None:
+    def __init__(self, context: ClientContext, options: ClientOptions) -> None:
         self._context = context
-        self._auditor = Auditor(context, timeout_s)
-        self._pace = Pace(bytes_per_s)
+        self._auditor = Auditor(context, options.read_timeout_s)
+        self._pace = Pace(options.repair_bytes_per_s)
 
     async def audit(self) -> AuditReport:
         """Looks at every ledger. Raises `MetastoreError`."""

@@ -69,6 +69,11 @@ class ClientOptions(Checked):
         5.0, "How long a bookie that failed is left out of new ensembles; longer if it keeps failing.", positive
     )
     bookie_retry_after_max_s: float = option(60.0, "The longest time that a failing bookie is left out.", positive)
+    repair_bytes_per_s: int = option(
+        64 * _MIB,
+        "Bytes of copies that a repair sends in a second at most, so that it leaves room for appends.",
+        positive,
+    )
     transports: tuple[str, ...] = option(
         (), "URLs of transports with their options, as `tcp:?tls_ca_file=ca.pem`; others have their defaults."
     )

@@ -327,8 +327,9 @@ class LedgerOnBookie:
 
     def refuse_read(self, request: ReadRequest | ReadLastAddConfirmedRequest | RangesRequest) -> Response | None:
         """Why a plain read is refused, or None. It carries no term and fences nothing (T1, D1)."""
-        is_refused = self.is_foreign(request.key) and not _is_by_role(request)
-        return _unauthorized(request.request_id) if is_refused else None
+        if self.is_foreign(request.key):
+            return None if _is_by_role(request) else _unauthorized(request.request_id)
+        return None
 
     def _fenced(self, request_id: int) -> Response:
         return Response(request_id, Status.FENCED, self.last_add_confirmed, self.fence_term)
