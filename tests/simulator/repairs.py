@@ -51,6 +51,7 @@ class Repairs:
         self.fillers: list[Filler] = []
         self.confirmed = -1  # the last entry that the writer confirmed
         self.lost: set[str] = set()
+        self.harmed: set[str] = set()  # bookies that lost something while fillers were under way
         self.counts: dict[str, int] = {}
         self._events = [
             *[self._append] * 6,
@@ -172,13 +173,17 @@ class Repairs:
 
     def _shorten(self) -> None:
         if self.world.bookies and self.chance.random() < 0.2:
-            self.world.shorten(self.chance.choice(list(self.world.bookies)), self.chance.randrange(self.confirmed + 2))
+            victim = self.chance.choice(list(self.world.bookies))
+            self.world.shorten(victim, self.chance.randrange(self.confirmed + 2))
+            self.harmed.add(victim)
             self.count("shortened")
 
     def _damage(self) -> None:
-        bookies = [each for each in self.world.bookies.values() if each.disk.batches.get(LEDGER)]
+        bookies = [name for name, each in self.world.bookies.items() if each.disk.batches.get(LEDGER)]
         if bookies and self.chance.random() < 0.4:
-            disk = self.chance.choice(bookies).disk
+            victim = self.chance.choice(bookies)
+            self.harmed.add(victim)
+            disk = self.world.bookies[victim].disk
             batch = self.chance.choice(disk.batches[LEDGER])
             disk.damaged |= {(LEDGER, entry_id) for entry_id in batch.entry_ids}
             self.count("damaged")
@@ -195,6 +200,8 @@ class Repairs:
         if self.fillers:
             self.fillers.pop(self.chance.randrange(len(self.fillers)))
             self.count("filler killed")
+            if not self.fillers:
+                self.harmed.clear()
 
     # -- fillers --------------------------------------------------------------------------------------------------------
 
@@ -228,6 +235,8 @@ class Repairs:
             self._check_change(before, self.world.metadata)
         if filler.is_over:
             self.fillers.remove(filler)
+        if not self.fillers:
+            self.harmed.clear()
 
     # -- the oracle -------------------------------------------------------------------------------------------------------
 
@@ -261,6 +270,10 @@ class Repairs:
                     self._check_newcomer(place, index, bookie_id, one)
 
     def _check_newcomer(self, place: int, index: int, bookie_id: str, former: Fragment) -> None:
+        if bookie_id in self.harmed or bookie_id not in self.world.bookies or len(self.fillers) > 1:
+            # It may have said that it holds everything, and lost it since; or another filler has stored what nobody had when this
+            # one asked. The next filling finds that.
+            return
         held = self._held(bookie_id)
         fragment = next(each for each in fixed_fragments(self.world.metadata) if each.place == place)
         for entry_id in range(fragment.first_entry_id, fragment.last_entry_id + 1):
@@ -281,6 +294,7 @@ class Repairs:
             filler.faults = Faults()
         while self.fillers:
             self._step()
+        self.harmed.clear()
         if world.metadata.state is not LedgerState.CLOSED:
             self._put(world.metadata.closed_at(self.confirmed))
         for _ in range(3):
