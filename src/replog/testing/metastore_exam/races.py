@@ -78,7 +78,8 @@ async def check_creating_at_once(bench: Bench) -> None:
 async def check_deleting_and_replacing_at_once(bench: Bench) -> None:
     """Of puts and deletes that expect the same version, one succeeds."""
     key = f"{bench.root}/a"
-    for _ in range(5):
+    # A store that compares and deletes in two steps slips through 5 rounds once in 30 times.
+    for _ in range(12):
         version = await bench.one.create(key, b"")
         changes: list[Callable[[], Awaitable[object]]] = []
         for client in bench.clients * 2:
