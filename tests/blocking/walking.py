@@ -15,6 +15,7 @@ from tests.blocking.stub import SHOWN
 ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "append": (b"entry",),
     "append_ledgers": ("log", [999]),
+    "backup": ("/dev/null/no-directory",),
     "batches_between": (0, 0),
     "compact": (),
     "create_ledger": (),
@@ -34,6 +35,7 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "read": (0, 0),
     "read_log": ("log",),
     "recover_ledger": (999,),
+    "restore": ("/dev/null/no-directory",),
     "sweep_log": ("log",),
     "trim_log": ("log",),
     "undrain_bookie": ("nobody",),
