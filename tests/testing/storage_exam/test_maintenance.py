@@ -62,7 +62,7 @@ class LosesTheFiftieth(Cheat):
         for ledger in content.ledgers.values():
             for batches in ledger.stamps.values():
                 if len(batches._batches) > 50:
-                    for each in (batches._batches, batches._keys, batches._reaches):
+                    for each in (batches._batches, batches.keys, batches._reaches):
                         del each[50]
 
 
