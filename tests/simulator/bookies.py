@@ -20,6 +20,7 @@ from replog.protocol.messages import (
     AddRequest,
     FenceRequest,
     LedgerRequest,
+    RangesRequest,
     ReadLastAddConfirmedRequest,
     ReadRequest,
     RecoveryReadRequest,
@@ -76,6 +77,7 @@ class SimulatedBookie(Server):
             ):
                 reply(Response(request.request_id, Status.READ_ONLY))
                 return
+        assert not isinstance(request, RangesRequest), "answered like a read"
         accepted = ledger.accept(request)
         self._queue.append(_Waiting(ledger, accepted, reply))
         self._sync_next()
