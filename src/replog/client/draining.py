@@ -9,6 +9,7 @@ it stores stays there until a repair has copied it elsewhere: a bookie is safe t
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from contextlib import aclosing
 
 import attrs
 import trio
@@ -76,16 +77,18 @@ async def drain_status(bookie_id: str, records: LedgerRecords, membership: Membe
     is_noticed = await _is_noticed(bookie_id, membership)
     copies: list[int] = []
     open_ledgers: list[OpenLedger] = []
-    async for page in ledger_id_pages(records.metastore):
-        for ledger_id in page:
-            try:
-                metadata, _ = await records.get(ledger_id)
-            except LedgerNotFoundError:
-                continue  # deleted meanwhile
-            if has_copies(metadata, bookie_id):
-                copies.append(ledger_id)
-            if metadata.state is not LedgerState.CLOSED and bookie_id in metadata.last_fragment.ensemble:
-                open_ledgers.append(OpenLedger(ledger_id, metadata.custom.get(_LOG_KEY, "")))
+    # Closed also if a read fails or is cancelled: a generator that is left to the collector warns.
+    async with aclosing(ledger_id_pages(records.metastore)) as pages:
+        async for page in pages:
+            for ledger_id in page:
+                try:
+                    metadata, _ = await records.get(ledger_id)
+                except LedgerNotFoundError:
+                    continue  # deleted meanwhile
+                if has_copies(metadata, bookie_id):
+                    copies.append(ledger_id)
+                if metadata.state is not LedgerState.CLOSED and bookie_id in metadata.last_fragment.ensemble:
+                    open_ledgers.append(OpenLedger(ledger_id, metadata.custom.get(_LOG_KEY, "")))
     return DrainStatus(bookie_id, cookie.is_draining, is_noticed, tuple(copies), tuple(open_ledgers))
 
 

@@ -8,6 +8,7 @@ the bookie's cookie.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import aclosing
 
 import attrs
 
@@ -100,11 +101,12 @@ async def _lost_before(membership: Membership) -> list[str]:
 
 async def _all_at_risk(records: LedgerRecords, lost: Collection[str]) -> list[EntriesAtRisk]:
     found: list[EntriesAtRisk] = []
-    async for page in ledger_id_pages(records.metastore):
-        for ledger_id in page:
-            try:
-                metadata, _ = await records.get(ledger_id)
-            except LedgerNotFoundError:
-                continue  # deleted meanwhile
-            found += entries_at_risk(metadata, lost)
+    async with aclosing(ledger_id_pages(records.metastore)) as pages:
+        async for page in pages:
+            for ledger_id in page:
+                try:
+                    metadata, _ = await records.get(ledger_id)
+                except LedgerNotFoundError:
+                    continue  # deleted meanwhile
+                found += entries_at_risk(metadata, lost)
     return found
