@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from functools import partial
 
-from benchmarks import faces, footprint, loads, memory, raw
+from benchmarks import bursts, faces, footprint, loads, memory, raw
 from benchmarks.figures import Figures, percentiles
 from benchmarks.metastore import cases as metastore
 from benchmarks.remote import cases as remote
@@ -110,6 +110,7 @@ CASES: dict[str, Callable[[Setting], Round]] = {
     **remote.CASES,
     **metastore.CASES,
     **shapes.CASES,
+    **bursts.CASES,
     **spark.CASES,
 }
 ONCE = {
@@ -128,12 +129,13 @@ ALONE = {
     *remote.CASES,
     *metastore.CASES,
     *shapes.CASES,
+    "remote-bursts",
     *spark.CASES,
 }
 # Cases to ask for by one name.
 GROUPS = {
     "storage": list(storage.CASES),
-    "remote": list(remote.CASES),
+    "remote": [*remote.CASES, "remote-bursts"],
     "metastore": list(metastore.CASES),
     "shapes": list(shapes.CASES),
     "spark": list(spark.CASES),
@@ -190,5 +192,6 @@ COMPARISONS = (
     *remote.COMPARISONS,
     *metastore.COMPARISONS,
     *shapes.COMPARISONS,
+    *bursts.COMPARISONS,
     *spark.COMPARISONS,
 )

@@ -64,6 +64,7 @@ REMOTE_SHAPES = {
 SHARED = {
     *remote_cases.CASES,
     *REMOTE_SHAPES,
+    "remote-bursts",
     *spark_cases.CASES,
 }  # several of these in one run: processes are started once
 
@@ -99,7 +100,8 @@ def test_each_case_runs_and_compares(case: str, tmp_path: Path, capsys: pytest.C
 @pytest.mark.long(is_sampled=False)
 def test_the_remote_cases_run_and_compare(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Of each kind of bookies one, in one run: processes are started once. The others only carry other loads there."""
-    cases = {"remote-push-100", "remote-slow-disk", "remote-tls", "shapes-ledgers-remote", "shapes-take-over-in-flight"}
+    cases = {"remote-push-100", "remote-slow-disk", "remote-tls", "remote-bursts", "shapes-ledgers-remote"}
+    cases |= {"shapes-take-over-in-flight"}
     found = run(capsys, *(word for case in cases for word in ("--case", case)), "--dir", str(tmp_path))
     titles = {each.title for each in COMPARISONS if each.case in cases}
     assert {each["title"] for each in found["compared"]} == titles
