@@ -15,7 +15,8 @@ import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from replog.abc import Damage, Mutation, PutBatch
+from replog.abc import Damage, Mutation, PutBatch, StoredRange
+from replog.backends.holdings import Holdings
 from replog.backends.memory import MemoryStorage
 from replog.errors import (
     StorageDamagedError,
@@ -160,6 +161,16 @@ class LogStorage(MemoryStorage):
         if found and not found[0].data:
             self.uncertain(found[0])
         return found[: next((at for at, batch in enumerate(found) if not batch.data), len(found))]
+
+    def ranges(self, ledger_id: int) -> list[StoredRange]:
+        holdings = Holdings()
+        with self._opened() as content:
+            ledger = content.ledgers.get(ledger_id)
+            for stamp, batches in ledger.stamps.items() if ledger else ():
+                for batch in batches._batches:
+                    if batch.data:
+                        holdings.add(stamp, batch.first_entry_id, batch.last_entry_id, batch.stride)
+        return holdings.ranges()
 
     def uncertain(self, batch: Batch) -> None:
         raise StorageUncertainError(f"{self.path}/log: {batch} is damaged")

@@ -157,7 +157,7 @@ SENTENCES = {
     MakesANewIdentity: "the identity is kept for ever",
     ListsNothing: "what it finds is in `damage`",
     ListsTheHealthy: "reads of them raise StorageUncertainError",
-    CannotBeMended: "what was damaged and is stored again can be read again",
+    CannotBeMended: "what was damaged and is stored again (can be read|is held) again",
 }
 
 
