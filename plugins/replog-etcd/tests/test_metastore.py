@@ -112,7 +112,7 @@ async def test_a_foreign_key_that_is_no_text_is_named(store: Store) -> None:
     async with store.client() as metastore:
         key = base64.b64encode(f"/{store.prefix}/logs/".encode() + b"\xff\xfe").decode()
         await metastore._gateway.call("/v3/kv/put", {"key": key, "value": ""}, what="a foreign key", is_change=True)
-        with pytest.raises(MetastoreCorruptError, match="no UTF-8"):
+        with pytest.raises(MetastoreCorruptError, match="not UTF-8"):
             await metastore.children("logs")
 
 

@@ -24,7 +24,7 @@ from collections.abc import Mapping
 
 import attrs
 
-from replog.errors import FencedError, ReplogError
+from replog.errors import FencedError, LedgerDeletedError, ReplogError
 from replog.protocol import undecided
 from replog.protocol.absence import Absences, Hearing, Verdict
 from replog.protocol.batch import Batch
@@ -34,6 +34,7 @@ from replog.protocol.fencing import Fencing
 from replog.protocol.machine import LedgerMachine
 from replog.protocol.messages import Denial
 from replog.protocol.model import NO_ENTRY, RECOVERY_TERM, LedgerMetadata, LedgerState
+from replog.protocol.mutations import DELETED_TERM
 from replog.protocol.proofs import prove, proven
 from replog.protocol.stages import Transitions, after, from_each
 from replog.protocol.writing_back import WritingBack
@@ -375,8 +376,13 @@ class LedgerRecovery(LedgerMachine):
     def refused(self, fence_term: int) -> None:
         """A bookie holds a fence above the recovery term: this is not a bounded ledger, or not ours to recover (T1)."""
         if not self.is_done:
+            ledger_id = self.metadata.ledger_id
             problem = f"a bookie is fenced at term {fence_term}, above recovery's"
-            self._fail(FencedError(self.metadata.ledger_id, problem))
+            self._fail(
+                LedgerDeletedError(ledger_id, "it was deleted while it was recovered")
+                if fence_term == DELETED_TERM
+                else FencedError(ledger_id, problem)
+            )
 
     def give_up(self, after_s: float) -> None:
         """The deadline has passed: fails, and names the bookies that are needed (R12, W6)."""

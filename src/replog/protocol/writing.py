@@ -21,7 +21,7 @@ import enum
 from collections import deque
 from collections.abc import Mapping, Sequence
 
-from replog.errors import FencedError, LedgerClosedError, ReplogError
+from replog.errors import FencedError, LedgerClosedError, LedgerDeletedError, ReplogError
 from replog.protocol import batch as batches
 from replog.protocol.batch import Batch
 from replog.protocol.digest import Digest
@@ -32,6 +32,7 @@ from replog.protocol.lacking import WriterGaps
 from replog.protocol.machine import LedgerMachine
 from replog.protocol.members import Members
 from replog.protocol.model import NO_ENTRY, LedgerMetadata, LedgerState
+from replog.protocol.mutations import DELETED_TERM
 from replog.protocol.pending import PendingBatch
 from replog.protocol.proofs import prove
 from replog.protocol.stages import Transitions, after, from_each
@@ -211,7 +212,11 @@ class LedgerWriting(LedgerMachine):
 
         While the ledger closes nothing is pending, and the metadata decides who closed it (R1)."""
         if self._stage in _OPEN:
-            self._fail(self._fenced(f"fenced by term {term}"))
+            self._fail(
+                self._fenced("a bookie was told that it is deleted", LedgerDeletedError)
+                if term == DELETED_TERM
+                else self._fenced(f"fenced by term {term}")
+            )
 
     # -- ensemble change ------------------------------------------------------------------------------------------
 
