@@ -3,7 +3,7 @@
 #   CASE=name    what make profile profiles
 #   SEEDS=n      how many seeds `make sim` runs of the protocol's machines
 #   SHELL_SEEDS=n  and of client, log and bookie
-#   WORKERS=n    how many tests run at a time (as many as there are processors; 0: in this process, as for a debugger)
+#   WORKERS=n    how many tests run at a time (one more than there are processors, since some wait; 0: in this process, as for a debugger)
 #   PYTHONS=...  what test-versions runs on (python3.11 to python3.14 and those of pyenv otherwise)
 #   PYTHON=...   the interpreter to build .venv from (3.11 or newer; found by itself otherwise)
 
@@ -19,7 +19,7 @@ ARGS ?=
 CASE ?= push
 SEEDS ?= 1000
 SHELL_SEEDS ?= 20
-WORKERS ?= auto
+WORKERS ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )))
 PYTHON ?=
 PYTHONS ?=
 VENV := .venv

@@ -126,6 +126,7 @@ async def test_leader_lost_by_zookeeper_is_fenced_by_its_bookies(
 
 
 @pytest.mark.needs_zookeeper
+@pytest.mark.long
 async def test_candidates_that_start_before_zookeeper_and_bookies_all_compete(
     tmp_path: Path, own_zookeeper: ZooKeeper
 ) -> None:

@@ -23,7 +23,7 @@ UVICORN = ("uvicorn", "--port", "0", "--workers", "2")
     ("command", "app", "needed"),
     [
         pytest.param(GUNICORN, "examples.flask_orders:app", "flask", id="gunicorn"),
-        pytest.param(UVICORN, "examples.fastapi_orders:app", "fastapi", id="uvicorn"),
+        pytest.param(UVICORN, "examples.fastapi_orders:app", "fastapi", id="uvicorn", marks=pytest.mark.long),
     ],
 )
 def test_nothing_acknowledged_is_lost_when_workers_and_bookie_are_killed(

@@ -30,7 +30,11 @@ def test_there_are_enough() -> None:
     assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+@pytest.mark.parametrize(
+    "mutant",
+    [pytest.param(each, marks=pytest.mark.long if each.name == "reads-dont-fence" else ()) for each in MUTANTS],
+    ids=lambda mutant: mutant.name,
+)
 def test_a_known_bug_is_found(mutant: Mutant) -> None:
     with mutant.applied():
         assert first_hit(mutant) is not None, f"not within {mutant.seeds} seeds: {mutant.story}"
