@@ -7,7 +7,6 @@ from tests.simulator.mutation import Mutant
 from tests.simulator.shells import simulate_shells
 from tests.simulator.shells.mutants import SHELL_MUTANTS, shell_mutant_named
 
-
 # Two seconds of a processor and more.
 DEAR = {
     "confirmed-not-frozen",

@@ -10,6 +10,7 @@ from replog.abc import Doubt, DropLedger, Mutation, PutBatch, SetMarks
 from replog.backends.files import window
 from replog.backends.files.inspecting import find_place, inspect_journal
 from replog.backends.files.inspecting.inspected_file import InspectedFile
+from replog.backends.files.inspecting.places import Place
 from replog.backends.files.record import (
     PAGE_BYTES,
     RECORD_HEADER_BYTES,
@@ -27,6 +28,7 @@ from replog.testing.storage_exam import make_batch
 from tests.backends.files.inspecting.places import (
     SECRET,
     damage_of,
+    fill,
     flip,
     golden,
     make_filled,
@@ -292,6 +294,29 @@ def test_no_damage_is_reported_when_group_is_being_written(tmp_path: Path, monke
     assert damage_of(reports) == []
     assert files_of(reports)[0].last_sequence == 4
     assert reads > 2
+
+
+def test_no_damage_is_reported_when_the_last_groups_are_recycled_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A newer catalog is durable, which needs no file with these groups: they went before the names were listed."""
+    path, journal = tmp_path / "st", tmp_path / "journal"
+    with contextlib.closing(open_quick(path, journal)) as storage:
+        fill(storage, 100)
+
+        def listed(place: Place) -> list[tuple[int, str]]:
+            fill(storage, 100)
+            storage.compact(is_major=True)
+            return []
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Place, "journal_files", lambda place: [])
+            place = find_place(str(path), str(journal))
+            assert [each.reason for each in damage_of(inspect_journal(place)) if "was durable" in each.reason]
+        monkeypatch.setattr(Place, "journal_files", listed)
+        problems = [each for each in inspect_journal(place) if isinstance(each, Problem)]
+        assert [each.kind for each in problems if "was durable" in each.reason] == ["gone"]
+        assert damage_of(problems) == []
 
 
 def test_no_damage_is_reported_when_file_is_recycled_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -115,7 +115,9 @@ class JournalWalk:
         durable = max(catalog.durable_sequence, self._vouching.position or 0)
         if max(last, self._vouching.accounted) < durable:
             reason = f"its last group is {last}, but group {durable} was durable"
-            self.problems.append(Problem(self.place.journal or "", 0, "damage", reason))
+            # A bookie that runs recycles files in any order, once a catalog is durable that needs none of them.
+            kind = "damage" if self.place.catalog() == catalog else "gone"
+            self.problems.append(Problem(self.place.journal or "", 0, kind, reason))
 
 
 class WalkedFile:
