@@ -20,8 +20,8 @@ def check(first: int, trials: int, directory: Path) -> None:
 
 
 @pytest.mark.crash
-def test_no_confirmed_entry_is_lost_in_ten_trials(tmp_path: Path) -> None:
-    check(1, 10, tmp_path)
+def test_no_confirmed_entry_is_lost_in_four_trials(tmp_path: Path) -> None:
+    check(1, 4, tmp_path)
 
 
 @pytest.mark.long

@@ -21,7 +21,7 @@ from tests.simulator.plan import Fault, Op, node_name, node_number
 from tests.simulator.shrink import minimize, shrink
 from tests.simulator.world import World
 
-SEEDS = 2400
+SEEDS = 1200
 CHUNK = 200
 CHUNKS = range(0, SEEDS, CHUNK)
 

@@ -29,7 +29,14 @@ from replog.testing.storage_exam import make_batch
 SMALL = FilesOptions(journal_file_bytes=64 << 10)
 
 
-@pytest.mark.parametrize("options", [FilesOptions(), SMALL, FilesOptions(journal_file_bytes=70_001, spare_files=0)])
+@pytest.mark.parametrize(
+    "options",
+    [
+        FilesOptions(),
+        pytest.param(SMALL, marks=pytest.mark.long),
+        FilesOptions(journal_file_bytes=70_001, spare_files=0),
+    ],
+)
 def test_exam(tmp_path: Path, options: FilesOptions) -> None:
     check_storage(lambda path: open_storage(str(path), options), tmp_path)
 

@@ -62,6 +62,7 @@ async def test_the_flat_layout_passes_the_exam(zookeeper_url: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 async def test_clients_of_different_servers_pass_the_exam(zookeeper_ensemble: Ensemble, zookeeper_chroot: str) -> None:
     """Each is connected to another one, so what is answered by one has to be known to all."""
     servers = itertools.cycle(zookeeper_ensemble.servers)
