@@ -234,6 +234,22 @@ def test_an_error_comes_as_itself_with_the_caller_in_its_traceback(client: replo
         client.create_ledger(quorum=replog.Quorum(1, 2, 1)).__enter__()
 
 
+def test_nothing_is_said_of_what_is_collected_after_its_modules_were_emptied(tmp_path: Path) -> None:
+    """As an interpreter may do at its very end."""
+    script = """
+        import atexit, replog.blocking
+        from replog.blocking import contexts, portal
+        def empty():
+            portal.os = None
+            contexts._of_process.clear()
+        atexit.register(empty)
+        client = replog.blocking.embed("wal").open()
+        log = client.write_log("log").open()
+        log.append(b"confirmed")
+    """
+    run_script(script, tmp_path)
+
+
 def test_what_cannot_be_opened_says_why_and_leaves_no_thread(tmp_path: Path) -> None:
     with replog.blocking.embed(tmp_path), pytest.raises(replog.StorageInUseError), replog.blocking.embed(tmp_path):
         pass

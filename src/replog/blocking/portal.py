@@ -160,7 +160,7 @@ class Portal:
                 yield block.entered.take()
         finally:
             # A fork has no such thread to join.
-            if os.getpid() == self._process_id and self._thread.ident is not None:
+            if self._is_own_process() and self._thread.ident is not None:
                 self._thread.join()
 
     @contextmanager
@@ -206,11 +206,15 @@ class Portal:
             self._wait(block.entered, block.left, begin)
             yield
         except BaseException as error:
-            if os.getpid() == self._process_id:
+            if self._is_own_process():
                 self._leave(block, error)
             raise
-        if os.getpid() == self._process_id:
+        if self._is_own_process():
             self._leave(block, None)
+
+    def _is_own_process(self) -> bool:
+        """False in a fork, and at the interpreter's very end, which empties modules before it collects what they made."""
+        return os is not None and os.getpid() == self._process_id
 
     def _leave(self, block: _Block[Value], error: BaseException | None) -> None:
         if not self._is_ready.wait(_FAREWELL_S):
