@@ -139,7 +139,8 @@ class Terminals:
     "names",
     [
         pytest.param(["first-log"], id="log"),
-        pytest.param(["first-cluster", "first-failover"], id="cluster"),  # the second page goes on with the first one's
+        # The second page goes on with the first one's.
+        pytest.param(["first-cluster", "first-failover"], id="cluster", marks=pytest.mark.long),
     ],
 )
 def test_pages_can_be_followed(names: list[str], tmp_path: Path) -> None:

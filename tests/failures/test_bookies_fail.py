@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from replog.testing.history import latencies_s
 from tests.failures.cluster import CONFIRMING_S, Bookie, Cluster, cluster
 from tests.failures.options import NOTICING_S, REPLACING_S, RETURNING_S
@@ -33,6 +35,7 @@ async def stop_one(cluster: Cluster, calm_p99_s: float) -> Bookie:
     return victim
 
 
+@pytest.mark.long
 async def test_bookies_that_die_and_hang_are_replaced_and_used_again(tmp_path: Path) -> None:
     async with cluster(tmp_path) as found:
         await found.start_writer("writer")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import trio
 
 from tests.failures.cluster import CONFIRMING_S, cluster
@@ -12,6 +13,7 @@ from tests.failures.options import CLIENT, MARGIN_S
 TAKING_OVER_S = CLIENT.absence_wait_s + 2 * CLIENT.speculative_read_after_s + MARGIN_S
 
 
+@pytest.mark.long
 async def test_c7_the_leaders_machine_dies_with_its_bookie(tmp_path: Path) -> None:
     async with cluster(tmp_path, bookies=3) as found:
         writer = await found.start_writer("writer-0")

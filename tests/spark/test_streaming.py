@@ -332,6 +332,7 @@ class Sink:
         return sorted(row.text.encode() for row in found)
 
 
+@pytest.mark.long
 def test_a_query_that_failed_is_begun_again(
     spark: SparkSession, metastore: str, spark_log: str, tmp_path: Path
 ) -> None:
