@@ -160,7 +160,7 @@ class Portal:
                 yield block.entered.take()
         finally:
             # A fork has no such thread to join.
-            if self._is_own_process() and self._thread.ident is not None:
+            if os is not None and os.getpid() == self._process_id and self._thread.ident is not None:
                 self._thread.join()
 
     @contextmanager
@@ -205,16 +205,13 @@ class Portal:
         try:
             self._wait(block.entered, block.left, begin)
             yield
+        # `os` is None at the interpreter's very end, which empties modules before it collects what they made.
         except BaseException as error:
-            if self._is_own_process():
+            if os is not None and os.getpid() == self._process_id:
                 self._leave(block, error)
             raise
-        if self._is_own_process():
+        if os is not None and os.getpid() == self._process_id:
             self._leave(block, None)
-
-    def _is_own_process(self) -> bool:
-        """False in a fork, and at the interpreter's very end, which empties modules before it collects what they made."""
-        return os is not None and os.getpid() == self._process_id
 
     def _leave(self, block: _Block[Value], error: BaseException | None) -> None:
         if not self._is_ready.wait(_FAREWELL_S):
