@@ -13,7 +13,7 @@ from replog import aio, api
 from replog.aio import client, readers, writers
 from replog.aio.faces import FACES as COROUTINES
 from replog.runtime.faces import Face
-from tests.blocking.stub import SHOWN, Verb, formatted, imports_of, verbs_of
+from tests.blocking.stub import REMOTE_BOOKIE, SHOWN, Verb, formatted, imports_of, verbs_of
 
 STUB = Path(aio.__file__).with_suffix(".pyi")
 FACES = (
@@ -32,7 +32,7 @@ ATTRIBUTES = {  # that objects have from their beginning
     writers.LogWriter: "name: str",
     readers.LedgerReader: "ledger_id: int\ndef __aiter__(self) -> AsyncIterator[Entry]: ...",
     readers.LogReader: "name: str\ndef __aiter__(self) -> AsyncIterator[Record]: ...\nasync def __anext__(self) -> Record: ...",
-    client.RemoteBookie: "bookie_id: str\nendpoints: Sequence[Endpoint]\nread_only: bool",
+    client.RemoteBookie: REMOTE_BOOKIE,
 }
 HEAD = '''
 # Made by `python -m tests.aio.stub` from trio's classes: not to be edited.

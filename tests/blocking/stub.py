@@ -31,15 +31,16 @@ FACES = (
     client.RemoteBookie,
 )
 FUNCTIONS = ("connect", "embed", "served_bookie")
+REMOTE_BOOKIE = (
+    "bookie_id: str\nendpoints: Sequence[Endpoint]\nread_only: bool\ndraining: bool\nlabels: Mapping[str, str]"
+)
 ATTRIBUTES = {  # that objects have from their beginning
     client.Client: "default_quorum: Quorum\nbookies: tuple[ServedBookie, ...]\nleft_out: Mapping[str, StorageError]",
     writers.LedgerWriter: "ledger_id: int",
     writers.LogWriter: "name: str",
     readers.LedgerReader: "ledger_id: int\ndef __iter__(self) -> Iterator[Entry]: ...",
     readers.LogReader: "name: str\ntimeout_s: float | None\ndef __iter__(self) -> Iterator[Record]: ...",
-    client.RemoteBookie: (
-        "bookie_id: str\nendpoints: Sequence[Endpoint]\nread_only: bool\ndraining: bool\nlabels: Mapping[str, str]"
-    ),
+    client.RemoteBookie: REMOTE_BOOKIE,
 }
 API_PAGE = Path(__file__).parents[2] / "docs" / "reference" / "api.md"
 SHOWN = set(re.findall(r"`(?:await |async |with |for )*(?:\w+\.)*(\w+)[`(]", API_PAGE.read_text(encoding="utf-8")))

@@ -469,6 +469,8 @@ class RemoteBookie:
     bookie_id: str
     endpoints: Sequence[Endpoint]
     read_only: bool
+    draining: bool
+    labels: Mapping[str, str]
     async def statistics(self, *, timeout_s: float = STATISTICS_TIMEOUT_S) -> BookieStatistics:
         """Returns its statistics as they are now. Any client may ask."""
     async def collect_garbage(self, *, timeout_s: float = GARBAGE_TIMEOUT_S) -> list[int]:
