@@ -9,9 +9,7 @@ A frame is a header, the fields of its kind, and a body that is copied verbatim:
 The checksum is the CRC32C of the header behind it and of the fields. A batch is checked by its own code: CRC32C by the
 bookie, HMAC only with the password; so an add of an HMAC batch carries a CRC32C of it among its fields.
 
-A connection begins with four frames, each at most `GREETING_BYTES_MAX` long: `Hello`, `Welcome`, `Prove`, `Ready`; in place
-of its own ones a bookie may send `Refuse`, which also ends a connection later. Their first fields never change, so that
-any two versions can agree on what they speak.
+A connection begins with the frames of `replog.protocol.greetings`.
 """
 
 from __future__ import annotations
@@ -19,7 +17,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 
-import attrs
 from crc32c import crc32c
 
 from replog.errors import LocalProtocolError, RemoteProtocolError
@@ -32,6 +29,26 @@ from replog.protocol.frames import HEADER as HEADER
 from replog.protocol.frames import Frame as Frame
 from replog.protocol.frames import FrameSplitter as FrameSplitter
 from replog.protocol.frames import seal as seal
+from replog.protocol.greetings import HELLO as HELLO
+from replog.protocol.greetings import MAGIC as MAGIC
+from replog.protocol.greetings import NONCE_BYTES as NONCE_BYTES
+from replog.protocol.greetings import PING as PING
+from replog.protocol.greetings import PING_FRAME as PING_FRAME
+from replog.protocol.greetings import PONG as PONG
+from replog.protocol.greetings import PONG_FRAME as PONG_FRAME
+from replog.protocol.greetings import PROVE as PROVE
+from replog.protocol.greetings import READY as READY
+from replog.protocol.greetings import REASON_BYTES_MAX as REASON_BYTES_MAX
+from replog.protocol.greetings import REFUSE as REFUSE
+from replog.protocol.greetings import WELCOME as WELCOME
+from replog.protocol.greetings import Greeting as Greeting
+from replog.protocol.greetings import Hello as Hello
+from replog.protocol.greetings import Prove as Prove
+from replog.protocol.greetings import Ready as Ready
+from replog.protocol.greetings import Refuse as Refuse
+from replog.protocol.greetings import Welcome as Welcome
+from replog.protocol.greetings import decode_greeting as decode_greeting
+from replog.protocol.greetings import encode_greeting as encode_greeting
 from replog.protocol.messages import (
     AddRequest,
     AdminCommand,
@@ -53,13 +70,9 @@ from replog.protocol.unasked import AWAITED as AWAITED
 from replog.protocol.unasked import FEATURE_AWAITED as FEATURE_AWAITED
 
 WIRE_VERSION = 1
-MAGIC = b"replog"
 DETAIL_BYTES_MAX = FIELDS_BYTES_MAX // 2
-REASON_BYTES_MAX = GREETING_BYTES_MAX // 2
-NONCE_BYTES = 32
 KEY_BYTES = 32
 
-HELLO, WELCOME, PROVE, READY, REFUSE, PING, PONG = range(1, 8)
 ADD, FENCE, RECOVERY_READ, READ, READ_LAST_ADD_CONFIRMED, WRITE_LAST_ADD_CONFIRMED, ADMIN = range(16, 23)
 COPY, COPY_READ, RANGES = range(23, 26)
 RESPONSE = 32
@@ -81,8 +94,6 @@ _NO_KEY = bytes(KEY_BYTES)  # of a repairer, which has a role instead
 # Status, last add confirmed, fence term, bytes of the detail, number of batches, bytes of the proof. Behind: detail, proof.
 _RESPONSE = struct.Struct("<IqqIII")
 _BATCH_SIZE = struct.Struct("<8xI")  # where a batch says how long it is
-_GREETING = struct.Struct("<6sHHQ32s")  # magic, lowest and highest version, features, nonce
-_TEXT = struct.Struct("<H")
 _COMMANDS = {int(command) for command in AdminCommand}
 _STATUSES = {int(status): status for status in Status}
 
@@ -369,132 +380,3 @@ def _decode_batches(body: bytes, count: int) -> tuple[Batch, ...]:
     if start != len(body) or len(batches) != count:
         raise RemoteProtocolError(f"an answer of {count} batches that has {len(batches)}, in {len(body)} bytes")
     return tuple(batches)
-
-
-# -- the beginning and the end of a connection ----------------------------------------------------------------------
-
-
-@attrs.frozen
-class Hello:
-    """A client's first frame: its versions and features, the bookie that it wants, and how it proves who it is."""
-
-    lowest_version: int
-    highest_version: int
-    features: int
-    nonce: bytes
-    bookie_id: str
-    mechanism: str
-    software: str
-
-
-@attrs.frozen
-class Welcome:
-    """A bookie's first frame: the version and the features that both know, its identity, and its challenge."""
-
-    version: int
-    features: int
-    nonce: bytes
-    bookie_id: str
-    challenge: bytes
-    software: str
-
-
-@attrs.frozen
-class Prove:
-    """The client's proof of who it is."""
-
-    response: bytes
-
-
-@attrs.frozen
-class Ready:
-    """The bookie's proof of who it is, the client's identity, the largest frame, and the silence after which the client counts
-    as lost."""
-
-    proof: bytes
-    identity: str
-    frame_bytes_max: int
-    silence_max_ms: int
-
-
-@attrs.frozen
-class Refuse:
-    """The connection ends, and why. With `retry` it may be different soon."""
-
-    reason: str
-    retry: bool
-
-
-Greeting = Hello | Welcome | Prove | Ready | Refuse
-
-_LIMITS = struct.Struct("<QQ")
-
-
-def encode_greeting(greeting: Greeting) -> bytes:
-    """The whole frame."""
-    if isinstance(greeting, Hello):
-        versions = greeting.lowest_version, greeting.highest_version
-        fields = _GREETING.pack(MAGIC, *versions, greeting.features, greeting.nonce)
-        return seal(HELLO, 0, 0, fields + _texts(greeting.bookie_id, greeting.mechanism, greeting.software))
-    if isinstance(greeting, Welcome):
-        fields = _GREETING.pack(MAGIC, greeting.version, greeting.version, greeting.features, greeting.nonce)
-        return seal(WELCOME, 0, 0, fields + _texts(greeting.bookie_id, greeting.challenge, greeting.software))
-    if isinstance(greeting, Prove):
-        return seal(PROVE, 0, 0, _texts(greeting.response))
-    if isinstance(greeting, Ready):
-        limits = _LIMITS.pack(greeting.frame_bytes_max, greeting.silence_max_ms)
-        return seal(READY, 0, 0, limits + _texts(greeting.proof, greeting.identity))
-    return seal(REFUSE, int(greeting.retry), 0, _texts(greeting.reason.encode("utf-8", "replace")[:REASON_BYTES_MAX]))
-
-
-def decode_greeting(frame: Frame) -> Greeting:
-    """Reads one. Raises `RemoteProtocolError` for anything else, and nothing else."""
-    try:
-        return _decode_greeting(frame)
-    except (struct.error, UnicodeDecodeError) as error:
-        raise RemoteProtocolError(f"a greeting of kind {frame.kind} that does not parse: {error}") from error
-
-
-def _decode_greeting(frame: Frame) -> Greeting:
-    fields = frame.fields
-    if frame.kind in (HELLO, WELCOME):
-        magic, lowest, highest, features, nonce = _GREETING.unpack_from(fields)
-        if magic != MAGIC:
-            raise RemoteProtocolError(f"a greeting that begins with {magic!r}: this is not replog")
-        one, two, three = _read_texts(fields, _GREETING.size, 3)
-        if frame.kind == HELLO:
-            return Hello(lowest, highest, features, nonce, one.decode(), two.decode(), three.decode())
-        return Welcome(highest, features, nonce, one.decode(), two, three.decode())
-    if frame.kind == PROVE:
-        return Prove(*_read_texts(fields, 0, 1))
-    if frame.kind == READY:
-        frame_bytes_max, silence_max_ms = _LIMITS.unpack_from(fields)
-        proof, identity = _read_texts(fields, _LIMITS.size, 2)
-        return Ready(proof, identity.decode(), frame_bytes_max, silence_max_ms)
-    if frame.kind == REFUSE:
-        return Refuse(_read_texts(fields, 0, 1)[0].decode("utf-8", "replace"), frame.flags & 1 != 0)
-    raise RemoteProtocolError(f"a frame of kind {frame.kind} instead of a greeting")
-
-
-def _texts(*texts: bytes | str) -> bytes:
-    found = b""
-    for text in texts:
-        encoded = text.encode("utf-8", "replace") if isinstance(text, str) else text
-        found += _TEXT.pack(len(encoded)) + encoded
-    return found
-
-
-def _read_texts(fields: bytes, start: int, count: int) -> list[bytes]:
-    found = []
-    for _ in range(count):
-        (length,) = _TEXT.unpack_from(fields, start)
-        start += _TEXT.size
-        if start + length > len(fields):
-            raise RemoteProtocolError(f"a greeting that ends within a text of {length} bytes")
-        found.append(fields[start : start + length])
-        start += length
-    return found
-
-
-PING_FRAME = seal(PING, 0, 0, b"")
-PONG_FRAME = seal(PONG, 0, 0, b"")
