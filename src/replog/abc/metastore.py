@@ -121,6 +121,8 @@ class Metastore(ABC):
             is_first = True
             while not await self._try_to_be_elected(stack, key, candidate, is_first):
                 is_first = False
+                # A leader that dies changes nothing: its lease only runs out. So the
+                # candidate also asks from time to time.
                 with trio.move_on_after(self.lease_s / 4):
                     version = await self._version_or_none(key)
                     if version is None:
@@ -152,5 +154,6 @@ class Metastore(ABC):
 
     @property
     def _leases(self) -> Leases:
+        # Made when it is needed, and not by `__init__`: stores need not call that of this class.
         leases: Leases = self.__dict__.setdefault("_leases", Leases(self, self.lease_s))
         return leases

@@ -27,7 +27,7 @@ class BookieState(enum.Enum):
     """What a bookie can be used for, from the most to the least useful."""
 
     WRITABLE = "writable"
-    DRAINING = "draining"  # it takes entries, but is to be left: used only where there are too few others (C8)
+    DRAINING = "draining"  # it takes entries, but will be stopped for good: used only where others are too few (C8)
     READ_ONLY = "read-only"  # it takes no new entries (B5, B10)
     AWAY = "away"  # known, and not announced
 

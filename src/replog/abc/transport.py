@@ -80,7 +80,7 @@ class Transport(ABC):
     ) -> Connection:
         """Connects to a bookie. The connection's tasks run in `nursery`.
 
-        Raises `BookieUnreachableError`, also if another bookie than `bookie_id` listens there ("": any bookie), or if
+        Raises `BookieUnreachableError`, even if it reaches another bookie than `bookie_id` ("": any bookie), or if
         authentication fails. If cancelled, nothing stays open."""
 
     @abstractmethod

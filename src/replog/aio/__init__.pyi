@@ -56,8 +56,8 @@ def connect(
 ) -> Opening[Client]:
     """A client of the bookies that announce themselves in a metastore: `connect("lmdb:/var/lib/app/metadata")`.
 
-    A metastore that is given as an object stays open. Raises `ConfigError` for what can't be; unreachable servers show at
-    the first call. Leaving the context cancels what is still open: leave writers first."""
+    A metastore that is given as an object stays open. Raises `ConfigError` for invalid arguments; an unreachable server shows
+    at the first call. Leaving the context cancels what is still open: leave writers first."""
 
 def embed(
     directory: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
@@ -74,17 +74,16 @@ def embed(
     """A client with bookies of its own in this process: a crash-proof log in a directory, or one bookie in each of several.
 
     `storage` is the scheme of the bookies' storage, maybe with options: "files?journal_file_bytes=16MiB"; without it,
-    `bookie_options` say it, whose default is "files". Metadata is
-    durable beside the first bookie, unless `metastore` says otherwise. A directory whose storage is damaged or fails is left
-    out if the others suffice for the quorum (C7): observers, the log and `statistics()` say so. Raises `StorageInUseError` if
-    another process has the directory open, `StorageIdentityError`, `StorageDamagedError` or `StorageFailedError` for what it
-    finds there, `ConfigError`."""
+    `bookie_options` say it, whose default is "files". Metadata is durable beside the first bookie, unless `metastore` says
+    otherwise. A directory whose storage is damaged or fails is left out if the other bookies are enough for the quorum (C7):
+    observers, the log and `statistics()` say so. Raises `StorageInUseError` if another process has the directory open,
+    `StorageIdentityError`, `StorageDamagedError` or `StorageFailedError` for the state of a directory, `ConfigError`."""
 
 def served_bookie(config: BookieConfig, *, registry: Registry | None = None) -> Opening[ServedBookie]:
-    """A bookie that is served inside this app while the context is open, as an object to look at and to look after.
+    """A bookie that is served inside this app while the context is open, as an object for inspection and administration.
 
     Clients in the same trio run reach it without a network, others where its option `listen` says. Raises as `embed` does.
-    Leaving it, also when cancelled, answers what was accepted, for a short while; what was acknowledged stays."""
+    Leaving it, even by cancellation, still answers accepted requests for a short while; acknowledged entries stay."""
 
 async def serve_bookie(
     config: BookieConfig,
@@ -95,7 +94,7 @@ async def serve_bookie(
     """Serves a bookie inside this app until cancelled: `await nursery.start(replog.serve_bookie, config)` gives its id.
 
     Clients in the same trio run reach it without a network, others where its option `listen` says. Raises as `embed` does.
-    When it is cancelled, it answers what it accepted, for a short while, and what it acknowledged stays."""
+    When it is cancelled, it still answers accepted requests for a short while; acknowledged entries stay."""
 
 class Client:
     """A way to ledgers and logs. Made by `connect` and `embed`; belongs to the event loop that made it.
@@ -114,21 +113,21 @@ class Client:
         digest_type: DigestType = DigestType.CRC32C,
         custom: Mapping[str, str] | None = None,
     ) -> Opening[LedgerWriter]:
-        """A new ledger and its writer, as a context. `custom` stands in its metadata.
+        """A new ledger and its writer, as a context manager. `custom` becomes part of its metadata.
 
         Raises `NotEnoughBookiesError` (retry: when there are more), `MetastoreError`: then no ledger was created, or one
-        that nobody knows of."""
+        that no client knows."""
     def open_ledger(self, ledger_id: int, *, first: int = 0, password: bytes = b"") -> Opening[LedgerReader]:
-        """A reader of a ledger, as a context; iterating begins at the entry `first`. Never fences (D1).
+        """A reader of a ledger, as a context manager; iterating begins at the entry `first`. Never fences (D1).
 
-        Raises `LedgerNotFoundError`, `UnauthorizedError`, `ConfigError` for what is no entry id."""
+        Raises `LedgerNotFoundError`, `UnauthorizedError`, `ConfigError` if `first` is not an entry id."""
     async def recover_ledger(
         self, ledger_id: int, *, password: bytes = b"", lost: Sequence[str] = (), accept_loss: bool = False
     ) -> LedgerMetadata:
-        """Fences a ledger and closes it at its last entry (R2-R12); returns its metadata. One that is closed stays as it is.
+        """Fences a ledger and closes it at its last entry (R2-R12); returns its metadata. A closed ledger stays as it is.
 
         `lost` names bookies that never come back: they are declared lost first, as by `declare_bookies_lost`. `accept_loss`
-        closes the ledger although confirmed entries may be gone, where an ack quorum of bookies lost something (R10). Raises
+        closes the ledger even if confirmed entries may be gone, because an ack quorum of bookies lost something (R10). Raises
         `RecoveryUndecidedError` or `NotEnoughBookiesError` (retry: when bookies are back), `LedgerNotFoundError`. If it
         raises or is cancelled, the ledger's writer may be fenced, and nothing was cut."""
     async def declare_bookies_lost(
@@ -148,8 +147,8 @@ class Client:
     ) -> AuditReport:
         """Copies what bookies should have and lack, and to others in place of lost ones; returns the audit after it.
 
-        `lost` are declared so first, as by `declare_bookies_lost`; those that are `away` are replaced where all that they had is
-        elsewhere. Bookies that drain are replaced, too: what they have is copied from them.
+        The bookies in `lost` are declared lost first, as by `declare_bookies_lost`. Bookies in `away` are replaced where
+        others have all their entries. Bookies that drain are replaced, too, and their entries are copied from them.
 
         Raises `MetastoreError`. If it raises or is cancelled, what was copied stays: repairing again goes on."""
     async def drain_bookie(self, bookie_id: str) -> DrainStatus:
@@ -166,7 +165,7 @@ class Client:
 
         Raises `AdministrationError` if the bookie is unknown, `MetastoreError`."""
     async def delete_ledger(self, ledger_id: int) -> None:
-        """Deletes a ledger; bookies drop its entries soon (B6). One that does not exist is no error."""
+        """Deletes a ledger; bookies drop its entries soon (B6). Deleting a ledger that does not exist does nothing."""
     async def ledgers(self) -> list[int]:
         """The ids of all ledgers, ascending."""
     async def ledger_metadata(self, ledger_id: int) -> LedgerMetadata:
@@ -180,10 +179,10 @@ class Client:
         digest_type: DigestType = DigestType.CRC32C,
         custom: Mapping[str, str] | None = None,
     ) -> Opening[LogWriter]:
-        """Takes a log over *now*, and creates it if need be: recovers what the last writer left, and fences it.
+        """Takes a log over *now*, and creates it if it does not exist: fences the last writer, and recovers its ledgers.
 
-        A context with the log's writer. Raises `RecoveryUndecidedError` or `NotEnoughBookiesError` (retry: when bookies
-        are back), `TakeoverFailedError` (others keep taking over), `MetastoreError`."""
+        A context manager that yields the log's writer. Raises `RecoveryUndecidedError` or `NotEnoughBookiesError` (retry:
+        when bookies are back), `TakeoverFailedError` (others keep taking over), `MetastoreError`."""
     def lead_log(
         self,
         name: str,
@@ -194,12 +193,12 @@ class Client:
         custom: Mapping[str, str] | None = None,
     ) -> Opening[LogWriter]:
         """Waits until nobody else leads the log, then takes it over as `write_log` does. Leading is advice, to avoid duels
-        (M3): safe is the log in any case, since a takeover fences. If somebody else takes over during the takeover, this waits
-        for its turn again."""
+        (M3); the log is safe in any case, since a takeover fences. If another client takes over meanwhile, this one waits for
+        its turn again."""
     def read_log(
         self, name: str, *, after: Position | str | None = None, follow: bool = False, password: bytes = b""
     ) -> Opening[LogReader]:
-        """A reader of a log, as a context: from the beginning or `after` a position; with `follow` it waits for more.
+        """A reader of a log, as a context manager: from the beginning or `after` a position; with `follow` it waits for more.
 
         Raises `LogNotFoundError` (with `follow` it waits for the log instead), `TrimmedError`, `PositionError`."""
     async def append_ledgers(
@@ -212,21 +211,23 @@ class Client:
         custom: Mapping[str, str] | None = None,
         password: bytes = b"",
     ) -> AppendedLedgers:
-        """Adds closed ledgers to the end of a log, in this order, all at once or none; creates the log if need be. Who writes
-        to it is fenced before, as by `write_log`, unless there are no ledgers.
+        """Adds closed ledgers to the end of a log, in this order, all at once or none; creates the log if it does not exist.
+        Its writer is fenced before, as by `write_log`, unless there are no ledgers.
 
-        The ledgers must have been created with `custom={"log": name, "job": ...}`, of this job if `job` is given. A job's name
-        is for one run of it, that hands in its ledgers once. A `transaction` (id, number) that was committed before, or whose
-        number is not above that id's highest, changes nothing: so whoever gives one may call again after any failure.
-        `custom` becomes part of the log's metadata, and must not contradict it.
+        The ledgers must have been created with `custom={"log": name, "job": ...}`, of this job if `job` is given. A job's
+        name belongs to one run, which hands in its ledgers once. A `transaction` (id, number) that was committed before, or
+        whose number is not above that id's highest, changes nothing: a caller that gives one may call again after any
+        failure. `custom` becomes part of the log's metadata, and must not contradict it.
 
         Raises `LedgerNotFoundError`, `LedgerRefusedError`, `JobAbandonedError`, `UnauthorizedError`, `CustomMismatchError`,
-        `TooManyLedgersError`: then the log is as it was. Else as `write_log`; if it raises `MetastoreUncertainError` or is
-        cancelled, they may be added or not."""
+        `TooManyLedgersError`: then the log is as it was. Otherwise as `write_log`; if it raises `MetastoreUncertainError` or
+        is cancelled, they may be added or not."""
     async def sweep_log(self, name: str, *, grace_s: float = 86400.0, job: str | None = None) -> list[int]:
-        """Deletes the ledgers that jobs wrote for a log and that it does not name; returns their ids. Of jobs that the log has
-        other ledgers of, and of those whose youngest ledger is older than the grace: these are given up for ever. With `job`,
-        only what is left of that job, which is given up now, unless the log has it. Leaders' ledgers are never touched.
+        """Deletes ledgers that jobs wrote for a log and that it does not name; returns their ids.
+
+        These are the leftovers of committed jobs, and the ledgers of jobs whose youngest ledger is older than `grace_s`: such
+        a job can never commit afterwards. With `job`, it deletes only ledgers of that job, whatever their age. Ledgers of
+        leaders are never deleted.
 
         Raises `MetastoreError`, `ConfigError`. If it raises or is cancelled, some are deleted, and some jobs given up;
         sweeping again is harmless."""
@@ -256,8 +257,8 @@ class Client:
     async def backup(
         self, directory: str | os.PathLike[str], logs: Sequence[str] | None = None, *, password: bytes = b""
     ) -> BackupReport:
-        """Saves the closed segments of these logs, or of all, in a directory; writers go on. What is in it already is not read
-        again; what it has of other logs stays. To have the newest entries in it, `roll` before.
+        """Saves the closed segments of these logs, or of all, in a directory; writers go on. Segments that
+        are in it already are not read again; those of other logs stay. To have the newest entries in it, `roll` before.
 
         Raises `BackupError`, `UnauthorizedError`, `EntryUnreadableError`, `MetastoreError`. If it raises or is cancelled, the
         directory has the back-up that it had, and the next one goes on from there."""
@@ -275,8 +276,8 @@ class Client:
         Raises `BackupError` if one exists, or cannot have its positions here: then nothing was written; `BackupDamagedError`,
         `NotEnoughBookiesError`, `MetastoreError`: then no part of that log can be seen, and restoring again sweeps the rest."""
     async def remote_bookies(self) -> list[RemoteBookie]:
-        """All bookies that are announced, wherever they run, to be looked at and looked after; by their ids. Those that this
-        client embeds are among them. Raises `MetastoreError`."""
+        """All announced bookies, wherever they run, sorted by their ids: for inspection and administration. They include the
+        bookies that this client embeds. Raises `MetastoreError`."""
     def statistics(self) -> dict[str, dict[str, float]]:
         """Counters and gauges: of the client, and of each bookie that it embeds, by its id."""
     async def aclose(self) -> None:

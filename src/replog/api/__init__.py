@@ -55,7 +55,8 @@ class Client:
     """A way to ledgers and logs. Made by `connect` and `embed`; belongs to the trio run that made it.
 
     `quorum` arguments that are left out take the client's default: three bookies of which two acknowledge, or all the
-    embedded ones if they are fewer. Passwords are bytes; who doesn't know a ledger's can neither read, write nor fence it.
+    embedded ones if they are fewer. Passwords are bytes. Without a ledger's password a client can neither read, write nor
+    fence it.
     """
 
     def __init__(
@@ -90,10 +91,10 @@ class Client:
         digest_type: DigestType = DigestType.CRC32C,
         custom: Mapping[str, str] | None = None,
     ) -> AsyncIterator[LedgerWriter]:
-        """A new ledger and its writer, as a context. `custom` stands in its metadata.
+        """A new ledger and its writer, as a context manager. `custom` becomes part of its metadata.
 
         Raises `NotEnoughBookiesError` (retry: when there are more), `MetastoreError`: then no ledger was created, or one
-        that nobody knows of."""
+        that no client knows."""
         wanted = self.default_quorum if quorum is None else quorum
         async with await self._ledgers.create(wanted, password, digest_type, custom) as writer:
             yield writer
@@ -102,19 +103,19 @@ class Client:
     async def open_ledger(
         self, ledger_id: int, *, first: int = 0, password: bytes = b""
     ) -> AsyncIterator[LedgerReader]:
-        """A reader of a ledger, as a context; iterating begins at the entry `first`. Never fences (D1).
+        """A reader of a ledger, as a context manager; iterating begins at the entry `first`. Never fences (D1).
 
-        Raises `LedgerNotFoundError`, `UnauthorizedError`, `ConfigError` for what is no entry id."""
+        Raises `LedgerNotFoundError`, `UnauthorizedError`, `ConfigError` if `first` is not an entry id."""
         async with await self._ledgers.open(ledger_id, password, first) as reader:
             yield reader
 
     async def recover_ledger(
         self, ledger_id: int, *, password: bytes = b"", lost: Sequence[str] = (), accept_loss: bool = False
     ) -> LedgerMetadata:
-        """Fences a ledger and closes it at its last entry (R2-R12); returns its metadata. One that is closed stays as it is.
+        """Fences a ledger and closes it at its last entry (R2-R12); returns its metadata. A closed ledger stays as it is.
 
         `lost` names bookies that never come back: they are declared lost first, as by `declare_bookies_lost`. `accept_loss`
-        closes the ledger although confirmed entries may be gone, where an ack quorum of bookies lost something (R10). Raises
+        closes the ledger even if confirmed entries may be gone, because an ack quorum of bookies lost something (R10). Raises
         `RecoveryUndecidedError` or `NotEnoughBookiesError` (retry: when bookies are back), `LedgerNotFoundError`. If it
         raises or is cancelled, the ledger's writer may be fenced, and nothing was cut."""
         if lost:
@@ -143,8 +144,8 @@ class Client:
     ) -> AuditReport:
         """Copies what bookies should have and lack, and to others in place of lost ones; returns the audit after it.
 
-        `lost` are declared so first, as by `declare_bookies_lost`; those that are `away` are replaced where all that they had is
-        elsewhere. Bookies that drain are replaced, too: what they have is copied from them.
+        The bookies in `lost` are declared lost first, as by `declare_bookies_lost`. Bookies in `away` are replaced where
+        others have all their entries. Bookies that drain are replaced, too, and their entries are copied from them.
 
         Raises `MetastoreError`. If it raises or is cancelled, what was copied stays: repairing again goes on."""
         await self.declare_bookies_lost(await self._repairer.undeclared(lost), accept_loss=accept_loss)
@@ -172,7 +173,7 @@ class Client:
         return await drain_status(bookie_id, self._ledgers.records, self._ledgers.context.membership)
 
     async def delete_ledger(self, ledger_id: int) -> None:
-        """Deletes a ledger; bookies drop its entries soon (B6). One that does not exist is no error."""
+        """Deletes a ledger; bookies drop its entries soon (B6). Deleting a ledger that does not exist does nothing."""
         await self._ledgers.read_and_delete(ledger_id)
 
     async def ledgers(self) -> list[int]:
@@ -196,10 +197,10 @@ class Client:
         digest_type: DigestType = DigestType.CRC32C,
         custom: Mapping[str, str] | None = None,
     ) -> AsyncIterator[LogWriter]:
-        """Takes a log over *now*, and creates it if need be: recovers what the last writer left, and fences it.
+        """Takes a log over *now*, and creates it if it does not exist: fences the last writer, and recovers its ledgers.
 
-        A context with the log's writer. Raises `RecoveryUndecidedError` or `NotEnoughBookiesError` (retry: when bookies
-        are back), `TakeoverFailedError` (others keep taking over), `MetastoreError`."""
+        A context manager that yields the log's writer. Raises `RecoveryUndecidedError` or `NotEnoughBookiesError` (retry:
+        when bookies are back), `TakeoverFailedError` (others keep taking over), `MetastoreError`."""
         wanted = self.default_quorum if quorum is None else quorum
         known = name, self._ledgers, self._log_driver, self._nursery
         async with await taking_over(*known, wanted, password, digest_type, custom)() as writer:
@@ -216,8 +217,8 @@ class Client:
         custom: Mapping[str, str] | None = None,
     ) -> AsyncIterator[LogWriter]:
         """Waits until nobody else leads the log, then takes it over as `write_log` does. Leading is advice, to avoid duels
-        (M3): safe is the log in any case, since a takeover fences. If somebody else takes over during the takeover, this waits
-        for its turn again."""
+        (M3); the log is safe in any case, since a takeover fences. If another client takes over meanwhile, this one waits for
+        its turn again."""
         wanted = self.default_quorum if quorum is None else quorum
         known = name, self._ledgers, self._log_driver, self._nursery
         async with lead(name, self._ledgers, taking_over(*known, wanted, password, digest_type, custom)) as writer:
@@ -227,10 +228,12 @@ class Client:
     async def read_log(
         self, name: str, *, after: Position | str | None = None, follow: bool = False, password: bytes = b""
     ) -> AsyncIterator[LogReader]:
-        """A reader of a log, as a context: from the beginning or `after` a position; with `follow` it waits for more.
+        """A reader of a log, as a context manager: from the beginning or `after` a position; with `follow` it waits for more.
 
         Raises `LogNotFoundError` (with `follow` it waits for the log instead), `TrimmedError`, `PositionError`."""
         position = None if after is None else Position.parse(after)
+        # Refused here: with `follow` a log that does not exist is waited for, so
+        # an impossible name would wait for ever.
         log_key_path(name)
         check_password(password)
         reader = LogReader(name, self._ledgers, self._logs, password, position, follow)
@@ -248,24 +251,26 @@ class Client:
         custom: Mapping[str, str] | None = None,
         password: bytes = b"",
     ) -> AppendedLedgers:
-        """Adds closed ledgers to the end of a log, in this order, all at once or none; creates the log if need be. Who writes
-        to it is fenced before, as by `write_log`, unless there are no ledgers.
+        """Adds closed ledgers to the end of a log, in this order, all at once or none; creates the log if it does not exist.
+        Its writer is fenced before, as by `write_log`, unless there are no ledgers.
 
-        The ledgers must have been created with `custom={"log": name, "job": ...}`, of this job if `job` is given. A job's name
-        is for one run of it, that hands in its ledgers once. A `transaction` (id, number) that was committed before, or whose
-        number is not above that id's highest, changes nothing: so whoever gives one may call again after any failure.
-        `custom` becomes part of the log's metadata, and must not contradict it.
+        The ledgers must have been created with `custom={"log": name, "job": ...}`, of this job if `job` is given. A job's
+        name belongs to one run, which hands in its ledgers once. A `transaction` (id, number) that was committed before, or
+        whose number is not above that id's highest, changes nothing: a caller that gives one may call again after any
+        failure. `custom` becomes part of the log's metadata, and must not contradict it.
 
         Raises `LedgerNotFoundError`, `LedgerRefusedError`, `JobAbandonedError`, `UnauthorizedError`, `CustomMismatchError`,
-        `TooManyLedgersError`: then the log is as it was. Else as `write_log`; if it raises `MetastoreUncertainError` or is
-        cancelled, they may be added or not."""
+        `TooManyLedgersError`: then the log is as it was. Otherwise as `write_log`; if it raises `MetastoreUncertainError` or
+        is cancelled, they may be added or not."""
         wanted = appending.addition(name, ledger_ids, transaction, job, custom)
         return await appending.append(wanted, self._ledgers, self._log_driver, password)
 
     async def sweep_log(self, name: str, *, grace_s: float = 86400.0, job: str | None = None) -> list[int]:
-        """Deletes the ledgers that jobs wrote for a log and that it does not name; returns their ids. Of jobs that the log has
-        other ledgers of, and of those whose youngest ledger is older than the grace: these are given up for ever. With `job`,
-        only what is left of that job, which is given up now, unless the log has it. Leaders' ledgers are never touched.
+        """Deletes ledgers that jobs wrote for a log and that it does not name; returns their ids.
+
+        These are the leftovers of committed jobs, and the ledgers of jobs whose youngest ledger is older than `grace_s`: such
+        a job can never commit afterwards. With `job`, it deletes only ledgers of that job, whatever their age. Ledgers of
+        leaders are never deleted.
 
         Raises `MetastoreError`, `ConfigError`. If it raises or is cancelled, some are deleted, and some jobs given up;
         sweeping again is harmless."""
@@ -313,8 +318,8 @@ class Client:
     async def backup(
         self, directory: str | os.PathLike[str], logs: Sequence[str] | None = None, *, password: bytes = b""
     ) -> BackupReport:
-        """Saves the closed segments of these logs, or of all, in a directory; writers go on. What is in it already is not read
-        again; what it has of other logs stays. To have the newest entries in it, `roll` before.
+        """Saves the closed segments of these logs, or of all, in a directory; writers go on. Segments that
+        are in it already are not read again; those of other logs stay. To have the newest entries in it, `roll` before.
 
         Raises `BackupError`, `UnauthorizedError`, `EntryUnreadableError`, `MetastoreError`. If it raises or is cancelled, the
         directory has the back-up that it had, and the next one goes on from there."""
@@ -341,8 +346,8 @@ class Client:
     # -- looking ----------------------------------------------------------------------------------------------------
 
     async def remote_bookies(self) -> list[RemoteBookie]:
-        """All bookies that are announced, wherever they run, to be looked at and looked after; by their ids. Those that this
-        client embeds are among them. Raises `MetastoreError`."""
+        """All announced bookies, wherever they run, sorted by their ids: for inspection and administration. They include the
+        bookies that this client embeds. Raises `MetastoreError`."""
         return await remote_bookies(self._ledgers.context.membership, self._ledgers.context.connections)
 
     def statistics(self) -> dict[str, dict[str, float]]:
@@ -372,8 +377,8 @@ async def connect(
 ) -> AsyncIterator[Client]:
     """A client of the bookies that announce themselves in a metastore: `connect("lmdb:/var/lib/app/metadata")`.
 
-    A metastore that is given as an object stays open. Raises `ConfigError` for what can't be; unreachable servers show at
-    the first call. Leaving the context cancels what is still open: leave writers first."""
+    A metastore that is given as an object stays open. Raises `ConfigError` for invalid arguments; an unreachable server shows
+    at the first call. Leaving the context cancels what is still open: leave writers first."""
     check_event_loop("connect")
     check_types("connect", options=(options, ClientOptions), quorum=(quorum, Quorum), registry=(registry, Registry))
     plugins = registry or Registry()
@@ -402,11 +407,10 @@ async def embed(
     """A client with bookies of its own in this process: a crash-proof log in a directory, or one bookie in each of several.
 
     `storage` is the scheme of the bookies' storage, maybe with options: "files?journal_file_bytes=16MiB"; without it,
-    `bookie_options` say it, whose default is "files". Metadata is
-    durable beside the first bookie, unless `metastore` says otherwise. A directory whose storage is damaged or fails is left
-    out if the others suffice for the quorum (C7): observers, the log and `statistics()` say so. Raises `StorageInUseError` if
-    another process has the directory open, `StorageIdentityError`, `StorageDamagedError` or `StorageFailedError` for what it
-    finds there, `ConfigError`."""
+    `bookie_options` say it, whose default is "files". Metadata is durable beside the first bookie, unless `metastore` says
+    otherwise. A directory whose storage is damaged or fails is left out if the other bookies are enough for the quorum (C7):
+    observers, the log and `statistics()` say so. Raises `StorageInUseError` if another process has the directory open,
+    `StorageIdentityError`, `StorageDamagedError` or `StorageFailedError` for the state of a directory, `ConfigError`."""
     check_event_loop("embed")
     check_types("embed", options=(options, ClientOptions), bookie_options=(bookie_options, BookieOptions))
     check_types("embed", quorum=(quorum, Quorum), registry=(registry, Registry))
@@ -415,9 +419,12 @@ async def embed(
     settings = embedded_options(storage, bookie_options)
     client_quorum = quorum or embedded_quorum(len(directories))
     async with AsyncExitStack() as stack:
+        # Storages that are open and not yet served. What fails in between closes them, and releases their locks.
         unserved = await stack.enter_async_context(AsyncExitStack())
         storages = EmbeddedStorages(directories, client_quorum, plugins)
+        # Storages before metadata: opening takes their locks, so that two processes with the same directory meet here.
         stored = await storages.open(settings.storage, unserved)
+        # Beside the first bookie's directory, hence the order of the directories matters: `check_known` says so.
         default = BackendURL("lmdb", str(directories[0].parent / _METADATA_DIRECTORY))
         if isinstance(metastore, Metastore):
             opened = metastore
@@ -431,7 +438,7 @@ async def embed(
             ways, labels = ways_to(each, plugins, settings), await labels_of(plugins, settings)
             bookie = serving(each, opened, ways, settings, plugins.observe, authenticator, labels)
             served.append(await stack.enter_async_context(bookie))
-        unserved.pop_all()  # from here on, who serves a storage closes it
+        unserved.pop_all()  # from here on, each bookie closes its storage
         client_options = options or ClientOptions()
         async with _client(opened, plugins, client_options, client_quorum, placement, served) as client:
             client.left_out = storages.left_out
@@ -448,6 +455,8 @@ async def _client(
     bookies: Sequence[ServedBookie],
 ) -> AsyncIterator[Client]:
     async with open_service_nursery() as nursery:
+        # Only those with options are opened now; the others are opened, with
+        # defaults, for the first bookie that needs them.
         transports = {url.scheme: plugins.open_transport(url) for url in map(BackendURL.parse, options.transports)}
 
         def open_transport(scheme: str) -> Transport:
@@ -474,11 +483,14 @@ async def _client(
             for bookie in bookies:
                 bookie.ask_for_collection()
 
+        # Embedded bookies can free a deleted ledger's space at once; remote ones wait for their next collection (B6).
         ledgers.deleted = ask_for_collection
         client = Client(ledgers, quorum, nursery, bookies)
         try:
             yield client
         finally:
             client._leave()
+            # Shielded, since leaving by cancellation must close connections, too; with a
+            # deadline, since a peer may not answer.
             with trio.CancelScope(shield=True, deadline=trio.current_time() + options.connect_timeout_s):
                 await connections.aclose()

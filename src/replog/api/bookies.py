@@ -48,17 +48,19 @@ class BookieConfig:
 
 @asynccontextmanager
 async def served_bookie(config: BookieConfig, *, registry: Registry | None = None) -> AsyncIterator[ServedBookie]:
-    """A bookie that is served inside this app while the context is open, as an object to look at and to look after.
+    """A bookie that is served inside this app while the context is open, as an object for inspection and administration.
 
     Clients in the same trio run reach it without a network, others where its option `listen` says. Raises as `embed` does.
-    Leaving it, also when cancelled, answers what was accepted, for a short while; what was acknowledged stays."""
+    Leaving it, even by cancellation, still answers accepted requests for a short while; acknowledged entries stay."""
     check_event_loop("served_bookie")
     if not isinstance(config, BookieConfig):
         raise ConfigError(f"{config!r} must be a BookieConfig: it says where the bookie stores entries")
     plugins = registry or Registry()
     options = config.options
     async with AsyncExitStack() as stack:
+        # As in `embed`: whatever fails before the storage is served closes it.
         unserved = await stack.enter_async_context(AsyncExitStack())
+        # Before the metastore is reached: a directory that is in use or foreign is refused without a network.
         storage = await _enter_storage(unserved, plugins, options.storage, Path(config.directory))
         if isinstance(config.metastore, Metastore):
             metastore = config.metastore
@@ -68,7 +70,7 @@ async def served_bookie(config: BookieConfig, *, registry: Registry | None = Non
         authenticator = plugins.open_authenticator(options.authentication)
         ways = ways_to(storage, plugins, options)
         labels = await labels_of(plugins, options)
-        unserved.pop_all()  # from here on, who serves the storage closes it
+        unserved.pop_all()  # from here on, the bookie closes its storage
         yield await stack.enter_async_context(
             serving(storage, metastore, ways, options, plugins.observe, authenticator, labels)
         )
@@ -83,7 +85,7 @@ async def serve_bookie(
     """Serves a bookie inside this app until cancelled: `await nursery.start(replog.serve_bookie, config)` gives its id.
 
     Clients in the same trio run reach it without a network, others where its option `listen` says. Raises as `embed` does.
-    When it is cancelled, it answers what it accepted, for a short while, and what it acknowledged stays."""
+    When it is cancelled, it still answers accepted requests for a short while; acknowledged entries stay."""
     async with served_bookie(config, registry=registry) as bookie:
         task_status.started(bookie.server.bookie_id)
         await trio.sleep_forever()

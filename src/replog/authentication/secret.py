@@ -6,8 +6,8 @@ A bookie and a client each prove to the other that they know the secret of a nam
     bookie to client         HMAC(secret, "bookie" + session + name + the client's proof)
 
 `session` is a digest of both sides' fresh nonces and of the TLS certificate, so a recorded proof is worth nothing in another
-connection, and one that is passed on by somebody in between nothing at all; the two purposes differ, so none can be sent back.
-Who listens in without TLS can try guesses at leisure: so secrets are random and long, and short ones are refused.
+connection, and neither is one that a man in the middle passes on. The two purposes differ, so no proof can be sent back.
+Without TLS a listener can try guesses offline: so secrets are random and long, and short ones are refused.
 """
 
 from __future__ import annotations
@@ -60,6 +60,7 @@ class SecretAuthenticator(Authenticator):
                 f"{self._place} has several names, {listed}: say which one this client is, as in secret:PATH?name=app"
             )
         name = self._name.encode()
+        # Always the new secret: a bookie takes the previous one, too, so bookies get a new file first, then clients.
         return _proof(self._known[self._name].secrets[0], _CLIENT, session, name) + name
 
     def verify(self, peer: Peer, challenge: bytes, response: bytes, session: bytes) -> tuple[Identity, bytes]:

@@ -56,8 +56,10 @@ def read_secrets(path: str) -> dict[str, NamedSecret]:
 
 def _read(path: str) -> str:
     with Path(path).open("rb") as opened:
+        # Of the open file, not of the path: between two looks at a path somebody could exchange the file.
         status = os.fstat(opened.fileno())
         mode = stat.S_IMODE(status.st_mode)
+        # The group may read: that is how a service gets secrets that root owns.
         if mode & (stat.S_IRWXO | stat.S_IWGRP):
             raise ConfigError(f"{path}: others may read or change it (its mode is {mode:04o}): chmod 600 {path}")
         if status.st_uid not in (0, os.geteuid()):

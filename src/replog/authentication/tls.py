@@ -48,6 +48,7 @@ class TlsIdentity(Authenticator):
         if not names:
             problem = "no certificate with a name was shown: the client needs a tls_certificate_file"
             raise AuthenticationError(f"{problem}, and the bookie a tls_ca_file to verify it with")
+        # An administrator's name wins over a client's, in whatever order the certificate has them.
         for name in names:
             more = {Role.ADMIN: self._administrators, Role.REPAIRER: self._repairers}
             roles = frozenset(role for role, named in more.items() if name in named)

@@ -93,6 +93,7 @@ class BackupDirectory:
                 sync_all(file.fileno())
             unfinished.rename(path)
             _sync_directory(self.path)
+            # Only now: until this manifest is durable, the one before names files that must be there.
             self._remove_all_but({each.file_name for segments in manifest.logs.values() for each in segments})
 
     def _remove_all_but(self, wanted: Collection[str]) -> None:
@@ -109,6 +110,7 @@ class BackupDirectory:
     def has(self, segment: SavedSegment) -> bool:
         """True if the segment's file is there, as long as it should be."""
         with contextlib.suppress(OSError):
+            # Only its size: to read all files would make each back-up as slow as the first. `check` reads them.
             return (self._ledgers / segment.file_name).stat().st_size == segment.size_bytes
         return False
 
@@ -122,6 +124,7 @@ class BackupDirectory:
                     pass
         except (OSError, BackupDamagedError):
             return None  # it is written anew
+        # Another cluster may have had a ledger of this id; its head has another time.
         if ledger.head != head:
             return None
         return SavedSegment(number, head.ledger_id, path.stat().st_size, ledger.sha256())

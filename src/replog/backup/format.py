@@ -114,6 +114,7 @@ class LedgerFile:
         """The entries in order. Checks everything, up to the end of the file."""
         next_entry_id = 0
         while True:
+            # Taken before the frame is read: the end's hash is of all bytes before it.
             offset, so_far = self._offset, self._hash.digest()
             body = self._frame()
             if body[0] == _END_KIND:
@@ -155,6 +156,7 @@ class LedgerFile:
     def _frame(self) -> bytes:
         offset = self._offset
         size, checksum = _FRAME.unpack(self._read(_FRAME.size))
+        # Before the body is read: a damaged length must not allocate the machine's memory.
         if not 0 < size <= _BODY_BYTES_MAX:
             raise self._damaged(offset, f"a frame of {size} bytes")
         body = self._read(size)

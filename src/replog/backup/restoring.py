@@ -65,6 +65,7 @@ class Restorer:
             if name not in found:
                 have = ", ".join(sorted(found)) or "none"
                 raise BackupError(self._directory.path, f"it has no log {name!r}; it has {have}")
+            # All of them, before the first is written: a restore that cannot be whole begins nothing.
             await self._check_is_new(name, found[name])
         restored = [await self._restore(name, found[name]) for name in wanted]
         return BackupReport(str(self._directory.path), manifest.created_at_ms, tuple(restored))
@@ -98,6 +99,7 @@ class Restorer:
         await for_each(write, segments, _LEDGERS_AT_ONCE)
         if not segments:
             return SavedLog(name, 1, 0, 0)
+        # As late as possible: from here on the log exists, as a deleted one, and its numbers are taken.
         await self._begin_at(name, segments[0].number)
         wanted = appending.addition(name, [ids[each.number] for each in segments], (job, 1), job, None)
         await appending.append(wanted, self._ledgers, self._driver, self._password)
@@ -146,6 +148,7 @@ class Restorer:
             async with writer:
                 await _copy(file, writer)
                 last = writer.last_add_confirmed
+        # The file was checked, but the writer is another witness: it says where the ledger really ends.
         if last != head.last_entry_id:
             raise BackupError(
                 self._directory.path, f"ledger {writer.ledger_id} ends at {last}, not at {head.last_entry_id}"

@@ -127,6 +127,7 @@ def head_of(metadata: LedgerMetadata) -> LedgerHead:
         quorum.write,
         quorum.ack,
         metadata.digest_type.name.lower(),
+        # A record does not say whether there is a password; but everybody can compute the check of the empty one.
         metadata.key_check != ledger_key_check(ledger_key(metadata.ledger_id, b"")),
         dict(metadata.custom),
     )

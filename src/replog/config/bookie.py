@@ -28,6 +28,7 @@ class BookieOptions(Checked):
     queue_bytes_max: int = option(
         64 * _MIB,
         "Bytes that wait for the disk; past them requests are refused as too busy.",
+        # The largest entry must fit: a bookie with a smaller queue would refuse it as too busy each time.
         at_least(ENTRY_BYTES_MAX),
     )
     commit_bytes_max: int = option(8 * _MIB, "Bytes that one commit takes at most: one sync for all of them.", positive)
@@ -56,6 +57,8 @@ class BookieOptions(Checked):
 
     def contradictions(self) -> list[str]:
         """Faults of options that are valid one by one, but not together."""
+        # Between the two limits a bookie stays as it is. With one limit, every
+        # freed file would change its announcement.
         if self.writable_above_bytes < self.read_only_below_bytes:
             return [
                 f"writable_above_bytes {self.writable_above_bytes} is less than "

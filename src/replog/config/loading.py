@@ -39,6 +39,7 @@ def load(
         found = {name[len(prefix) :].lower(): name for name in environment if name.startswith(prefix)}
         values.update((option, environment[name]) for option, name in found.items())
         sources.update(found)
+    # Sources follow the same order as values: a fault must name the place that won, not one that was overridden.
     values.update(overrides or {})
     sources.update(dict.fromkeys(overrides or {}, "an argument"))
     return structure(options_class, values, what=options_class.__name__, sources=sources)
@@ -52,6 +53,7 @@ def read_toml(path: Path, table: str = "") -> dict[str, Any]:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: is not valid TOML: {error}") from error
+    # A missing table is {}, not a fault: one file may configure only the bookie, or only the client.
     for word in table.split(".") if table else []:
         found = found.get(word, {})
         if not isinstance(found, dict):
@@ -64,12 +66,15 @@ def ledger_password(path: str | os.PathLike[str] | None, option_name: str) -> by
 
     Raises `ConfigError`, naming the option that named the file."""
     if path is None:
+        # Passwords are bytes, and need not be valid UTF-8.
         return os.environb.get(b"REPLOG_PASSWORD", b"")
     try:
         with open(path, "rb") as file:
+            # Bounded, and one byte more than allowed: the option may name a device or a huge file by mistake.
             found = file.read(_PASSWORD_BYTES_MAX + 1)
     except OSError as error:
         raise ConfigError(f"{option_name} {path}: cannot be read: {error.strerror}") from error
     if len(found) > _PASSWORD_BYTES_MAX:
         raise ConfigError(f"{option_name} {path}: is longer than {_PASSWORD_BYTES_MAX} bytes")
+    # One end of line only, which editors and `echo` add: a password may itself end with blank characters.
     return found.removesuffix(b"\n").removesuffix(b"\r")

@@ -63,6 +63,7 @@ def _structure_int(value: Any, _type: type) -> int:
         for _ in range(" kmgt".index((match[2] or " ").lower())):
             multiple *= 1024 if match[3] else 1000
         return multiple
+    # `true` in a TOML file is an int to Python; as a number it would silently be 1.
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     raise TypeError(f"{value!r} is neither a whole number nor a size like 64MiB")
@@ -117,11 +118,14 @@ def _is_tuple_of_one(wanted: Any) -> bool:
 
 def _structure_options_class(options_class: Any) -> Callable[..., Any]:
     """Structures and checks each field by itself, so that every fault is found, not only the first."""
+    # Modules with `from __future__ import annotations` have texts for types, which cattrs cannot structure.
     attrs.resolve_types(options_class)
 
     def checked(field: attrs.Attribute[Any]) -> Callable[[Any, Any], Any]:
         def structure_field(value: Any, wanted: Any) -> Any:
             found = value if wanted in (None, Any) else _converter.structure(value, wanted)
+            # Run here, too: attrs runs validators while it makes the instance, and stops at the first that fails. A
+            # field with a converter is left to attrs, since the validator must see what the converter returns.
             if field.converter is None and field.validator is not None:
                 field.validator(None, field, found)
             check_field(field, found)
@@ -132,6 +136,7 @@ def _structure_options_class(options_class: Any) -> Callable[..., Any]:
     hooks: dict[str, Any] = {
         field.name: override(struct_hook=checked(field)) for field in attrs.fields(options_class) if field.init
     }
+    # Unknown keys are refused: a misspelt option would otherwise leave the default in force without a word.
     from_mapping = make_dict_structure_fn(
         options_class, _converter, _cattrs_forbid_extra_keys=True, _cattrs_detailed_validation=True, **hooks
     )

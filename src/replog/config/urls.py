@@ -31,16 +31,19 @@ class BackendURL:
         if match is None:
             raise ConfigError(f"invalid URL of a backend {text!r}: expected scheme:rest?option=value, as lmdb:./wal")
         try:
+            # Blank values are kept: `?option=` must reach the option's own check, and not mean its default.
             pairs = parse_qsl(match["options"] or "", keep_blank_values=True, strict_parsing=bool(match["options"]))
         except ValueError as error:
             raise ConfigError(f"{text!r}: its options must be option=value&option=value: {error}") from error
         options = dict(pairs)
+        # A dictionary keeps the last of two values; which one was meant is not for us to guess.
         if len(options) != len(pairs):
             raise ConfigError(f"{text!r}: an option is given twice")
         return cls(match["scheme"], unquote(match["rest"] or ""), options)
 
     def __str__(self) -> str:
         """The text that `parse` reads, with *** in place of secrets."""
+        # A password as in `user:password@host`: errors and logs print URLs, even those that are refused.
         rest = quote(re.sub(r"(?<=:)[^:/@]+(?=@)", "***", self.rest), safe="/:,@*~")
         shown = {name: "***" if _SECRET.search(name) else quote(value) for name, value in self.options.items()}
         return f"{self.scheme}:{rest}" + ("?" if shown else "") + "&".join(f"{name}={shown[name]}" for name in shown)

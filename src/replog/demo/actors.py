@@ -62,5 +62,6 @@ async def acting(role: str, task: Task) -> AsyncIterator[Actor]:
     """The process of a "leader" or a "follower", as a context manager."""
     actor = Actor(task.name)
     command = python_module("replog.demo.processes", role, json.dumps(attrs.asdict(task)))
+    # It may end: a deposed leader and one that has closed the log leave by themselves.
     async with running_child(task.name, command, actor.hear, may_end=True) as actor.child:
         yield actor

@@ -120,6 +120,7 @@ async def kill_bookie(stage: Stage, leader: Actor) -> Act:
     if len(names) > QUORUM.ensemble:
         view.step(f"{leader.name} replaces it, and appends")
         change = await leader.child.until(lambda: leader.replaced.get(victim_id) or {}, "it replaces it", SILENCE_S)
+        # Of two processes, but one clock: CLOCK_MONOTONIC is the machine's.
         replaced_s = change["at_s"] - killed_s
         new, first_entry_id = names[change["new"]], change["first_entry_id"]
         view.done(f"{leader.name} put {new} in its place after {replaced_s:.3f} s, from entry {first_entry_id:,} on")

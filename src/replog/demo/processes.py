@@ -104,6 +104,7 @@ class Appender:
                 if not self._is_enough():
                     await self._push(log, line)
             self._confirm(log)
+            # `push_nowait` never yields: without this, confirmations would wait until the budget is used up.
             await trio.lowlevel.checkpoint()
         await log.flush()
         self._confirm(log)
@@ -140,6 +141,7 @@ class Appender:
 
     def deposed(self, error: FencedError) -> None:
         """Write down the outcomes: of all that was pushed, only the entries that the error names are in doubt."""
+        # The error is the authority: entries that were confirmed since the last look are in `_in_flight` all the same.
         doubts = set(error.positions)
         for position, call in self._in_flight:
             if position in doubts:
@@ -164,6 +166,7 @@ async def lead(task: Task) -> None:
     """Take the log over, replay it, and append until there is enough or until deposed. Raises other `ReplogError`."""
     registry = Registry({"demo": Observer()})
     async with connect(task.metastore, options=CLIENT, quorum=QUORUM, registry=registry) as client:
+        # A call that reaches the metastore: `connect` alone does nothing, and its time would count as recovery.
         await client.remote_bookies()
         _say("connected")
         with History(task.history, task.name) as history:

@@ -106,6 +106,7 @@ class Result:
         """All of it, for programs and for the tables."""
         evidence = self._evidence
         read_bytes = sum(len(payload) for _, payload in evidence.final)
+        # Each act's stall is looked for until the next accident, so that no stall counts twice.
         ends_s = [*(act.at_s for act in self._acts[1:]), math.inf]
         rate = evidence.rate(*{act.measured for act in self._acts})
         return {

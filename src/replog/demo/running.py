@@ -65,6 +65,7 @@ async def run(settings: Settings, console: Console) -> Result:
             with view.status:
                 result = await _play(settings, directory, view)
             show_result(console, result)
+    # Here, outside of the nursery: by now all processes have ended and the files are removed.
     if stopped or result is None:
         raise InterruptedBySignal(stopped[0])
     return result
@@ -95,6 +96,7 @@ async def _play(settings: Settings, directory: Path, view: View) -> Result:
         three = await stop_leader(stage, second)
         view.heading("The end: everything is read back")
         view.step("reading everything back through a fresh client, and to the follower's end")
+        # Through a new client, which knows nothing of the run: what it finds is what is stored.
         final = await read_back(plan.metastore)
         await follower.child.until(lambda: follower.entries >= len(final), "it has read the whole log", SILENCE_S)
         view.step("the checker compares what was read with what each process wrote down")

@@ -62,8 +62,8 @@ class LMDBMetastore(Metastore):
     """The metastore of a directory, which is opened at the first call. For one trio run; several instances share.
 
     A change is done by the directory's writer thread. Cancelled, or out of time, before that thread began with it, it
-    never happens; later its outcome is unknown. Reads don't leave the caller's thread, but for what may be
-    much. In a child after a fork every call raises `MetastoreError`: open a new one there.
+    never happens; later its outcome is unknown. Reads stay in the caller's thread, except for those
+    that may be large. In a child after a fork every call raises `MetastoreError`: open a new one there.
     """
 
     def __init__(self, path: str | os.PathLike[str], options: LMDBOptions = LMDBOptions()) -> None:
@@ -141,8 +141,9 @@ class LMDBMetastore(Metastore):
                 await self._leave(key, version)
 
     async def _leave(self, key: str, version: int) -> None:
-        """Deletes what was announced. If the disk fails it is tried again later, and ends with this process in any case:
-        whoever leaves has done their work, and nothing of that failed."""
+        """Deletes the announcement; never raises `MetastoreError`, since the caller's own work has succeeded.
+
+        If the disk fails, this is tried again later; the announcement ends with this process in any case."""
 
         def leave(writing: Writing) -> int:
             return writing.delete(key, version)
@@ -156,11 +157,11 @@ class LMDBMetastore(Metastore):
                 self._environment.try_later(leave)
 
     async def announced(self, key: str) -> dict[str, bytes]:
-        """What processes that are there announce right below this key, by its last word: all of one moment."""
+        """The values that live processes announce right below this key, by their last words: one snapshot."""
         return await self._read_much(key, lambda reading: reading.announced(key))
 
     async def _announce(self, key: str, value: bytes) -> int:
-        """Announces the key. What nobody waits for any more is taken back: nobody else could, while this process lives."""
+        """Announces the key. If nobody waits for it any more, takes it back: no other process could, while this one lives."""
         check_key(key)
         environment = await self._opened()
         made: list[int] = []
@@ -199,6 +200,7 @@ class LMDBMetastore(Metastore):
 
     async def _ask(self, key: str, question: Callable[[Reading], Answer]) -> Answer:
         check_key(key)
+        # A read does not wait for anything: without this a task that only reads would keep all others from running.
         await trio.lowlevel.checkpoint()
         environment = await self._opened()
         while True:
@@ -282,6 +284,7 @@ class LMDBMetastore(Metastore):
     async def _open(self) -> Environment:
         options = self._options
         limits = Limits(options.map_bytes, max(options.map_bytes, options.map_bytes_max), options.lease_s)
+        # Opening maps and checks a file, and may wait for another process that is making the directory.
         environment = await run_in_thread(_borrow, self._path, limits, options.create)
         try:
             found = await self._format(environment)
@@ -304,6 +307,7 @@ class LMDBMetastore(Metastore):
         # Called in the writer thread, maybe for several trio runs: each has its own token.
         def changed() -> None:
             with suppress(trio.RunFinishedError):
+                # Idempotent: a burst of commits wakes the waiting tasks once.
                 token.run_sync_soon(self._notify_changed, idempotent=True)
 
         self._unwatch = environment.watch(changed)
@@ -336,12 +340,16 @@ def _borrow(path: str, limits: Limits, create: bool) -> Environment:
         try:
             if create:
                 make_directory(Path(path))
+            # By real path: LMDB breaks its locks when one process opens a file twice, under whatever names.
             real_path = os.path.realpath(path, strict=True)
             environment = _environments.get(real_path)
             if environment is not None and environment.has_ended():
                 environment = None
             if environment is None:
                 if (inherited := _inherited.pop(real_path, None)) is not None:
+                    # Before this process opens that file itself: closing it later would release
+                    # this process's own locks. The parent's are not touched, since record locks
+                    # belong to a process and not to a descriptor.
                     inherited.presence.close()
                 prepare_directory(real_path)
                 environment = Environment(real_path, limits)
@@ -357,6 +365,7 @@ def _borrow(path: str, limits: Limits, create: bool) -> Environment:
         except ForkedInUseError as error:
             raise MetastoreError(f"metastore {error}") from error
         except (lmdb.Error, OSError) as error:
+            # Waiting does not change permissions; most other reasons pass.
             kind = MetastoreError if isinstance(error, PermissionError) else MetastoreUnavailableError
             raise kind(f"metastore {path}: cannot be opened: {_reason(error)}. Nothing was changed") from error
         environment.users += 1

@@ -61,6 +61,8 @@ class Commits:
                 try:
                     writing = Writing(transaction, self._presence)
                     for job in jobs:
+                        # After `_TooSmallError` everything runs again in a new transaction:
+                        # `start` is true again for the same jobs.
                         if job.start():
                             job.run(writing)
                     writing.finish()
@@ -75,6 +77,7 @@ class Commits:
                 return _caused(
                     MetastoreUnavailableError(f"metastore {self.map.path}: {error}; nothing was written"), error
                 )
+            # Asked before the commit: afterwards the transaction is invalid, even if the commit failed.
             number = transaction.id()
             try:
                 transaction.commit()
@@ -93,6 +96,7 @@ class Commits:
         try:
             with self.map.writing:
                 self.map.reopen()
+                # The failed commit may have reached the file all the same: then readers see its changes.
                 if self.map.environment.info()["last_txnid"] >= self._unknown_change:
                     self._settle()
         except (lmdb.Error, OSError, DataFileDamagedError) as error:
@@ -112,6 +116,7 @@ class Commits:
     def _grow(self, why: _TooSmallError) -> MetastoreError | None:
         """Enlarges the map, or adopts the size that another process gave it. Returns the error, or None."""
         if isinstance(why.__cause__, lmdb.MapResizedError):
+            # 0 has LMDB read the size from the file.
             self.map.resize(0)
             return None
         if self.map.grow():

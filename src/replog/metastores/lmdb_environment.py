@@ -69,6 +69,7 @@ class Environment:
             self.map.close()
             raise
         self._commits = Commits(self.map, self.presence)
+        # A daemon: a disk that hangs must not keep the process from ending. Its callers have `timeout_s`.
         self._thread = threading.Thread(target=self._serve, name=f"replog metastore {path}", daemon=True)
 
     def start(self) -> None:
@@ -146,10 +147,13 @@ class Environment:
     def _serve(self) -> None:
         try:
             while (jobs := self._queue.take(self.presence.beat_interval_s)) is not None:
+                # Also before a commit: without pause between jobs, `take` would never time
+                # out, and this process would seem silent.
                 self._beat()
                 self._in_commit = jobs
                 if jobs:
                     self._commit(jobs)
+                # Only when nobody waits: these change nothing that anybody asked for just now.
                 elif self._later:
                     self._commit_later()
                 self._in_commit = []

@@ -47,6 +47,7 @@ class Job:
     def finish(self, error: MetastoreError | None = None) -> None:
         """The transaction has ended: the answer is final, unless an error replaces it. Abandoned jobs are ignored."""
         with self._lock:
+            # A writer thread that fails answers all jobs that it had taken, and some of them have their answer already.
             if self._state in ("abandoned", "finished"):
                 return
             self._state = "finished"

@@ -38,6 +38,7 @@ class _Record:
     value: memoryview
 
     def copy(self) -> Versioned:
+        # The view is into the map, and ends with the transaction.
         return Versioned(bytes(self.value), self.version)
 
 
@@ -150,6 +151,7 @@ class Writing(Reading):
     def put(self, key: str, value: bytes, expected: int) -> int:
         """Replaces the value and returns the new version. Raises `VersionConflictError`, `KeyNotFoundError`."""
         found = self._check(key, expected)
+        # With its seat: an announcement that is changed is still an announcement.
         return self._store(key, value, found.seat)
 
     def delete(self, key: str, expected: int | None) -> int:
@@ -200,6 +202,7 @@ class Writing(Reading):
             while more and bytes(cursor.key())[:1] == b"s":
                 found.append(bytes(cursor.key()))
                 more = cursor.next()
+        # Only now: deleting below a cursor moves it, and it would skip keys.
         for announced in found:
             stored = b"k" + announced[1:]
             value = self._transaction.get(stored)

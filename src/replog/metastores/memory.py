@@ -42,6 +42,7 @@ class MemoryMetastore(Metastore):
         """Creates the key and returns its version. Raises `KeyExistsError`."""
         check_value(key, value)
         await self._checkpoint(key)
+        # A copy: the caller may go on to change a bytearray.
         return self._store.create(key, bytes(value))
 
     async def get(self, key: str) -> Versioned:
@@ -158,6 +159,7 @@ class _Store:
                 raise KeyExistsError(key, "it exists already: nothing was written")
             for parent, word in _steps(key):
                 words = self._below.setdefault(parent, {})
+                # Counted, so that `children` costs what it returns, and not a look at all keys.
                 words[word] = words.get(word, 0) + 1
                 if words[word] == 1:
                     self._wake(f"{parent}/")

@@ -104,11 +104,13 @@ class Presence:
 
     def _read(self, seat: Seat) -> tuple[int, int, int]:
         found = os.pread(self._file, _SEAT.size, seat.number * _SEAT.size)
+        # Behind the end of the file nobody ever sat: no incarnation is 0.
         return _SEAT.unpack(found) if len(found) == _SEAT.size else (0, 0, 0)
 
     def _is_held(self, seat: Seat) -> bool:
         if self._mine is not None and self._mine.number == seat.number:
             return False  # it was another incarnation's, before this process sat down there
+        # Asked before the lock: the seat's later owner holds it, too, and is another process.
         if self._read(seat)[0] != seat.incarnation:
             return False
         try:

@@ -57,6 +57,7 @@ def health_of(bookies: Iterable[ServedBookie]) -> Health:
         problem = server.failure or (server.space.error if server.is_read_only else None)
         if problem is not None:
             problems[server.bookie_id] = str(problem)
+            # The worst state wins, in whatever order the bookies come.
             if state is not State.FAILED:
                 state = State.READ_ONLY if server.failure is None else State.FAILED
     return Health(state, names, problems)

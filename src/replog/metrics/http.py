@@ -127,6 +127,7 @@ class _Server:
             answer = self._answer(request)
             is_head = request.method == b"HEAD"
         except h11.RemoteProtocolError as error:
+            # In any other state h11 allows no answer.
             if http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
                 return
             answer, is_head = _refusal(error.error_status_hint, "that is not a request"), False
@@ -143,6 +144,8 @@ class _Server:
             b"" if is_head else http.send(h11.Data(data=answer.body)),
         ]
         await stream.send_all(b"".join(each for each in pieces if each))
+        # Closing a socket that has unread bytes sends a reset, and the client may lose the answer.
+        # So what it still sends is read, up to a bound.
         await stream.send_eof()
         heard_bytes = 0
         while heard_bytes < _FAREWELL_BYTES and (data := await stream.receive_some(_RECEIVE_BYTES)):

@@ -97,6 +97,7 @@ class _Search:
         ranked: list[tuple[bool, float, Zone]] = []
         for zone, count in self._stock.items():
             if count > 0:
+                # By chance, weighted with the count: always the fullest zone would put the same zones at the same indices.
                 ranked.append((zone is None or zone in near, -count * self._random(), zone))
         ranked.sort(key=lambda each: each[:2])
         return [zone for _, _, zone in ranked]

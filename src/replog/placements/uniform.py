@@ -38,6 +38,7 @@ class RandomPlacement(PlacementPolicy):
         random: Random,
     ) -> dict[int, str]:
         """Candidates that are not in the last ensemble yet, for as many of the failed indices as there are (C2)."""
+        # Each index once, as an index may be reported as failed more than once.
         return dict(zip(dict.fromkeys(failed), shuffled(outside(candidates, members), random), strict=False))
 
     def read_order(self, write_set: Sequence[int], members: Sequence[Candidate], random: Random) -> list[int]:

@@ -56,9 +56,12 @@ def _drawn(candidates: Sequence[Candidate], random: Random) -> list[str]:
     known = [max(0, each.free_bytes) for each in by_id.values() if each.free_bytes is not None]
     mean_bytes = sum(known) / len(known) if known else 1.0
     drawn: list[tuple[float, str]] = []
+    # Sorted, so that the same randomness gives the same choice, in whatever order bookies were found.
     for bookie_id in sorted(by_id):
         free_bytes = by_id[bookie_id].free_bytes
+        # At least 1: a full disk is the last choice, and still one.
         weight = max(1.0, mean_bytes if free_bytes is None else float(free_bytes))
+        # `1 - random()`, since 0 is possible and has no logarithm. The smallest of these exponential times comes first.
         drawn.append((-math.log(1.0 - random.random()) / weight, bookie_id))
     return [bookie_id for _, bookie_id in sorted(drawn)]
 

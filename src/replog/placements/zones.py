@@ -97,6 +97,8 @@ class ZonesPlacement(PlacementPolicy):
         fewest_left = max(0, total - sum(counts.values()))
         most_left = total if self.is_strict else fewest_left
         quorum = metadata.quorum
+        # Replacing as many as possible comes before more zones, unless the policy is strict: a copy that is
+        # missing now weighs more than a zone that may burn.
         for left in range(fewest_left, most_left + 1):
             for wanted in self._wishes(quorum):
                 zones = arrange(own, is_open, {**counts, LEFT: left}, quorum.write, wanted, random.random)
@@ -131,6 +133,7 @@ class ZonesPlacement(PlacementPolicy):
     def _by_zone(self, candidates: Sequence[Candidate], ids: Sequence[str]) -> dict[Zone, list[str]]:
         zone_of = {each.bookie_id: self._zone(each) for each in candidates}
         found: dict[Zone, list[str]] = {}
+        # As text, since None, the zone that is not known, has no order.
         for zone in sorted(set(zone_of.values()), key=str):
             found[zone] = [bookie_id for bookie_id in ids if zone_of[bookie_id] == zone]
         return found

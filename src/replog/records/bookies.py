@@ -5,11 +5,11 @@ it changes, it announces itself under the new key before it leaves the old one: 
 A bookie that drains is announced below `read-only-bookies`, too, so that versions that know no draining use others.
 
 An announcement (format 1) is a JSON object with `format`, `endpoints`, best first, `read_only`, `lock`, the name of the lock
-that the bookie holds on its directory, `labels`, and `draining`, if it is to be left.
+that the bookie holds on its directory, `labels`, and `draining`, if an administrator drains it.
 
-The cookie, `cookies/ID`, says that the metastore knows this bookie (B4), whether it runs or not. Its field `lost` says that the
-bookie was declared lost (B8a), and `draining` that an administrator wants it to be left. `labels` and `free_bytes` are what the
-bookie last reported. What readers do with formats and fields that they do not know: see `encoding`.
+The cookie, `cookies/ID`, says that the metastore knows this bookie (B4), whether it runs or not. Its field `lost` says that
+the bookie was declared lost (B8a), and `draining` that an administrator drains it. `labels` and `free_bytes` are what the
+bookie last reported. `encoding` says how readers treat unknown formats and fields.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class BookieAddress:
 
     `lock` names the lock on its directory (`Storage.lock_name`). `problem` says why the bookie takes no entries. `has_failed`
     is True if it never takes any again, because it has stopped (B10). A bookie that `is_draining` takes entries unless it is
-    `read_only`, too, but is to be left."""
+    `read_only`, too, but will be stopped for good."""
 
     endpoints: tuple[Endpoint, ...]
     read_only: bool = False
@@ -109,6 +109,8 @@ def decode_address(key: str, value: bytes) -> BookieAddress:
     problem, has_failed = fields.get("problem", ""), fields.get("has_failed", False)
     if not isinstance(problem, str) or not isinstance(has_failed, bool):
         raise corrupt(key, [f"problem is {problem!r}, has_failed is {has_failed!r}"])
+    # The key decides, since a bookie that changes is announced under both keys for a moment. Only draining is announced
+    # among the read-only ones without being it, so that older versions send no new ledgers there.
     labels, is_draining = _labels(key, fields), _flag(key, fields, "draining")
     read_only = read_only or (key.startswith(f"{READ_ONLY_BOOKIES_KEY}/") and not is_draining)
     return BookieAddress(endpoints, read_only, lock, problem, has_failed, labels, is_draining)
@@ -137,8 +139,8 @@ class Cookie:
     """What the metastore knows of a bookie, whether it runs or not.
 
     A bookie that `is_lost` never serves again (B8a). `is_loss_accepted` is True if the operator who declared it lost accepted
-    that confirmed entries may be gone with it. One that `is_draining` is to be left. `labels` and `free_bytes` are what it
-    reported when it last ran."""
+    that confirmed entries may be gone with it. One that `is_draining` will be stopped for good. `labels` and `free_bytes` are
+    what it reported when it last ran."""
 
     is_lost: bool = False
     is_loss_accepted: bool = False

@@ -24,6 +24,8 @@ async def change_cookie(metastore: Metastore, bookie_id: str, change: Callable[[
             return cookie
         try:
             await metastore.put(key, encode_cookie(wanted), found.version)
+        # After a lost answer the cookie is read again: if it was written, `change` finds nothing left to do (M1). Each
+        # conflict means that somebody else's change went through, so the loop makes progress.
         except (VersionConflictError, MetastoreUncertainError):
             continue
         return wanted

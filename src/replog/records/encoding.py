@@ -1,9 +1,9 @@
 """Records in the metastore as JSON.
 
-A record begins with `"format"`, which is 1. A reader refuses a higher format, and any name in the list `"required"` that it does
-not know. It ignores other unknown fields, and *drops* them when it writes the record again: so a new field that must survive is
-listed as required, or raises the format. Records are read strictly: no number from a text, no missing field. What does not fit
-raises `MetastoreCorruptError`; nothing is guessed.
+A record begins with `"format"`, which is 1. A reader refuses a higher format, and any name in the list `"required"` that it
+does not know. It ignores other unknown fields, and *drops* them when it writes the record again: so a new field that must
+survive is listed as required, or raises the format. Records are read strictly: a text is never converted to a number, and a
+missing field is never guessed. Any other value raises `MetastoreCorruptError`.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ def encode(record: LedgerMetadata | LogMetadata | LogPage | PendingLedger) -> by
     fields = {"format": FORMATS[type(record)], **_converter.unstructure(record)}
     if "segments" in fields:
         fields["segments"] = fields.pop("segments")  # last: people see the rest first
+    # Custom metadata may hold lone surrogates: strict UTF-8 would refuse them, and `json.loads` reads them back.
     return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode(errors="surrogatepass") + b"\n"
 
 
@@ -72,8 +73,10 @@ def read_fields(key: str, value: bytes, highest_format: int, known: Collection[s
     if not isinstance(fields, dict):
         raise corrupt(key, [f"not a JSON object: {_shown(value)}"])
     version = fields.get("format")
+    # Not `isinstance`: `true` in JSON would pass for 1.
     if type(version) is not int or version < 1:
         raise corrupt(key, [f"not a record of replog: its format is {version!r}"])
+    # `required` is judged before anything else is read: the meaning of known fields may depend on the unknown one.
     required = fields.get("required", [])
     unknown = sorted({str(each) for each in required} - set(known)) if isinstance(required, list) else ["required"]
     if version > highest_format:

@@ -57,6 +57,7 @@ def _ledger_faults(metadata: LedgerMetadata) -> list[str]:
         faults.append(f"last_entry_id: {metadata.last_entry_id} in a ledger that is {metadata.state.value}")
     if metadata.last_entry_id is not None and metadata.last_entry_id < -1:
         faults.append(f"last_entry_id: {metadata.last_entry_id} is not an entry id")
+    # Gaps refer to fragments: in a record whose fragments are impossible they could only be misjudged.
     return faults or _gap_faults(metadata)
 
 
@@ -91,7 +92,7 @@ async def ledger_id_pages(metastore: Metastore, after: int = -1) -> AsyncGenerat
     caller that may stop early closes the generator (`contextlib.aclosing`).
     """
     for prefix, shape in LEDGER_KEY_SHAPES.items():
-        # Short and long ids stand below two keys, and the short ones are all lower.
+        # Short and long ids are below two keys, and the short ones are all lower.
         lowest, highest = (0, LONG_LEDGER_ID_MIN - 1) if prefix == LEDGERS_KEY else (LONG_LEDGER_ID_MIN, LEDGER_ID_MAX)
         first = max(after + 1, lowest)
         if first > highest:
@@ -105,6 +106,8 @@ async def ledger_id_pages(metastore: Metastore, after: int = -1) -> AsyncGenerat
                 if ids := [each for each in _ids_of_leaf(key, words) if each >= first]:
                     yield ids
             else:
+                # Comparing texts is right here, since all words have their full width. A
+                # subtree that ends below `floor` is skipped.
                 below = [f"{key}/{word}" for word in reversed(words)]
                 keys += [each for each in below if each >= floor[: len(each)]]
 

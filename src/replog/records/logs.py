@@ -74,6 +74,7 @@ async def list_log_names(metastore: Metastore) -> list[str]:
     names = []
     for word, found in (await metastore.values(LOGS_KEY)).items():
         key = f"{LOGS_KEY}/{word}"
+        # The head stays after a deletion, because it has the next segment number: those are never reused (L3).
         if not _is_deleted(key, found.value):
             names.append(parse_log_key(key))
     return sorted(names)

@@ -64,6 +64,7 @@ def parse_ledger_key(key: str) -> int:
     """The id of the ledger with this key. Raises `MetastoreCorruptError` if it is not a ledger's key."""
     digits = "".join(key.split("/")[1:])
     ledger_id = int(digits) if re.fullmatch(r"\d{1,19}", digits, re.ASCII) else -1
+    # Built again and compared: digits alone would accept `ledgers/1/2/3`, and two keys would have one id.
     if 0 <= ledger_id <= LEDGER_ID_MAX and ledger_key_path(ledger_id) == key:
         return ledger_id
     raise MetastoreCorruptError(f"key {key!r} is among the ledgers, but is not a ledger's: move it away")
@@ -95,6 +96,7 @@ def parse_log_key(key: str) -> str:
     """The name of the log with this key. Raises `MetastoreCorruptError` if it is not a log's key."""
     prefix, _, word = key.partition("/")
     name = unquote(word)
+    # Encoded again and compared, for the same reason: `%41` and `A` are one name, and only one of them is its key.
     if prefix == LOGS_KEY and _name_problem(name) is None and _encode_name(name) == word:
         return name
     raise MetastoreCorruptError(f"key {key!r} is among the logs, but is not a log's: move it away")
@@ -113,6 +115,7 @@ def log_page_key_path(name: str, page_number: int) -> str:
 def parse_log_page_key(key: str) -> tuple[str, int]:
     """The log's name and the number of the page with this key. Raises `MetastoreCorruptError` if it is not a page's key."""
     log_key, _, word = key.rpartition(f"/{_PAGES_WORD}/")
+    # Without leading zeros: a page has one key.
     if re.fullmatch(r"0|[1-9]\d{0,18}", word, re.ASCII):
         return parse_log_key(log_key), int(word)
     raise MetastoreCorruptError(f"key {key!r} is among a log's pages, but is not a page's: move it away")

@@ -14,6 +14,7 @@ def load(found: EntryPoint) -> object:
     """The plugin of this entry point. Raises `PluginConflictError` that says what is wrong and, if known, what to do."""
     try:
         return found.load()
+    # A module may call `sys.exit` when it is imported: that must not end a program which only lists its plugins.
     except (Exception, SystemExit) as error:
         raise PluginConflictError(
             f"it cannot be imported from {found.value!r}: {error!r}{_advice(found, error)}"
@@ -21,9 +22,11 @@ def load(found: EntryPoint) -> object:
 
 
 def _advice(found: EntryPoint, error: BaseException) -> str:
+    # Requirements of the plugin's own extras are left out: they do not say which replog it was made for.
     requirements = [each for each in (found.dist.requires or [] if found.dist else []) if "extra ==" not in each]
     asking = f" (it asks for {', '.join(requirements)})" if requirements else ""
     module = (error.name or "") if isinstance(error, ImportError) else ""
+    # What is missing is the plugin's own module, or the package above it.
     if isinstance(error, ModuleNotFoundError) and module and f"{found.module}.".startswith(f"{module}."):
         return ". Its installation is incomplete: install it again"
     if module.split(".")[0] == PROJECT_NAME or isinstance(error, TypeError):
@@ -45,6 +48,7 @@ def is_installed(extra: str) -> bool:
     try:
         for requirement in requires(PROJECT_NAME) or []:
             name, _, marker = requirement.partition(";")
+            # Compared as text, since evaluating markers needs the package `packaging`, which replog does not depend on.
             if marker.replace(" ", "").replace('"', "'") == f"extra=='{extra}'":
                 version_of(re.split(r"[^\w.-]", name.strip())[0])
     except PackageNotFoundError:

@@ -79,6 +79,7 @@ class LoadedPlugins:
         if self._is_disabled(name):
             return
         try:
+            # Asked here, and not left to pluggy: its error does not say which two packages to choose from.
             if name in self.origins:
                 raise PluginConflictError(
                     f"two plugins are named {name!r}: one of {self.origins[name]}, one of {origin}. Uninstall or rename one"
@@ -86,6 +87,7 @@ class LoadedPlugins:
             try:
                 plugin = make()
             except PluginConflictError as error:
+                # The cause is the plugin's own exception; the error between would only repeat this one's words.
                 raise refused(name, origin, str(error)) from error.__cause__
             try:
                 self._manager.register(plugin, name)
@@ -110,6 +112,8 @@ class LoadedPlugins:
 
     def implementations(self, name: str, hook: str) -> Iterator[Any]:
         """What this plugin implements of this hook."""
+        # Functions are called one by one, not by pluggy: it stops at the first one
+        # that raises, and does not say whose it is.
         for each in getattr(self._manager.hook, hook).get_hookimpls():
             if each.plugin_name == name:
                 yield each
@@ -118,6 +122,7 @@ class LoadedPlugins:
         """Leaves out every plugin with a hook that does not exist: most often one that is misspelt."""
         for name in list(self.origins):
             callers = self._manager.get_hookcallers(self._manager.get_plugin(name)) or []
+            # Not pluggy's `check_pending`: it raises for the first unknown hook, and the other plugins stay unchecked.
             unknown = sorted(caller.name for caller in callers if not caller.has_spec())
             if unknown:
                 likely = difflib.get_close_matches(unknown[0], _hook_names(), n=1)
@@ -137,6 +142,7 @@ class LoadedPlugins:
             raise self.refused(name, f"it has no hook. There are: {', '.join(_hook_names())}, each marked @hookimpl")
         for hook in marked:
             for implementation in self.implementations(name, hook):
+                # Below a decorator a coroutine function looks like a plain one, and its result would never be awaited.
                 function = inspect.unwrap(implementation.function)
                 if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
                     raise self.refused(name, f"its {hook} is asynchronous: a hook is a plain function")

@@ -49,6 +49,7 @@ class Offers:
 
     def collect(self, plugin: str) -> None:
         """Adds what this plugin offers. Raises `PluginConflictError`, and then adds nothing."""
+        # A copy: a plugin whose last offer is wrong must not leave its first ones behind.
         known = dict(self._offers)
         try:
             for kind, (hook, _) in KINDS.items():
@@ -109,6 +110,7 @@ class Offers:
             raise refused(plugin, f"`open` of {what} {is_what}: it must be a plain function")
         if not attrs.has(backend.options_class):
             raise refused(plugin, f"the options of {what} are not an attrs class: {backend.options_class!r}")
+        # Compared by the backend, not by the plugin: one plugin that offers a scheme twice contradicts itself, too.
         other = self._offers.setdefault((kind, backend.scheme), Offer(backend, plugin))
         if other.backend is not backend:
             origins = self._plugins.origins

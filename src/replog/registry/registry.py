@@ -61,6 +61,7 @@ class Registry:
         for name, plugin in (plugins or {}).items():
             self._plugins.load(name, lambda plugin=plugin: plugin, "given by the program")  # type: ignore[misc]
         self._plugins.check_unknown_hooks()
+        # Each plugin is either whole or left out: a plugin with a good storage and a misspelt hook is not half loaded.
         for name in list(self._plugins.origins):
             try:
                 self._plugins.check_hooks(name)
@@ -74,6 +75,7 @@ class Registry:
     def _collect_observer(self, name: str) -> None:
         for implementation in self._plugins.implementations(name, "replog_observe"):
             function = implementation.function
+            # As in pluggy, an observer may leave out the argument.
             self._observers[name] = function if implementation.argnames else _without_event(function)
 
     # -- opening ------------------------------------------------------------------------------------------------------
@@ -118,6 +120,7 @@ class Registry:
         refused = self._plugins.refused
         try:
             opened = backend.open(parsed.rest, options)
+        # The backend's own verdict, such as a storage in use. Only what else it raises is a fault of the plugin.
         except ReplogError:
             raise
         except ImportError as error:
@@ -128,6 +131,7 @@ class Registry:
             raise refused(offer.plugin, problem) from error
         if isinstance(opened, expected):
             return opened
+        # Otherwise Python also warns that it was never awaited, at some later time and far from the cause.
         if inspect.iscoroutine(opened):
             opened.close()
         problem = f"its {kind} {parsed.scheme!r} opened a {type(opened).__name__}, which is not a {expected.__name__}"
@@ -153,7 +157,7 @@ class Registry:
                 observer(event)
             except Exception as error:  # other people's code must not stop a log
                 del self._observers[name]
-                problem = f"plugin {name!r} failed to observe {event}, and is told nothing more: {error!r}"
+                problem = f"plugin {name!r} failed to observe {event}, and gets no more events: {error!r}"
                 warnings.warn(problem, RuntimeWarning, stacklevel=2)
 
     # -- looking around -----------------------------------------------------------------------------------------------

@@ -137,6 +137,7 @@ class Connections:
         """An idle connection, or a new one; to be closed, or given back. Raises `NotSentError`, `ConfigError`."""
         idle = self._idle.get(endpoint)
         while idle:
+            # The one that was used last: it is the most likely to live, and the others grow old and are dropped.
             connection = idle.pop()
             if connection.is_fresh():
                 return connection

@@ -60,6 +60,8 @@ class Elections:
         return True
 
     async def _wait(self, key: str, version: int | None) -> None:
+        # Looks again after a lease in any case: this candidate's own place may have been
+        # lost, and made again at the end of the queue.
         with trio.move_on_after(self._lease_s):
             await self._watches.wait_changed(key, version)
 

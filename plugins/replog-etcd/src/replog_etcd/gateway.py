@@ -77,6 +77,7 @@ class Gateway:
         Raises `EtcdUnreachableError`, `EtcdRefusedError`, `MetastoreUncertainError` only for a change,
         `EtcdAnswerTooLargeError` only for a read, `trio.ClosedResourceError`."""
         call = self._new_call(path, message, what, is_change, timeout_s)
+        # The wait for a slot counts, too: what callers are promised is a deadline, whatever the time is spent on.
         with self.in_use(), trio.move_on_after(call.timeout_s):
             async with self._connections.slot():
                 while True:

@@ -57,6 +57,7 @@ class Watches:
 
         def concerns(is_deleted: bool, record: Record) -> bool:
             word = record.key[len(key) + 1 :].partition("/")[0]
+            # A known word matters when it may have gone, another one when it comes; new values do not change the list.
             return is_deleted if word in words else not is_deleted
 
         await self._wait(look, message, concerns, f"what is below {key!r}")
@@ -89,6 +90,7 @@ class Watches:
             ) as answers:
                 while True:
                     answer = await answers.receive()
+                    # etcd has forgotten what followed this revision: only a new look tells.
                     if "compact_revision" in answer:
                         return
                     if answer.get("canceled"):

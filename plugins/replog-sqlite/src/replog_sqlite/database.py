@@ -19,6 +19,8 @@ from replog.errors import MetastoreCorruptError, MetastoreError, MetastoreUnavai
 
 Answer = TypeVar("Answer")
 
+# IMMEDIATE takes the writer's lock at once. A transaction that first reads and then writes would fail
+# without waiting if somebody else wrote in between.
 READ, CHANGE = "BEGIN", "BEGIN IMMEDIATE"
 
 APPLICATION = 0x7265706C  # "repl", as PRAGMA application_id: whose file this is
@@ -67,6 +69,7 @@ class Database:
                 (answer,) = await trio.to_thread.run_sync(work_if_awaited, abandon_on_cancel=True, limiter=self._thread)
                 return answer
             finally:
+                # Also if this was cancelled: a thread that had not begun then finds the lock taken, and does nothing.
                 is_abandoned = begun.acquire(blocking=False)
         problem = f"metastore {self._path}: key {key!r}: no answer within {self._timeout_s} s"
         if is_abandoned or begin == READ:
@@ -117,11 +120,14 @@ class Database:
 
     def _connect(self) -> sqlite3.Connection:
         busy_s = self._timeout_s / 2  # so that a lock that somebody holds is told from a disk that hangs
+        # Without an isolation level Python begins no transactions by itself. Threads differ from call
+        # to call, and the limiter lets in one at a time.
         connection = sqlite3.connect(self._path, timeout=busy_s, isolation_level=None, check_same_thread=False)
         self._connection, _open[connection] = connection, os.getpid()
         try:
             if self._format(connection) != FORMAT:
                 self._make(connection)
+            # With a WAL, anything less does not sync each commit.
             connection.execute("PRAGMA synchronous = FULL")
         except BaseException:
             self._disconnect()
@@ -130,6 +136,7 @@ class Database:
 
     def _disconnect(self) -> None:
         connection, self._connection = self._connection, None
+        # In a fork it is only forgotten: SQLite allows a child not even to close what its parent opened.
         if connection is not None and _open[connection] == os.getpid():
             connection.close()
             del _open[connection]

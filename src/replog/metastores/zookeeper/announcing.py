@@ -103,6 +103,7 @@ class Announcement:
             if not failed(removed, NoNodeError, BadVersionError, NotEmptyError):
                 good(call, removed)
             return False
+        # It is somebody else's: leaving must not remove it.
         self._may_exist = False
         raise KeyExistsError(self._key, "somebody else announces it, or it exists otherwise: nothing was written")
 

@@ -81,6 +81,7 @@ class Call:
         """Changes, in one go, in this order. If one fails, those behind it are done all the same."""
         results = await self.session.exchange(requests, self._submitted)
         self._check_welcome(results)
+        # One lost answer makes the whole call uncertain: nobody knows which of its changes were made.
         if any(map(_is_lost, results)):
             raise self._uncertain("the connection to ZooKeeper was lost before the answer came")
         # An answer came, good or bad: what happened is known.

@@ -203,6 +203,7 @@ class Driver:
         elif state == KazooState.SUSPENDED:
             self._on_event(self, Event.SUSPENDED, 0)
         else:
+            # kazoo's LOST means both: only its inner state tells an ended session from refused credentials.
             refused = self._kazoo.client_state == KeeperState.AUTH_FAILED
             self._on_event(self, Event.REFUSED if refused else Event.LOST, 0)
 
@@ -359,6 +360,7 @@ def _read_files(options: ZooKeeperOptions) -> _Secrets:
 def _password(path: str, option: str) -> str:
     try:
         with open(path, encoding="utf-8") as file:
+            # Only the line's end: a password may end with a blank.
             password = file.read().rstrip("\r\n")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{option}={path}: it can't be read: {error}") from error

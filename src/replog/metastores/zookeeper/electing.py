@@ -119,6 +119,7 @@ class Candidacy:
             async def is_there(call: Call) -> bool:
                 return good(call, (await call.ask(watched))[-1]) is not None
 
+            # `exists` watches a node that is not there, too; but then the queue is looked at again at once.
             if await self._store.run(self._what, is_there):
                 await waiting.woken()
 
@@ -144,6 +145,7 @@ class Candidacy:
         for name in await self._queue(call):
             if name.startswith(self._token):
                 path = f"{self._path}/{name}"
+                # Any version: nobody ever changes a candidate.
                 removed = await call.change(requests.delete(path, -1))
                 if not failed(removed, NoNodeError):
                     good(call, removed)

@@ -107,6 +107,7 @@ class Link:
         self.tell(lambda: self._take_note(driver, event, session_id))
 
     def _take_note(self, driver: Driver, event: Event, session_id: int) -> None:
+        # kazoo's thread may still tell of a client when another one has taken its place.
         if driver is not self.driver:
             return  # one that was replaced
         if event is Event.ENDED:

@@ -83,6 +83,7 @@ class ZooKeeperMetastore(Metastore):
         path, data = self._paths.node(key), encode_value(value)
 
         async def work(call: Call) -> int:
+            # A node that exists may be a placeholder, which is no key; or it is gone when it is looked at.
             while not await create_node(call, self._paths, path, data):
                 found = (await call.ask(requests.exists(path)))[-1]
                 stat = good(call, found)
@@ -138,6 +139,7 @@ class ZooKeeperMetastore(Metastore):
                     raise await conflict(call, key, path, expected)
                 return
             while True:
+                # The version is read, though any would do: a delete without one would also remove a placeholder.
                 found = await read(call, path)
                 if found is None:
                     raise KeyNotFoundError(key, "it does not exist")
@@ -228,6 +230,7 @@ class ZooKeeperMetastore(Metastore):
         it, `MetastoreError`: then it is gone soon. Cancelled, it is not announced, or gone soon."""
         check_key(key)
         check_value(key, value)
+        # ZooKeeper could not tell: both would be of this session, and the second would adopt the first one's node.
         if key in self._mine:
             raise KeyExistsError(key, "this client announces it already")
         self._mine.add(key)
@@ -285,6 +288,7 @@ class ZooKeeperMetastore(Metastore):
                 if not self._is_layout_checked:
                     await check_layout(call, self._paths, self._options.layout)
                     self._is_layout_checked = True
+        # Before each call: a client that announces a key again must not have it removed by what it left over.
         await self._leftovers.clear(call)
 
     async def _tidy(self, path: str) -> None:

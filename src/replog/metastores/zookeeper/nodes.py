@@ -38,6 +38,7 @@ def good(call: Call, answer: Any) -> Any:
 async def create_node(call: Call, paths: Paths, path: str, data: bytes, *, is_ephemeral: bool = False) -> bool:
     """Makes a node, and placeholders above it where they are missing, all or none. False if it exists."""
     while True:
+        # Without looking first: what is above is nearly always there, and then this one request is all.
         made = await call.change(requests.create(path, data, ephemeral=is_ephemeral))
         if failed(made, NodeExistsError):
             return False

@@ -103,6 +103,7 @@ _CHROOT_BYTES_MAX = 400
 def parse_place(rest: str) -> Place:
     """Reads "HOST:PORT,HOST:PORT/CHROOT". Raises `ConfigError`."""
     hosts, _, path = rest.partition("/")
+    # URLs are printed in errors, logs and lists of processes.
     if "@" in hosts:
         raise ConfigError("zookeeper: no user or password in a URL; use sasl_user and sasl_password_file")
     servers = []
@@ -116,6 +117,7 @@ def parse_place(rest: str) -> Place:
         servers.append((match["v6"] or match["host"], port))
     words = [word for word in path.split("/") if word]
     for word in words:
+        # `/zookeeper` is where ZooKeeper has its own configuration and quotas.
         if not re.fullmatch(r"[!-.0-~]+", word) or not word.strip(".") or words[0] == "zookeeper":
             raise ConfigError(
                 f"zookeeper:{rest}: /{path} is not a valid chroot: words of ASCII, not of dots, not /zookeeper"

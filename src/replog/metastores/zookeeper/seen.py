@@ -37,6 +37,7 @@ class Seen:
         self._directories[key] = directory  # at the end: it was asked for last
         while len(self._directories) > _KEYS_MAX:
             self._directories.pop(next(iter(self._directories))).forget()
+        # Also when everything is known: without it the answer could be from before a change that was answered already.
         good(call, (await call.ask(requests.barrier(directory.path)))[-1])
         async with directory.reading:
             if not directory.is_known:
@@ -61,6 +62,7 @@ class _Directory:
         self.is_known = True  # until a watch fires
         try:
             names = await self._names(call)
+            # Registered before the requests that set them: a watch that fires at once must find somebody.
             self._watch({self.path, *(f"{self.path}/{name}" for name in names)})
             values = {}
             for start in range(0, len(names), _WINDOW):

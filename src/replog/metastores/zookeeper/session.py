@@ -67,6 +67,7 @@ class Session:
             budget = self._budget
             if not await budget.acquire(len(requests), size_bytes):
                 continue
+            # The connection may have been lost while this waited for room: kazoo would queue what it is given now.
             if budget.is_closed or not driver.is_connected:
                 budget.release(len(requests), size_bytes)
                 continue
@@ -78,6 +79,7 @@ class Session:
 
         def done() -> None:
             budget.release(len(requests), size_bytes)
+            # With the connection `forget_requests` has settled the count; a late callback must not count twice.
             if not budget.is_closed:
                 driver.answered += len(requests)
             answered.set()
@@ -178,6 +180,8 @@ class Session:
         self._is_up = False
         if self._link.driver is not None:
             self._link.driver.forget_requests()
+        # Those that wait for room are woken, and ask again over the next connection; so does everyone
+        # with a watch, since ZooKeeper forgot the watches.
         self._budget.close()
         self._budget = self._new_budget()
         self._on_watch(None)
