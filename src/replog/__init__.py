@@ -7,7 +7,7 @@ Ledgers (append-only, one writer, replicated on a quorum of bookies) and logs ma
 `replog.aio` has the same for asyncio, and `replog.blocking` for programs without either.
 """
 
-from replog.api import BookieConfig, Client, connect, embed, serve_bookie, served_bookie
+from replog.api import BookieConfig, Client, connect, embed, serve_bookie, serve_repairs, served_bookie
 from replog.client.auditing import AuditReport
 from replog.client.entries import Entry, EntryBatch
 from replog.client.ledger_reader import LedgerReader
@@ -116,5 +116,6 @@ __all__ = [
     "embed",
     "keep_freed_memory",
     "serve_bookie",
+    "serve_repairs",
     "served_bookie",
 ]

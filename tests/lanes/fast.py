@@ -33,6 +33,7 @@ PLACES = (
     "tests/placements/",
     "tests/protocol/",
     "tests/records/",
+    "tests/repair/",
     "tests/runtime/",
     "tests/test_config.py",
     "tests/test_registry.py",

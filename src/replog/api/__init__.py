@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import trio
 
-from replog.abc import Metastore, Transport
+from replog.abc import Metastore
 from replog.api.bookies import BookieConfig, close_metastore, serve_bookie, served_bookie
+from replog.api.contexts import client_context
+from replog.api.repairs import repair_service, times_of
 from replog.backup.restoring import Restorer
 from replog.backup.saving import BackupReport, save
 from replog.bookie.embedding import EmbeddedStorages, bookie_directories, embedded_options, embedded_quorum
 from replog.bookie.serving import ServedBookie, labels_of, serving, ways_to
 from replog.client.administration import RemoteBookie, remote_bookies
 from replog.client.auditing import AuditReport
-from replog.client.connections import Connections
 from replog.client.draining import DrainStatus, drain, drain_status, undrain
-from replog.client.driving import ClientContext
 from replog.client.ledger_reader import LedgerReader
-from replog.client.ledger_records import LedgerRecords
 from replog.client.ledger_writer import LedgerWriter
 from replog.client.ledgers import Ledgers, check_password
 from replog.client.losses import EntriesAtRisk, declare_lost
-from replog.client.membership import Membership
-from replog.client.placing import Placing
 from replog.client.repair import Repairer
 from replog.config import BackendURL, BookieOptions, ClientOptions, check_number, check_types
 from replog.errors import StorageError
@@ -42,11 +39,11 @@ from replog.protocol.model import LedgerMetadata, LogMetadata, Position, Segment
 from replog.protocol.quorum import Quorum
 from replog.records.paths import log_key_path
 from replog.registry import Registry
-from replog.runtime.chance import current_chance
+from replog.repair.service import RepairTimes
 from replog.runtime.event_loop import check_event_loop
 from replog.runtime.nursery import open_service_nursery
 
-__all__ = ["BookieConfig", "Client", "connect", "embed", "serve_bookie", "served_bookie"]
+__all__ = ["BookieConfig", "Client", "connect", "embed", "serve_bookie", "serve_repairs", "served_bookie"]
 
 _METADATA_DIRECTORY = "metadata"
 
@@ -363,6 +360,21 @@ class Client:
         return found
 
 
+async def serve_repairs(
+    client: Client,
+    *,
+    away_after_s: float = 600.0,
+    interval_s: float = 600.0,
+    reported: Callable[[AuditReport], None] = lambda _report: None,
+) -> None:
+    """Audits and repairs until cancelled, together with all others that do in this metastore: `nursery.start_soon(...)`.
+
+    A bookie that is away is replaced after `away_after_s`, one that is declared lost at once. `reported` is called with the
+    report of each audit, of this service's share of the ledgers. While the metastore fails, it waits."""
+    times = RepairTimes(away_after_s, interval_s)
+    await repair_service(client._ledgers.context, client._repairer, times, reported).run()
+
+
 # -- ways to a client -----------------------------------------------------------------------------------------------
 
 
@@ -442,7 +454,12 @@ async def embed(
         client_options = options or ClientOptions()
         async with _client(opened, plugins, client_options, client_quorum, placement, served) as client:
             client.left_out = storages.left_out
-            yield client
+            async with open_service_nursery() as nursery:
+                if settings.repair != "off" and served:
+                    service = repair_service(client._ledgers.context, client._repairer, times_of(settings))
+                    served[0].beside.append(service.status.statistics)
+                    nursery.start_soon(service.run)
+                yield client
 
 
 @asynccontextmanager
@@ -454,29 +471,8 @@ async def _client(
     placement: str,
     bookies: Sequence[ServedBookie],
 ) -> AsyncIterator[Client]:
-    async with open_service_nursery() as nursery:
-        # Only those with options are opened now; the others are opened, with
-        # defaults, for the first bookie that needs them.
-        transports = {url.scheme: plugins.open_transport(url) for url in map(BackendURL.parse, options.transports)}
-
-        def open_transport(scheme: str) -> Transport:
-            return transports[scheme] if scheme in transports else plugins.open_transport(scheme)
-
-        authenticator = plugins.open_authenticator(options.authentication)
-        membership = Membership(metastore, options)
-        connections = Connections(membership, open_transport, options, nursery, authenticator)
-        context = ClientContext(
-            LedgerRecords(metastore, options.metastore_timeout_s),
-            membership,
-            connections,
-            Placing(
-                plugins.open_placement(placement),
-                membership,
-                current_chance().random,
-                plugins.observe,
-                options.zone,
-            ),
-        )
+    async with open_service_nursery() as nursery, AsyncExitStack() as stack:
+        context = await stack.enter_async_context(client_context(metastore, plugins, options, placement, nursery))
         ledgers = Ledgers(context, options, plugins.observe, nursery)
 
         def ask_for_collection() -> None:
@@ -490,7 +486,3 @@ async def _client(
             yield client
         finally:
             client._leave()
-            # Shielded, since leaving by cancellation must close connections, too; with a
-            # deadline, since a peer may not answer.
-            with trio.CancelScope(shield=True, deadline=trio.current_time() + options.connect_timeout_s):
-                await connections.aclose()

@@ -10,6 +10,7 @@ import attrs
 import trio
 
 from replog.abc import Metastore, Storage
+from replog.api.repairs import repairing_bookie
 from replog.bookie.serving import (
     ServedBookie,
     close_storage,
@@ -19,7 +20,7 @@ from replog.bookie.serving import (
     storage_url,
     ways_to,
 )
-from replog.config import BookieOptions
+from replog.config import BookieOptions, ClientOptions
 from replog.errors import ConfigError
 from replog.registry import Registry
 from replog.runtime.event_loop import check_event_loop
@@ -39,11 +40,13 @@ async def _enter_storage(stack: AsyncExitStack, plugins: Registry, storage: str,
 
 @attrs.frozen(kw_only=True)
 class BookieConfig:
-    """A bookie to serve: where its entries are kept, and which metastore it announces itself in."""
+    """A bookie to serve: where its entries are kept, and which metastore it announces itself in. `client` says how it talks with
+    other bookies, if it repairs."""
 
     directory: str
     metastore: str | Metastore
     options: BookieOptions = attrs.field(factory=BookieOptions)
+    client: ClientOptions = attrs.field(factory=ClientOptions)
 
 
 @asynccontextmanager
@@ -71,9 +74,11 @@ async def served_bookie(config: BookieConfig, *, registry: Registry | None = Non
         ways = ways_to(storage, plugins, options)
         labels = await labels_of(plugins, options)
         unserved.pop_all()  # from here on, the bookie closes its storage
-        yield await stack.enter_async_context(
+        bookie = await stack.enter_async_context(
             serving(storage, metastore, ways, options, plugins.observe, authenticator, labels)
         )
+        await stack.enter_async_context(repairing_bookie(bookie, metastore, plugins, options, config.client))
+        yield bookie
 
 
 async def serve_bookie(

@@ -125,6 +125,7 @@ class ServedBookie:
         self._maintenance = maintenance
         self._ways = tuple(ways)
         self._started_at_s = trio.current_time()
+        self.beside: list[Callable[[], Mapping[str, float]]] = []  # figures of what runs beside the bookie
 
     def ask_for_collection(self) -> None:
         """Collects garbage soon, rather than at the next interval."""
@@ -160,6 +161,7 @@ class ServedBookie:
             **self._maintenance.statistics(),
             "uptime_s": uptime_s,
             **self._transport_statistics(),
+            **{name: value for figures in self.beside for name, value in figures().items()},
         }
 
     def _transport_statistics(self) -> dict[str, float]:

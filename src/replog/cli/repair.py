@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Annotated
 
 import attrs
-import trio
 import typer
 
-from replog.api import Client
+from replog.api import serve_repairs
 from replog.cli.connecting import Connection, client_from, run, takes_connection
 from replog.cli.output import AsJSON, Listing, emit, flush, print_json
-from replog.client.auditing import AuditReport, MissingCopies
+from replog.client.auditing import AuditReport
 
 _COLUMNS = (
     ("ledger", 10),
@@ -83,36 +81,18 @@ async def _repair(connection: Connection, lost: list[str], accept_loss: bool, fo
 async def _watch(
     connection: Connection, lost: list[str], accept_loss: bool, every_s: float, away_s: float, for_programs: bool
 ) -> None:
+    shown: list[AuditReport] = []
+
+    def report(found: AuditReport) -> None:
+        if shown != [found]:
+            _show(found, for_programs)
+            flush()
+            shown[:] = [found]
+
     async with client_from(connection) as client:
-        report = await client.repair(lost, accept_loss=accept_loss)
-        away_since_s: dict[str, float] = {}
-        shown = None
-        while True:
-            report = await _repair_once(client, report, away_since_s, away_s)
-            if report != shown:
-                _show(report, for_programs)
-                flush()
-                shown = report
-            await trio.sleep(every_s)
-            report = await client.audit()
-
-
-async def _repair_once(
-    client: Client, report: AuditReport, away_since_s: dict[str, float], away_s: float
-) -> AuditReport:
-    """Repairs what is not merely waited for. A bookie that is back is forgotten, and waited for anew the next time."""
-    now_s = trio.current_time()
-    away = {each.bookie_id for each in _all_missing(report) if each.state == "away"}
-    for bookie_id in away_since_s.keys() - away:
-        del away_since_s[bookie_id]
-    due = sorted(each for each in away if now_s - away_since_s.setdefault(each, now_s) >= away_s)
-    if any(each.state != "away" or each.bookie_id in due for each in _all_missing(report)):
-        return await client.repair(away=due)
-    return report
-
-
-def _all_missing(report: AuditReport) -> Iterable[MissingCopies]:
-    return (each for fragment in report.lacking for each in fragment.missing)
+        if lost:
+            report(await client.repair(lost, accept_loss=accept_loss))
+        await serve_repairs(client, away_after_s=away_s, interval_s=every_s, reported=report)
 
 
 def _show(report: AuditReport, for_programs: bool) -> None:

@@ -7,7 +7,7 @@ does not tell, counts as one without copies. Fragments that may still be written
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import attrs
 
@@ -72,11 +72,17 @@ class AuditReport:
 
 @attrs.define
 class Bookies:
-    """Which bookies there are, as an audit began."""
+    """Which bookies there are, as an audit began. Those that are `away` are known, not announced, and not declared lost."""
 
     announced: frozenset[str]
     lost: frozenset[str]
     draining: frozenset[str]
+    away: frozenset[str] = frozenset()
+
+
+def every_ledger(_ledger_id: int) -> bool:
+    """The share of one that repairs alone."""
+    return True
 
 
 class Auditor:
@@ -90,17 +96,17 @@ class Auditor:
         """Which bookies there are now. Raises `MetastoreError`."""
         membership = self._context.membership
         announced = await membership.announced()
-        lost = set()
+        lost: set[str] = set()
+        away: set[str] = set()
         for bookie_id in await membership.known_ids():
             if bookie_id not in announced:
                 cookie = await membership.cookie(bookie_id)
-                if cookie is not None and cookie.is_lost:
-                    lost.add(bookie_id)
+                (lost if cookie is not None and cookie.is_lost else away).add(bookie_id)
         draining = frozenset(bookie_id for bookie_id, address in announced.items() if address.is_draining)
-        return Bookies(frozenset(announced), frozenset(lost), draining)
+        return Bookies(frozenset(announced), frozenset(lost), draining, frozenset(away))
 
-    async def audit(self) -> AuditReport:
-        """Looks at every ledger. Raises `MetastoreError`."""
+    async def audit(self, has: Callable[[int], bool] = every_ledger) -> AuditReport:
+        """Looks at every ledger that `has` is true of. Raises `MetastoreError`."""
         bookies = await self.bookies()
         found = _Findings()
 
@@ -111,7 +117,7 @@ class Auditor:
 
         async with contextlib.aclosing(ledger_id_pages(self._context.records.metastore)) as pages:
             async for page in pages:
-                await for_each(look, page, LEDGERS_AT_ONCE)
+                await for_each(look, filter(has, page), LEDGERS_AT_ONCE)
         return found.report()
 
     async def _look(self, metadata: LedgerMetadata, bookies: Bookies, found: _Findings) -> None:

@@ -8,12 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import attrs
 import trio
 
-from replog.client.auditing import Auditor, AuditReport, Bookies, UnderReplicatedFragment
+from replog.client.auditing import (
+    Auditor,
+    AuditReport,
+    Bookies,
+    UnderReplicatedFragment,
+    every_ledger,
+)
 from replog.client.driving import ClientContext
 from replog.client.holdings import digest_of
 from replog.config import ClientOptions
@@ -65,36 +71,46 @@ class Repairer:
         self._auditor = Auditor(context, options.read_timeout_s)
         self._pace = Pace(options.repair_bytes_per_s)
 
-    async def audit(self) -> AuditReport:
-        """Looks at every ledger. Raises `MetastoreError`."""
-        return await self._auditor.audit()
+    async def audit(self, has: Callable[[int], bool] = every_ledger) -> AuditReport:
+        """Looks at every ledger that `has` is true of. Raises `MetastoreError`."""
+        return await self._auditor.audit(has)
+
+    async def bookies(self) -> Bookies:
+        """Which bookies there are now. Raises `MetastoreError`."""
+        return await self._auditor.bookies()
 
     async def undeclared(self, lost: Sequence[str]) -> list[str]:
         """Those of these bookies that are not declared lost yet. Raises `MetastoreError`."""
         declared = (await self._auditor.bookies()).lost if lost else ()
         return [bookie_id for bookie_id in lost if bookie_id not in declared]
 
-    async def repair(self, replace: Collection[str] = ()) -> AuditReport:
+    async def repair(self, replace: Collection[str] = (), has: Callable[[int], bool] = every_ledger) -> AuditReport:
         """Fills what is lacking, and returns the audit after it. `replace` are bookies to replace besides those declared lost.
         Raises `MetastoreError`; what was filled by then stays."""
-        before = await self.audit()
-        bookies = await self._auditor.bookies()
+        before = await self.audit(has)
         if not before.lacking and not before.draining:
             return before
+        await self.fill(before, replace, has)
+        return await self.audit(has)
 
-        async def fill(lacking: UnderReplicatedFragment) -> None:
+    async def fill(
+        self, before: AuditReport, replace: Collection[str] = (), has: Callable[[int], bool] = every_ledger
+    ) -> None:
+        """Fills what this audit found lacking, and leaves bookies that drain. Raises `MetastoreError`."""
+        bookies = await self._auditor.bookies()
+
+        async def fill_one(lacking: UnderReplicatedFragment) -> None:
             with contextlib.suppress(LedgerNotFoundError):  # it was deleted meanwhile
                 await self._fill(lacking, bookies, replace)
 
         # Who has the fewest copies left is the next to be gone.
         order = sorted(before.lacking, key=lambda each: (each.copies_left, each.ledger_id, each.first_entry_id))
-        await for_each(fill, order, FRAGMENTS_AT_ONCE)
+        await for_each(fill_one, order, FRAGMENTS_AT_ONCE)
         if before.draining:
             # Last: nothing is lost yet of what is on bookies that are to be left (C8).
-            await self._move_off(bookies, replace)
-        return await self.audit()
+            await self._move_off(bookies, replace, has)
 
-    async def _move_off(self, bookies: Bookies, replace: Collection[str]) -> None:
+    async def _move_off(self, bookies: Bookies, replace: Collection[str], has: Callable[[int], bool]) -> None:
         """Replaces the bookies that drain in all fragments whose range is fixed (F2), where there is somebody else."""
 
         async def move(ledger_id: int) -> None:
@@ -106,7 +122,7 @@ class Repairer:
 
         async with contextlib.aclosing(ledger_id_pages(self._context.records.metastore)) as pages:
             async for page in pages:
-                await for_each(move, page, FRAGMENTS_AT_ONCE)
+                await for_each(move, filter(has, page), FRAGMENTS_AT_ONCE)
 
     async def _fill(self, lacking: UnderReplicatedFragment, bookies: Bookies, replace: Collection[str]) -> None:
         await self._fill_at(lacking.ledger_id, lacking.first_entry_id, bookies, replace)

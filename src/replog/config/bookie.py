@@ -11,6 +11,10 @@ from replog.protocol.batch import ENTRY_BYTES_MAX
 _MIB = 1 << 20
 
 
+def _off_or_auto(value: object) -> str | None:
+    return None if value in ("off", "auto") else f"{value!r} must be off or auto"
+
+
 @attrs.frozen(kw_only=True)
 class BookieOptions(Checked):
     """How a bookie stores and serves. Environment: `REPLOG_BOOKIE_...`; in a file: the table `bookie`."""
@@ -54,6 +58,19 @@ class BookieOptions(Checked):
     close_timeout_s: float = option(
         30.0, "How long leaving waits for a disk that does not answer, before it abandons the calls.", positive
     )
+
+    repair: str = option(
+        "off",
+        "`auto`: the bookie takes part in audits and repairs of all ledgers, together with all other bookies that do.",
+        _off_or_auto,
+    )
+    repair_away_after_s: float = option(
+        600.0, "How long a bookie may be away before repairs replace it; a lost one is replaced at once.", at_least(0)
+    )
+    repair_interval_s: float = option(
+        600.0, "How often repairs audit all ledgers, besides whenever a bookie comes or goes.", positive
+    )
+    repair_placement: str = option("random", "URL of the placement policy by which repairs choose other bookies.")
 
     def contradictions(self) -> list[str]:
         """Faults of options that are valid one by one, but not together."""

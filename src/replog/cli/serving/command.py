@@ -22,6 +22,7 @@ _FLAGS = {
     "storage": ("bookie", "storage"),
     "authentication": ("bookie", "authentication"),
     "label": ("bookie", "labels"),
+    "repair": ("bookie", "repair"),
     "advertise": ("tcp", "advertise"),
     "tls_certificate": ("tcp", "tls_certificate_file"),
     "tls_key": ("tcp", "tls_key_file"),
@@ -61,6 +62,7 @@ def serve(
     label: Annotated[
         list[str] | None, _flag("Where it is, for placement: zone=a, rack=r1; also several times.", "NAME=VALUE")
     ] = None,
+    repair: Annotated[str | None, _flag("auto: take part in audits and repairs. Default: off.", "HOW")] = None,
     config: Annotated[str | None, _flag("A TOML file with options. Default: that of REPLOG_CONFIG.", "FILE")] = None,
     assignments: Annotated[
         list[str] | None, typer.Option("--set", help="Any option at all.", metavar="TABLE.OPTION=VALUE")

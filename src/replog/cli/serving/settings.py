@@ -1,8 +1,8 @@
 """The configuration of a bookie's process: flags first, then the environment, then a file, then defaults.
 
-Options are grouped in tables: `bookie`, `storage`, `tcp`, `metrics` and `logging`. An option of the table `tcp` is in `[tcp]` in
-the file, is `REPLOG_TCP_...` in the environment, and is `--set tcp....` on the command line; some have a flag of their own. All
-that is wrong with them is found before anything is done, and is reported in one error.
+Options are grouped in tables: `bookie`, `storage`, `tcp`, `metrics`, `logging`, and `client` for a bookie that repairs. An option
+of the table `tcp` is in `[tcp]` in the file, is `REPLOG_TCP_...` in the environment, and is `--set tcp....` on the command line;
+some have a flag of their own. All that is wrong with them is found before anything is done, and is reported in one error.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from replog.config import (
     BackendURL,
     BookieOptions,
     Checked,
+    ClientOptions,
     FaultsError,
     option,
     read_toml,
@@ -89,8 +90,7 @@ class LoggingOptions(Checked):
 
 
 # The options of the table `storage` are those of the storage's plugin.
-TABLES = ("bookie", "storage", "tcp", "metrics", "logging")
-_TABLES_OF_OTHERS = {"client"}
+TABLES = ("bookie", "storage", "tcp", "metrics", "logging", "client")
 
 
 @attrs.frozen
@@ -111,12 +111,15 @@ class Settings:
     tcp: TcpOptions
     metrics: MetricsTable
     logging: LoggingOptions
+    client: ClientOptions
     shown: tuple[Shown, ...]
 
     @property
     def config(self) -> BookieConfig:
         """What `serve_bookie` takes."""
-        return BookieConfig(directory=self.options.data, metastore=self.options.metastore, options=self.options)
+        return BookieConfig(
+            directory=self.options.data, metastore=self.options.metastore, options=self.options, client=self.client
+        )
 
 
 class Layers:
@@ -136,8 +139,6 @@ class Layers:
         """Read a TOML file. It may have the tables of other commands."""
         with self._noting():
             for table, found in read_toml(Path(path)).items():
-                if table in _TABLES_OF_OTHERS:
-                    continue
                 if table not in TABLES or not isinstance(found, dict):
                     self.faults.append(f"{path}: {table!r} is not a table; the tables are {', '.join(TABLES)}")
                     continue
@@ -189,6 +190,7 @@ class _Settling:
         tcp = self._structure("tcp", TcpOptions)
         metrics = self._structure("metrics", MetricsTable)
         logging = self._structure("logging", LoggingOptions)
+        client = self._structure("client", ClientOptions)
         if tcp is not None:
             with self._noting("tcp"):
                 tcp.is_bookie_tls  # noqa: B018 - raises if it can't be
@@ -199,16 +201,20 @@ class _Settling:
         listen = self._ways()
         for name, kind in (("metastore", "metastore"), ("authentication", "authenticator")):
             self._check_url(kind, self._layers.values["bookie"].get(name), name)
-        if options is None or tcp is None or metrics is None or logging is None or self._faults:
+        if options is None or tcp is None or metrics is None or logging is None or client is None or self._faults:
             raise FaultsError("configuration", self._faults)
         shown = tuple(
             each
             for table, found in (("bookie", options), ("tcp", tcp), ("metrics", metrics), ("logging", logging))
             for each in self._show(table, attrs.asdict(found, recurse=False))
         )
+        # Its many options are for a bookie that repairs: only those that somebody gave are worth a line.
+        of_client = attrs.asdict(client, recurse=False)
+        given = {name: value for name, value in of_client.items() if name in self._layers.sources["client"]}
+        shown += tuple(self._show("client", given))
         # The secrets come back only here, after everything that is shown was made without them.
         options = attrs.evolve(options, storage=storage.with_secrets(), listen=listen)
-        return Settings(options, tcp, metrics, logging, (*shown, *self._show("storage", storage.options)))
+        return Settings(options, tcp, metrics, logging, client, (*shown, *self._show("storage", storage.options)))
 
     def _structure(self, table: str, options_class: type[Options]) -> Options | None:
         values, sources = self._layers.values[table], self._layers.sources[table]

@@ -1,0 +1,47 @@
+"""Repairs that go on by themselves: a program's, and those of bookies with `repair = "auto"`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from replog.abc import Metastore
+from replog.api.contexts import client_context
+from replog.bookie.serving import ServedBookie
+from replog.client.driving import ClientContext
+from replog.client.repair import Repairer
+from replog.config import BookieOptions, ClientOptions
+from replog.registry import Registry
+from replog.repair.service import RepairService, RepairTimes
+from replog.repair.shares import Shares
+from replog.runtime.nursery import open_service_nursery
+
+
+def repair_service(
+    context: ClientContext, repairer: Repairer, times: RepairTimes, reported: Callable[..., None] = lambda _report: None
+) -> RepairService:
+    """A service among all that this metastore knows, with an id of its own."""
+    shares = Shares(context.records.metastore, f"repairer-{context.chance.token(8)}")
+    return RepairService(repairer, shares, times, reported)
+
+
+@asynccontextmanager
+async def repairing_bookie(
+    bookie: ServedBookie, metastore: Metastore, plugins: Registry, options: BookieOptions, as_client: ClientOptions
+) -> AsyncIterator[None]:
+    """Repairs beside a bookie while the context is open, if its options say so."""
+    if options.repair == "off":
+        yield
+        return
+    async with open_service_nursery() as nursery:
+        made = client_context(metastore, plugins, as_client, options.repair_placement, nursery)
+        async with made as context, open_service_nursery() as working:
+            service = repair_service(context, Repairer(context, as_client), times_of(options))
+            bookie.beside.append(service.status.statistics)
+            working.start_soon(service.run)
+            yield
+
+
+def times_of(options: BookieOptions) -> RepairTimes:
+    """The waits that a bookie's options name."""
+    return RepairTimes(options.repair_away_after_s, options.repair_interval_s)

@@ -1,0 +1,1 @@
+"""Repairs as a service: audits again and again, and makes what lacks."""
