@@ -65,6 +65,7 @@ async def create_ledgers(metastore: Metastore, ledger_ids: range, log: str = "")
 
 async def create_log(metastore: Metastore, name: str, ledger_ids: range) -> None:
     """Creates a log of these ledgers, which exist."""
-    pages, head = LogMetadata(name, created_at_ms=_CREATED_AT_MS).with_ledgers(ledger_ids, _CREATED_AT_MS).split()
+    log = LogMetadata(name, created_at_ms=_CREATED_AT_MS).with_ledgers(ledger_ids, _CREATED_AT_MS)
+    pages, head = log.open_from(log.next_segment_number).split()
     await create_all(metastore, ((log_page_key_path(name, page.number), encode_log_page(page)) for page in pages))
     await metastore.create(log_key_path(name), encode_log(head))

@@ -93,7 +93,7 @@ async def make_log(client: replog.Client, metastore: Metastore, length: int) -> 
         pages, log = log.split()
         for page in pages:
             await metastore.create(log_page_key_path("log", page.number), encode_log_page(page))
-        log = log.with_ledger(ledger_id, 1_763_500_000_000)
+        log = log.with_ledger(ledger_id, 1_763_500_000_000).open_from(log.next_segment_number)
     await metastore.create(log_key_path("log"), encode_log(log))
 
 

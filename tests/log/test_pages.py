@@ -268,7 +268,7 @@ async def test_many_ledgers_are_trimmed_at_once_and_what_was_done_is_done(
             pages, log = log.split()
             for page in pages:
                 await world.metastore.create(log_page_key_path("log", page.number), encode_log_page(page))
-            log = log.with_ledger(1_000_000 + number, 0)
+            log = log.with_ledger(1_000_000 + number, 0).open_from(number)
         found = await world.metastore.get(log_key_path("log"))
         await world.metastore.put(log_key_path("log"), encode_log(log), found.version)
         deletions = 0

@@ -8,9 +8,9 @@ import attrs
 
 from replog.errors import JobAbandonedError, LedgerNotFoundError, LedgerRefusedError
 from replog.protocol.appending import Addition, CheckLedgers, FindSegment, LogAppending
-from replog.protocol.chaining import LogEffect, WriteLog
+from replog.protocol.chaining import CreateLedger, LogEffect, LogRolling, WriteLog
 from replog.protocol.dropping import LogDeleting, LogTrimming
-from replog.protocol.model import LedgerState, Transaction
+from replog.protocol.model import LedgerState, LogMetadata, LogPage, Transaction
 from replog.protocol.sweeping import CondemnLedgers, DeleteUnnamed, LogSweeping
 from tests.protocol.driving import Cluster
 from tests.protocol.driving_logs import NAME, LogActor, segments
@@ -131,7 +131,7 @@ class JobActor(LogActor):
 
     def _end(self, what: _Check | _Condemn | _Delete) -> None:
         if isinstance(what, _Check):
-            if isinstance(self.machine, LogAppending):
+            if isinstance(self.machine, LogAppending | Splicing):
                 self.machine.ledgers_checked()
         elif isinstance(what, _Condemn):
             self.machine.ledgers_condemned()
@@ -166,6 +166,36 @@ def adding(
 ) -> JobActor:
     wanted = Addition(NAME, tuple(ledger_ids), None if transaction is None else Transaction(*transaction))
     return JobActor(cluster, LogAppending(wanted, nonce, 8, page_segments))
+
+
+class Splicing(LogRolling):
+    """A roll that adds closed ledgers of a job before the ledger in which the leader goes on (L8)."""
+
+    def __init__(self, metadata: LogMetadata, version: int, nonce: str, ledger_ids: tuple[int, ...]) -> None:
+        super().__init__(metadata, version, nonce, 6)
+        self._spliced = ledger_ids
+
+    def _start_over(self) -> None:
+        super()._start_over()
+        if not self.is_done:
+            # After the head was read, as for any addition: a sweep changes the head once it has condemned them.
+            self._effects[-1] = CheckLedgers(self._spliced, self.metadata, "", looks_into_pages=True)
+            # The number that it will get: a pending ledger that has another is taken for one that lost its CAS (L7).
+            number = self.metadata.next_segment_number + len(self._spliced)
+            self._effects.append(CreateLedger(NAME, number))
+
+    def ledgers_checked(self) -> None:
+        """The job's ledgers may be added."""
+
+    def _ready(self, now_ms: int) -> tuple[tuple[LogPage, ...], LogMetadata]:
+        pages, head = super()._ready(now_ms)
+        return pages, head.with_ledgers(self._spliced, now_ms)
+
+
+def splicing(cluster: Cluster, ledger_ids: list[int], nonce: str = "s1") -> JobActor:
+    """The leader rolls, and adds these ledgers before its next one."""
+    metadata, version = cluster.logs[NAME]
+    return JobActor(cluster, Splicing(metadata, version, nonce, tuple(ledger_ids)))
 
 
 def sweeping(cluster: Cluster, ledger_ids: list[int], nonce: str = "s1") -> JobActor:

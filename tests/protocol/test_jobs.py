@@ -16,12 +16,12 @@ from replog.errors import (
     MetastoreUncertainError,
 )
 from replog.protocol.appending import FindSegment, LogAppending
-from replog.protocol.chaining import ReadLog, RecoverLedger, WriteLog
+from replog.protocol.chaining import LogChanged, LogRolling, LogTakeover, ReadLog, RecoverLedger, WriteLog
 from replog.protocol.dropping import LogDeleting, LogTrimming
-from replog.protocol.model import LedgerState, Position
+from replog.protocol.model import LedgerState, LogMetadata, Position
 from replog.protocol.sweeping import LogSweeping
 from tests.protocol.driving import Cluster
-from tests.protocol.driving_jobs import DroppingActor, JobActor, adding, sweeping, write_ledger
+from tests.protocol.driving_jobs import DroppingActor, JobActor, Splicing, adding, splicing, sweeping, write_ledger
 from tests.protocol.driving_logs import NAME, LogActor, rolling, segments, takeover, trimming
 from tests.simulator.mutation import Mutant, Patch
 
@@ -54,7 +54,8 @@ class Schedule:
         self.jobs: dict[str, list[int]] = {}
         self.transactions: dict[str, tuple[str, int] | None] = {}
         self.numbers: dict[int, int] = {}  # which ledger a number ever meant
-        self.counts = dict.fromkeys(("committed", "repeated", "refused", "swept"), 0)
+        self.counts = dict.fromkeys(("committed", "repeated", "refused", "swept", "spliced"), 0)
+        self.spliced: list[int] = []  # ledgers of jobs that a leader was given
         self._names = (f"n{number}" for number in range(10_000))
 
     def run(self, steps: int) -> None:
@@ -92,11 +93,18 @@ class Schedule:
             return takeover(self.cluster, next(self._names), 2)
         states = [self.cluster.metadata(segment.ledger_id).state for segment in log[0].segments[:-1]]
         if kind < 10 and LedgerState.OPEN not in states:  # the previous ledger is closed before the next roll
-            return rolling(self.cluster, next(self._names))
+            return self.rolled()
         if kind < 11:
             before = self.dice.randint(1, log[0].next_segment_number)
             return DroppingActor(self.cluster, LogTrimming(NAME, before, next(self._names)), self.swept)
         return DroppingActor(self.cluster, LogDeleting(NAME, next(self._names), 7), self.swept)
+
+    def rolled(self) -> LogActor:
+        if self.dice.random() < 0.5:
+            return rolling(self.cluster, next(self._names))
+        ledger_ids = [write_ledger(self.cluster, "spliced") for _ in range(self.dice.randint(1, 4))]
+        self.spliced += ledger_ids
+        return splicing(self.cluster, ledger_ids, next(self._names))
 
     def swept(self, ledger_ids: list[int]) -> None:
         self.actors.append(sweeping(self.cluster, ledger_ids, next(self._names)))
@@ -121,6 +129,10 @@ class Schedule:
 
     def ended(self, actor: LogActor) -> None:
         require(actor.changed is not None or isinstance(actor.error, EXPECTED), f"it ended with {actor.error!r}")
+        if isinstance(actor.machine, LogTakeover | LogAppending) and actor.changed is not None:
+            self.closed_before(actor.changed, actor.machine)
+        if isinstance(actor.machine, Splicing) and actor.changed is not None:
+            self.counts["spliced"] += 1
         if isinstance(actor.machine, LogSweeping):
             self.counts["swept"] += len(actor.machine.deleted)
         elif isinstance(actor.machine, LogAppending):
@@ -134,6 +146,15 @@ class Schedule:
                     self.numbers.get(segment.number) == segment.ledger_id, f"{segment} is said, and was never there"
                 )
 
+    def closed_before(self, changed: LogChanged, machine: LogTakeover | LogAppending) -> None:
+        """L1, L8: whoever led before is fenced, once a takeover or a job's commit is done."""
+        added = [each.number for each in machine.segments] if isinstance(machine, LogAppending) else []
+        added = added or [number for number, ledger_id in self.numbers.items() if ledger_id == changed.ledger_id]
+        for number, ledger_id in self.numbers.items():
+            if ledger_id in self.cluster.records and number < min(added, default=0):
+                state = self.cluster.metadata(ledger_id).state
+                require(state is LedgerState.CLOSED, f"segment {number} is {state} behind a takeover (L8)")
+
     def look(self) -> None:
         """What holds at every moment."""
         if NAME not in self.cluster.logs:
@@ -142,10 +163,12 @@ class Schedule:
         for number, ledger_id in found:
             require(ledger_id in self.cluster.records, f"ledger {ledger_id} is named and was deleted (L3)")
             require(self.numbers.setdefault(number, ledger_id) == ledger_id, f"number {number} means two ledgers (L4)")
-        for _, ledger_id in found[:-2]:
+        first_open = self.cluster.logs[NAME][0].first_open_number
+        for number, ledger_id in found:
             state = self.cluster.metadata(ledger_id).state
             require(
-                state is LedgerState.CLOSED, f"ledger {ledger_id} is {state}, and a takeover recovers only two (L1)"
+                number >= first_open or state is LedgerState.CLOSED,
+                f"ledger {ledger_id} is {state}, and the log says that it is closed (L8)",
             )
         ids = [ledger_id for _, ledger_id in found]
         require(len(set(ids)) == len(ids), "a ledger stands in the log twice")
@@ -164,7 +187,7 @@ class Schedule:
         log = self.cluster.logs.get(NAME)
         if log is None or not log[0].deletions:  # one that was deleted forgets them
             require(len(set(known)) == len(known), f"a transaction was committed twice: {known}")
-        written = [ledger_id for ledger_ids in self.jobs.values() for ledger_id in ledger_ids]
+        written = self.spliced + [ledger_id for ledger_ids in self.jobs.values() for ledger_id in ledger_ids]
         sweeping(self.cluster, written, "last").finish()
         named = {ledger_id for _, ledger_id in segments(self.cluster)}
         require(not set(written) & (set(self.cluster.records) - named), "a sweep left a ledger that nobody names")
@@ -180,7 +203,7 @@ def test_random_jobs_and_sweeps(chunk: int) -> None:
         schedule = Schedule(seed)
         schedule.run(150)
         counts = {kind: counts.get(kind, 0) + count for kind, count in schedule.counts.items()}
-    assert all(count > 20 for count in counts.values()), counts
+    assert all(count > (2 if kind == "spliced" else 20) for kind, count in counts.items()), counts
 
 
 MUTANTS = [
@@ -289,8 +312,29 @@ MUTANTS = [
         "add-fences-one",
         "L1",
         "X19: only the last ledger is fenced",
-        (Patch(LogAppending, "ledgers_checked", "-RECOVERED_AT_TAKEOVER:", "-1:"),),
+        (Patch(LogAppending, "ledgers_checked", "self.metadata.to_recover()]", "self.metadata.to_recover()[-1:]]"),),
         400,
+    ),
+    Mutant(
+        "takeover-recovers-two",
+        "L8",
+        "a takeover fences the last two ledgers only: a leader that others' ledgers were added behind goes on",
+        (
+            Patch(
+                LogMetadata,
+                "to_recover",
+                "first = min(self.first_open_number, ",
+                "first = min(self.next_segment_number, ",
+            ),
+        ),
+        100,
+    ),
+    Mutant(
+        "roll-forgets-open",
+        "L8",
+        "the record says that all before the leader's next ledger are closed, and the leader still writes to the one before",
+        (Patch(LogRolling, "ledger_created", "self._current.number", "self.metadata.next_segment_number"),),
+        100,
     ),
     Mutant(
         "add-forgets-transaction",

@@ -168,7 +168,7 @@ def test_a_long_record_is_split_at_the_next_change() -> None:
     for ledger_id in range(2, 1000):
         cluster.create_ledger(next(cluster.ledger_ids))
         cluster.recovery(ledger_id, nonce=f"{ledger_id}").recover()
-    long = attrs.evolve(head, page_segments=100).with_ledgers(range(2, 1000), 0)
+    long = attrs.evolve(head, page_segments=100).with_ledgers(range(2, 1000), 0).open_from(998)
     assert cas(cluster, long, version) is not None
     roll = rolling(cluster)
     roll.run_until(WritePage)

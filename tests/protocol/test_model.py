@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -62,6 +63,7 @@ def test_segment_numbers_grow_whatever_is_trimmed(size: int, changes: list[tuple
         assert len(log.segments) >= min(size, len(truth))
         assert log.segments[-2:] == tuple(truth[-2:])
         log = log.with_ledgers(range(count), 0)
+        log = log.open_from(log.next_segment_number)
         truth += log.segments[-count:]
         if before is not None:
             log = log.trimmed_before(before)
@@ -76,7 +78,7 @@ def test_segment_numbers_grow_whatever_is_trimmed(size: int, changes: list[tuple
 
 def test_a_long_list_leaves_several_pages_at_once() -> None:
     """What a record of format 1 becomes: full pages, and the rest, of which the last two are a takeover's to recover."""
-    log = LogMetadata("log").with_ledgers(range(1234), 0).trimmed_before(250)
+    log = LogMetadata("log").with_ledgers(range(1234), 0).open_from(1233).trimmed_before(250)
     pages, head = log.split()
     assert [(page.number, page.segments[0].number, len(page.segments)) for page in pages] == [
         (2, 250, 50),
@@ -85,6 +87,19 @@ def test_a_long_list_leaves_several_pages_at_once() -> None:
     assert (head.first_segment_number, head.segments[0].number, len(head.segments)) == (250, 1100, 135)
     assert head.faults() == []
     assert head.split() == ((), head)
+
+
+def test_segments_that_may_be_open_stay_in_the_head() -> None:
+    """L8: pages name closed ledgers only, and a takeover finds in the head whatever may be open."""
+    log = LogMetadata("log").with_ledgers(range(1234), 0).open_from(250)
+    pages, head = log.split()
+    assert [page.number for page in pages] == [0, 1]
+    assert [segment.number for segment in head.to_recover()] == list(range(250, 1235))
+    assert [segment.number for segment in head.open_from(1235).to_recover()] == [1233, 1234]
+    for wrong in (199, 1236):
+        assert [fault[:17] for fault in attrs.evolve(head, first_open_number=wrong).faults()] == ["first_open_number"]
+    assert head.trimmed_before(300).first_open_number == 300
+    assert head.deleted(0).to_recover() == ()
 
 
 def test_a_deleted_log_keeps_its_numbers() -> None:

@@ -57,6 +57,7 @@ RULES = {
     "L4": "positions are ordered, printable and stable",
     "L5": "a deposed leader learns it, and nothing of its is confirmed afterwards",
     "L6": "readers cross ledgers in list order",
+    "L8": "the log's record names the first segment that may be open; a takeover recovers all from there",
 }
 
 HERE = Path(__file__).parent

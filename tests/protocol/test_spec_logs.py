@@ -10,7 +10,8 @@ from replog.protocol.dropping import DropSegments
 from replog.protocol.effects import SendAdd
 from replog.protocol.model import LedgerState, LogMetadata, Position
 from tests.protocol.driving import Cluster, Writer
-from tests.protocol.driving_logs import NAME, rolling, segments, takeover, trimming
+from tests.protocol.driving_jobs import adding, splicing, write_ledger
+from tests.protocol.driving_logs import NAME, deleting, rolling, segments, takeover, trimming
 
 
 def leader(cluster: Cluster, nonce: str) -> Writer:
@@ -154,6 +155,62 @@ def test_l1_a_recovery_that_cannot_decide_ends_the_takeover() -> None:
     assert segments(cluster) == [(1, 1)]
     cluster.down = set()
     assert takeover(cluster, "t3").run().changed is not None
+
+
+# -- L8: segments that may be open -----------------------------------------------------------------------------------
+
+
+def spliced(cluster: Cluster, count: int) -> Writer:
+    """The leader adds ledgers of a job and rolls. Returns the writer of its new ledger; the previous one stays open."""
+    actor = splicing(cluster, [write_ledger(cluster, "job") for _ in range(count)]).finish()
+    assert actor.changed is not None
+    assert actor.changed.ledger_id is not None
+    return cluster.writer(actor.changed.ledger_id, "spliced")
+
+
+@pytest.mark.parametrize("count", [1, 2, 150])
+def test_l8_a_ledger_behind_spliced_ones_is_fenced(count: int) -> None:
+    """L8: a leader stays while a job's ledgers are added between its own two. It still writes to the first of those when
+    somebody takes over. To recover the last two of the list would leave it unfenced."""
+    cluster = Cluster()
+    old = leader(cluster, "t1")
+    old.add(b"a")
+    spliced(cluster, count)
+    new = leader(cluster, "t2")
+    new.add(b"b")
+    new.run()
+    old.run()
+    assert isinstance(old.error, FencedError)
+    assert old.confirmed == []
+    states = {cluster.metadata(ledger_id).state for _, ledger_id in segments(cluster)[:-1]}
+    assert states == {LedgerState.CLOSED}
+
+
+def test_l8_a_job_and_a_deletion_recover_what_may_be_open() -> None:
+    """L8: not only a takeover fences all from the first segment that may be open."""
+    cluster = Cluster()
+    leader(cluster, "t1")
+    spliced(cluster, 3)
+    commit = adding(cluster, [write_ledger(cluster, "another job")]).until(RecoverLedger)
+    assert [effect.ledger_id for effect in commit.find(RecoverLedger)] == [1, 2, 3, 4, 5]
+    commit.finish()
+    assert cluster.logs[NAME][0].first_open_number == cluster.logs[NAME][0].next_segment_number
+    cluster = Cluster()
+    leader(cluster, "t1")
+    spliced(cluster, 3)
+    deletion = deleting(cluster)
+    deletion.run_until(RecoverLedger)
+    assert [effect.ledger_id for effect in deletion.find(RecoverLedger)] == [1, 2, 3, 4, 5]
+
+
+def test_l8_the_record_names_the_ledger_that_is_written_to() -> None:
+    """L8: after a takeover the new ledger may be open, after a roll the one before it as well."""
+    cluster = Cluster()
+    for nonce, number in (("t1", 1), ("t2", 2)):
+        leader(cluster, nonce)
+        assert cluster.logs[NAME][0].first_open_number == number
+    rolled(cluster, "r1")
+    assert cluster.logs[NAME][0].first_open_number == 2
 
 
 # -- L2: rolling ---------------------------------------------------------------------------------------------------

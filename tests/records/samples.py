@@ -16,6 +16,7 @@ LOG = LogMetadata(
     custom={"owner": "me"},
     transactions=(Transaction("nightly \N{SNOWMAN}", 20_261_120), Transaction("4711", 0)),
     deleted_before_number=2,
+    first_open_number=5,
     dropped=(Segment(2, 4, 1_763_500_000_000),),
 )
 

@@ -294,7 +294,13 @@ def test_a_log_with_enormous_numbers_is_judged_without_counting_up_to_them(dropp
     end = 1 << 60
     segments = tuple(Segment(number, number, 1) for number in dropped)
     log = LogMetadata(
-        "log", first_segment_number=end, next_segment_number=end, deletions=1, deleted_at_ms=1, dropped=segments
+        "log",
+        first_segment_number=end,
+        next_segment_number=end,
+        deletions=1,
+        deleted_at_ms=1,
+        dropped=segments,
+        first_open_number=end,
     )
     is_right = list(dropped) == sorted(set(dropped))
     assert [fault.partition(":")[0] for fault in log.faults()] == ([] if is_right else ["dropped"])

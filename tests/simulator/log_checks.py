@@ -38,10 +38,14 @@ class LogChecks:
                 self._facts.world.count("log begun anew")
         for segment in after:
             self._facts.segments.setdefault(segment.ledger_id, segment.number)
-        for segment in after[:-2]:
+        for segment in after:
             state = self._facts.ledgers[segment.ledger_id].record.state
-            if state is not LedgerState.CLOSED:
+            if state is LedgerState.CLOSED:
+                continue
+            if segment not in after[-2:]:
                 self._facts.fail("I11", f"segment {segment.number} is {state.value}, and is not one of the last two")
+            if segment.number < new.first_open_number:
+                self._facts.fail("L8", f"segment {segment.number} is {state.value}, and the log says it is closed")
 
     def _named(self, number: int) -> Segment | None:
         """What a reader finds under this number: in the head, else in the page."""

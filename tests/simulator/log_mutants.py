@@ -17,7 +17,7 @@ LOG_MUTANTS = (
         "only-last-fenced",
         "L1",
         "X19: taking over fences only the last ledger",
-        (Patch(LogTakeover, "_start_over", "-RECOVERED_AT_TAKEOVER:", "-1:"),),
+        (Patch(LogTakeover, "_start_over", "self.metadata.to_recover())", "self.metadata.to_recover()[-1:])"),),
         100,
         scenario="log",
         conversation="last-two-fenced-not",
@@ -30,8 +30,8 @@ LOG_MUTANTS = (
             Patch(
                 LogTakeover,
                 "ledger_created",
-                "self._propose_ledger(ledger_id, self._now_ms)",
-                "self._propose_ledger(ledger_id, self._now_ms)\n    self._stage = _Stage.DONE\n"
+                "self._propose_ledger(ledger_id, self._now_ms, self.metadata.next_segment_number)",
+                "self._propose_ledger(ledger_id, self._now_ms, self.metadata.next_segment_number)\n    self._stage = _Stage.DONE\n"
                 "    self._effects.append(LogChanged(self._change.proposed, (self._change.version or 0) + 1, ledger_id))",
             ),
         ),
@@ -61,7 +61,7 @@ LOG_MUTANTS = (
         "dropped-not-written-down",
         "L7",
         "a trim's change of the record does not say which ledgers are to be deleted after it",
-        (Patch(LogMetadata, "trimmed_before", ", dropped=dropped)", ")"),),
+        (Patch(LogMetadata, "trimmed_before", ", dropped=dropped,", ","),),
         200,
         scenario="log",
     ),
@@ -118,8 +118,8 @@ LOG_MUTANTS = (
             Patch(
                 LogMetadata,
                 "split",
-                "self.next_segment_number // size - 1)",
-                "self.next_segment_number // size + bool(self.segments))",
+                "min(self.next_segment_number // size - 1, self.page_of(self.first_open_number))",
+                "self.next_segment_number // size + bool(self.segments)",
             ),
         ),
         10,
@@ -129,7 +129,15 @@ LOG_MUTANTS = (
         "head-keeps-too-little",
         "L1",
         "every page that is complete leaves the head: then it may name only one ledger, and a takeover fences only that",
-        (Patch(LogMetadata, "split", "self.next_segment_number // size - 1)", "self.next_segment_number // size)"),),
+        (
+            Patch(
+                LogMetadata,
+                "split",
+                "min(self.next_segment_number // size - 1, self.page_of(self.first_open_number))",
+                "self.next_segment_number // size",
+            ),
+            Patch(LogMetadata, "open_from", "assert self", "assert True or self"),
+        ),
         120,
         scenario="log",
     ),
@@ -164,8 +172,8 @@ LOG_MUTANTS = (
             Patch(
                 LogDeleting,
                 "_start_over",
-                "self._effects += [RecoverLedger(each.ledger_id) for each in log.segments[-RECOVERED_AT_TAKEOVER:]]",
-                "for each in log.segments[-RECOVERED_AT_TAKEOVER:]:\n            self._to_recover.discard(each.ledger_id)",
+                "self._effects += [RecoverLedger(each.ledger_id) for each in log.to_recover()]",
+                "for each in log.to_recover():\n            self._to_recover.discard(each.ledger_id)",
             ),
         ),
         120,

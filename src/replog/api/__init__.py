@@ -293,7 +293,7 @@ class Client:
         return await catalog.names(self._ledgers)
 
     async def log_metadata(self, name: str) -> LogMetadata:
-        """A log's record as it is now: its numbers, and its last segments, at least the last two. Raises `LogNotFoundError`.
+        """A log's record as it is now: its numbers, and its last segments, with all that may be open. Raises `LogNotFoundError`.
 
         One read, however long the log is; `log_segments` has all segments."""
         metadata, _ = await self._logs.get(name)

@@ -119,6 +119,7 @@ class Restorer:
                 deletions=known.deletions + 1,
                 first_segment_number=number,
                 next_segment_number=number,
+                first_open_number=number,
                 deleted_before_number=number,
                 deleted_at_ms=self._ledgers.chance.time_ms(),
                 token=self._ledgers.chance.token(),

@@ -16,7 +16,7 @@ from replog.log.catalog import elected
 from replog.log.checking import check_leader_custom
 from replog.log.log_driver import LogDriver
 from replog.log.log_writer import LogWriter
-from replog.protocol.chaining import RECOVERED_AT_TAKEOVER, LogTakeover
+from replog.protocol.chaining import LogTakeover
 from replog.protocol.digest import DigestType
 from replog.protocol.quorum import Quorum
 from replog.records.paths import log_key_path
@@ -103,9 +103,8 @@ async def take_over(
             if lost is not writer:
                 lost.leave()
     segments = changed.metadata.segments
-    recovered = tuple(segment.ledger_id for segment in segments[:-1][-RECOVERED_AT_TAKEOVER:])
     duration_s = trio.current_time() - started
-    ledgers.observe(LogTakenOver(name, segments[-1].number, writer.ledger_id, recovered, duration_s))
+    ledgers.observe(LogTakenOver(name, segments[-1].number, writer.ledger_id, machine.recovered, duration_s))
     log_writer = LogWriter(name, ledgers, driver, changed, writer, create_writer, password)
     nursery.start_soon(log_writer.run)
     return log_writer

@@ -1,12 +1,13 @@
 """Adding ledgers to a log that others wrote and closed: all of them by one CAS (rules L, M1).
 
-It is a takeover (L1): before the CAS the last two ledgers of the list are fenced and closed, so a writer of the log is
-deposed. The ledgers are looked at *after* the head was read, and the CAS is upon that version: a sweep that condemns one
+It is a takeover (L1): before the CAS the last two ledgers of the list are fenced and closed, and all that may be open
+(L8), so a writer of the log is deposed. The ledgers are looked at *after* the head was read, and the CAS is upon that version: a sweep that condemns one
 of them changes the head afterwards, so either this CAS fails, or the sweep finds the ledger in the list (`sweeping`).
 
 Invariants:
 
-- The head is read, then the ledgers are checked, then the last two of the list are closed, then the head is written (L1).
+- The head is read, then the ledgers are checked, then those of the list that may be open are closed, then the head is
+  written (L1, L8).
 - All ledgers are added by one change, in the order in which they were given, or none is.
 - After a change whose answer was lost nothing is proposed again before it is known which ledger got its number (M1).
 - From DONE on, every call changes nothing.
@@ -26,7 +27,6 @@ from replog.errors import (
     MetastoreUncertainError,
 )
 from replog.protocol.chaining import (
-    RECOVERED_AT_TAKEOVER,
     LogEffect,
     LogMachine,
     ReadLog,
@@ -163,14 +163,15 @@ class LogAppending(LogMachine):
         head = attrs.evolve(head, custom={**head.custom, **wanted.custom})
         added = head.with_ledgers(wanted.ledger_ids, self._now_ms)
         assert added.segment_count == head.segment_count + len(wanted.ledger_ids), "all ledgers are added"
-        return added
+        # The ledgers that are added were closed by the job, those before them are recovered (L8).
+        return added.open_from(added.next_segment_number) if wanted.ledger_ids else added
 
     def ledgers_checked(self) -> None:
         """All can be added to the log as it was read."""
         if self._stage is not _Stage.CHECKING:
             return
         self._move("ledgers checked")
-        self._to_recover = [each.ledger_id for each in self.metadata.segments[-RECOVERED_AT_TAKEOVER:]]
+        self._to_recover = [each.ledger_id for each in self.metadata.to_recover()]
         if not self._addition.ledger_ids:
             # The list stays as it is, and so does its writer.
             self._to_recover = []

@@ -1,7 +1,9 @@
 """The machines of a log made of ledgers: taking over and rolling (rules L); trimming and deleting are in `dropping`.
 
 A log is a list of ledgers, changed by CAS. Taking over fences the last *two* of them, since the leader may be writing
-to the last but one while it adds the last (L1). Nothing is served before the CAS that names the new ledger.
+to the last but one while it adds the last (L1). A leader may also add closed ledgers of others between its own two. So
+the record names the first segment that may still be open, and a takeover fences all from there (L8). Nothing is served
+before the CAS that names the new ledger.
 
 The log's record, its head, names only the last ledgers; pages name the others. A page is written before the CAS of
 the head that leaves its segments out. A crash in between leaves a page that repeats what the head says, and the next
@@ -14,7 +16,9 @@ that a log named, its head says so. So any later trim, deletion, takeover or swe
 Invariants:
 
 - One change of the head at a time is under way (M1), and nothing is served before it is written (L1).
-- A takeover adds its ledger only when the last two of the list as it was read are closed (L1).
+- A takeover adds its ledger only when the last two of the list as it was read are closed (L1), and all from the first
+  that may be open (L8).
+- The ledgers of all segments before `first_open_number` are closed, in every version of the head (L8).
 - A ledger is added upon a head that was read before the ledger was written down as pending (L7).
 - Pages are written before the head that leaves their segments out (L3).
 - From DONE on, every call changes nothing.
@@ -31,8 +35,6 @@ from replog.errors import FencedError, LedgerNotFoundError, ReplogError, Takeove
 from replog.protocol.change import Change, Settled
 from replog.protocol.model import PAGE_SEGMENTS, LogMetadata, LogPage, Segment
 from replog.protocol.stages import Transitions, after, from_each
-
-RECOVERED_AT_TAKEOVER = 2  # ledgers at the end of the list
 
 
 class _Stage(enum.Enum):
@@ -234,11 +236,11 @@ class LogMachine(ABC):
         else:
             self._effects.append(WriteLog(proposed, version))
 
-    def _propose_ledger(self, ledger_id: int, now_ms: int) -> None:
+    def _propose_ledger(self, ledger_id: int, now_ms: int, first_open_number: int) -> None:
         """The log with this ledger at its end; what is complete leaves the head for pages."""
         assert all(each.ledger_id != ledger_id for each in self.metadata.segments), "a ledger is added once"
         pages, head = self._ready(now_ms)
-        self._propose(head.with_ledger(ledger_id, now_ms), pages)
+        self._propose(head.with_ledger(ledger_id, now_ms).open_from(first_open_number), pages)
 
     def _ready(self, now_ms: int) -> tuple[tuple[LogPage, ...], LogMetadata]:
         """The pages that must be written before something is added, and the head to add it to."""
@@ -302,6 +304,7 @@ class LogTakeover(LogMachine):
     ) -> None:
         super().__init__(LogMetadata(name, page_segments=page_segments), None, nonce)
         self.was_overtaken = False
+        self.recovered: tuple[int, ...] = ()  # the ledgers that are closed, once it is done
         self._yields = yields
         self._now_ms = now_ms
         self._stage = _Stage.READING
@@ -321,7 +324,8 @@ class LogTakeover(LogMachine):
 
     def _start_over(self) -> None:
         self._move("log read" if self._stage is _Stage.READING else "change lost")
-        self._to_recover = [segment.ledger_id for segment in self.metadata.segments[-RECOVERED_AT_TAKEOVER:]]
+        self.recovered = tuple(segment.ledger_id for segment in self.metadata.to_recover())
+        self._to_recover = list(self.recovered)
         self._effects += [RecoverLedger(ledger_id) for ledger_id in self._to_recover]
         self._create_when_recovered()
 
@@ -357,7 +361,8 @@ class LogTakeover(LogMachine):
         self._move("ledger created")
         assert self._ledger_id is None, "one new ledger for each attempt"
         self._ledger_id = ledger_id
-        self._propose_ledger(ledger_id, self._now_ms)
+        # All before the new ledger were recovered now, or were closed before the head was read (L8).
+        self._propose_ledger(ledger_id, self._now_ms, self.metadata.next_segment_number)
 
     def _won(self) -> None:
         assert self.metadata.segments[-1].ledger_id == self._ledger_id, "the log names the new ledger (L1)"
@@ -401,7 +406,7 @@ class LogRolling(LogMachine):
         return self._stage is _Stage.DONE
 
     def start(self) -> None:
-        """Begins. When it is done, close the previous ledger, before the next roll: a takeover recovers only two.
+        """Begins. When it is done, close the previous ledger before the next roll: the record will say that it is closed.
 
         Nothing is sent to the new ledger before everything in the previous one is confirmed: else a takeover could find
         a later entry and not the one before it."""
@@ -410,7 +415,7 @@ class LogRolling(LogMachine):
             self._effects.append(ReadLog(self.metadata.name))
         else:
             self._move("ledger of an earlier roll")
-            self._propose_ledger(self._ledger_id, self._now_ms)
+            self._propose_ledger(self._ledger_id, self._now_ms, self._current.number)
 
     def _start_over(self) -> None:
         log, segments = self.metadata, self.metadata.segments
@@ -430,7 +435,8 @@ class LogRolling(LogMachine):
             self._ledger_id = ledger_id
             assert self._change.version is not None, "a log that is rolled has a record"
             self.base = (self.metadata, self._change.version)
-            self._propose_ledger(ledger_id, self._now_ms)
+            # The leader closes its previous ledger before it rolls, and goes on to write to the current one (L8).
+            self._propose_ledger(ledger_id, self._now_ms, self._current.number)
 
     def _won(self) -> None:
         assert self.metadata.segments[-1].ledger_id == self._ledger_id, "the log names the new ledger (L2)"

@@ -3,7 +3,7 @@
 Invariants:
 
 - The list is cut first, by compare-and-set; only ledgers below its first number are deleted after that (L3).
-- A log is deleted only when its last two ledgers are closed: its writer confirms nothing any more (L5).
+- A log is deleted only when its last two ledgers are closed, and all that may be open (L8): its writer confirms nothing any more (L5).
 - Pending ledgers are listed before the head is read, and deleted after it was changed (L7).
 - From DONE on, every call changes nothing.
 """
@@ -15,7 +15,7 @@ import enum
 import attrs
 
 from replog.errors import LogNotFoundError
-from replog.protocol.chaining import RECOVERED_AT_TAKEOVER, LogEffect, LogMachine, ReadLog, RecoverLedger
+from replog.protocol.chaining import LogEffect, LogMachine, ReadLog, RecoverLedger
 from replog.protocol.model import LogMetadata, PendingLedger, Segment
 from replog.protocol.stages import Transitions, after, from_each
 
@@ -240,9 +240,9 @@ class LogDeleting(_LogDropping):
             self._drop()
         else:
             self._deletions = log.deletions
-            self._to_recover = {segment.ledger_id for segment in log.segments[-RECOVERED_AT_TAKEOVER:]}
+            self._to_recover = {segment.ledger_id for segment in log.to_recover()}
             self._move("recover")
-            self._effects += [RecoverLedger(each.ledger_id) for each in log.segments[-RECOVERED_AT_TAKEOVER:]]
+            self._effects += [RecoverLedger(each.ledger_id) for each in log.to_recover()]
             self._delete_when_recovered()
 
     def ledger_recovered(self, ledger_id: int) -> None:

@@ -22,6 +22,7 @@ from replog.protocol.quorum import Quorum
 
 NO_ENTRY = -1  # the last entry of an empty ledger, and the last add confirmed before the first (R8)
 PAGE_SEGMENTS = 100  # of a new log; one that exists keeps what its record says
+RECOVERED_AT_TAKEOVER = 2  # ledgers at the end of the list: a leader that rolls has two open ones (L1)
 PAGE_SEGMENTS_MIN = 2  # so that the head names the last two ledgers whatever leaves it: a takeover recovers those (L1)
 # That a log's record remembers; those that were not used for the longest time are forgotten first
 TRANSACTIONS_MAX = 1000
@@ -148,7 +149,8 @@ class LogMetadata:
     """One log: its *head*. It names the last segments; pages name those before them. `token` as in `LedgerMetadata`.
 
     The log's segments are all numbers from `first_segment_number` to before `next_segment_number`. One that is below the
-    first in `segments` is in the page `page_of(number)`. The last two are always here, if there are two. A log that
+    first in `segments` is in the page `page_of(number)`. The last two are always here, if there are two, and all from
+    `first_open_number` on: the ledgers of the segments before that one are closed (L8). A log that
     was deleted has no segments, and keeps its numbers: the next one of that name goes on with them, so that no position
     ever means another record (L4). `transactions` are those that were committed, the last one last.
 
@@ -169,6 +171,7 @@ class LogMetadata:
     transactions: tuple[Transaction, ...] = ()
     deleted_before_number: int = 1
     dropped: tuple[Segment, ...] = ()
+    first_open_number: int = 1
 
     @property
     def is_deleted(self) -> bool:
@@ -185,6 +188,13 @@ class LogMetadata:
         """The lowest segment number in the head; all below it are in pages."""
         return self.segments[0].number if self.segments else self.next_segment_number
 
+    def to_recover(self) -> tuple[Segment, ...]:
+        """The segments whose ledgers must be closed before the log is taken over or deleted: the last two (L1), and all
+        from the first that may be open (L8)."""
+        # The last two even if they are known to be closed: it costs two reads, and needs no trust in what others wrote.
+        first = min(self.first_open_number, self.next_segment_number - RECOVERED_AT_TAKEOVER)
+        return tuple(segment for segment in self.segments if segment.number >= first)
+
     def page_of(self, segment_number: int) -> int:
         """The page where this segment belongs once it has left the head."""
         return segment_number // self.page_segments
@@ -193,6 +203,11 @@ class LogMetadata:
         """The segment with this number, if the head names it."""
         place = segment_number - self.first_listed_number
         return self.segments[place] if 0 <= place < len(self.segments) else None
+
+    def open_from(self, segment_number: int) -> LogMetadata:
+        """The same, where all ledgers of segments before this number are closed (L8)."""
+        assert self.first_listed_number <= segment_number <= self.next_segment_number, "the head names what may be open"
+        return attrs.evolve(self, first_open_number=segment_number)
 
     def with_ledger(self, ledger_id: int, created_at_ms: int) -> LogMetadata:
         """The same with this ledger as its last segment."""
@@ -225,12 +240,14 @@ class LogMetadata:
 
     def split(self) -> tuple[tuple[LogPage, ...], LogMetadata]:
         """The pages that are complete and may leave the head, and the head without them: it keeps `page_segments` segments
-        or more, and less than twice as many.
+        or more, and less than twice as many, unless older ones may be open.
 
         Only of a record that is true: a page is written before the CAS that leaves it out, and never changed. What it
         names must be the log's whatever becomes of that CAS; so nothing is added or trimmed before the split."""
         size = self.page_segments
-        numbers = range(self.page_of(self.first_listed_number), self.next_segment_number // size - 1)
+        # What may be open stays in the head, where a takeover finds it (L8): pages name closed ledgers only.
+        end = min(self.next_segment_number // size - 1, self.page_of(self.first_open_number))
+        numbers = range(self.page_of(self.first_listed_number), end)
         pages = tuple(
             LogPage(self.name, number, tuple(each for each in self.segments if each.number // size == number))
             for number in numbers
@@ -247,7 +264,10 @@ class LogMetadata:
         kept = tuple(segment for segment in self.segments if segment.number >= first)
         assert kept[-1:] == self.segments[-1:], "the last segment always stays (L3)"
         dropped = (*self.dropped, *(segment for segment in self.segments if segment.number < first))
-        return attrs.evolve(self, segments=kept, first_segment_number=first, dropped=dropped)
+        first_open = max(first, self.first_open_number)
+        return attrs.evolve(
+            self, segments=kept, first_segment_number=first, dropped=dropped, first_open_number=first_open
+        )
 
     def cleared_before(self, segment_number: int) -> LogMetadata:
         """The same once the ledgers of all trimmed segments below this number are deleted."""
@@ -262,6 +282,7 @@ class LogMetadata:
             self,
             segments=(),
             first_segment_number=self.next_segment_number,
+            first_open_number=self.next_segment_number,
             dropped=(*self.dropped, *self.segments),
             deleted_at_ms=max(1, now_ms),
             deletions=self.deletions + 1,
@@ -281,6 +302,8 @@ class LogMetadata:
             faults.append(f"segments: those before {listed} can't stand in pages of {size}")
         if self.is_deleted and (first != end or self.deletions < 1):
             faults.append(f"deleted_at_ms is {self.deleted_at_ms}, of a log with {end - first} segments")
+        if not listed <= self.first_open_number <= end:
+            faults.append(f"first_open_number is {self.first_open_number}, not one of {listed} to {end} (L8)")
         if not self.is_deleted and not numbers and first != end:
             faults.append(f"segments: there are none, of a log that has {first} to {end - 1}")
         left = [segment.number for segment in self.dropped]

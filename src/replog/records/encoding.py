@@ -33,6 +33,7 @@ _LOG_FIELDS = (  # a log's record without one of these is damaged: a default wou
     "page_segments",
     "deleted_before_number",
     "dropped",
+    "first_open_number",
 )
 _SHOWN_BYTES = 200  # of a damaged value, in an error
 

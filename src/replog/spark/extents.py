@@ -173,16 +173,17 @@ class Survey:
             raise
 
     async def end(self) -> Position:
-        """Where to read on after all that may be read now. Only the last two segments can be open (L1)."""
+        """Where to read on after all that may be read now. Segments before the first that may be open have their end in
+        their records (L8)."""
         for _ in range(_TRIMMED_MEANWHILE_MAX):
             head = await self.head()
-            # A live leader leaves at most the last two segments open; those before have their end in their records (L1).
-            end = Position(max(head.first_segment_number, head.next_segment_number - 2), 0)
+            last = max(head.first_segment_number, head.next_segment_number - 1)
+            end = Position(min(head.first_open_number, last), 0)
             try:
                 async for extent in self.extents(end, head):
                     end = extent.after
             except TrimmedError:
-                # These two were dropped since: others are the last now.
+                # They were dropped since: others are the last now.
                 continue
             return end
         raise MetastoreUnavailableError(
