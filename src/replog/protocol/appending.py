@@ -1,8 +1,9 @@
 """Adding ledgers to a log that others wrote and closed: all of them by one CAS (rules L, M1).
 
 It is a takeover (L1): before the CAS the last two ledgers of the list are fenced and closed, and all that may be open
-(L8), so a writer of the log is deposed. The ledgers are looked at *after* the head was read, and the CAS is upon that version: a sweep that condemns one
-of them changes the head afterwards, so either this CAS fails, or the sweep finds the ledger in the list (`sweeping`).
+(L8), so a writer of the log is deposed. The ledgers are looked at *after* the head was read, and the CAS is upon that
+version: a sweep that condemns one of them changes the head afterwards, so either this CAS fails, or the sweep finds the
+ledger in the list (`sweeping`).
 
 Invariants:
 

@@ -3,7 +3,8 @@
 Invariants:
 
 - The list is cut first, by compare-and-set; only ledgers below its first number are deleted after that (L3).
-- A log is deleted only when its last two ledgers are closed, and all that may be open (L8): its writer confirms nothing any more (L5).
+- A log is deleted only when its last two ledgers are closed, and all that may be open (L8): its writer confirms nothing
+  any more (L5).
 - Pending ledgers are listed before the head is read, and deleted after it was changed (L7).
 - From DONE on, every call changes nothing.
 """
