@@ -521,22 +521,6 @@ async def test_another_event_loop_is_refused(tmp_path: Path) -> None:
         await asyncio.to_thread(elsewhere)
 
 
-@under_asyncio
-async def test_an_append_that_cannot_begin_leaves_nobody_waiting(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object) -> None:
-        raise ClosedError("the run ends")
-
-    async with aio.embed(tmp_path) as client, client.write_log("log") as log:
-        with monkeypatch.context() as patch:
-            patch.setattr(Host, "start", refuse)
-            for _ in range(2):
-                with pytest.raises(ClosedError):
-                    await log.append(b"unknown")
-        await log.append(b"next")
-
-
 # -- reading --------------------------------------------------------------------------------------------------------
 
 

@@ -26,6 +26,7 @@ import outcome
 import trio
 
 from replog.errors import ForkedError, WrongEventLoopError
+from replog.runtime.event_loop import use_host_loop
 from replog.runtime.faces import closed, forked, without_trio
 
 _hosts: dict[asyncio.AbstractEventLoop, Host] = {}  # whose run has not ended
@@ -187,17 +188,35 @@ class Host:
             raise closed()
         self._nursery.start_soon(call.run, function)
 
-    def start(self, function: Callable[[], Awaitable[Any]]) -> None:
-        """Starts a task that raises nothing. Raises `ClosedError`."""
-        if self._nursery is None:
-            raise closed()
-        self._nursery.start_soon(function)
-
     async def call(self, function: Callable[[], Awaitable[Any]]) -> Any:
         """Calls an async function in the trio run. If cancelled, it is cancelled, with what that means for it."""
         call = Call(self.loop)
         self.begin(call, function)
         return await call.wait()
+
+    def soon(self, call: Callable[[], object]) -> None:
+        """As `replog.runtime.event_loop.HostLoop` says."""
+        self.loop.call_soon(self._make, call)
+
+    def soon_from_any_thread(self, call: Callable[..., object], /, *arguments: Any) -> None:
+        """As `replog.runtime.event_loop.HostLoop` says."""
+        if self._nursery is None:
+            raise trio.RunFinishedError
+        try:
+            self.loop.call_soon_threadsafe(self._make, call, *arguments)
+        except RuntimeError as error:
+            if not self.loop.is_closed():
+                raise
+            self.warn_if_forgotten()
+            raise trio.RunFinishedError from error
+
+    def _make(self, call: Callable[..., object], *arguments: Any) -> None:
+        if self._nursery is not None:
+            try:
+                call(*arguments)
+            except Exception as error:
+                # It is a bug, and ends the run, as in a call that trio makes: whoever waits must not wait without end.
+                self._nursery.start_soon(_raise, error)
 
     def _begin(self) -> None:
         loop = self.loop
@@ -242,6 +261,7 @@ class Host:
 
     async def _main(self) -> None:
         try:
+            use_host_loop(self)
             async with trio.open_nursery() as self._nursery:
                 self._ready.set_result(None)
                 await self._leaving.wait()
@@ -255,6 +275,10 @@ class Host:
         self._leaving.set()
         _hosts.pop(self.loop, None)
         self._ended.set_result(None)
+
+
+async def _raise(error: Exception) -> None:
+    raise error
 
 
 @atexit.register

@@ -1,45 +1,36 @@
-"""Writers for asyncio: an append is a push, and a future that is given its place when the entry is confirmed."""
+"""Writers for asyncio: an append is a push, and a future that is told when the entry is confirmed.
+
+No task of trio's takes part, which would cost changes of thread: what confirms the entries tells the futures, in the thread of
+both loops.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
-
-import trio
 
 from replog.aio.contexts import Opened
 from replog.aio.faces import FACES
-from replog.aio.host import Host
-from replog.client.endings import copy_for_raise
 from replog.client.ledger_writer import LedgerWriter as TrioLedgerWriter
-from replog.errors import ReplogError, WouldBlockError
+from replog.errors import WouldBlockError
 from replog.log.log_writer import LogWriter as TrioLogWriter
 from replog.protocol.batch import Payloads
-from replog.runtime.faces import closed, without_trio
-
-_Waiting = list[tuple[Any, asyncio.Future[Any]]]  # places of entries, and who waits for them to be confirmed
+from replog.runtime.faces import without_trio
 
 
 class _Writer(Opened):
     """What the writers of ledgers and of logs have in common: the waits that have a shorter way than a trio task for each."""
 
-    def __init__(self, host: Host, inner: Any) -> None:
-        super().__init__(host, inner)
-        self._waiting: _Waiting | None = None  # those whose trio task has not begun: more may join them
-
     async def append(self, data: bytes) -> Any:
+        ended = self._way.loop.create_future()
         try:
-            place = self.push_nowait(data)
+            place = self._at_once(self._inner.append_nowait, data, partial(_end, ended))
         except WouldBlockError:
             return await self._way.call(lambda: self._inner.append(data))
-        confirmed: asyncio.Future[Any] = self._way.loop.create_future()
-        if self._waiting is None:
-            # If that raises, nobody waits for a task that never begins.
-            self._way.start(self._confirm)
-            self._waiting = []
-        self._waiting.append((place, confirmed))
-        return await confirmed
+        await self._confirmed(ended, place)
+        return place
 
     async def push(self, data: bytes) -> Any:
         try:
@@ -48,37 +39,42 @@ class _Writer(Opened):
             return await self._way.call(lambda: self._inner.push(data))
 
     def push_nowait(self, data: bytes) -> Any:
-        self._way.check_loop()
-        try:
-            return self._inner.push_nowait(data)
-        except Exception as error:
-            raise without_trio(error)  # noqa: B904 - it has its cause
+        return self._at_once(self._inner.push_nowait, data)
 
     async def extend(self, data: Iterable[bytes]) -> Sequence[Any]:
         payloads = Payloads(data)
-        return await self._way.call(lambda: self._inner.extend(payloads))  # type: ignore[no-any-return]
-
-    async def _confirm(self) -> None:
-        """A trio task: waits until everything pushed by now is confirmed, for all who wait."""
-        waiting, self._waiting = self._waiting or [], None
-        error: ReplogError | None = closed()
+        ended = self._way.loop.create_future()
         try:
-            await self._inner.flush()
-            error = None
-        except (ReplogError, trio.ClosedResourceError) as problem:
-            error = without_trio(problem)  # type: ignore[assignment]
-        finally:
-            self._tell(waiting, error)
+            places: Sequence[Any] = self._at_once(self._inner.extend_nowait, payloads, partial(_end, ended))
+        except WouldBlockError:
+            return await self._way.call(lambda: self._inner.extend(payloads))  # type: ignore[no-any-return]
+        if places:
+            await self._confirmed(ended, places[-1])
+        return places
 
-    def _tell(self, waiting: _Waiting, error: ReplogError | None) -> None:
-        last = None if error is None else self._inner.last_add_confirmed
-        for place, confirmed in waiting:
-            if confirmed.done():
-                continue  # cancelled
-            if error is None or (last is not None and place <= last):
-                confirmed.set_result(place)
-            else:
-                confirmed.set_exception(copy_for_raise(error))
+    async def flush(self) -> None:
+        ended = self._way.loop.create_future()
+        last = self._at_once(self._inner.flush_nowait, partial(_end, ended))
+        await self._confirmed(ended, last)
+
+    def _at_once(self, verb: Callable[..., Any], *args: Any) -> Any:
+        self._way.check_loop()
+        try:
+            return verb(*args)
+        except Exception as error:
+            raise without_trio(error)  # noqa: B904 - it has its cause
+
+    async def _confirmed(self, ended: asyncio.Future[bool], place: Any) -> None:
+        """Waits until the entry at this place is confirmed. Raises why it is not."""
+        if ended.done():
+            await asyncio.sleep(0)  # others have their turn
+        if not await ended:
+            self._at_once(self._inner.check_confirmed, place)
+
+
+def _end(ended: asyncio.Future[bool], is_confirmed: bool) -> None:
+    if not ended.done():  # its caller may have been cancelled
+        ended.set_result(is_confirmed)
 
 
 @FACES.face_of(TrioLedgerWriter)

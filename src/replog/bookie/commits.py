@@ -26,6 +26,7 @@ from replog.bookie.calls import StorageCalls
 from replog.bookie.groups import DURABLE, Committer, Group, Work
 from replog.errors import StorageError
 from replog.protocol.messages import Response
+from replog.runtime.event_loop import soon_from_any_thread
 from replog.runtime.latencies import LatencyHistogram
 
 _FAST_COMMIT_S = 0.001  # a disk that takes longer is not worth stopping the event loop for
@@ -54,7 +55,7 @@ class GroupCommit:
         self._epoch = 0  # of what is accepted now. Written in the trio thread
         self._is_drain_scheduled = False
         self._wake = calls.threads.wakes()  # True for work; False ends the thread
-        self._token: trio.lowlevel.TrioToken | None = None
+        self._soon: Callable[..., object] | None = None  # calls a function in the trio thread
 
     @property
     def is_idle(self) -> bool:
@@ -70,7 +71,7 @@ class GroupCommit:
     async def running(self) -> AsyncIterator[None]:
         """Runs the commit thread. On leaving, what is queued is still committed, then the thread ends; one that the disk
         keeps for longer than the timeout is left behind, still counted among the calls to the storage."""
-        self._token = trio.lowlevel.current_trio_token()
+        self._soon = soon_from_any_thread()
         if self._calls.storage.is_instant:
             try:
                 yield
@@ -113,10 +114,10 @@ class GroupCommit:
             self._schedule_drain()
 
     def _schedule_drain(self) -> None:
-        assert self._token is not None, "work is started while `running` is open"
+        assert self._soon is not None, "work is started while `running` is open"
         assert not self._is_drain_scheduled, "one drain at a time"
         self._is_drain_scheduled = True
-        self._token.run_sync_soon(self._drain)
+        self._soon(self._drain)
 
     def _drain(self) -> None:
         """Commits a group in the trio thread: what arrived since the last tick. One at a time, to be fair to others."""
@@ -129,13 +130,13 @@ class GroupCommit:
     # -- in the commit thread ---------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        assert self._token is not None, "the thread runs while `running` is open"
+        assert self._soon is not None, "the thread runs while `running` is open"
         with self._calls.counting():
             while self._wake.get():
                 while works := self._take_group():
                     group = self.committer.process(works)
                     try:
-                        self._token.run_sync_soon(self._answer, group)
+                        self._soon(self._answer, group)
                     except trio.RunFinishedError:
                         # The event loop has ended: what was committed stays, and nobody waits for an answer.
                         return

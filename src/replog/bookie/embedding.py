@@ -23,6 +23,7 @@ from replog.hookspecs import BookieLeftOut, BookieStartsEmpty
 from replog.protocol.quorum import Quorum
 from replog.records.bookies import BOOKIES_KEY, COOKIES_KEY, READ_ONLY_BOOKIES_KEY
 from replog.registry import Registry
+from replog.runtime.event_loop import current_host_loop
 from replog.runtime.threads import run_in_thread
 
 _log = logging.getLogger("replog.bookie")
@@ -137,7 +138,11 @@ def embedded_options(storage: str | None, options: BookieOptions | None) -> Book
     if storage is not None and options is not None:
         problem = f"embed: the storage is named twice: storage={storage!r}, and {options.storage!r} in bookie_options"
         raise ConfigError(f"{problem}: give one of them")
-    chosen = options or BookieOptions(storage="files" if storage is None else storage, commit_inline_when_idle=True)
+    # Not where trio is a guest: its host's event loop never waits for a disk.
+    is_inline = current_host_loop() is None
+    chosen = options or BookieOptions(
+        storage="files" if storage is None else storage, commit_inline_when_idle=is_inline
+    )
     if BackendURL.parse(chosen.storage).rest:
         raise ConfigError(f"embed: storage={chosen.storage!r} names a place, but each bookie has its own: leave it out")
     return chosen

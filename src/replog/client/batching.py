@@ -48,6 +48,7 @@ class Backlog:
         self._waiting: deque[tuple[int, trio.Event]] = deque()  # by the last entry id that is waited for
         self._gathering: trio.Event | None = None
         self._freed: trio.Event | None = None
+        self._awaited: deque[tuple[int, Callable[[bool], None]]] = deque()  # as `_waiting`, by functions to call
 
     @property
     def unconfirmed(self) -> range:
@@ -89,6 +90,9 @@ class Backlog:
             self.in_flight -= 1
         while self._waiting and self._waiting[0][0] <= confirmed:
             self._waiting.popleft()[1].set()
+        awaited = self._awaited
+        while awaited and awaited[0][0] <= confirmed:
+            awaited.popleft()[1](True)
         # Every task that waits for room looks again: which of them can go on depends on the size of its entry.
         if self._freed is not None:
             self._freed.set()
@@ -112,6 +116,14 @@ class Backlog:
             self._waiting.append((self.last_add_pushed, trio.Event()))
         return self._waiting[-1][1]
 
+    def call_when_confirmed(self, entry_id: int, ended: Callable[[bool], None]) -> None:
+        """Calls `ended(True)` once this entry is confirmed, or `ended(False)` at the writer's end; maybe before this returns. Ids
+        only grow from call to call."""
+        if self.confirmed >= entry_id or self._is_over:
+            ended(self.confirmed >= entry_id)
+        else:
+            self._awaited.append((entry_id, ended))
+
     def freed(self) -> trio.Event:
         """The event that is set when bytes are confirmed next, or the writer has ended."""
         if self._freed is None:
@@ -125,6 +137,8 @@ class Backlog:
         self.gathered = []
         while self._waiting:
             self._waiting.popleft()[1].set()
+        while self._awaited:
+            self._awaited.popleft()[1](False)
         if self._gathering is not None:
             self._gathering.set()
             self._gathering = None
@@ -168,6 +182,19 @@ class Batching:
             self._send()
         else:
             self.send_soon()
+
+    def appended(self) -> None:
+        """As `pushed`, but the caller waits for the entries, without a task of trio's."""
+        backlog = self._backlog
+        if backlog.in_flight or self.is_held or self.are_many:
+            # Otherwise an answer sends them.
+            if not backlog.in_flight or self.may_send():
+                self.is_pushed = False
+                self.send_soon()
+            return
+        self.is_pushed, self.is_alone = False, len(backlog.gathered) == 1
+        self._send()
+        self.is_alone = False
 
     def send_soon(self, *, after_woken: bool = False) -> None:
         """Sends in a later turn of the event loop; until then entries gather."""

@@ -264,6 +264,56 @@ class LedgerWriter(WriterContext):
         if self._is_closing:
             raise trio.ClosedResourceError(f"ledger {self.ledger_id}: this writer was closed")
 
+    # -- for callers outside of the trio run ----------------------------------------------------------------------
+
+    def append_nowait(self, data: bytes, ended: Callable[[bool], None]) -> int:
+        """As `append`, but returns the id at once, and calls `ended(True)` when the entry is confirmed; `ended(False)` when the
+        writer ends before: then `check_confirmed` raises why. Maybe before this returns. Raises as `push_nowait` does."""
+        if data.__class__ is not bytes or len(data) > ENTRY_BYTES_MAX:
+            check_payload(data)
+        self._take_nowait((data,), len(data))
+        self.backlog.call_when_confirmed(self.backlog.last_add_pushed, ended)
+        return self.backlog.last_add_pushed
+
+    def extend_nowait(self, payloads: Payloads, ended: Callable[[bool], None]) -> range:
+        """As `extend`, and as `append_nowait`."""
+        backlog = self.backlog
+        first = backlog.last_add_pushed + 1
+        if payloads:
+            self._take_nowait(payloads, payloads.size_bytes)
+        else:
+            self.check_usable()
+        ids = range(first, backlog.last_add_pushed + 1)
+        backlog.call_when_confirmed(backlog.last_add_pushed if ids else backlog.confirmed, ended)
+        return ids
+
+    def flush_nowait(self, ended: Callable[[bool], None]) -> int:
+        """As `flush`, and as `append_nowait`; returns the last id that was pushed."""
+        self.check_usable()
+        last = self.backlog.last_add_pushed
+        if self.backlog.confirmed < last:
+            self._sender.drive(())
+        self.backlog.call_when_confirmed(last, ended)
+        return last
+
+    def check_confirmed(self, entry_id: int) -> None:
+        """Raises why this entry is not confirmed, if it is not, and the writer has ended."""
+        if self.backlog.confirmed < entry_id:
+            self.check_usable()
+
+    def _take_nowait(self, payloads: Sequence[bytes], size_bytes: int) -> None:
+        backlog = self.backlog
+        unconfirmed_bytes = backlog.unconfirmed_bytes + size_bytes
+        if unconfirmed_bytes > backlog.bytes_max:
+            self.check_usable()
+            if unconfirmed_bytes > size_bytes:  # otherwise they are the only ones, and may exceed the budget
+                raise trio.WouldBlock
+        backlog.gathered += payloads
+        backlog.unconfirmed_bytes = unconfirmed_bytes
+        backlog.last_add_pushed += len(payloads)
+        if backlog.turn is None:
+            self._batching.appended()
+
     # -- used by the log's writer and the client --------------------------------------------------------------------
 
     def report_to(self, on_progress: OnProgress | None, on_failure: Callable[[], None] | None) -> None:

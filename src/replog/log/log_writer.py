@@ -166,6 +166,48 @@ class LogWriter(WriterContext):
                     # Otherwise a roll has closed it, after all of it was confirmed.
                     raise
 
+    # -- for callers outside of the trio run ------------------------------------------------------------------------
+
+    def append_nowait(self, data: bytes, ended: Callable[[bool], None]) -> Position:
+        """As `LedgerWriter.append_nowait`."""
+        current = self._current
+        try:
+            return _position((current.segment, current.writer.append_nowait(data, ended)))
+        except FencedError as error:
+            raise current.with_positions(error) from None
+
+    def extend_nowait(self, payloads: Payloads, ended: Callable[[bool], None]) -> Positions:
+        """As `LedgerWriter.extend_nowait`."""
+        current = self._current
+        try:
+            return Positions(current.segment, current.writer.extend_nowait(payloads, ended))
+        except FencedError as error:
+            raise current.with_positions(error) from None
+
+    def flush_nowait(self, ended: Callable[[bool], None]) -> Position:
+        """As `LedgerWriter.flush_nowait`."""
+        current = self._current
+        writer, segment = current.writer, current.segment
+        # The current ledger sends nothing before the previous one is confirmed: to wait for its entries is to wait for all.
+        if writer.last_add_pushed < 0 and current.previous is not None:
+            writer, segment = current.previous, segment - 1
+        try:
+            return Position(segment, writer.flush_nowait(ended))
+        except FencedError as error:
+            raise current.with_positions(error) from None
+
+    def check_confirmed(self, position: Position) -> None:
+        """As `LedgerWriter.check_confirmed`."""
+        current = self._current
+        is_current = position.segment == current.segment
+        # What is in neither ledger was confirmed before the last roll.
+        writer = current.writer if is_current else current.previous
+        if writer is not None and position.segment >= current.segment - 1:
+            try:
+                writer.check_confirmed(position.entry)
+            except FencedError as error:
+                raise current.with_positions(error) from None
+
     # -- rolling ----------------------------------------------------------------------------------------------------
 
     async def roll(self) -> Position:

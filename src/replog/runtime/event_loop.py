@@ -1,6 +1,13 @@
-"""Which event loop runs here."""
+"""Which event loop runs here, and how calls are handed to it.
+
+A trio run may be the guest of another event loop. trio waits for such a run in a helper thread, so that each call that its own
+`run_sync_soon` makes costs two changes of thread. The host makes calls at once.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
 
 import trio
 
@@ -13,3 +20,32 @@ def check_event_loop(verb: str) -> None:
         raise WrongEventLoopError(
             f"replog.{verb}() needs trio; under asyncio use replog.aio.{verb}(). Nothing was opened"
         )
+
+
+class HostLoop(Protocol):
+    """The event loop that a trio run is the guest of."""
+
+    def soon(self, call: Callable[[], object]) -> None:
+        """Makes the call after everything that is ready now, unless the run ends before. Only in the loop's thread."""
+
+    def soon_from_any_thread(self, call: Callable[..., object], /, *arguments: Any) -> None:
+        """As `soon`, from any thread. Raises `trio.RunFinishedError`."""
+
+
+_host_loop: trio.lowlevel.RunVar[HostLoop | None] = trio.lowlevel.RunVar("replog host loop", default=None)
+
+
+def current_host_loop() -> HostLoop | None:
+    """The host of this trio run; None if the run has its thread for itself."""
+    return _host_loop.get()
+
+
+def use_host_loop(host: HostLoop) -> None:
+    """Says that this trio run is a guest of that loop."""
+    _host_loop.set(host)
+
+
+def soon_from_any_thread() -> Callable[..., object]:
+    """A function that has others called in the thread of this run, as `TrioToken.run_sync_soon` does, in the shortest way."""
+    host = current_host_loop()
+    return trio.lowlevel.current_trio_token().run_sync_soon if host is None else host.soon_from_any_thread

@@ -10,6 +10,8 @@ from collections.abc import Callable
 
 import trio
 
+from replog.runtime.event_loop import current_host_loop
+
 Call = Callable[[], None]
 
 
@@ -20,10 +22,15 @@ class Turns:
         self._next: list[Call] = []
         self._later: list[Call] = []
         self._wanted = trio.Event()
+        self._host = current_host_loop()
 
     def soon(self, call: Call, *, after_woken: bool = False) -> None:
         """Makes this call when the task that runs now has given way; with `after_woken`, when the tasks that were woken by now
         have had their turn, too. Calls that `run` has not made when it is cancelled are dropped."""
+        if self._host is not None:
+            # The host's queue has everybody who was woken by now, and trio's task would be two changes of thread away.
+            self._host.soon(call)
+            return
         (self._later if after_woken else self._next).append(call)
         self._wanted.set()
 
