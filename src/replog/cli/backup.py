@@ -52,6 +52,7 @@ async def _restore(
 
 def verify(directory: Directory, for_programs: AsJSON = False) -> None:
     """Read a back-up and check all of it. Exit status 1 if a file is damaged; each is named. Needs no cluster."""
+    # Of the command line, and so status 2; below it, the same would be a failed back-up, status 1.
     if not os.path.isdir(directory):
         raise ConfigError(f"{directory}: there is no such directory")
     report = check(directory)

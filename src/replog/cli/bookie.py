@@ -33,6 +33,7 @@ from replog.registry import Registry
 app = App(invoke_without_command=True, callback=serve)
 
 _FORMAT_FILE = "storage.json"
+# A disk of its own for a bookie has this from the beginning, and is empty all the same.
 _OF_A_FILE_SYSTEM = {"lost+found"}
 
 
@@ -54,6 +55,7 @@ def make(
     Refuses a directory that has a storage or anything else: exit status 2, nothing changed."""
     path = os.path.abspath(path)
     journal_path = os.path.abspath(journal_dir) if journal_dir is not None else None
+    # Both are judged before either is touched: a refusal leaves nothing behind.
     for each in (path, journal_path):
         if each is not None:
             _check_is_empty(each)
@@ -91,6 +93,7 @@ def _check_is_empty(path: str) -> None:
 def info(path: Directory, journal_dir: JournalDir = None, for_programs: AsJSON = False) -> None:
     """Describe a storage: its identity, who has it open, and how much is in it. Read-only, even while its bookie runs."""
     if is_lmdb(path, journal_dir):
+        # In a child: LMDB maps the file, and a damaged one kills whoever reads it.
         survive(path, lambda: _look_into_lmdb(path, for_programs))
     else:
         place = files_place(path, journal_dir)

@@ -78,6 +78,8 @@ def bookies(connection: Connection, context: typer.Context, for_programs: AsJSON
     if context.invoked_subcommand is None:
         run(_list, connection, for_programs)
         return
+    # The options of this list and those of its commands have the same names: one that was typed before the
+    # command would be taken for the list's, and silently ignored.
     sources = {name: context.get_parameter_source(name) for name in context.params}
     given = [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
     if given:
@@ -100,10 +102,11 @@ async def _list(connection: Connection, for_programs: bool) -> None:
 
 
 def _print_list(rows: Sequence[Row]) -> None:
-    """Where it is, or why nobody knows, stands last: it may be long."""
+    """The address, or the reason why it is unknown, comes last: it may be long."""
     listing = Listing(*_COLUMNS)
     for row in rows:
         figures = row.figures
+        # An address of `memory:` helps only inside the bookie's own process.
         endpoints = [each for each in row.endpoints if not each.startswith("memory:")] or row.endpoints
         where = ", ".join(endpoints)
         problem = row.problem.removeprefix(f"bookie {row.bookie_id}: ")
@@ -192,7 +195,7 @@ def scrub(
     at_once: AtOnce = 1,
     for_programs: AsJSON = False,
 ) -> None:
-    """Have bookies read and check all their entries now. Exit status 1 also if something is damaged."""
+    """Have bookies read and check all their entries now. Exit status 1 if anything is damaged."""
 
     async def check(bookie: RemoteBookie) -> _Done:
         damage = await bookie.scrub(timeout_s=timeout_s)
@@ -285,6 +288,7 @@ async def _work(
         with _progress(doing, is_quiet=for_programs) as progress:
             async with trio.open_nursery() as nursery:
                 for bookie in wanted:
+                    # Here, and not in the task: bookies begin in the order of their ids, and none waits in a crowd.
                     await limit.acquire_on_behalf_of(bookie)
                     nursery.start_soon(have, bookie)
     return all_well
@@ -318,6 +322,7 @@ async def chosen(client: Client, ids: Sequence[str]) -> list[RemoteBookie]:
         return announced
     found: dict[str, RemoteBookie] = {}
     for each in ids:
+        # A whole id wins: it may be the beginning of another one.
         like = [bookie for bookie in announced if bookie.bookie_id == each]
         like = like or [bookie for bookie in announced if bookie.bookie_id.startswith((each, _ID_PREFIX + each))]
         if len(like) != 1:

@@ -199,6 +199,7 @@ async def client_from(
 def _as_it_is(url: str) -> str:
     """The same URL, changed so that a misspelt name does not create a directory."""
     parsed = BackendURL.parse(url)
+    # Only this metastore makes what it does not find; and whoever writes `create` means it.
     if parsed.scheme != "lmdb" or "create" in parsed.options:
         return url
     return f"{url}{'&' if parsed.options else '?'}create=false"
@@ -277,6 +278,7 @@ async def _until_signal(function: Callable[..., Awaitable[Result]], *arguments: 
         with trio.open_signal_receiver(*_STOPPING) as signals:
             task_status.started()
             async for number in signals:
+                # The second signal always cancels: what ends gently may wait for a bookie that is gone.
                 if stop.number is not None or not stop.is_gentle:
                     scope.cancel()
                 stop.ask(number)
@@ -294,6 +296,7 @@ async def concurrently(
 ) -> AsyncIterator[tuple[Item, Result]]:
     """Each item and the function's result for it, in the order of the items; some are asked for at the same time."""
     waiting = iter(items)
+    # By groups: the first results are shown soon, and a million ledgers are not a million tasks.
     while group := list(itertools.islice(waiting, _AT_ONCE)):
         for item, result in zip(group, await _all_of(function, group), strict=True):
             yield item, result
@@ -324,6 +327,7 @@ def confirm(question: str, yes: bool) -> None:
     Raises `ConfigError` if there is no terminal, and `typer.Exit` with status 1 if the answer is no."""
     if yes:
         return
+    # Never a silent yes: a script that did not say so must not delete anything.
     if not (sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()):
         raise ConfigError(f"{question} There is no terminal to ask on: use --yes")
     if not typer.confirm(question, err=True):

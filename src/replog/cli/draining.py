@@ -50,6 +50,8 @@ async def _drain(connection: Connection, text: str, wait_s: float, recovers: boo
         status = await client.drain_bookie(bookie_id)
         deadline_s = trio.current_time() + wait_s
         while wait_s and trio.current_time() < deadline_s:
+            # Safe is believed only when it was seen twice, so long apart: a client
+            # may have chosen this bookie just before.
             pause_s = _SETTLE_S if status.is_safe_to_stop else _LOOK_S
             was_safe = status.is_safe_to_stop
             await trio.sleep(min(pause_s, max(0.0, deadline_s - trio.current_time())))

@@ -30,6 +30,7 @@ def status_of(action: Callable[[], object]) -> int:
             flush()
     except ReplogError as error:
         return _failed(str(error), status_for(error))
+    # As a program ends that SIGPIPE kills, so that a shell's pipeline sees what it expects.
     except OutputClosed:
         forget_output()
         return 128 + signal.SIGPIPE
@@ -70,6 +71,7 @@ def survive(path: str, action: Callable[[], object]) -> None:
     _, ended = os.waitpid(child, 0)
     if os.WIFSIGNALED(ended):
         number = os.WTERMSIG(ended)
+        # Damage: a page that is not in the file, an assertion of LMDB's, a pointer that leads nowhere.
         if number in (signal.SIGBUS, signal.SIGABRT, signal.SIGSEGV):
             raise StorageDamagedError(
                 f"{path}/data.mdb is damaged: LMDB ended with {signal.Signals(number).name} on it",

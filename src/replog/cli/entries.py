@@ -74,6 +74,7 @@ class Delimited(Form):
         return self._begun_bytes
 
     def joined(self, payloads: Sequence[bytes]) -> bytes:
+        # The empty one at the end puts a delimiter behind the last entry, too.
         return self._delimiter.join([*payloads, b""])
 
     def cut(self, data: bytes) -> Iterator[bytes]:
@@ -88,6 +89,8 @@ class Delimited(Form):
                 if len(entry) > ENTRY_BYTES_MAX:
                     raise self._too_long()
                 yield entry
+        # Before its end has come: an input without any delimiter must not fill the memory.
+        # The delimiter itself may have begun already.
         if self._begun_bytes > ENTRY_BYTES_MAX + len(self._delimiter):
             self._count += 1
             raise self._too_long()

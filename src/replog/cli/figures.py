@@ -14,6 +14,7 @@ def as_count(value: float | None) -> str | None:
     """A number in at most five characters, to three digits: 7, 12.3k, 450k, 1.23M."""
     if value is None:
         return None
+    # Half a unit below the limit: what would be rounded up to 1000 is shown in the next unit.
     if value < 999.5:
         return f"{value:.0f}" if value >= 9.95 or value == int(value) else f"{value:.1f}"
     for unit in ("k", "M", "G", "T"):
@@ -59,6 +60,7 @@ def sparkline(values: Sequence[float], width: int) -> str:
     if not values or width < 1:
         return ""
     per_character = -(-len(values) // width)
+    # From the newest backwards: a group that is not full is the oldest, and the right end does not jump.
     groups = [values[max(0, end - per_character) : end] for end in range(len(values), 0, -per_character)]
     means = [sum(group) / len(group) for group in reversed(groups)]
     highest = max(means)

@@ -50,6 +50,7 @@ def emit_bytes(data: bytes) -> None:
     """Print these bytes, and nothing else. Raises as `emit`."""
     with _told_as_ours():
         output = standard_output()
+        # What was printed as text waits in another buffer, and must come first.
         output.flush()
         output.buffer.write(data)
         output.buffer.flush()
@@ -89,6 +90,7 @@ def forget_output() -> None:
     """Drop all output from now on, so that buffered output cannot fail at the exit."""
     with suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
+        # At the descriptor, since Python flushes its buffers once more when it ends, and would report the error again.
         os.dup2(nowhere, sys.stdout.fileno())
         os.close(nowhere)
 
@@ -120,6 +122,7 @@ def new_table(*headings: str) -> Table:
 def print_table(table: Table) -> None:
     """Print a table as wide as the terminal, or as wide as it needs if there is none."""
     target = io.StringIO()
+    # The table is made in memory first: rich writes to its file by itself, and errors there would not be ours.
     is_terminal = standard_output().isatty()
     wide = Console(
         file=target,
@@ -192,7 +195,7 @@ def as_range(first: object, last: object) -> str | None:
 
 @contextmanager
 def watched(what: str, total_bytes: int | None, *, is_quiet: bool) -> Iterator[Callable[[int], None]]:
-    """Yield a function that must be told how many bytes were read.
+    """Yield a function to call with the number of bytes that were read.
 
     After a while it shows a bar, if standard error is a terminal; never if `is_quiet`: then rows go to the same terminal, or the
     result is for programs."""
@@ -216,6 +219,7 @@ def watched(what: str, total_bytes: int | None, *, is_quiet: bool) -> Iterator[C
         nonlocal has_begun
         bar.advance(task, size_bytes)
         if not has_begun and time.monotonic() - began_s > _PROGRESS_AFTER_S:
+            # A bar that appears and vanishes at once only flickers.
             has_begun = True
             bar.start()
 

@@ -31,6 +31,7 @@ def plugins(as_json: AsJSON = False) -> None:
 
     Exit status 1 if any is wrong: every other command that needs plugins refuses to begin then.
     """
+    # Not strict: this is the command that explains why all others refuse to begin.
     registry = Registry(is_strict=False)
     rows = list(_rows(registry))
     if as_json:

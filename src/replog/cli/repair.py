@@ -84,6 +84,7 @@ async def _watch(
     shown: list[AuditReport] = []
 
     def report(found: AuditReport) -> None:
+        # Only what changed: it may run for weeks in a log.
         if shown != [found]:
             _show(found, for_programs)
             flush()

@@ -47,6 +47,7 @@ def input_bytes() -> int | None:
         found = os.fstat(_input_descriptor())
     except OSError:
         return None
+    # A pipe and a terminal have the size 0.
     return found.st_size or None
 
 
@@ -69,6 +70,7 @@ def _write(descriptor: int, data: bytes) -> None:
         try:
             left = left[os.write(descriptor, left) :]
         except BlockingIOError:
+            # As in `_read`: somebody else made it non-blocking.
             select.select([], [descriptor], [])
 
 

@@ -78,6 +78,7 @@ def bench(
             f"{settings.in_flight} entries of {settings.size_bytes} bytes in flight for each of {ledgers} ledgers are more "
             f"than {as_size(_IN_FLIGHT_BYTES_MAX)} of memory: lower --in-flight, --batch, --size or --ledgers"
         )
+    # The client's own budget would otherwise be what is measured. First in the list, so that one that was typed wins.
     budget = f"in_flight_bytes_max={max(64 << 20, 2 * settings.in_flight * settings.size_bytes)}"
     connection = attrs.evolve(connection, options=(budget, *connection.options))
     run_gently(_bench, connection, settings, fdatasync, keep, for_programs)
@@ -114,6 +115,7 @@ async def _bench(
     stop.is_gentle = True
     raw = None
     if fdatasync is not None:
+        # Before the load, and never beside it: the disk is to be measured alone.
         raw = await stop.unless_asked(lambda: disk.measure(fdatasync, max(1, settings.size_bytes), _DISK_SECONDS))
     if stop.is_asked:
         return
@@ -125,6 +127,7 @@ async def _bench(
             async with made.open() as writers, _shown(load, is_quiet=for_programs):
                 await stop.unless_asked(lambda: load.run(writers))
         finally:
+            # Also after an error: nobody else knows these ids, and the ledgers would fill the cluster.
             if made.left:
                 ids = " ".join(map(str, made.left))
                 print(

@@ -29,6 +29,7 @@ async def measure(directory: Path, size_bytes: int, seconds: float) -> Samples:
 
 def _measure(directory: Path, size_bytes: int, seconds: float, is_left: list[bool]) -> Samples:
     samples = Samples()
+    # Random: some disks and file systems compress, and zeros would be free.
     data = os.urandom(size_bytes)
     with tempfile.TemporaryFile(dir=directory) as file:
         descriptor = file.fileno()
@@ -48,4 +49,5 @@ def _fill(descriptor: int, size_bytes: int) -> None:
     zeros = bytes(1 << 20)
     for offset in range(0, size_bytes, len(zeros)):
         os.pwrite(descriptor, zeros, offset)
+    # With all metadata: the measured syncs then find the file's size and blocks unchanged, as in a journal.
     sync_all(descriptor)

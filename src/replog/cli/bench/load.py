@@ -84,6 +84,7 @@ class Load:
         try:
             await (self._extend if self.settings.batch_entries > 1 else self._push)(writer, data, share)
         except ReplogError as error:
+            # The first one is the cause; later ones most often follow from it.
             self._failure = self._failure or error
             scope.cancel()
 
@@ -146,6 +147,7 @@ class Ledgers:
                 yield writers
         finally:
             if not self._keeps:
+                # Shielded: Ctrl-C is how a bench usually ends, and must not leave its ledgers behind.
                 with trio.CancelScope(shield=True, deadline=trio.current_time() + _DELETE_TIMEOUT_S):
                     await self._delete()
 

@@ -23,6 +23,7 @@ class Samples:
         if self.count % self._every == 0:
             self._kept.append(duration_s)
             if len(self._kept) >= _KEPT_MAX:
+                # Thinned evenly over the whole run, so that quantiles stay those of all of it and not of its end.
                 self._kept = self._kept[::2]
                 self._every *= 2
         self.count += 1

@@ -189,6 +189,7 @@ def load_between(before: BookieStatistics | None, now: BookieStatistics) -> Load
         return load
     uptime_s = now.numbers.get("uptime_s", 0)
     passed_s = uptime_s - before.numbers.get("uptime_s", 0)
+    # After a restart counters begin at 0: differences to the ones before would be negative.
     earlier: Mapping[str, float] = before.numbers if passed_s > 0 else {}
     passed_s = passed_s if passed_s > 0 else uptime_s
     if passed_s <= 0:

@@ -127,7 +127,8 @@ class Members:
         self._leaving.set()
 
     async def kill(self, name: str) -> None:
-        """Kill the process of this bookie, and wait until it is dead. It is not started again, and that is no failure."""
+        """Kill the process of this bookie, and wait until it is dead. It is not started again, and `run` does not fail for
+        it."""
         self._killed.add(name)
         await self._children[name].kill()
 
@@ -136,6 +137,7 @@ class Members:
     def _turn(self, member: Member, state: State, problem: str = "") -> None:
         member.state, member.problem = state, problem
         self._tell(member)
+        # A bookie has an id from the moment it served first, and keeps it when it dies: `served` is about the start.
         if all(each.bookie_id for each in self.members):
             self._served.set()
 
@@ -155,6 +157,7 @@ class Members:
                     status = 0
                 self._turn(member, State.DEAD if status else State.LEFT, problem if status else "")
                 return
+            # One that never served would not serve the next time either: its configuration is wrong, or its directory.
             if not member.bookie_id or self._plan.needs_all:
                 words = f"{member.name} {'died' if member.bookie_id else 'cannot serve'}: {problem}"
                 self._failure = self._failure or (ConfigError(words) if status == 2 else ClusterFailedError(words))
@@ -177,6 +180,7 @@ class Members:
     async def _run_once(self, member: Member) -> int:
         plan = self._plan
         command = python_module("replog.cli", "bookie", "--metastore", plan.metastore, "--data", str(member.directory))
+        # Port 0: any that is free, so that clusters on one machine do not meet.
         command += ["--listen", "127.0.0.1:0", "--storage", plan.storage, "--log-format", "json"]
         for each in plan.assignments:
             command += ["--set", each]

@@ -36,6 +36,7 @@ class Load:
 
 def examples(plan: Plan) -> list[str]:
     """Commands to type in another terminal."""
+    # The default quorum needs three bookies; with fewer, the command as shown would fail.
     quorum = "" if plan.bookies >= 3 else f" --quorum {plan.bookies},{plan.bookies},{plan.bookies}"
     return [
         f"export REPLOG_METASTORE={shlex.quote(plan.metastore)}",
@@ -46,7 +47,7 @@ def examples(plan: Plan) -> list[str]:
 
 
 class View:
-    """One way to show the cluster, as a context manager that is told what happens."""
+    """One way to show the cluster, as a context manager. The cluster calls it for each event."""
 
     wants_loads = False
 

@@ -32,6 +32,7 @@ def files_place(path: str, journal_dir: str | None) -> Place:
         raise ConfigError(
             f"{path} is a {name}: it has no such files; of it there are `inspect ledger` and `bookie info`"
         )
+    # None: a single file, or a directory whose format file is lost, which is worth looking into all the more.
     if name not in (None, FILES_FORMAT_NAME):
         raise ConfigError(f"{path} is a {name!r}: this cannot inspect it")
     return find_place(path, journal_dir)

@@ -54,6 +54,7 @@ def entry_log(
     if for_programs and with_records:
         print_json_line("summary", {"path": path, "problems": [as_json(each) for each in problems]})
     elif for_programs:
+        # Problems of a file are printed with it, and only there.
         others = [each for each in problems if not any(each in log.problems for log in logs)]
         print_json({"path": path, "files": list(map(_as_json, logs)), "problems": [as_json(each) for each in others]})
     else:

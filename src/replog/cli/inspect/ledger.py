@@ -104,6 +104,7 @@ def _look(find: Callable[[Callable[[int], None]], Inspection], how: Shown) -> No
             inspection.close()
     report = inspection.report
     end(report.problems)
+    # After the report was printed: programs get their object in any case.
     if not report.is_known:
         raise typer.Exit(1)
 
@@ -187,6 +188,7 @@ def preview(payload: bytes) -> tuple[str, str]:
     """The start of a payload: as "utf8" if it is text all of which can be shown, else as "hex"."""
     start = payload[:_PREVIEW_BYTES]
     try:
+        # Incremental: the preview may end in the middle of a character, which is no fault of a longer payload.
         text = codecs.getincrementaldecoder("utf-8")().decode(start, final=len(payload) <= _PREVIEW_BYTES)
     except UnicodeDecodeError:
         return "hex", start.hex()

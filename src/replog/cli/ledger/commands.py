@@ -206,6 +206,7 @@ async def _delete(connection: Connection, ledger_id: int, force: bool) -> None:
     async with client_from(connection) as client:
         metadata = await client.ledger_metadata(ledger_id)
         name = metadata.custom.get("log")
+        # What the record's custom metadata says is a hint: only the log's own list decides.
         if name is not None and not force and await _is_part_of(client, ledger_id, name):
             raise ConfigError(
                 f"ledger {ledger_id} is part of log {name!r}, which cannot be read without it: trim or delete the log "
@@ -218,6 +219,6 @@ async def _is_part_of(client: Client, ledger_id: int, name: str) -> bool:
     try:
         segments = await client.log_segments(name)
     except (LogNotFoundError, ConfigError):
-        # Deleted, or somebody's own custom field, which is no log's name.
+        # Deleted, or a custom field of the user's own, whose value cannot be the name of a log.
         return False
     return any(segment.ledger_id == ledger_id for segment in segments)

@@ -60,6 +60,7 @@ async def facts_of(client: Client, ledger_id: int, password: bytes, *, with_size
 async def _size_of(client: Client, ledger_id: int, last: int, password: bytes) -> int | None:
     if last < 0:
         return 0
+    # Each batch has the length of the ledger up to it: one read of the last one tells all.
     async with client.open_ledger(ledger_id, first=last, password=password) as reader:
         batch = await reader.receive_batch()
         return None if batch is None else batch.ledger_bytes
@@ -67,6 +68,7 @@ async def _size_of(client: Client, ledger_id: int, last: int, password: bytes) -
 
 def has_password(metadata: LedgerMetadata) -> bool:
     """True if the ledger needs a password."""
+    # The record does not say it, but anybody can compute the check of the empty password.
     return metadata.key_check != ledger_key_check(ledger_key(metadata.ledger_id, b""))
 
 

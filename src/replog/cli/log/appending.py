@@ -124,6 +124,7 @@ async def _append(stop: Stop, connection: Connection, asked: Asked) -> None:
             raise
         appending.sum_up(error)
         raise AppendFailedError(f"{error}. {appending.outcome()}") from error
+    # The second signal: said at once, since the caller only learns that it was interrupted.
     except trio.Cancelled:
         if appending.tally.pushed:
             print(f"replog: {appending.outcome()}", file=sys.stderr)
@@ -244,6 +245,7 @@ class Appending:
         keeps_sizes = self._asked.positions and self._asked.for_programs
         try:
             for entry in entries:
+                # Entries of few bytes would pass the client's budget in millions, and each has a place in the tally.
                 while self.tally.pushed - self._settled >= _UNSETTLED_MAX:
                     await self._wait_settled()
                 try:
@@ -268,6 +270,7 @@ class Appending:
             self._has_pushed = trio.Event()
             while self._settled < self.tally.pushed:
                 await log.flush()
+                # Read again, and not taken from what `flush` waited for: more may be confirmed by now.
                 news = self.tally.confirm(log.last_add_confirmed)
                 if self._asked.positions and news:
                     await self._print(news)

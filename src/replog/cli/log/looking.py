@@ -100,6 +100,7 @@ async def _show(connection: Connection, name: str, sizes: bool, for_programs: bo
     password = connection.password()
     async with client_from(connection) as client:
         metadata = await client.log_metadata(name)
+        # Bounded by the record: a segment that comes meanwhile would not fit what was printed of its head.
         segments = await client.log_segments(name, end=metadata.next_segment_number)
 
         async def facts(segment: Segment) -> LedgerFacts | None:

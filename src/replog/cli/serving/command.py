@@ -100,6 +100,8 @@ def _serve(settings: Settings) -> None:
         try:
             trio.run(run_bookie, settings, logs, observer, Registry({"log of the process": observer}))
         except ReplogError as error:
+            # For people, the error is one line on standard error as with all commands;
+            # for programs, it is a line of the log.
             if logs.is_text:
                 raise
             logs.log.error("failed", error=type(error).__name__, problem=str(error))

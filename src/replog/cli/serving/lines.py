@@ -42,6 +42,7 @@ class LineHandler(logging.Handler):
             if self._waiting_bytes + len(line) > self._waiting_bytes_max:
                 self.lost += 1
                 return
+            # Counted until a line finds room again, so that the gap is noted exactly where it is.
             lost, self.lost = self.lost, 0
             if lost:
                 told = logging.LogRecord(
@@ -67,6 +68,7 @@ class LineHandler(logging.Handler):
                 self._changed.wait_for(lambda: self._waiting or self._is_closing)
                 if not self._waiting:
                     return
+                # It stays in the queue until it is written: its bytes count, and `close` waits for it.
                 line = self._waiting[0]
             # Without the lock, since this may wait for a reader as long as it likes.
             self._write(line)
@@ -79,7 +81,7 @@ class LineHandler(logging.Handler):
         while rest:
             try:
                 rest = rest[os.write(self._descriptor, rest) :]
-            except OSError:  # there is no reader to tell it to
+            except OSError:  # nobody reads, so nobody can be warned either
                 return
 
     def close(self) -> None:

@@ -78,6 +78,7 @@ class Logs:
             fields["logger"] = record.name
         if self.bookie_id:
             fields.setdefault("bookie", self.bookie_id)
+        # First what people look for in each line: dictionaries keep this order through to JSON.
         return {**{name: fields[name] for name in _FIRST if name in fields}, **fields}
 
 

@@ -42,6 +42,7 @@ async def run_bookie(settings: Settings, logs: Logs, observer: Observer, registr
                 process.metrics_address = await nursery.start(process.serve_metrics)
                 logs.log.info("starting", metrics=process.metrics_address)
             await process.serve()
+        # A storage that stopped while it served: the exit status says so, although the bookie left in order.
         if process.leaving.was_served and observer.failure is not None:
             raise observer.failure.error
         logs.log.info("stopped", **process.leaving.took())
@@ -100,7 +101,7 @@ class _Process:
 
 
 async def _watch_writable(bookie: ServedBookie, log: BoundLogger) -> None:
-    """Says when the bookie takes entries again: that it takes none any more, observers are told."""
+    """Logs when the bookie takes entries again. The opposite is an event, which the observer logs."""
     server = bookie.server
     while True:
         await server.mode.read_only_turned(was=False)

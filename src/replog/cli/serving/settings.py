@@ -147,6 +147,7 @@ class Layers:
 
     def read_environment(self, environment: Mapping[str, str]) -> None:
         """Read all variables with the prefixes of the tables."""
+        # First, so that REPLOG_BOOKIE_METASTORE, which is read below, comes over it.
         if METASTORE_VARIABLE in environment:
             self.give("bookie", "metastore", environment[METASTORE_VARIABLE], METASTORE_VARIABLE)
         for table in TABLES:
@@ -314,6 +315,7 @@ def _with_hint(table: str, fault: str) -> str:
 
 
 def _as_texts(values: Mapping[str, Any]) -> dict[str, str]:
+    # As in a URL: TOML's true is Python's True, and a plugin's option expects `true`.
     return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in values.items()}
 
 

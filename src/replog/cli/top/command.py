@@ -147,6 +147,7 @@ async def _watch(cluster: Cluster, poller: Poller, title: str) -> None:
     left = trio.Event()
 
     def draw() -> None:
+        # A pause keeps the data, not the picture: the terminal may change its size meanwhile.
         if not looking.is_paused or not frozen:
             now_s = trio.current_time()
             clock = time.strftime("%H:%M:%S")

@@ -107,7 +107,7 @@ _GAUGES = (
     "recovery_reads",
     "damaged_batches",
 )
-# Of a cluster. Not its ledgers: each stands on several bookies. The fullest disk matters, and that is in its row.
+# Sums over a cluster. Not its ledgers, because each is on several bookies.
 _SUMMED = (
     *_RATES,
     "queued_requests",
@@ -197,9 +197,11 @@ class _Bookie:
         found = []
         for back in range(int(HISTORY_S / HISTORY_STEP_S)):
             then_s = now_s - back * HISTORY_STEP_S
+            # It does not answer: that is a load of nothing, and not the last known one.
             if then_s > ends_s[-1] and self.lost_at_s is not None:
                 found.append(0.0)
                 continue
+            # The rate of the span between two answers holds for every moment in it.
             later = min(bisect_left(ends_s, then_s), len(samples) - 1)
             if later == 0:
                 break
@@ -262,6 +264,7 @@ class Cluster:
             bookie.endpoints, bookie.is_read_only = tuple(endpoints), is_read_only
             bookie.labels = (labels or {}).get(bookie_id, {})
         for bookie in list(self._bookies.values()):
+            # Both: one that lost its announcement may answer still, and one that is announced may be only slow.
             is_gone = bookie.bookie_id not in bookies and bookie.lost_at_s is not None
             if is_gone and now_s - bookie.heard_at_s > FORGET_AFTER_S:
                 del self._bookies[bookie.bookie_id]

@@ -37,6 +37,7 @@ class Poller:
                 started_s = trio.current_time()
                 await self._look()
                 for bookie_id in self._cluster.bookie_ids:
+                    # One task for each, so that a bookie that does not answer delays nobody else's figures.
                     if bookie_id not in polled:
                         polled.add(bookie_id)
                         nursery.start_soon(self._ask_again_and_again, bookie_id, polled.discard)
@@ -73,6 +74,7 @@ class Poller:
 
     async def _ask(self, bookie_id: str) -> None:
         bookie = self._bookies.get(bookie_id)
+        # It vanished from the list between two looks. A loop without a wait needs a checkpoint.
         if bookie is None:
             await trio.lowlevel.checkpoint()
             return

@@ -169,6 +169,7 @@ def _chosen(width: int) -> list[_Column]:
     chosen = []
     for column in sorted(_COLUMNS, key=lambda each: each.importance):
         space -= _GAP + column.width
+        # Not the next narrower one: then a less important column would stand in place of a more important one.
         if space < 0:
             break
         chosen.append(column)
@@ -216,6 +217,7 @@ def _ordered(rows: Sequence[Row], sort: int) -> list[Row]:
 
     def place(row: Row) -> tuple[bool, float, str]:
         value = key(row)
+        # By the id at last, so that rows with equal values do not change places from picture to picture.
         return value is None, -(value or 0.0), row.bookie_id
 
     return sorted(rows, key=place)

@@ -46,6 +46,7 @@ class Screen:
     def _take(self) -> None:
         if self.has_keys:
             self._modes = termios.tcgetattr(sys.stdin.fileno())
+            # Cbreak and not raw: Ctrl-C and Ctrl-Z stay signals. At once, without waiting for output to drain.
             tty.setcbreak(sys.stdin.fileno(), termios.TCSANOW)
         self._live = Live(console=self.console, screen=True, auto_refresh=False, redirect_stdout=False)
         self._live.start()
@@ -69,6 +70,7 @@ class Screen:
     def stop_here(self) -> None:
         """Do what Ctrl-Z means: restore the terminal, stop this process, and take the terminal again when it goes on."""
         self._give_back()
+        # SIGTSTP is caught here, so stopping oneself takes the signal that cannot be.
         os.kill(os.getpid(), signal.SIGSTOP)
         self._take()
 
