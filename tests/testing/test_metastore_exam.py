@@ -636,9 +636,9 @@ CHEATS = [
     (ChildrenBySlice, "a key may have both a value and children"),
     (ChildrenInPages, "children are all of them"),
     (ValuesInPages, "values are all of them"),
-    (ValuesLeaveOutTheEmpty, "values are what stands right below"),
-    (ValuesFromBelow, "values are what stands right below"),
-    (ValuesWithOldVersions, "values are what stands right below"),
+    (ValuesLeaveOutTheEmpty, "values are those of the keys right below"),
+    (ValuesFromBelow, "values are those of the keys right below"),
+    (ValuesWithOldVersions, "values are those of the keys right below"),
     (KeysAreLetterCaseBlind, "two keys are one only if they are equal|keys are apart"),
     (KeysAreNormalized, "keys are apart: Key.*Error, for which there was no reason"),
     (ErrorsWithoutTheKey, "raises KeyNotFoundError, which has the key"),
@@ -674,9 +674,9 @@ CHEATS = [
     (ElectsOneOfEachClient, "one is elected at a time"),
     (ElectsOneForAllKeys, "two keys have nothing to do with one another"),
     (StaysElectedAfterAnError, "another is elected soon after the context of elect ended in an error"),
-    (CancelledCandidatesStay, "is no child"),
+    (CancelledCandidatesStay, "is not a child"),
     (WaitsForThePlaceAhead, "nobody is elected as long as somebody else is"),
-    (LeavesItsElectionsBehind, "is no child"),
+    (LeavesItsElectionsBehind, "is not a child"),
 ]
 
 

@@ -68,6 +68,7 @@ def _check_a_round(client: Authenticator, bookie: Authenticator, peer: Peer) -> 
 def _check_nothing_is_kept(client: Authenticator, bookie: Authenticator, peer: Peer) -> None:
     sessions = [_new_session() for _ in range(3)]
     said = [_answered(client, bookie, session) for session in sessions]
+    # In the opposite order: a bookie that kept state from one handshake to the next would mix them up.
     judged = [bookie.verify(peer, *each, session) for each, session in zip(reversed(said), sessions[::-1], strict=True)]
     for (_, response), (_, proof), session in zip(said, judged[::-1], sessions, strict=True):
         client.confirm(response, proof, session)  # handshakes may overlap
@@ -136,5 +137,6 @@ def _check_forgeries(client: Authenticator, bookie: Authenticator, peer: Peer) -
 def _distorted(said: bytes) -> Iterator[bytes]:
     """Other bytes than these: empty, too short, too long, with one bit flipped in each place, and random."""
     others = [b"", said[:-1], said[1:], said + b"\0", b"\xff" * len(said), secrets.token_bytes(_SAID_BYTES_MAX)]
+    # At most 256 places: each is a check of its own, and messages may be long.
     others += [said[:at] + bytes([said[at] ^ 1]) + said[at + 1 :] for at in range(min(len(said), 256))]
     return (other for other in others if other != said)

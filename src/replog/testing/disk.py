@@ -59,7 +59,9 @@ class _Inode:
         if not self.pending:
             return
         sectors = [piece for offset, data in self.pending for piece in _sectors(offset, data)]
+        # The extremes are drawn on purpose: nothing, everything and all but one sector find most bugs.
         kept = chance.choice((0, len(sectors), chance.randint(0, len(sectors)), max(0, len(sectors) - 1)))
+        # Even if all are kept: two unsynced writes of one place may reach the disk in the wrong order.
         if kept < len(sectors) or len(self.pending) > 1:
             chance.shuffle(sectors)
         for offset, data in sectors[:kept]:
@@ -197,6 +199,7 @@ class MemoryDisk(Disk):
         """The bytes of a file, to be inspected or damaged. Syncs the file; changes of the bytes are durable."""
         inode = self._inode(path)
         inode.sync()
+        # The same object from now on: damage to it is on the disk at once, as a flipped bit is.
         inode.durable = inode.visible
         return inode.visible
 
@@ -256,6 +259,7 @@ class MemoryDisk(Disk):
         path, inode = self._open[fd]
         self.fault("pwritev", path)
         data = b"".join(buffers)[: self.write_bytes_max]
+        # A write into the file's present length needs no space, even on a full disk.
         data = data[: len(inode.visible) + self._free_bytes() - offset]
         if not data:
             raise OSError(errno.ENOSPC, "No space left on device", path)
@@ -268,6 +272,7 @@ class MemoryDisk(Disk):
         try:
             self.fault("fdatasync", path)
         except OSError:
+            # As on Linux: the pages are marked clean, and no later sync writes them.
             inode.sync_badly(self._random)
             raise
         inode.sync()

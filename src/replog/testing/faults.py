@@ -84,6 +84,7 @@ class FaultyMetastore(Metastore):
         try:
             return await self.inner.get(key)
         finally:
+            # After the caller has read back, and decided that the change did not happen: the worst moment.
             for arrive in self._late.pop(key, []):
                 with suppress(MetastoreError):  # it came too late to have an effect
                     await arrive()

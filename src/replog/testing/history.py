@@ -75,6 +75,7 @@ class History:
     def invoked(self, payload: str) -> int:
         """Record that the actor appends this right after; return the number of the append."""
         self._calls += 1
+        # Written before the append is made: a crash in between looks like an append without an answer, which is true.
         self._write("invoked", call=self._calls, payload=payload)
         return self._calls
 
@@ -228,7 +229,7 @@ class _Case:
             setattr(self._term(event), name, event.at_s)
             self._term(event).segment = event.segment or self._term(event).segment
         elif event.kind != "note":
-            raise HistoryError(f"there is no event {event.kind!r}")
+            raise HistoryError(f"unknown event {event.kind!r}")
 
     def _end(self, event: Event) -> None:
         calls = self._term(event).appends
@@ -295,6 +296,7 @@ def _order(case: _Case) -> Iterator[str]:
 
 def _hole(case: _Case) -> Iterator[str]:
     for term in case.terms.values():
+        # Entries of one writer are confirmed in order (W2), so that what survives of them is a prefix: no hole.
         missing: _Append | None = None
         for append in term.appends:
             if append.payload in case.places:
@@ -311,6 +313,7 @@ def _real_time(case: _Case) -> Iterator[str]:
     furthest: _Append | None = None
     number = 0
     for append in sorted(case.appends.values(), key=lambda append: append.invoked_s):
+        # Both lists are walked once, in order of time, instead of comparing each append with all others.
         while number < len(ended) and ended[number].ended_s < append.invoked_s:
             each = ended[number]
             if each.payload in case.places and (
@@ -332,6 +335,7 @@ def _deposed(case: _Case) -> Iterator[str]:
                 yield f"{append} began after {term.actor} had learned that it is fenced, and was confirmed"
             elif append.outcome == "confirmed" and append.invoked_s > next_s:
                 yield f"{append} began after another writer had taken over, and was confirmed"
+        # Backwards over the takeovers: an append must end before the *first* of all that followed has served.
         next_s = min(next_s, term.served_s)
     furthest: tuple[Position, str] | None = None
     for term in case.terms_that_served():

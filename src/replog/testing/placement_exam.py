@@ -75,6 +75,7 @@ def _check_creation(placement: PlacementPolicy, quorum: Quorum, bookies: Sequenc
     promise(set(ensemble) <= set(ids), "an ensemble is made of candidates")
     again = placement.choose_ensemble(quorum, bookies, random.Random(seed))
     promise(again == ensemble, "the same randomness gives the same ensemble: a policy has no state")
+    # Clients learn of bookies in any order; without this, two clients with the same seed would choose differently.
     other = random.Random(seed + 1).sample(list(bookies), len(bookies))
     promise(
         placement.choose_ensemble(quorum, other, random.Random(seed)) == ensemble,

@@ -29,6 +29,7 @@ def promised_error(expected: type[Failure], contract: str) -> Iterator[list[Fail
         raised.append(error)
         return
     except ExceptionGroup as group:
+        # A group is a fault of its own: a user's `except` of the promised error would not catch it.
         if group.subgroup(expected) is None:
             raise
         raise AssertionError(f"the contract is broken: {expected.__name__} came in a group: {contract}") from group

@@ -1,7 +1,7 @@
 """A TCP proxy that disturbs connections as networks do: delay, loss, silence in one or both directions, resets, half-closing.
 
 It forwards bytes between clients and one bookie, which advertises the proxy's address (the option `advertise` of the TCP
-transport). What a program cannot do above the kernel is modelled:
+transport). A program above the kernel cannot cause these, so they are modelled:
 
 - *Packet loss* shows in a TCP stream only as delay. So each segment of 1448 bytes is "lost" with a probability; then it and
   everything behind it wait for its retransmission: 0.2 s, which is the minimum on Linux, and twice as long if it is lost again.
@@ -92,7 +92,7 @@ class Direction:
         self._opened.set()
 
     async def wait_open(self) -> None:
-        """Wait until this direction is no black hole."""
+        """Wait until this direction is not a black hole."""
         while not self._opened.is_set():
             await self._opened.wait()
 
@@ -276,6 +276,7 @@ class _Pump:
 
     def _hold(self, data: bytes) -> None:
         weather = self.direction.weather
+        # Never before the chunk ahead: TCP delivers in order, whatever the jitter.
         due_s = max(self._last_due_s, trio.current_time() + weather.wait_s(len(data), self._chance))
         if weather.bytes_per_s is not None:
             due_s += len(data) / weather.bytes_per_s
@@ -309,6 +310,7 @@ class _Pump:
 
 def _reset(stream: trio.SocketStream) -> None:
     if stream.socket.fileno() >= 0:
+        # A plain close sends the end of the stream, which peers take for a farewell.
         stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_NOT)
         stream.socket.close()
 

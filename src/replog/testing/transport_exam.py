@@ -146,7 +146,9 @@ async def _check_the_right_bookie(transport: Transport, address: str) -> None:
 
 
 async def _check_every_field_arrives(transport: Transport, address: str) -> None:
+    # Larger than what one read of a socket returns: it arrives in pieces.
     large = _batch(bytes(3 << 20), DigestType.HMAC_SHA256)
+    # The largest number of each field: a transport that packs them into 32 bits is found.
     big = (1 << 63) - 1
     requests: list[Request] = [
         AddRequest(1, 7, _KEY, 1, _batch(b"payload")),
@@ -194,6 +196,7 @@ async def _check_order(transport: Transport, address: str) -> None:
             numbers = range(len(sent), len(sent) + size)
             connection.send([_read(number) for number in numbers])
             sent += numbers
+            # Sometimes several calls of `send` in one turn, sometimes one: both must keep the order.
             if size % 7 == 0:
                 await trio.lowlevel.checkpoint()
         await receiver.wait(len(sent), "every request is answered")
@@ -262,9 +265,9 @@ async def _check_listener_ends(transport: Transport, address: str) -> None:
             connections[0].send([_read(1)])
             await bookie.wait(1)
         for connection, receiver in zip(connections, receivers, strict=True):
-            await receiver.wait_disconnected("when a listener ends, its connections do, and receivers are told")
+            await receiver.wait_disconnected("when a listener ends, its connections do, and `disconnected` is called")
             gone = isinstance(receiver.errors[0], BookieUnreachableError)
-            promise(gone, "a receiver is told of a lost connection by BookieUnreachableError")
+            promise(gone, "a receiver gets BookieUnreachableError for a lost connection")
             _refuses_to_send(connection)
         bookie.replies[0][1]([answer(1)])  # into the void, without an error
         await trio.sleep(0.02)

@@ -154,7 +154,7 @@ SENTENCES = {
     SaysThatItIsInUse: "not that it is in use or full",
     DoesNotSayWhere: "names file and offset",
     RaisesAnything: "or another StorageError.*\n  found: ValueError",
-    MakesANewIdentity: "the identity is kept for ever",
+    MakesANewIdentity: "the identity never changes",
     ListsNothing: "what it finds is in `damage`",
     ListsTheHealthy: "reads of them raise StorageUncertainError",
     CannotBeMended: "what was damaged and is stored again (can be read|is held) again",

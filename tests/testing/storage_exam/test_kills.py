@@ -120,10 +120,10 @@ class FailsWithoutItsMother(Cheat):
 
 SENTENCES = {
     # it breaks both, for what it acknowledges it shows: a kill between the two tells of the second
-    AcknowledgesFirst: "durable when it returns, also if the process is killed|a reader sees a mutation only when it",
+    AcknowledgesFirst: "durable when it returns, even if the process is killed|a reader sees a mutation only when it",
     WritesPieceByPiece: "in flight is there wholly or not at all",
     ShowsItBeforeItIsThere: "a reader sees a mutation only when it is durable",
-    KeepsFencesInMemory: "durable when it returns, also if the process is killed",
+    KeepsFencesInMemory: "durable when it returns, even if the process is killed",
     TearsAndRefuses: "opens after a kill.*\n.*StorageDamagedError.*log is damaged at",
     IsMadeInTwoSteps: "opens after a kill.*\n.*StorageDamagedError.*identity is missing",
     DiesByItself: "the child died by itself: 3",

@@ -72,7 +72,7 @@ def test_a_cheat_is_told_what_it_breaks(kind: type[Cheat], tmp_path: Path) -> No
         check_life(Candidate(open_storage, tmp_path / "life"), steps=600, seed=3)
     words = str(raised.value)
     assert re.search(SENTENCES[kind], words)
-    said = re.search(r"after step (\d+) of a random life \(seed=3, steps=600\); these (\d+) steps suffice:\n", words)
+    said = re.search(r"after step (\d+) of a random life \(seed=3, steps=600\); these (\d+) steps are enough:\n", words)
     assert said
     assert int(said[2]) < 8
     assert words.count("\n    ") == int(said[2])

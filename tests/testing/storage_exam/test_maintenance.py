@@ -179,7 +179,7 @@ class CompactsOnAndOn(Cheat):
 SENTENCES = {
     # `read_nowait` tells it if the compaction came between the two reads of a reader
     LosesTheFiftieth: "(what can be read stays the same|read_nowait: as `read`)",
-    ForgetsTheDeleted: "stays fenced for ever",
+    ForgetsTheDeleted: "stays fenced permanently",
     LowersMarks: "what can be read stays the same",
     # the next check tells of these two if all was written before the first compaction of this one
     Blinks: "(what can be read stays the same throughout|ledger_ids: all ledgers|read_nowait: as `read`|committed stays)",

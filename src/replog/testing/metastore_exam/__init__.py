@@ -28,11 +28,12 @@ async def check_metastore(open_metastore: OpenMetastore) -> None:
     with plain_assertions():
         async with open_metastore() as one, open_metastore() as other:
             for check in _CHECKS:
+                # A key of its own for each check: one that fails leaves keys behind, and must not make others fail.
                 bench = Bench(one, other, f"exam/{secrets.token_hex(8)}", open_metastore)
                 subject = check.__name__.removeprefix("check_").replace("_", " ")
                 with no_other_error(subject):
                     await check(bench)
-                    with soon(f"{subject}: what was deleted, or is announced no more, is no child"):
+                    with soon(f"{subject}: what was deleted, or is no longer announced, is not a child"):
                         await until_listed(bench.one, bench.root, [], await bench.one.children(bench.root))
         async with open_metastore() as one:
             await one.aclose()

@@ -14,6 +14,7 @@ from replog.testing.promises import promise
 
 OpenMetastore = Callable[[], AbstractAsyncContextManager[Metastore]]
 
+# Short beside a call of most stores, so that multiples of it cancel calls at all stages.
 MOMENT_S = 0.0002
 LOOK_AGAIN_S = 0.002
 ELECTED = b"elected"  # a line: what a process says that was

@@ -113,6 +113,7 @@ async def check_delete(bench: Bench) -> None:
 async def check_every_read_is_fresh(bench: Bench) -> None:
     """A client that has read a key before sees changes, too: this finds caches, and followers that lag."""
     key = f"{bench.root}/a"
+    # Writer and reader change places: a cache in either client shows.
     for number in range(12):
         writer, reader = bench.clients[number % 2], bench.clients[1 - number % 2]
         promise(number > 0 or await reader.children(bench.root) == [], "children of a key without any are []")
@@ -159,6 +160,7 @@ async def check_limits(bench: Bench) -> None:
     promise((await bench.one.get(key)).value == b"small", _TOO_LARGE)
     promise(await bench.one.children(key) == [], _TOO_LARGE)
     await bench.one.delete(key)
+    # 480 characters, the most that `check_key` allows.
     longest = f"{bench.root}/" + "/".join("w" * 50 for _ in range(9))
     longest = longest[:480] if not longest[:480].endswith("/") else longest[:479] + "w"
     await bench.one.create(longest, b"far")

@@ -24,7 +24,7 @@ _WORDS = [
     "*",
     "a b",
 ]
-_DELETED = "a deleted key is no child, but for a short while"
+_DELETED = "a deleted key is not a child, except for a short while"
 _MANY = 130
 
 
@@ -73,7 +73,7 @@ async def _check_strangers(bench: Bench) -> None:
 
 async def check_values(bench: Bench) -> None:
     """`values` returns children with the values of their own keys."""
-    root, contract = bench.root, "values are what stands right below a key, by its last word, with versions"
+    root, contract = bench.root, "values are those of the keys right below a key, by its last word, with versions"
     promise(await bench.one.values(root) == {}, "values of a key with nothing below it are {}")
     await bench.one.create(root, b"not below")
     await bench.one.create(f"{root}/empty", b"")

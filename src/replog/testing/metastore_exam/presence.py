@@ -33,7 +33,7 @@ async def check_announce(bench: Bench) -> None:
         promise(await bench.one.announced(root) == {"me": b"here"}, "who may not announce changes nothing")
     with soon("what is announced vanishes soon after its context"):
         await until_children(bench.other, root, ["me"], [])
-    promise(await bench.other.announced(root) == {}, "what vanished is announced no more")
+    promise(await bench.other.announced(root) == {}, "what vanished is no longer announced")
     async with bench.other.announce(key, b"there"):
         promise(await bench.one.announced(root) == {"me": b"there"}, "what vanished may be announced again")
     with soon("what is announced vanishes soon after its context"):
@@ -109,7 +109,7 @@ async def check_announcers_leave(bench: Bench) -> None:
             await _until_announceable(bench.other, key)
     with soon("what is announced vanishes soon after somebody deleted it"):
         async with bench.one.announce(key, b""):
-            await bench.other.delete(key)  # leaving the context is no error then
+            await bench.other.delete(key)  # leaving the context raises nothing then
         promise(await bench.one.announced(bench.root) == {}, "what was deleted is not announced")
     async with bench.open() as third, third.announce(key, b"third"):
         promise(await bench.one.announced(bench.root) == {"me": b"third"}, "any client may announce")

@@ -106,9 +106,9 @@ async def check_each_call_gets_its_own_answer(bench: Bench) -> None:
                     await bench.one.get(f"{bench.root}/{(number + 1) % 10}")
             with _usable():
                 found = await bench.one.get(f"{bench.root}/{number}")
-            promise(found.value == b"%d" % number, "each call gets its own answer, also when others are cancelled")
+            promise(found.value == b"%d" % number, "each call gets its own answer, even when others are cancelled")
 
-    with soon("reads end, also when others are cancelled"):
+    with soon("reads end, even when others are cancelled"):
         async with trio.open_nursery() as nursery:
             for number in numbers:
                 nursery.start_soon(read, number)

@@ -97,6 +97,7 @@ async def check_wait_children_changed(bench: Bench) -> None:
             for client in bench.clients:
                 nursery.start_soon(until_children, client, root, [], ["a"])
             await trio.sleep(_LATER_S)
+            # Two levels at once: the word `a` appears because of a key further below.
             await bench.other.create(f"{root}/a/deep", b"")
     with soon("wait_children_changed returns soon after a child was deleted"):
         async with trio.open_nursery() as nursery:

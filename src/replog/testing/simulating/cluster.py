@@ -72,6 +72,7 @@ class SimulatedBookie:
     async def repair(self) -> None:
         """End whatever is wrong with it, and wait until it serves."""
         self._host.disk.heal()
+        # `heal` leaves slowness alone: a slow disk is a trouble of its own, with its own end.
         self._host.disk.commit_s = COMMIT_S
         self._network.resume(self._host.process)
         if self._host.has_failed:

@@ -1,7 +1,7 @@
 """The disks of simulated bookies: commits take virtual time, and can fail; reads can fail or give damaged bytes.
 
-What a commit made durable survives everything but `forget`. A crash or a failed sync in the middle of a commit keeps a prefix of
-its mutations; none of them was acknowledged.
+Everything that a commit made durable survives, except by `forget`. A crash or a failed sync in the middle of a commit keeps a
+prefix of its mutations; none of them was acknowledged.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class SimulatedDisk:
         self.forgotten: set[tuple[int, int]] = set()  # (ledger id, entry id) of entries that were durable and were lost
 
     def heal(self) -> None:
-        """End all faults but slowness."""
+        """End all faults except slowness."""
         self.is_full = self.fails_next_sync = False
         self.marks_full_rate = 0.0
         self.reads = ReadFaults()
@@ -82,6 +82,7 @@ class SimulatedDisk:
     def commit(self, mutations: Sequence[Mutation]) -> None:
         """Make these mutations durable."""
         if self.history is not None:
+            # Before they are applied: it keeps what they are about to change.
             self.history.remember(self.content, mutations)
         MemoryStorage(self.content).commit(mutations)
 
@@ -157,6 +158,7 @@ class SimulatedStorage(Storage):
         self._check()
         disk = self.disk
         has_entries = any(isinstance(mutation, PutBatch) for mutation in mutations)
+        # Noted while it sleeps: a crash in the middle keeps a prefix of exactly these.
         self._committing = mutations
         self._world.threads.sleep(disk.duration_s(disk.commit_s))
         self._committing = ()
@@ -180,6 +182,7 @@ class SimulatedStorage(Storage):
     def read(self, ledger_id: int, entry_id: int, stamp: int, bytes_max: int) -> list[Batch]:
         """As `Storage.read`."""
         self._check()
+        # In trio's thread a read must not take time: all tasks would wait for it.
         if self._world.threads.is_in_thread:
             self._world.threads.sleep(self.disk.duration_s(_INSTANT_S))
             self._check()

@@ -35,7 +35,7 @@ def _rate(default: float) -> float:
 class Faults:
     """How often each fault strikes, in times per second of virtual time; 0 means never.
 
-    A fault lasts up to a few seconds, then everything it touched works again. What bookies acknowledged is never lost. The
+    A fault lasts up to a few seconds, then everything it touched works again. Acknowledged entries are never lost. The
     default mixes all faults of bookies, network and metastore, and leaves the app's own processes alone."""
 
     bookies_crash: float = _rate(0.05)  # a bookie's process dies, and is started again
@@ -57,7 +57,7 @@ class Faults:
 
     @classmethod
     def none(cls, **rates: float) -> Faults:
-        """No fault but those that are given: `Faults.none(bookies_crash=0.5)`."""
+        """Only the faults that are given: `Faults.none(bookies_crash=0.5)`."""
         names = [field.name for field in attrs.fields(cls) if field.name != _AT_ONCE]
         return cls(**{**dict.fromkeys(names, 0.0), **rates})  # type: ignore[arg-type] # the one int may be given, too
 
@@ -120,6 +120,7 @@ class FaultDriver:
             return
         async with trio.open_nursery() as nursery:
             while True:
+                # Exponential pauses: faults come independently of each other, as the rates promise.
                 await trio.sleep(self._random.expovariate(sum(rates.values())))
                 name = self._random.choices(list(rates), list(rates.values()))[0]
                 strike = self._strike_of(name)
@@ -148,6 +149,7 @@ class FaultDriver:
     async def _crash(self, name: str) -> None:
         program = self._programs[name]
         program.crash()
+        # Compared at the end: the app itself may have restarted the process meanwhile, and its choice stands.
         died = program.incarnation
         try:
             await trio.sleep(drawn_s(self._random))

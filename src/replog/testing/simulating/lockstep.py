@@ -69,6 +69,7 @@ class LockstepThread(Thread):
             raise LocalProtocolError(
                 f"thread '{self.name}' waits for something outside of the simulation, like a real lock or clock"
             )
+        # Joined for real, so that no simulated thread outlives its run.
         if self.outcome is not None:
             self._thread.join()
 
@@ -121,6 +122,7 @@ class Lockstep(Threads):
         if thread is None:
             raise LocalProtocolError("trio's thread must not wait for another one")
         deadline_s = math.inf if timeout_s is None else self.clock_s() + timeout_s
+        # A wake is a hint: another thread may have run first, and have undone the condition.
         while not predicate() and self.clock_s() < deadline_s:
             self._waiting[thread] = predicate
             try:
@@ -162,6 +164,8 @@ class Lockstep(Threads):
         self._unstarted.append((thread, False))
         self._start_tasks()
         if limiter is not None:
+            # By a task of its own: a caller that was cancelled goes, and the limiter
+            # stays taken until the thread has ended.
             self._nursery.start_soon(self._give_back, thread, limiter)
         with trio.CancelScope(shield=not abandon_on_cancel):
             await thread.ended.wait()

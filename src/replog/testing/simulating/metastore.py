@@ -1,7 +1,7 @@
 """The metastore of a simulation: one map that processes reach over the simulated network.
 
-Requests and answers take time, and each may be lost. A change may be made after its caller has given up. What a process
-announces belongs to its session, which ends some time after the process died. A fault can end the session of a living process;
+Requests and answers take time, and each may be lost. A change may be made after its caller has given up. Keys that a process
+announces belong to its session, which ends some time after the process died. A fault can end the session of a living process;
 then the keys come back later, unless another process has taken them.
 """
 
@@ -80,6 +80,7 @@ class MetastoreServer:
         for key, value in list(self.sessions.get(process, {}).items()):
             with suppress(MetastoreError):  # another process has the key now
                 await self.create(process, key, value)
+            # Announced again while its process died or left: nobody else would ever remove it.
             if process in self.world.dead or key not in self.sessions[process]:
                 await self.remove(process, key)  # the announcement ended meanwhile
 
@@ -177,6 +178,7 @@ class SimulatedMetastore(Metastore):
                 answered.set()
 
         if fate is not Fate.REQUEST_LOST:
+            # A task of nobody's: a request that is under way is served even if its caller gives up, or dies.
             self._world.spawn(serve)
         with trio.move_on_after(_DEADLINE_S):
             await answered.wait()
@@ -193,6 +195,7 @@ class SimulatedMetastore(Metastore):
         await self._server.network.passage(self._process, METASTORE)
         if fate is Fate.LATE:
             await trio.sleep(self._server.random.random() * _LATE_MAX_S)
+        # The same value with a new version: the caller's put must fail, and nothing else changes.
         if fate is Fate.CONFLICT:
             found = await self._server.inner.get(key)
             await self._server.inner.put(key, found.value, found.version)

@@ -198,6 +198,7 @@ class SimulatedConnection(Connection):
             return  # a dead process may still run, without effect
         for request in requests:
             self._network.on_send(self.client, self.listener.process, request)
+            # Not before the request ahead of it: a connection keeps the order.
             self._last_due_s = max(self._last_due_s, self._network.world.now_s + self._network.delay_s())
             if self._network.loses():
                 self._network.world.count("request lost")
@@ -216,6 +217,8 @@ class SimulatedConnection(Connection):
         self._network.on_request(request)
         self._asked[request.request_id] = request
         self._inbox.append(request)
+        # Together, at the end of the tick: a real socket also delivers several small requests with one read,
+        # and bookies gather what comes together into one commit.
         if len(self._inbox) == 1:
             self._network.world.at(self._network.world.now_s, self._hand_over)
 
@@ -296,6 +299,7 @@ class SimulatedTransport(Transport):
             raise BookieUnreachableError(address, "no bookie listens there")
         await network.passage(self._process, listener.process)
         await network.passage(listener.process, self._process)
+        # Looked at again after the way there and back: the bookie may have died or started anew meanwhile.
         if network.listeners.get(address) is not listener or not network.world.is_up(listener.process):
             raise BookieUnreachableError(address, "the bookie stopped meanwhile")
         if self._process in network.world.dead:

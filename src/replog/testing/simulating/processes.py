@@ -177,6 +177,7 @@ class Clients:
         metastore = SimulatedMetastore(self._metastore, process)
         world = self.network.world
         self.alive.append(process)
+        # For this task and all that it starts: the client's clock and tokens follow from the seed, too.
         use_chance(world.chance_of(process))
         try:
             async with connect(metastore, options=self._options, quorum=self.quorum, registry=registry) as client:
@@ -193,6 +194,7 @@ class Clients:
     def kill(self, process: str) -> None:
         """Kill a process, then cancel its tasks: they run to their ends without effect."""
         self.network.kill(process)
+        # After the kill: cleanups that run now reach nobody.
         self.scopes.pop(process, trio.CancelScope()).cancel()
         self.network.world.spawn(self._metastore.expire, process)
 

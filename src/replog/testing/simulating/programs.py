@@ -107,6 +107,7 @@ class Program:
 
     async def _lose_session(self, tasks: Tasks) -> None:
         await trio.sleep(LEASE_S)
+        # It may have gone on, or been restarted, within the lease.
         if tasks is self._tasks and self.is_paused and not self._has_lost_session:
             self._has_lost_session = True
             await self._owner.metastore.withdraw(self.process)
@@ -147,6 +148,7 @@ class Programs:
             raise LocalProtocolError(f"process {name!r} runs already: crash it, or wait until it has ended")
         program = Program(name, main, self)
         if found is not None:
+            # Counted on: no two processes of a run may have the same name in the trace and in the metastore.
             program.incarnation = found.incarnation
         self._programs[name] = program
         program.start()
@@ -176,6 +178,7 @@ class Programs:
         for program in self._programs.values():
             program.crash()
         for tasks in self._all_tasks:
+            # They are only unwound: their processes are dead, so nothing that they do is heard.
             tasks.thaw()
         self.nursery.cancel_scope.cancel()
 

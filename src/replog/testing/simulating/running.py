@@ -112,6 +112,7 @@ class _Simulation:
                 app_nursery.start_soon(self._run_app, world, cluster)
             if programs.failure is not None:
                 self.error, self.where = programs.failure, f"in process {programs.failed_process}"
+            # A cleanup that waits for a bookie under a shield would never end: everybody is dead now.
             world.spawn(_unshield_late, programs)
             programs.end()
         for host in hosts:
@@ -196,6 +197,7 @@ def simulate(
     try:
         run(seed, main)
     except BaseException as error:
+        # Also for errors of the simulation itself: without the seed nobody could repeat it.
         error.add_note(f"simulate(..., seed={seed})")
         raise
     assert one.ended is not None

@@ -34,6 +34,7 @@ def seeded(seed: int) -> Iterator[None]:
             f"trio {trio.__version__} no longer has {_SWITCH} and _r in trio._core._run: find out how its order of tasks "
             "follows from a seed now, and mend replog.testing.simulating.scheduling"
         )
+    # Put back afterwards: other trio runs of this process keep their own order.
     state = generator.getstate()
     setattr(_run, _SWITCH, True)
     generator.seed(seed)
@@ -71,6 +72,7 @@ class Livelock(trio.abc.Instrument):
         """Called by trio before each step of each task."""
         self.steps += 1
         self._steps_now += 1
+        # Not each time: this runs before every step of every task.
         if self._steps_now % 1000 == 0:
             now_s = trio.current_time()
             if now_s != self._now_s:

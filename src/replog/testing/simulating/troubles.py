@@ -55,6 +55,7 @@ class BookieTroubles:
             if bookie.has_failed:
                 await trio.sleep(self._random.random())
                 bookie.crash()
+            # What the app has broken meanwhile is the app's to repair.
             if bookie.name not in self.held:
                 await bookie.start()
         finally:

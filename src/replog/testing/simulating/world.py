@@ -60,6 +60,7 @@ class World:
     def chance_of(self, process: str) -> Chance:
         """The clock and the randomness of one process. Its clock is up to a second wrong."""
         stream = self.stream(f"chance of {process}")
+        # Clocks of machines disagree: code that compares times of two processes must show it.
         wrong_ns = stream.randrange(-(10**9), 10**9)
         return Chance(stream, lambda: _EPOCH_NS + wrong_ns + int(self.now_s * 1e9))
 
@@ -85,6 +86,7 @@ class World:
 
     def spawn(self, function: Callable[..., Awaitable[object]], *arguments: object) -> None:
         """Start a task that belongs to no process, even if a task of a process calls this."""
+        # In the world's own context: a task started in a process's context would be frozen with that process.
         self._context.run(self.nursery.start_soon, function, *arguments)
 
     # -- doing things later ----------------------------------------
@@ -93,6 +95,7 @@ class World:
         """Call the action at this time. Actions of the same time are called in the order in which they were given."""
         self._sequence += 1
         heapq.heappush(self._later, (due_s, self._sequence, action))
+        # It is due before all others: the task that waits for the first one must wait for this one instead.
         if self._later[0][1] == self._sequence:
             self._earlier.set()
 

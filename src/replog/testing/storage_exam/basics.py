@@ -35,7 +35,7 @@ def check_identity(candidate: Candidate) -> None:
         expect(bool(bookie_id), "bookie_id: the random identity made at format (B4)", bookie_id)
         expect(bookie_id != other.bookie_id, "a new storage holds an identity of its own (B4)", bookie_id)
     with candidate.opened() as storage:
-        expect(storage.bookie_id == bookie_id, "the identity is kept for ever (B4)", (bookie_id, storage.bookie_id))
+        expect(storage.bookie_id == bookie_id, "the identity never changes (B4)", (bookie_id, storage.bookie_id))
 
 
 def check_one_opener(candidate: Candidate) -> None:
@@ -45,7 +45,7 @@ def check_one_opener(candidate: Candidate) -> None:
         except StorageInUseError:
             pass
         else:
-            expect(False, "who opens what is open already gets StorageInUseError", "no error")
+            expect(False, "opening a storage that is open already raises StorageInUseError", "no error")
     with candidate.opened():
         pass
 
@@ -95,6 +95,7 @@ def check_read(candidate: Candidate) -> None:
     others = [make_batch(2, 0, 10), make_batch(1, 20, 10, stamp=2), make_batch(1, 35, 1, stamp=3)]
     size = len(batches[0].data)
     for storage in candidate.twice(puts([*batches, *others])):
+        # The first entry of the batch, one in the middle, and its last one: all mean the same batch.
         for entry_id in (20, 25, 29):
             expect = [
                 (
@@ -112,7 +113,7 @@ def check_read(candidate: Candidate) -> None:
         expect_read(storage, (1, 25, 2), PLENTY_BYTES, others[1:2], "read: only batches of this stamp (T3)")
         expect_read(storage, (2, 5, 1), PLENTY_BYTES, others[:1], "read: only batches of this ledger")
         expect_read(
-            storage, (1, 60, 1), PLENTY_BYTES, [], "read: empty if the entry is proven absent, whatever stands before"
+            storage, (1, 60, 1), PLENTY_BYTES, [], "read: empty if the entry is proven absent, whatever is before it"
         )
         expect_read(storage, (1, 35, 2), PLENTY_BYTES, [], "read: empty if the entry is absent under this stamp (T3)")
         expect_read(storage, (1, 0, 9), PLENTY_BYTES, [], "read: empty if nothing has this stamp (T3)")

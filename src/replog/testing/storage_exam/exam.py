@@ -43,6 +43,7 @@ def check_storage(
         except Exception as error:
             error.add_note(f"in the check {name!r} of the exam of storages, below {place}")
             raise
+        # Only now: the files of a check that fails are evidence.
         shutil.rmtree(place)
 
 

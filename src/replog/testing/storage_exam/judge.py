@@ -67,7 +67,7 @@ class Judge:
     def judge(self, storage: Storage) -> list[Batch]:
         """Read everything; return the batches that cannot be read."""
         kept = storage.bookie_id
-        expect(kept == self._bookie_id, "the identity is kept for ever (B4)", f"{kept}, it was {self._bookie_id}")
+        expect(kept == self._bookie_id, "the identity never changes (B4)", f"{kept}, it was {self._bookie_id}")
         self._lost_below = self._judge_doubt(storage)
         listed = _unless_doubtful(storage.ledger_ids)
         vouched = [ledger_id for ledger_id in self._model.ledger_ids if ledger_id >= self._lost_below]
@@ -128,6 +128,7 @@ class Judge:
             answer = _unless_doubtful(partial(storage.read, *read))
             why = "damage: reads of them raise StorageUncertainError (R4): what can be read, from any copy, is not damaged"
             expect(answer is None, why, f"{damage}; read: {answer}")
+        # The seam's default lists nothing: then there is nothing to compare with.
         if type(storage).damage is not Storage.damage:
             for batch in doubtful:
                 expect(
@@ -176,6 +177,7 @@ class Judge:
     def _judge_batches(self, storage: Storage, read: Read, wanted: list[Batch], found: list[Batch] | None) -> None:
         if found is None or found == wanted:
             return
+        # It said that it lost something of this ledger: then less may be found, but nothing that was never written.
         if read[0] < self._lost_below:
             expect(
                 all(self._model.has_heard_of(batch) for batch in found), _NEVER_WRONG, f"read{read} gives {told(found)}"

@@ -27,7 +27,7 @@ from replog.testing.storage_exam.workload import Workload
 _COUNTER = 0  # the ledger whose last add confirmed counts commits; the workload leaves it alone
 _WATCH_EVERY_S = 0.0002
 _COMPACT_EVERY = 12
-_DURABLE = "commit: durable when it returns, also if the process is killed right then (B1)"
+_DURABLE = "commit: durable when it returns, even if the process is killed right then (B1)"
 _HINT = "if it lives in the memory of a process: check_storage(..., survives_processes=False)"
 _OPENS = "a storage opens after a kill at whatever moment, and goes on (B3)"
 _GOES_ON = "a storage opens, and commits, in whatever process"
@@ -87,7 +87,7 @@ class _Line:
     def _compare(self, storage: Storage, told: _Told, in_flight: list[Mutation] | None, words: str) -> None:
         before, self._bookie_id = told.bookie_id or self._bookie_id, storage.bookie_id
         is_kept = not before or before == self._bookie_id
-        expect(is_kept, f"the identity is kept for ever (B4) [{words}; {_HINT}]", (before, self._bookie_id))
+        expect(is_kept, f"the identity never changes (B4) [{words}; {_HINT}]", (before, self._bookie_id))
         doubt = storage.doubt()
         expect(doubt == Doubt(), f"doubt: a kill weakens nothing (B8) [{words}]", doubt)
         why = f"{_DURABLE} [{words}, {told.committed} commits; {_HINT}]"
@@ -152,6 +152,7 @@ def _live_and_die(candidate: Candidate, workload: Workload, told: _Told, commits
     finally:
         os.kill(child, signal.SIGKILL)
         _, status = os.waitpid(child, 0)
+        # What it wrote before it died is still in the pipe, and counts.
         while not is_over:
             rest, is_over = _listen(reader, rest, told)
         os.close(reader)

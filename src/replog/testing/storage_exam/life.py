@@ -45,7 +45,7 @@ def check_life(candidate: Candidate, steps: int, seed: int) -> None:
             False,
             "read, marks, ledger_ids: what was committed can be read, whatever was done since",
             f"{words}\n  after step {wrong.at + 1} of a random life (seed={seed}, steps={steps}); "
-            f"these {len(shortest)} steps suffice{f', the last {_TOLD_STEPS} are' * (len(shortest) > _TOLD_STEPS)}:\n"
+            f"these {len(shortest)} steps are enough{f', the last {_TOLD_STEPS} are' * (len(shortest) > _TOLD_STEPS)}:\n"
             f"{story}",
         )
 
@@ -53,6 +53,7 @@ def check_life(candidate: Candidate, steps: int, seed: int) -> None:
 def _make_life(steps: int, seed: int) -> list[Step]:
     chance = random.Random(seed)
     workload = Workload(seed)
+    # Opening again twice as often: it finds what is only in memory.
     others = [*_OTHER_STEPS, _REOPEN, _REOPEN]
     return [chance.choice(others) if chance.random() < 0.15 else workload.next_commit() for _ in range(steps)]
 

@@ -61,7 +61,7 @@ def check_maintenance_of_nothing(candidate: Candidate) -> None:
         with candidate.opened() as storage:
             expect(storage.ledger_ids() == [], "DropLedger: not listed, also after compact", storage.ledger_ids())
             for ledger_id in range(1, 20):
-                why = "DropLedger: it stays fenced for ever, also after compact (L5)"
+                why = "DropLedger: it stays fenced permanently, also after compact (L5)"
                 expect(storage.marks(ledger_id) == Marks(fence_term=DELETED_TERM), why, storage.marks(ledger_id))
                 expect_read(storage, (ledger_id, 1, 1), PLENTY_BYTES, [], "DropLedger: forget the entries (B6)")
             _all_maintenance(storage)
@@ -229,7 +229,9 @@ class _Crowd:
         """Every call returned, or raised that the storage is closed."""
         self._is_over.set()
         for thread in self._threads:
-            thread.result("compact, scrub: return early if the storage is closed meanwhile; whoever calls is told so")
+            thread.result(
+                "compact, scrub: return early if the storage is closed meanwhile, and raise that it is closed"
+            )
 
     def _repeat(self, call: Callable[[], object]) -> None:
         while not self._is_over.is_set():

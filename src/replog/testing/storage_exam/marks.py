@@ -62,12 +62,12 @@ def check_drop(candidate: Candidate) -> None:
     for mutations in ([DropLedger(1), DropLedger(4), DropLedger(99)], [DropLedger(1)], late):
         for storage in candidate.twice(mutations):
             expect_read(storage, (1, 0, 1), PLENTY_BYTES, [], "DropLedger: forget the entries of a ledger (B6)")
-            expect_read(
-                storage, (1, 3, 1), PLENTY_BYTES, [], "DropLedger: nothing is stored of it any more, for ever (L5)"
-            )
+            expect_read(storage, (1, 3, 1), PLENTY_BYTES, [], "DropLedger: nothing of it is ever stored again (L5)")
             for ledger_id in (1, 4, 99):
                 marks = storage.marks(ledger_id)
-                expect(marks == gone, f"DropLedger: it stays fenced for ever, known or not [ledger {ledger_id}]", marks)
+                expect(
+                    marks == gone, f"DropLedger: it stays fenced permanently, known or not [ledger {ledger_id}]", marks
+                )
             expect(storage.ledger_ids() == [2], "DropLedger: no longer listed among the ledgers", storage.ledger_ids())
             expect_read(storage, (2, 0, 1), PLENTY_BYTES, [kept], "DropLedger: other ledgers stay")
 

@@ -66,6 +66,7 @@ class Model:
         if found != wanted:
             missing, other = set(wanted).difference(found), set(found).difference(wanted)
             return f"ledger_ids() lacks {sorted(missing)} and has {sorted(other)} too much: {found}"
+        # The last one was never written: a storage must not invent ledgers.
         for ledger_id in (*self._ledger_ids, 1 << 60):
             if wrong := self._wrong_marks(storage, ledger_id) or self._wrong_ranges(storage, ledger_id):
                 return wrong
@@ -81,7 +82,10 @@ class Model:
             return wrong
         batches = list(self._batches)
         for _ in range(reads):
+            # Half of the looks at the newest ones, which are where changes are; the
+            # others find old ones that were lost.
             batch = chance.choice(batches[-20:] if chance.random() < 0.5 else batches)
+            # One before and one behind the batch, too: mistakes by one live at its ends.
             entry_id = max(0, chance.randrange(batch.first_entry_id - 1, batch.last_entry_id + 2))
             bytes_max = chance.choice((0, 500, 5000, 100_000, PLENTY_BYTES))
             if wrong := self._wrong_read(storage, (batch.ledger_id, entry_id, batch.stamp, bytes_max)):

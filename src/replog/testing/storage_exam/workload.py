@@ -38,6 +38,8 @@ class Workload:
         self._ledgers = [_Ledger(ledger_id) for ledger_id in range(1, _LEDGERS + 1)]
         self._next_ledger_id = _LEDGERS + 1
         self._kinds: list[Callable[[_Ledger], list[Mutation]]] = [
+            # How often each kind is drawn: mostly appends, as in life, and the rare
+            # kinds often enough to meet each other.
             *[self._next_batch] * 9,
             *[self._gathering] * 3,
             *[self._late_batch] * 3,
@@ -54,6 +56,7 @@ class Workload:
         for _ in range(self._chance.choice((1, 1, 1, 2, 3, 8))):
             ledger = self._chance.choice(self._ledgers)
             mutations += self._chance.choice(self._kinds)(ledger)
+        # Never empty: a commit of nothing would say nothing about durability.
         return mutations or [SetMarks(self._ledgers[0].ledger_id, b"key of the first one")]
 
     def _make(self, ledger: _Ledger, first_entry_id: int, count: int, stride: int = 1) -> Batch:
