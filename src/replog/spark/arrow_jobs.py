@@ -50,6 +50,7 @@ def write_arrow(
         config_file=config_file,
         quorum=quorum,
     )
+    # Before any task: a schema that does not fit is refused on the driver, and not a thousand times by executors.
     value_schema = ValueSchema.of_rows(ValueFormat(values), schema)
     check_log(options, value_schema)
     return ArrowJob(options, value_schema, str(uuid4()))
@@ -91,6 +92,7 @@ class ArrowJob:
     def parse(self, results: Sequence[Row]) -> list[WrittenPartition]:
         """The results of the tasks, in the order of the partitions. Raises `ConfigError` if they are not of this job."""
         faults = sorted({each["job"] for each in results} - {self._job})
+        # A partition that is there twice would make its rows visible twice.
         partitions = [each["partition"] for each in results]
         if faults or len(set(partitions)) < len(partitions):
             problem = f"some are of job {faults[0]}" if faults else "a partition is there twice"

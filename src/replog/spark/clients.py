@@ -1,10 +1,10 @@
-"""Clients in Spark's Python processes: one for each worker, kept over its tasks, or one for a single call.
+"""Clients in Spark's Python processes: one for each worker, kept from task to task, or one for a single call.
 
 Rules:
-- A worker runs many tasks, one after the other. What is costly to make (connections, what is known of bookies) is made at
-  the first one, and kept in a thread of its own until the worker ends: `worker_client`. It is an optimisation: workers
+- A worker runs many tasks, one after the other. The costly parts of a client (connections, knowledge of bookies) are made for
+  the first task, and kept in a thread of their own until the worker ends: `worker_client`. This is an optimisation: workers
   live about a minute without work, and are killed without notice.
-- A worker that is killed closes nothing. What its task leaves must be mended from outside, by fencing.
+- A worker that is killed closes nothing. Others must clean up after its task, by fencing.
 - A fork of a worker has none of its clients, and makes its own at its first use.
 - A driver, and a task that only writes, has one trio run for one call: `run`.
 """
@@ -101,6 +101,7 @@ class _Kept:
             idle = [key for key, each in self.clients.items() if not each.users]
             # The dictionary is in the order of use: those that were not used for longest come first.
             surplus = [self.clients.pop(key) for key in idle[: max(0, len(idle) - kept)]]
+        # Outside of the lock: closing joins a thread, and other tasks of this worker must not wait for it.
         with ExitStack() as closing:
             for each in surplus:
                 closing.callback(each.close)
@@ -123,7 +124,7 @@ os.register_at_fork(after_in_child=_begin_anew)
 def worker_client(
     metastore: str, *, options: ClientOptions | None = None, quorum: Quorum | None = None
 ) -> Iterator[WorkerClient]:
-    """The client that this process keeps for such arguments, made if there is none that runs. Leaving the block keeps it.
+    """The client that this process keeps for these arguments; makes one if none runs. It stays open after the block.
 
     `options` by default are what the process's environment says: `REPLOG_CLIENT_...`. For any thread but the client's own.
     Raises `ConfigError`; a metastore that cannot be reached shows at the first call. Errors that leave the block are noted
@@ -158,6 +159,7 @@ def run(
         async with api.connect(metastore, options=chosen, quorum=quorum) as client:
             return await function(client)
 
+    # A second run inside of the first would block all of its tasks; trio forbids it, with words of its own.
     if trio.lowlevel.in_trio_run():
         raise ConfigError(
             "this would block the trio run that it was called from: call it by trio.to_thread.run_sync; nothing was done"

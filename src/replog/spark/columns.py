@@ -80,6 +80,7 @@ class Columns:
             where = places.taken(rows.first, count, rows.is_one_entry)
             makers = {f"_{name}": make for name, make in where.items()}
             for number, name in enumerate(rows.batch.schema.names):
+                # Made only if the query names them: a query for one column pays for one.
                 makers[name] = lambda number=number, rows=rows: rows.batch.column(number)  # type: ignore[misc]
             yield self._assembled(makers)
 

@@ -3,9 +3,9 @@
 Rules:
 - A commit may name a transaction. The log's record keeps the highest number of each, so that a restarted query, or a job that
   is run again, changes nothing. A job that nobody repeats has none: the record remembers so many only.
-- Whether a job's ledgers may go is never guessed: an abort after a commit whose answer was lost finds the job in the log's
-  record, and deletes nothing. A job that was given up is first marked so in that record; no commit of it succeeds then.
-- What a commit leaves undone beside it (old ledgers that could not be swept) warns, and fails nothing.
+- It is never guessed whether a job's ledgers may be deleted: an abort after a commit whose answer was lost finds the job in the
+  log's record, and deletes nothing. A job that was given up is first marked so in that record; no commit of it succeeds then.
+- If old ledgers cannot be swept after a commit, that is a warning, and the commit has succeeded.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ def streamed_transaction(query_id: str, batch_id: int) -> tuple[str, int]:
 
 
 def commit_job(options: SparkOptions, values: ValueSchema, job: Job) -> bool:
-    """Makes the job visible, all of it with one CAS of the log's record; whether it was new. Blocks, in a trio run of its own.
+    """Makes the job visible, all of it with one CAS of the log's record; returns True if it was new. Blocks, in its own trio
+    run.
 
     The log's leader is deposed by it, and may lead again at once. Raises `ReplogError`: the job is visible as a whole
     or not at all, and stays so; committing it again is safe."""
@@ -59,7 +60,7 @@ def commit_job(options: SparkOptions, values: ValueSchema, job: Job) -> bool:
     async def commit(client: replog.Client) -> bool:
         is_new = await append_job(client, options, values, job)
         if not is_new:
-            await _tidy(client, options, job.name)  # all that this try wrote
+            await _tidy(client, options, job.name)  # everything that this try wrote
         await _tidy(client, options, None)
         return is_new
 
@@ -104,6 +105,7 @@ async def append_job(client: replog.Client, options: SparkOptions, values: Value
 
 
 async def _try_to_append(client: replog.Client, options: SparkOptions, values: ValueSchema, job: Job) -> bool:
+    # Looked at in each try: a job that was faster may have created the log meanwhile, with another schema.
     agreed = await _check_log(client, options, values)
     appended = await client.append_ledgers(
         options.log,
@@ -126,7 +128,7 @@ async def _is_listed(client: replog.Client, options: SparkOptions, job: Job) -> 
 
 
 async def _tidy(client: replog.Client, options: SparkOptions, job: str | None) -> None:
-    """Sweeps what this job left; with None, what all jobs that have ended left. Nothing depends on it."""
+    """Deletes the leftovers of this job, or with None of all jobs that have ended. Nothing depends on it."""
     try:
         # The rows are visible already: a slow sweep must not fail, or hold up, the job that wrote them.
         with trio.fail_after(_SWEEP_S):

@@ -4,7 +4,7 @@ Rules:
 - Only what is confirmed is planned (D1): all of a closed ledger, and of one that is open what bookies say is confirmed.
 - Nothing behind an open ledger is planned: more may come before it (L6).
 - A place where to read on is that of the next entry. Behind a closed ledger it is the beginning of the next segment, even if
-  there is none yet: so a segment that was read to its end may be trimmed, and no reader misses anything.
+  that does not exist yet: so a segment that was read to its end may be trimmed, and no reader misses anything.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ class Survey:
         return await self._client.log_metadata(self._name)
 
     async def extents(self, start: Position, head: LogMetadata) -> AsyncGenerator[Extent]:
-        """All that may be read from this position on, segment by segment; including empty ones, the last of which says where to
-        read on. Raises `TrimmedError`, `PositionError`, `LogNotFoundError`, `MetastoreError`."""
+        """All entries from this position on that may be read, segment by segment. Empty extents are included: the last one
+        says where to read on. Raises `TrimmedError`, `PositionError`, `LogNotFoundError`, `MetastoreError`."""
         self.check_start(head, start)
         number = start.segment
         while number < head.next_segment_number:
@@ -191,11 +191,12 @@ class Survey:
         )
 
     async def between(self, start: Position, end: Position) -> list[Extent]:
-        """The entries from one place to another that an earlier survey came to, maybe of another client: they are confirmed,
-        and the ledgers before the last are closed. Raises as `extents`."""
+        """The entries between two places that an earlier survey reached, perhaps with another client: all of them are
+        confirmed, and all ledgers except the last one are closed. Raises as `extents`."""
         head = await self.head()
         self.check_start(head, start)
         found = []
+        # An end at the first entry of a segment takes nothing of that segment, which may not be there yet.
         number, stop = start.segment, end.segment + (end.entry > 0)
         while number < stop:
             upper = min(number + _LOOKED_AT_TOGETHER, stop)
@@ -221,6 +222,7 @@ class Survey:
     async def measure(self, extent: Extent) -> Measured:
         """The size of an extent that is not empty."""
         size_bytes, sent_ns = await self.ledger_bytes(extent, extent.last)
+        # The size of what is before the extent, if it begins inside its ledger: batches have cumulative lengths.
         if extent.first:
             size_bytes -= (await self.ledger_bytes(extent, extent.first - 1))[0]
         return Measured(max(0, size_bytes), sent_ns)
@@ -268,6 +270,7 @@ def partitioned(
     portion_bytes = 0
     least_bytes = min(_PARTITION_BYTES_MIN, partition_bytes)
     for extent, size_bytes in zip(extents, sizes_bytes, strict=True):
+        # Rounded up, so that no piece is larger than asked for, if entries are alike.
         pieces = _cut(extent, -(-size_bytes // partition_bytes))
         # A task costs about a second before it reads anything: short ledgers share one.
         if portions and len(pieces) == 1 and portion_bytes + size_bytes <= least_bytes:

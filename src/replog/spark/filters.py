@@ -122,6 +122,7 @@ def _of_time(condition: Filter) -> Narrowing:
     match condition:
         case EqualTo():
             return Narrowing(from_ns=time_ns, to_ns=time_ns + _US)
+        # Taken as "at least", too: within its microsecond an entry may be later than the value says.
         case GreaterThan() | GreaterThanOrEqual():
             return Narrowing(from_ns=time_ns)
         case LessThan() | LessThanOrEqual():

@@ -47,6 +47,7 @@ class JsonWriter:
                 columns.append([None if each is None else convert(each) for each in column.to_pylist()])
             except (ValueError, OverflowError) as error:
                 raise MalformedError(f"column {name!r}: {error}") from error
+        # One encoder for all rows: `json.dumps` with such settings makes a new one each time.
         encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
         return [encode(dict(zip(self._names, row, strict=True))).encode() for row in zip(*columns, strict=True)]
 
@@ -204,6 +205,7 @@ def _checked(value: Any, wanted: type, what: str) -> Any:
 def _float_from_json(value: Any) -> float:
     if type(value) is str and value in _NO_NUMBERS:
         return _NO_NUMBERS[value]
+    # Whole numbers are valid doubles in JSON: other programs write 1 for 1.0.
     return float(value if type(value) is int else _checked(value, float, "a number"))
 
 

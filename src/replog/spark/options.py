@@ -121,6 +121,7 @@ class SparkOptions(Checked):
     def parse(cls, options: Mapping[str, str]) -> Self:
         """Reads the options that Spark passes. Raises `ConfigError` with all faults."""
         names = {field.name.replace("_", ""): field.name for field in attrs.fields(cls)}
+        # The key as it was written is kept, for the error.
         given = {key.lower().replace("_", ""): (key, value) for key, value in options.items()}
         values = {names[key]: value for key, (_, value) in given.items() if key in names}
         unknown = [key for word, (key, _) in given.items() if word not in names and not word.startswith(_OF_SPARK)]

@@ -140,6 +140,7 @@ async def _check_turn(client: replog.Client, name: str, attempt: _PartitionAttem
         # No attempt has begun, or a trim or takeover is under way: the takeover finds out.
         return
     custom = ledger.custom
+    # Only among attempts of one call: Spark numbers them in one application, and each application begins again.
     if custom.get("writer") == attempt.writer_id and int(custom.get("attempt", "-1")) > attempt.attempt:
         raise FencedError(
             ledger.ledger_id,

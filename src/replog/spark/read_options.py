@@ -40,6 +40,7 @@ class Bound:
             time = datetime.fromisoformat(text.strip())
         except ValueError:
             raise ConfigError(f"{text!r} is neither a position (17:42) nor a time (2026-11-20T12:00:00Z)") from None
+        # A time without a zone would mean another moment on each machine of the cluster.
         if time.tzinfo is None:
             raise ConfigError(f"{text!r} has no time zone: write it as 2026-11-20T12:00:00Z or ...+01:00")
         return cls(time_ns=time_ns_of(time))
@@ -65,7 +66,7 @@ def _optional_count(value: Any) -> str | None:
 
 @attrs.frozen(kw_only=True)
 class ReadOptions(SparkOptions):
-    """What `option(...)` says to `spark.read` and `readStream`."""
+    """The options of `spark.read` and `readStream`."""
 
     from_: str | None = option(
         None,
@@ -118,7 +119,7 @@ class ReadOptions(SparkOptions):
 
     @property
     def end(self) -> Bound:
-        """What is read lies before it."""
+        """Reading ends before it."""
         return Bound() if self.to is None else Bound.parse(self.to)
 
     def check_batch(self) -> None:

@@ -79,7 +79,7 @@ def _values_of_log(options: ReadOptions) -> ValueSchema | None:
 
 
 class RowReader:
-    """Reads partitions, in tasks. What both kinds of readers have in common; can be pickled."""
+    """Reads partitions, in tasks. The base of both kinds of readers; can be pickled."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
@@ -92,7 +92,7 @@ class RowReader:
         """The partition's rows. Raises `TrimmedError` if they were trimmed since they were planned; `EntryUnreadableError`
         (retry: yes, which Spark does)."""
         if not isinstance(partition, LogPartition):
-            return  # Spark makes one of nothing if there are none
+            return  # Spark makes an empty one if there are none
         options = self._options
         columns = Columns(self._schema, self._values, options.log)
         with worker_client(options.metastore_url(), options=options.client_options()) as worker:
@@ -175,9 +175,10 @@ class LogBatchReader(RowReader, DataSourceReader):
             try:
                 return await self._planned(survey)
             except TrimmedError:
+                # A position that the query names must be there. Without one it wants what there is, and plans again.
                 if self._options.begin.position is not None:
                     raise
-        return await self._planned(survey)  # the query wants what is left: a trim takes nothing from it
+        return await self._planned(survey)  # the query wants the entries that are left, so a trim is not an error
 
     async def _planned(self, survey: Survey) -> list[InputPartition]:
         extents = [extent for extent in await self._extents(survey) if self._may_be_wanted(extent)]

@@ -37,6 +37,7 @@ class ReplogDataSource(DataSource):
     def schema(self) -> StructType:
         """The columns of a query that names none. Raises `ConfigError`; `SchemaMismatchError` if the log holds other values
         than the option says."""
+        # Imported here, as below: a session that only writes needs none of the readers.
         from replog.spark.rows import schema_of
 
         return schema_of(ReadOptions.parse(self.options))

@@ -1,11 +1,11 @@
 """Streams that read a log: what Spark's checkpoint holds, and how far each micro-batch goes.
 
 Rules:
-- An offset says where to read on: the position of the next entry. It only grows, it never comes before an entry that is not
-  confirmed, and what lies between two offsets never changes: a micro-batch that is repeated reads the same entries.
-- Behind a closed ledger the offset is the beginning of the next segment. So what a stream has read may be trimmed. If something
-  that it has not read is gone, the stream ends with an error: nothing is left out silently.
-- An offset also names the log, and how often that was deleted: another log of the same name is not taken for it.
+- An offset says where to read on: the position of the next entry. It only grows, all entries before it are confirmed, and the
+  entries between two offsets never change: a micro-batch that is repeated reads the same entries.
+- Behind a closed ledger the offset is the beginning of the next segment. So entries that a stream has read may be trimmed. If
+  entries that it has not read are gone, the stream ends with an error: nothing is left out silently.
+- An offset also has the log's name, and how often it was deleted: so another log of the same name is not mistaken for it.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class LogStreamReader(RowReader, DataSourceStreamReader, SupportsTriggerAvailabl
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Fixes what is available: the query ends there, even if more is appended meanwhile."""
+        """Fixes the end of the query: it ends there, even if more is appended meanwhile."""
         self._goal = self._call(lambda survey: survey.end(), CLOSING_S)
 
     def reportLatestOffset(self) -> Offset | None:
@@ -178,6 +178,7 @@ class LogStreamReader(RowReader, DataSourceStreamReader, SupportsTriggerAvailabl
             extents = await survey.between(*positions)
             return partitions_of(await survey.measured(extents), self._options)
 
+        # Nothing lies between: the log need not be looked at.
         return [] if start == end else self._call(look)
 
     def commit(self, end: Offset) -> None:

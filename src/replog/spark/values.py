@@ -87,7 +87,7 @@ class ValueSchema:
         else:
             names = [field.name for field in schema]
             faults = [f"column {name!r} is there twice" for name in sorted(set(names)) if names.count(name) > 1]
-            faults += [] if names else ["there is no column"]
+            faults += [] if names else ["it has no columns"]
             faults += [fault for field in schema for fault in _faults(field.dataType, repr(field.name), value_format)]
             wanted = cast("StructType", _all_nullable(schema))
         text = wanted.json()
@@ -134,12 +134,13 @@ class ValueSchema:
         return {FORMAT_KEY: str(self.format), SCHEMA_KEY: self.schema_json}
 
     def check_appendable(self, log_name: str, metadata: LogMetadata | None) -> ValueSchema:
-        """The same values, spelled as the log's metadata spells them (None: there is no log): an append must repeat that.
+        """The same values, spelled as in the log's metadata, which an append must repeat. `metadata` is None without a log.
 
         Raises `SchemaMismatchError`, with all columns that differ, if the log holds other values. A log that has never had a
         ledger holds nothing yet."""
         if metadata is None or metadata.is_deleted:
             return self
+        # A log that another client has created, and not yet written to, takes the format of its first job.
         if FORMAT_KEY not in metadata.custom and metadata.next_segment_number == 1:
             return self
         held = ValueSchema.of_log(metadata)
@@ -235,6 +236,7 @@ class ValueEncoder:
         payload = sink.getvalue()
         if payload.size <= ENTRY_BYTES_MAX:
             return [payload.to_pybytes()]
+        # Rows may be of very different sizes: the average says little about this part.
         half = batch.num_rows // 2
         if not half:
             raise PayloadTooLargeError(

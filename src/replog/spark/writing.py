@@ -6,7 +6,7 @@ Rules:
 - An attempt that lost (it failed, was slower than another one, or Spark believed it dead) leaves a ledger that no log names. Its
   custom metadata says whose it was, so it is found and swept. An attempt that fails while it can still act deletes it itself.
 - A writer is pickled: into the tasks, and for a batch job also into the process that commits. For a stream that process makes
-  a writer of its own. So what a commit must know comes in the messages.
+  a writer of its own. So everything that a commit must know is in the messages.
 - A *job* is one try at writing one thing, and no name is ever used twice: it can be given up for good.
 """
 
@@ -111,6 +111,7 @@ class BatchWriter(DataSourceStreamArrowWriter):
     """Writes one batch of a streaming query. Spark makes one for the tasks of a batch, and others to commit or abort it."""
 
     def __init__(self, options: SparkOptions, schema: StructType) -> None:
+        # Each batch would have the same transaction, and only the first one would ever be written.
         if options.txn_id is not None:
             raise ConfigError(
                 "txn_id is for batch jobs: a streaming query is distinguished from others by its checkpoint"
@@ -132,8 +133,8 @@ class BatchWriter(DataSourceStreamArrowWriter):
             commit_job(self._options, self._values, Job(first.job, ledger_ids_of(written), transaction))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """On the driver: gives up this try at the batch, unless its rows are visible after all. Without a message nobody knows
-        the try's name: then a later sweep deletes what it wrote."""
+        """On the driver: gives up this try at the batch, unless its rows are visible after all. If no task has sent a
+        message, the name of the try is unknown: then a later sweep deletes its ledgers."""
         for job in {each.job for each in messages if isinstance(each, WrittenPartition)}:
             abort_job(self._options, job)
 
@@ -229,6 +230,7 @@ async def _append_all(writer: replog.LedgerWriter, rows: _Rows) -> None:
             # In another thread, one batch ahead: while these rows are appended, Spark computes the next ones.
             while (payloads := await trio.to_thread.run_sync(rows.next_payloads)) is not None:
                 await sending.send(payloads)
+        # Without this the nursery, which is cancelled at the end of its block, would cut off the last batch.
         await appended.wait()
 
 
