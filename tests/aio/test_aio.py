@@ -24,7 +24,7 @@ from replog.log.log_reader import LogReader
 from replog.log.log_writer import LogWriter
 from replog.runtime.faces import gives_context
 from tests.aio.kit import under_asyncio
-from tests.aio.stub import STUB, stub_text
+from tests.aio.stub import COROUTINES
 
 
 async def all_of(items: AsyncIterator[Any]) -> list[Any]:
@@ -201,6 +201,26 @@ FACES = [
 ]
 
 
+@under_asyncio
+async def test_repairs_are_served_until_cancelled(tmp_path: Path) -> None:
+    reports: list[replog.AuditReport] = []
+    reported = asyncio.Event()
+
+    def report(found: replog.AuditReport) -> None:
+        reports.append(found)
+        reported.set()
+
+    async with aio.embed(tmp_path) as client:
+        async with client.write_log("log") as log:
+            await log.append(b"one")
+        repairing = asyncio.ensure_future(aio.serve_repairs(client, interval_s=0.01, reported=report))
+        await reported.wait()
+        repairing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await repairing
+    assert isinstance(reports[0], replog.AuditReport)
+
+
 @pytest.mark.parametrize(("source", "face"), FACES, ids=lambda each: each.__name__)
 def test_each_verb_has_its_face_with_the_same_signature_and_docstring(source: type, face: type) -> None:
     verbs = [name for name in dir(source) if not name.startswith("_")]
@@ -220,7 +240,7 @@ def test_each_verb_has_its_face_with_the_same_signature_and_docstring(source: ty
 def test_each_verb_of_the_package_has_its_face() -> None:
     named = {name: getattr(replog, name) for name in replog.__all__}
     verbs = {name for name, each in named.items() if gives_context(each) or inspect.iscoroutinefunction(each)}
-    assert verbs == {"connect", "embed", "serve_bookie", "served_bookie"}
+    assert verbs == {"connect", "embed", "serve_bookie", "serve_repairs", "served_bookie"}
     for name in verbs:
         own, theirs = getattr(aio, name), getattr(replog, name)
         assert (inspect.signature(own), own.__doc__) == (inspect.signature(theirs), theirs.__doc__)
@@ -228,7 +248,7 @@ def test_each_verb_of_the_package_has_its_face() -> None:
 
 
 def test_the_types_are_those_of_the_verbs() -> None:
-    assert STUB.read_text(encoding="utf-8") == stub_text(), "run: python -m tests.aio.stub"
+    assert COROUTINES.path.read_text(encoding="utf-8") == COROUTINES.text(), "run: python -m tests.aio.stub"
 
 
 # -- errors and leaving ---------------------------------------------------------------------------------------------

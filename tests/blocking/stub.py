@@ -1,7 +1,7 @@
-"""Writes the types of `replog.blocking`, whose classes are made at run time: `python -m tests.blocking.stub` rewrites its stub,
-and that of `replog.aio`.
+"""Writes the types of `replog.blocking` and `replog.aio`, whose classes are made at run time: `python -m tests.blocking.stub`.
 
-Each verb of trio's classes stands there as a plain call, with its parameters and its docstring.
+A stub has each verb of trio's classes, with its parameters and its docstring. `Stub` says what differs between the two faces;
+that of `aio` is in `tests.aio.stub`.
 """
 
 from __future__ import annotations
@@ -12,46 +12,27 @@ import re
 import runpy
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import ModuleType
+
+import attrs
 
 from replog import api, blocking
 from replog.blocking import client, readers, writers
-from replog.blocking.faces import FACES as THREADS
-from replog.runtime.faces import Face
+from replog.runtime.faces import Face, Faces
 
-STUB = Path(blocking.__file__).with_suffix(".pyi")
-FACES = (
-    client.Client,
-    writers.LedgerWriter,
-    writers.LogWriter,
-    readers.LedgerReader,
-    readers.LogReader,
-    client.ServedBookie,
-    client.RemoteBookie,
-)
-FUNCTIONS = ("connect", "embed", "served_bookie")
-REMOTE_BOOKIE = (
-    "bookie_id: str\nendpoints: Sequence[Endpoint]\nread_only: bool\ndraining: bool\nlabels: Mapping[str, str]"
-)
-ATTRIBUTES = {  # that objects have from their beginning
-    client.Client: "default_quorum: Quorum\nbookies: tuple[ServedBookie, ...]\nleft_out: Mapping[str, StorageError]",
-    writers.LedgerWriter: "ledger_id: int",
-    writers.LogWriter: "name: str",
-    readers.LedgerReader: "ledger_id: int\ndef __iter__(self) -> Iterator[Entry]: ...",
-    readers.LogReader: "name: str\ntimeout_s: float | None\ndef __iter__(self) -> Iterator[Record]: ...",
-    client.RemoteBookie: REMOTE_BOOKIE,
-}
 API_PAGE = Path(__file__).parents[2] / "docs" / "reference" / "api.md"
 SHOWN = set(re.findall(r"`(?:await |async |with |for )*(?:\w+\.)*(\w+)[`(]", API_PAGE.read_text(encoding="utf-8")))
+Verb = ast.FunctionDef | ast.AsyncFunctionDef
 
 HEAD = '''
 # Made by `python -m tests.blocking.stub` from trio's classes: not to be edited.
 
-from contextlib import AbstractContextManager
+from contextlib import {context}
 from types import TracebackType
 from typing import TypeVar
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import {iterator}, Iterable, Mapping, Sequence
 from replog.client.entries import Entry
 from replog.errors import StorageError
 from replog.records.bookies import Endpoint
@@ -59,21 +40,118 @@ from replog.records.bookies import Endpoint
 Value = TypeVar("Value", covariant=True)
 
 
-class Opening(AbstractContextManager[Value]):
-    """A context to be entered once: by `with`, or by `open`."""
+class Opening({context}[Value]):
+    """A context to be entered once: by `{block}`, or by `open`."""
 
-    def __enter__(self) -> Value: ...
-    def __exit__(
+    {verb} __{a}enter__(self) -> Value: ...
+    {verb} __{a}exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None: ...
-    def open(self) -> Value:
-        """Enters it without a block. It is left by `close` of what this returns, or when the process ends; whichever thread
+    {verb} open(self) -> Value:
+        """Enters it without a block. It is left by `{a}close` of what this returns, or when {life} ends; {opener}
         opened it may end before."""
 '''
-CLOSE = '''def close(self) -> None:
+CLOSE = '''{verb} {a}close(self) -> None:
     """Leaves the context that gave this, as the end of its block does. Idempotent."""
 '''
-Verb = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@attrs.frozen
+class Stub:
+    """The stub of one package of faces. `words` fill HEAD and CLOSE; `attributes` are those that objects have from their
+    beginning, by the name of their face; `returned` has the types that this face returns for others."""
+
+    package: ModuleType
+    modules: tuple[ModuleType, ...]  # client, readers, writers
+    functions: tuple[str, ...]
+    words: Mapping[str, str]
+    attributes: Mapping[str, str]
+    returned: Mapping[str, str]
+    is_async: bool
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return Path(str(self.package.__file__)).with_suffix(".pyi")
+
+    @property
+    def faces(self) -> tuple[type[Face], ...]:
+        """The classes, in the order of the stub."""
+        of_client, of_readers, of_writers = self.modules
+        return (
+            of_client.Client,
+            of_writers.LedgerWriter,
+            of_writers.LogWriter,
+            of_readers.LedgerReader,
+            of_readers.LogReader,
+            of_client.ServedBookie,
+            of_client.RemoteBookie,
+        )
+
+    def write(self) -> None:
+        """Rewrites the file."""
+        self.path.write_text(self.text(), encoding="utf-8")
+
+    def text(self) -> str:
+        """The whole stub, formatted."""
+        functions = []
+        for name in self.functions:
+            (node,) = ast.parse(inspect.getsource(inspect.unwrap(getattr(api, name)))).body
+            assert isinstance(node, Verb)
+            functions.append(ast.unparse(self._verb(node)))
+        classes = [self._class(face) for face in self.faces]
+        kind: Faces = self.faces[0]._kind
+        modules = {api.__name__} | {each.__module__ for each in (*kind._face_of, *self.faces)}
+        names = {face.__name__ for face in self.faces} | {"Opening", *self.functions}
+        wanted = dict.fromkeys(line for line in imports_of(modules) if line.split()[-1] not in names)
+        return formatted("\n".join([*wanted, HEAD.format(**self.words), *functions, *classes]), self.path)
+
+    def _verb(self, verb: Verb) -> Verb:
+        """The verb without its code, as it is called here: one that gives a context never waits, nor does any of `blocking`."""
+        decorators = [each.id for each in verb.decorator_list if isinstance(each, ast.Name)]
+        is_context = "asynccontextmanager" in decorators
+        kind = type(verb) if self.is_async and not is_context else ast.FunctionDef
+        verb = kind(**{field: getattr(verb, field) for field in verb._fields}, lineno=0, col_offset=0)
+        verb.decorator_list = [ast.Name(each) for each in decorators if each == "property"]
+        returned = ast.unparse(verb.returns) if verb.returns is not None else "None"
+        if is_context:
+            returned = returned.replace("AsyncIterator", "Opening")
+        iterator = self.words["iterator"]
+        known = {"LedgerRangeReader": f"{iterator}[EntryBatch]", **self.returned}
+        returned = known.get(returned, returned.replace("Batches[", f"{iterator}["))
+        verb.returns = ast.parse(returned, mode="eval").body
+        if verb.name == "extend":  # any iterable: it is read before the call waits
+            verb.args.args[1].annotation = ast.parse("Iterable[bytes]", mode="eval").body
+        docstring = ast.get_docstring(verb, clean=False)
+        verb.body = [ast.Expr(ast.Constant(docstring if docstring is not None else ...))]
+        return verb
+
+    def _class(self, face: type[Face]) -> str:
+        source = next(trio_class for trio_class, known in face._kind._face_of.items() if known is face)
+        own = {name: verb for name, verb in verbs_of(face).items() if ast.get_docstring(verb) is not None}
+        verbs = verbs_of(source) | own
+        close = self.words["a"] + "close"
+        public = (verb for name, verb in verbs.items() if name in SHOWN and name not in ("aclose", close))
+        body = [ast.unparse(self._verb(verb)) for verb in public]
+        parts = [f'"""{inspect.cleandoc(face.__doc__ or "")}"""', self.attributes.get(face.__name__, ""), *body]
+        if hasattr(face, close):
+            parts.append(CLOSE.format(**self.words))
+        indented = "\n".join(f"    {line}" for part in parts for line in part.splitlines())
+        return f"class {face.__name__}:\n{indented}\n"
+
+
+def attributes(aiter: str, timeout: str = "") -> dict[str, str]:
+    """Those of both faces. `aiter` begins the lines that say what iterating gives."""
+    return {
+        "Client": "default_quorum: Quorum\nbookies: tuple[ServedBookie, ...]\nleft_out: Mapping[str, StorageError]",
+        "LedgerWriter": "ledger_id: int",
+        "LogWriter": "name: str",
+        "LedgerReader": f"ledger_id: int\n{aiter}[Entry]: ...",
+        "LogReader": f"name: str\n{timeout}{aiter}[Record]: ...",
+        "RemoteBookie": (
+            "bookie_id: str\nendpoints: Sequence[Endpoint]\nread_only: bool\ndraining: bool\nlabels: Mapping[str, str]"
+        ),
+    }
 
 
 def verbs_of(cls: type) -> dict[str, Verb]:
@@ -86,41 +164,6 @@ def verbs_of(cls: type) -> dict[str, Verb]:
             own = (member for member in node.body if isinstance(member, Verb))
             found = {member.name: member for member in own if not member.name.startswith("_")} | found
     return found
-
-
-def as_called(verb: Verb) -> ast.FunctionDef:
-    """The verb as a plain call."""
-    verb = ast.FunctionDef(**{field: getattr(verb, field) for field in verb._fields}, lineno=0, col_offset=0)
-    is_context = any(isinstance(each, ast.Name) and each.id == "asynccontextmanager" for each in verb.decorator_list)
-    verb.decorator_list = [each for each in verb.decorator_list if isinstance(each, ast.Name) and each.id == "property"]
-    returned = ast.unparse(verb.returns) if verb.returns is not None else "None"
-    if is_context:
-        returned = returned.replace("AsyncIterator", "Opening")
-    returned = {
-        "Opening": "Opening[LogReader]",
-        "LedgerRangeReader": "Iterator[EntryBatch]",
-        "Any": "Sequence[object]",
-    }.get(returned, returned.replace("Batches[", "Iterator["))
-    if verb.name == "extend":  # any iterable: it is read in the thread of the caller
-        verb.args.args[1].annotation = ast.parse("Iterable[bytes]", mode="eval").body
-    verb.returns = ast.parse(returned, mode="eval").body
-    docstring = ast.get_docstring(verb, clean=False)
-    verb.body = [ast.Expr(ast.Constant(docstring if docstring is not None else ...))]
-    return verb
-
-
-def face_text(face: type[Face]) -> str:
-    """The class of this face."""
-    source = next(trio_class for trio_class, known in face._kind._face_of.items() if known is face)
-    own = {name: verb for name, verb in verbs_of(face).items() if ast.get_docstring(verb) is not None}
-    verbs = verbs_of(source) | own
-    public = (verb for name, verb in verbs.items() if name in SHOWN and name != "aclose")
-    body = [ast.unparse(as_called(verb)) for verb in public if verb.name != "close"]
-    parts = [f'"""{inspect.cleandoc(face.__doc__ or "")}"""', ATTRIBUTES.get(face, ""), *body]
-    if hasattr(face, "close"):
-        parts.append(CLOSE)
-    indented = "\n".join(f"    {line}" for part in parts for line in part.splitlines())
-    return f"class {face.__name__}:\n{indented}\n"
 
 
 def imports_of(modules: set[str]) -> Iterator[str]:
@@ -137,20 +180,6 @@ def imports_of(modules: set[str]) -> Iterator[str]:
                 yield from (f"from {module} import {each.id}" for each in node.targets if isinstance(each, ast.Name))
 
 
-def stub_text() -> str:
-    """The whole stub, formatted."""
-    functions = []
-    for name in FUNCTIONS:
-        (node,) = ast.parse(inspect.getsource(inspect.unwrap(getattr(api, name)))).body
-        assert isinstance(node, Verb)
-        functions.append(ast.unparse(as_called(node)))
-    classes = [face_text(face) for face in FACES]
-    modules = {api.__name__} | {source.__module__ for source in THREADS._face_of} | {each.__module__ for each in FACES}
-    names = {face.__name__ for face in FACES} | {"Opening", *FUNCTIONS}
-    wanted = dict.fromkeys(line for line in imports_of(modules) if line.split()[-1] not in names)
-    return formatted("\n".join([*wanted, HEAD, *functions, *classes]), STUB)
-
-
 def formatted(text: str, stub: Path) -> str:
     """The text of a stub, without what it does not need."""
     for command in (["check", "--fix-only", "--quiet", "--select", "F,I"], ["format", "--quiet"]):
@@ -159,6 +188,24 @@ def formatted(text: str, stub: Path) -> str:
     return text
 
 
+THREADS = Stub(
+    package=blocking,
+    modules=(client, readers, writers),
+    functions=("connect", "embed", "served_bookie"),
+    words={
+        "context": "AbstractContextManager",
+        "iterator": "Iterator",
+        "block": "with",
+        "verb": "def",
+        "a": "",
+        "life": "the process",
+        "opener": "whichever thread",
+    },
+    attributes=attributes("def __iter__(self) -> Iterator", "timeout_s: float | None\n"),
+    returned={"Opening": "Opening[LogReader]", "Any": "Sequence[object]"},
+    is_async=False,
+)
+
 if __name__ == "__main__":
-    STUB.write_text(stub_text(), encoding="utf-8")
+    THREADS.write()
     runpy.run_module("tests.aio.stub", run_name="__main__")  # a verb is new in both

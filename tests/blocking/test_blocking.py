@@ -20,7 +20,7 @@ import trio.testing
 import replog
 import replog.blocking
 from replog.blocking.portal import _Answer
-from tests.blocking.stub import STUB, stub_text
+from tests.blocking.stub import THREADS
 
 DEADLINE_S = 60
 
@@ -183,7 +183,7 @@ def test_bookies_are_looked_at_and_looked_after(client: replog.blocking.Client) 
 
 
 def test_the_types_are_those_of_the_verbs() -> None:
-    assert STUB.read_text(encoding="utf-8") == stub_text(), "run: python -m tests.blocking.stub"
+    assert THREADS.path.read_text(encoding="utf-8") == THREADS.text(), "run: python -m tests.blocking.stub"
 
 
 # -- without a block ------------------------------------------------------------------------------------------------

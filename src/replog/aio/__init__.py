@@ -9,7 +9,7 @@ trio runs as a guest of the event loop, in its thread. What is cancelled has the
 is needed, or comes out.
 """
 
-from replog.aio.client import Client, connect, embed, serve_bookie, served_bookie
+from replog.aio.client import Client, connect, embed, serve_bookie, serve_repairs, served_bookie
 from replog.aio.readers import LedgerReader, LogReader
 from replog.aio.writers import LedgerWriter, LogWriter
 
@@ -22,5 +22,6 @@ __all__ = [
     "connect",
     "embed",
     "serve_bookie",
+    "serve_repairs",
     "served_bookie",
 ]

@@ -1,7 +1,7 @@
 import os
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 
-# Made by `python -m tests.aio.stub` from trio's classes: not to be edited.
+# Made by `python -m tests.blocking.stub` from trio's classes: not to be edited.
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import TypeVar
@@ -95,6 +95,18 @@ async def serve_bookie(
 
     Clients in the same trio run reach it without a network, others where its option `listen` says. Raises as `embed` does.
     When it is cancelled, it still answers accepted requests for a short while; acknowledged entries stay."""
+
+async def serve_repairs(
+    client: Client,
+    *,
+    away_after_s: float = 600.0,
+    interval_s: float = 600.0,
+    reported: Callable[[AuditReport], None] = lambda _report: None,
+) -> None:
+    """Audits and repairs until cancelled, together with all others that do in this metastore: `nursery.start_soon(...)`.
+
+    A bookie that is away is replaced after `away_after_s`, one that is declared lost at once. `reported` is called with the
+    report of each audit, of this service's share of the ledgers. While the metastore fails, it waits."""
 
 class Client:
     """A way to ledgers and logs. Made by `connect` and `embed`; belongs to the event loop that made it.
@@ -245,7 +257,7 @@ class Client:
     async def logs(self) -> list[str]:
         """The names of all logs, sorted."""
     async def log_metadata(self, name: str) -> LogMetadata:
-        """A log's record as it is now: its numbers, and its last segments, at least the last two. Raises `LogNotFoundError`.
+        """A log's record as it is now: its numbers, and its last segments, with all that may be open. Raises `LogNotFoundError`.
 
         One read, however long the log is; `log_segments` has all segments."""
     async def log_segments(self, name: str, *, first: int = 1, end: int | None = None) -> list[Segment]:
@@ -321,7 +333,7 @@ class LedgerWriter:
     async def append(self, data: bytes) -> int:
         """Appends an entry, and returns its id once it is confirmed (W2). Many tasks may append at once: their entries
         share batches. If cancelled, or if it raises, the outcome is unknown (W4), except as for `push`."""
-    async def extend(self, data: Sequence[bytes]) -> range:
+    async def extend(self, data: Iterable[bytes]) -> range:
         """Appends many entries, and returns their ids once all are confirmed. They are sent as few batches. If cancelled, or
         if it raises, each of them has an unknown outcome; an invalid one raises before any is sent."""
     async def flush(self) -> None:
@@ -356,7 +368,7 @@ class LogWriter:
         Raises `FencedError` if another client took over (outcome unknown), `AddTimeoutError` or `NotEnoughBookiesError` if it
         was not confirmed in time (outcome unknown), `PayloadTooLargeError` or TypeError (not written). If cancelled, the
         outcome is unknown; `last_add_pushed` and `last_add_confirmed` tell its position."""
-    async def extend(self, data: Sequence[bytes]) -> Positions:
+    async def extend(self, data: Iterable[bytes]) -> Positions:
         """Appends many entries, in order, in as few batches as can be; returns their positions once all are confirmed.
         Raises as `append` does: then each of them has an unknown outcome, unless one was invalid (nothing written)."""
     def push_nowait(self, data: bytes) -> Position:

@@ -13,6 +13,7 @@ connect = FACES.function_of(api.connect)
 embed = FACES.function_of(api.embed)
 served_bookie = FACES.function_of(api.served_bookie)
 serve_bookie = FACES.function_of(api.serve_bookie)
+serve_repairs = FACES.function_of(api.serve_repairs)
 
 
 @FACES.face_of(api.Client)

@@ -49,11 +49,20 @@ class AsyncioFaces(Faces):
         async def wait(*args: Any, **kwargs: Any) -> Any:
             host = await Host.join()
             try:
+                for each in (*args, *kwargs.values()):
+                    if isinstance(each, Face):
+                        each._way.check_loop()
+                args = tuple(map(_inner, args))
+                kwargs = {name: _inner(each) for name, each in kwargs.items()}
                 return self.given(host, await host.call(lambda: source(*args, **kwargs)))
             finally:
                 await host.part()
 
         return functools.wraps(source)(wait)
+
+
+def _inner(argument: Any) -> Any:
+    return argument._inner if isinstance(argument, Face) else argument
 
 
 FACES = AsyncioFaces()

@@ -240,7 +240,7 @@ class Client:
     def logs(self) -> list[str]:
         """The names of all logs, sorted."""
     def log_metadata(self, name: str) -> LogMetadata:
-        """A log's record as it is now: its numbers, and its last segments, at least the last two. Raises `LogNotFoundError`.
+        """A log's record as it is now: its numbers, and its last segments, with all that may be open. Raises `LogNotFoundError`.
 
         One read, however long the log is; `log_segments` has all segments."""
     def log_segments(self, name: str, *, first: int = 1, end: int | None = None) -> list[Segment]:
