@@ -16,7 +16,7 @@ from typing import Any
 import attrs
 
 from replog.backends import lifecycle
-from replog.protocol import appending, chaining, dropping, filling, reading, recovery, sweeping, writing
+from replog.protocol import appending, chaining, dropping, filling, reading, recovery, retiring, sweeping, writing
 from replog.protocol.stages import Transitions
 
 ROOT = Path(__file__).parent.parent
@@ -53,6 +53,7 @@ MACHINES = (
     Machine("LogDeleting", dropping, dropping.DELETING_TRANSITIONS),
     Machine("LogAppending", appending, appending.TRANSITIONS),
     Machine("LogSweeping", sweeping, sweeping.TRANSITIONS),
+    Machine("LogRetiring", retiring, retiring.TRANSITIONS),
     Machine("Lifecycle", lifecycle, lifecycle.TRANSITIONS),
 )
 

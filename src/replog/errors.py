@@ -225,6 +225,17 @@ class TooManyLedgersError(LogError):
         self.ledgers_max = ledgers_max
 
 
+class TransactionTableFullError(LogError):
+    """The log remembers as many ids of transactions as it can, and this one is new. Has `oldest`, the ids that were committed
+    longest ago.
+
+    Retry: after an operator has retired some (`replog log transactions`). Outcome: not written, the log is unchanged."""
+
+    def __init__(self, log_name: str, message: str, oldest: Iterable[str]) -> None:
+        super().__init__(log_name, message)
+        self.oldest = tuple(oldest)
+
+
 # -- bookies ------------------------------------------------------------------------------------------------------
 
 

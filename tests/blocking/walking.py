@@ -36,6 +36,7 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "read_log": ("log",),
     "recover_ledger": (999,),
     "restore": ("/dev/null/no-directory",),
+    "retire_transactions": ("log", ["absent"]),
     "sweep_log": ("log",),
     "trim_log": ("log",),
     "undrain_bookie": ("nobody",),

@@ -290,6 +290,26 @@ def test_a_log_is_swept(replog_log: Run, tmp_path: Path) -> None:
     assert replog_log("read", "log")[1] == "a\n"
 
 
+def test_transactions_are_listed_and_retired(replog_log: Run, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with replog.embed(tmp_path / "wal") as client:
+            for transaction in (("query:7", 3), ("txn:nightly", 1)):
+                await client.append_ledgers("log", [], transaction=transaction)
+
+    trio.run(main)
+    lines = replog_log("transactions", "log")[1].splitlines()
+    assert [line.split()[:3] for line in lines[1:] if line] == [["query:7", "3", "stream"], ["txn:nightly", "1", "job"]]
+    found = json.loads(replog_log("transactions", "log", "--json")[1])["transactions"]
+    assert [(each["id"], each["number"], each["of"]) for each in found] == [
+        ("query:7", 3, "stream"),
+        ("txn:nightly", 1, "job"),
+    ]
+    assert replog_log("transactions", "log", "--retire", "query:7", "--yes")[1] == "log log: 1 transaction retired\n"
+    retired = replog_log("transactions", "log", "--older-than", "0s", "--yes", "--json")[1]
+    assert json.loads(retired) == {"log": "log", "retired": ["txn:nightly"]}
+    assert replog_log("transactions", "log", "--older-than", "soon", "--yes")[0] == 2
+
+
 def test_a_log_without_segments(replog_log: Run, tmp_path: Path) -> None:
     async def main() -> None:
         async with replog.embed(tmp_path / "wal") as client:

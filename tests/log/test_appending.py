@@ -23,6 +23,7 @@ from replog.errors import (
     ReplogError,
     TakeoverFailedError,
     TooManyLedgersError,
+    TransactionTableFullError,
     UnauthorizedError,
 )
 from replog.log import checking
@@ -229,15 +230,68 @@ async def test_a_log_that_was_deleted_forgets_its_transactions(autojump_clock: t
         assert await read_log(client) == [b"2"]
 
 
-async def test_the_transactions_longest_unused_are_forgotten(
+async def test_a_full_table_refuses_new_transactions_until_some_are_retired(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """No transaction is forgotten to make room for another: a repetition would be written twice."""
     monkeypatch.setattr("replog.protocol.model.TRANSACTIONS_MAX", 3)
     async with cluster() as world, world.client(QUICK) as client:
-        for transaction in (("a", 1), ("b", 1), ("c", 1), ("a", 2), ("d", 1)):
-            await client.append_ledgers("log", [], transaction=transaction)
+        for transaction in (("a", 1), ("b", 1), ("c", 1), ("a", 2)):
+            assert (await client.append_ledgers("log", [], transaction=transaction)).is_new
+        with pytest.raises(TransactionTableFullError, match=r"'d'.* replog log transactions; .* 'b', 'c', 'a'") as full:
+            await client.append_ledgers("log", [await written(client, b"1")], transaction=("d", 1))
+        assert full.value.oldest == ("b", "c", "a")
+        assert not (await client.append_ledgers("log", [], transaction=("b", 1))).is_new, "nothing was forgotten"
+        assert (await client.append_ledgers("log", [], transaction=("a", 3))).is_new, "its place is there"
+        assert await client.retire_transactions("log", ["b", "nobody's"]) == ["b"]
+        assert (await client.append_ledgers("log", [], transaction=("d", 1))).is_new
+        assert await client.retire_transactions("log", ["c"], older_than_s=3600) == ["c"]
         kept = [(each.transaction_id, each.number) for each in (await client.log_metadata("log")).transactions]
-        assert kept == [("c", 1), ("a", 2), ("d", 1)]
+        assert kept == [("a", 3), ("d", 1)]
+        assert await client.retire_transactions("log") == []
+
+
+async def test_jobs_never_push_out_streams(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("replog.protocol.model.TRANSACTIONS_MAX", 2)
+    async with cluster() as world, world.client(QUICK) as client:
+        for transaction in (("query:1", 7), ("a", 1), ("b", 1)):
+            await client.append_ledgers("log", [], transaction=transaction)
+        with pytest.raises(TransactionTableFullError, match="2 jobs"):
+            await client.append_ledgers("log", [], transaction=("c", 1))
+        assert not (await client.append_ledgers("log", [], transaction=("query:1", 7))).is_new
+        await client.append_ledgers("log", [], transaction=("query:2", 0))
+        with pytest.raises(TransactionTableFullError, match="2 streaming queries"):
+            await client.append_ledgers("log", [], transaction=("query:3", 0))
+
+
+async def test_retiring_survives_lost_answers_and_a_leader(autojump_clock: trio.testing.MockClock) -> None:
+    """M1: it is read back whether the change was written. The log's writer is not deposed by it."""
+    async with cluster() as world, world.client(QUICK) as client:
+        await client.append_ledgers("log", [], transaction=("a", 1))
+        lost = 0
+
+        def choose(operation: str, key: str) -> Fault | None:
+            nonlocal lost
+            lost += operation == "put" and key == "logs/log"
+            return Fault.ANSWER_LOST if operation == "put" and key == "logs/log" and lost == 1 else None
+
+        async with client.write_log("log") as log:
+            await log.append(b"1")
+            world.metastore._choose = choose
+            assert await client.retire_transactions("log", ["a"]) == ["a"]
+            assert lost == 1
+            await log.roll()
+            await log.append(b"2")
+        assert await read_log(client) == [b"1", b"2"]
+        with pytest.raises(LogNotFoundError):
+            await client.retire_transactions("absent", ["a"])
+        for arguments in (("log", "a"), ("log", 7)):
+            with pytest.raises(ConfigError, match="must be a list of ids"):
+                await client.retire_transactions(*arguments)
+        with pytest.raises(ConfigError, match="finite number of seconds"):
+            await client.retire_transactions("log", older_than_s=-1)
 
 
 # -- what is refused ----------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from replog.errors import PositionError
 from replog.protocol.digest import DigestType
-from replog.protocol.model import Fragment, LedgerMetadata, LedgerState, LogMetadata, Position, Segment
+from replog.protocol.model import Fragment, LedgerMetadata, LedgerState, LogMetadata, Position, Segment, Transaction
 from replog.protocol.quorum import Quorum
 
 
@@ -100,6 +100,14 @@ def test_segments_that_may_be_open_stay_in_the_head() -> None:
         assert [fault[:17] for fault in attrs.evolve(head, first_open_number=wrong).faults()] == ["first_open_number"]
     assert head.trimmed_before(300).first_open_number == 300
     assert head.deleted(0).to_recover() == ()
+
+
+def test_transactions_are_retired_by_id_and_by_age() -> None:
+    log = LogMetadata("log")
+    for name, committed_at_ms in (("a", 10), ("b", 20), ("c", 30), ("a", 40)):
+        log = log.with_transaction(Transaction(name, 1, committed_at_ms))
+    assert [each.transaction_id for each in log.without_transactions((), 30).transactions] == ["c", "a"]
+    assert [each.transaction_id for each in log.without_transactions(("c",), 0).transactions] == ["b", "a"]
 
 
 def test_a_deleted_log_keeps_its_numbers() -> None:

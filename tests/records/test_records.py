@@ -217,7 +217,7 @@ def test_invalid_ledger_record_is_refused_with_key_and_fault(fields: dict[str, A
         ({"segments": [[3, 1, 0], [5, 2, 0]]}, r"\[3, 5\] are not"),
         ({"segments": [[5, 2, 0]]}, "those before 5 can't stand in pages of 2"),
         ({"segments": []}, "there are none, of a log that has 3 to 5"),
-        ({"transactions": [["a", 1], ["b", 1], ["a", 2]]}, "one of them stands there twice"),
+        ({"transactions": [["a", 1, 0], ["b", 1, 0], ["a", 2, 0]]}, "one of them stands there twice"),
         ({"transactions": [["a", True]]}, r"\['a', True\] is not a transaction"),
         ({"transactions": [["a"]]}, "is not a transaction"),
         ({"page_segments": 1}, "page_segments is 1, and must be at least 2"),

@@ -257,10 +257,20 @@ class Client:
         failure. `custom` becomes part of the log's metadata, and must not contradict it.
 
         Raises `LedgerNotFoundError`, `LedgerRefusedError`, `JobAbandonedError`, `UnauthorizedError`, `CustomMismatchError`,
-        `TooManyLedgersError`: then the log is as it was. Otherwise as `write_log`; if it raises `MetastoreUncertainError` or
-        is cancelled, they may be added or not."""
+        `TooManyLedgersError`, `TransactionTableFullError`: then the log is as it was. Otherwise as `write_log`; if it raises
+        `MetastoreUncertainError` or is cancelled, they may be added or not."""
         wanted = appending.addition(name, ledger_ids, transaction, job, custom)
         return await appending.append(wanted, self._ledgers, self._log_driver, password)
+
+    async def retire_transactions(
+        self, name: str, transaction_ids: Sequence[str] = (), *, older_than_s: float | None = None
+    ) -> list[str]:
+        """Makes a log forget these transactions, and those that were committed longer ago than `older_than_s`; returns their ids.
+
+        A log never forgets one by itself, and has room for 1000 of jobs and 1000 of streams. A job or stream that repeats a
+        transaction after it was retired writes its rows again. Raises `LogNotFoundError`, `ConfigError`, `MetastoreError`. If
+        it raises or is cancelled, they may be retired or not; retiring again is harmless."""
+        return await appending.retire(name, transaction_ids, older_than_s, self._ledgers, self._log_driver)
 
     async def sweep_log(self, name: str, *, grace_s: float = 86400.0, job: str | None = None) -> list[int]:
         """Deletes ledgers that jobs wrote for a log and that it does not name; returns their ids.

@@ -12,6 +12,7 @@ from replog.errors import ConfigError, MetastoreUncertainError, TakeoverFailedEr
 from replog.log.log_driver import LogDriver, no_ledger
 from replog.protocol.appending import Addition, LogAppending
 from replog.protocol.model import Position, Segment, Transaction
+from replog.protocol.retiring import LogRetiring
 from replog.records.paths import ledger_key_path, log_key_path
 
 TRANSACTION_ID_BYTES_MAX = 200  # a thousand of them must leave room in the log's record
@@ -64,6 +65,24 @@ def _transaction(transaction: tuple[str, int]) -> Transaction:
                 raise ConfigError(f"{number} can't be the number of a transaction: it is 0 or more, and below 2**63")
             return Transaction(transaction_id, number)
     raise ConfigError(f"{transaction!r} is not a transaction: expected a pair of an id, which is a text, and a number")
+
+
+async def retire(
+    name: str, transaction_ids: Iterable[str], older_than_s: float | None, ledgers: Ledgers, driver: LogDriver
+) -> list[str]:
+    """Makes a log forget transactions; returns their ids. Raises as `Client.retire_transactions`."""
+    log_key_path(name)
+    given: object = transaction_ids
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise ConfigError(f"transaction_ids={transaction_ids!r} must be a list of ids")
+    is_number = isinstance(older_than_s, int | float) and not isinstance(older_than_s, bool)
+    if older_than_s is not None and not (is_number and 0 <= older_than_s < float("inf")):
+        raise ConfigError(f"older_than_s={older_than_s!r} must be a finite number of seconds, 0 or more")
+    before_ms = 0 if older_than_s is None else int(ledgers.chance.time_ms() - 1000 * older_than_s)
+    machine = LogRetiring(name, frozenset(transaction_ids), before_ms, ledgers.chance.token())
+    machine.start()
+    await driver.drive(machine, no_ledger, b"")
+    return list(machine.retired)
 
 
 async def append(wanted: Addition, ledgers: Ledgers, driver: LogDriver, password: bytes) -> AppendedLedgers:

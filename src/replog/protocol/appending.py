@@ -26,6 +26,7 @@ from replog.errors import (
     LedgerNotFoundError,
     LedgerRefusedError,
     MetastoreUncertainError,
+    TransactionTableFullError,
 )
 from replog.protocol.chaining import (
     LogEffect,
@@ -35,6 +36,8 @@ from replog.protocol.chaining import (
 )
 from replog.protocol.model import PAGE_SEGMENTS, LogMetadata, LogPage, Segment, Transaction
 from replog.protocol.stages import Transitions, after, from_each
+
+_OLDEST_SHOWN = 5
 
 
 class _Stage(enum.Enum):
@@ -141,6 +144,9 @@ class LogAppending(LogMachine):
             self._fail(LedgerRefusedError(min(named), f"it is in log {log.name!r} already; nothing was changed"))
             return
         pages, head = self._ready(self._now_ms)
+        if wanted.transaction is not None and not head.has_room_for(wanted.transaction):
+            self._fail(table_full(head, wanted.transaction))
+            return
         different = {name for name, value in wanted.custom.items() if head.custom.get(name, value) != value}
         if different:
             self._fail(_mismatch(head, wanted.custom, different))
@@ -160,7 +166,7 @@ class LogAppending(LogMachine):
     def _with_addition(self, head: LogMetadata) -> LogMetadata:
         wanted = self._addition
         if wanted.transaction is not None:
-            head = head.with_transaction(wanted.transaction)
+            head = head.with_transaction(attrs.evolve(wanted.transaction, committed_at_ms=self._now_ms))
         head = attrs.evolve(head, custom={**head.custom, **wanted.custom})
         added = head.with_ledgers(wanted.ledger_ids, self._now_ms)
         assert added.segment_count == head.segment_count + len(wanted.ledger_ids), "all ledgers are added"
@@ -270,6 +276,20 @@ class LogAppending(LogMachine):
 
     def _move(self, event: str) -> None:
         self._stage = after(TRANSITIONS, self._stage, event)
+
+
+def table_full(log: LogMetadata, transaction: Transaction) -> TransactionTableFullError:
+    """The error for a transaction that a log has no room for. It names the oldest ones."""
+    table = log.table_of(transaction)
+    oldest = [each.transaction_id for each in sorted(table, key=lambda each: each.committed_at_ms)[:_OLDEST_SHOWN]]
+    kind = "streaming queries" if transaction.is_of_stream else "jobs"
+    return TransactionTableFullError(
+        log.name,
+        f"it remembers the transactions of {len(table)} {kind}, and can't take {transaction.transaction_id!r} as well; nothing "
+        f"was changed. Retire those that nobody repeats any more, by id or by age: replog log transactions; the oldest "
+        f"are {', '.join(map(repr, oldest))}",
+        oldest,
+    )
 
 
 def _mismatch(log: LogMetadata, wanted: Mapping[str, str], names: Sequence[str] | set[str]) -> CustomMismatchError:

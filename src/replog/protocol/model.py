@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import attrs
@@ -24,8 +24,9 @@ NO_ENTRY = -1  # the last entry of an empty ledger, and the last add confirmed b
 PAGE_SEGMENTS = 100  # of a new log; one that exists keeps what its record says
 RECOVERED_AT_TAKEOVER = 2  # ledgers at the end of the list: a leader that rolls has two open ones (L1)
 PAGE_SEGMENTS_MIN = 2  # so that the head names the last two ledgers whatever leaves it: a takeover recovers those (L1)
-# That a log's record remembers; those that were not used for the longest time are forgotten first
+# Ids that a log's record remembers, of jobs and of streams each. None is ever forgotten: only an operator retires them
 TRANSACTIONS_MAX = 1000
+STREAM_PREFIX = "query:"  # of the ids of streaming queries, which have a table of their own
 RECOVERY_TERM = 2  # of everybody who recovers it: concurrent recoveries don't fence each other (T2)
 
 
@@ -138,10 +139,16 @@ class PendingLedger:
 @attrs.frozen
 class Transaction:
     """What was committed to a log under one name: the highest number. A later commit with that number or a lower one is a
-    repetition, and changes nothing."""
+    repetition, and changes nothing. `committed_at_ms` is by the committer's clock."""
 
     transaction_id: str
     number: int
+    committed_at_ms: int = 0
+
+    @property
+    def is_of_stream(self) -> bool:
+        """True if its id is that of a streaming query. Jobs never take the place of one."""
+        return self.transaction_id.startswith(STREAM_PREFIX)
 
 
 @attrs.frozen
@@ -227,11 +234,30 @@ class LogMetadata:
             for each in self.transactions
         )
 
+    def table_of(self, transaction: Transaction) -> tuple[Transaction, ...]:
+        """The transactions of the same kind: those of streams, or those of jobs; the oldest first."""
+        return tuple(each for each in self.transactions if each.is_of_stream == transaction.is_of_stream)
+
+    def has_room_for(self, transaction: Transaction) -> bool:
+        """True if this id is known, or its table can take one more."""
+        table = self.table_of(transaction)
+        return len(table) < TRANSACTIONS_MAX or any(each.transaction_id == transaction.transaction_id for each in table)
+
     def with_transaction(self, transaction: Transaction) -> LogMetadata:
         """The same with this as the last transaction committed."""
-        # The last used one is the last: when there are too many, the first is forgotten.
+        assert self.has_room_for(transaction), "no transaction is forgotten to make room for another"
+        # The one that was used last is the last.
         others = [each for each in self.transactions if each.transaction_id != transaction.transaction_id]
-        return attrs.evolve(self, transactions=(*others[-(TRANSACTIONS_MAX - 1) :], transaction))
+        return attrs.evolve(self, transactions=(*others, transaction))
+
+    def without_transactions(self, transaction_ids: Collection[str], before_ms: int) -> LogMetadata:
+        """The same without these transactions, and without those that were committed before this time."""
+        kept = tuple(
+            each
+            for each in self.transactions
+            if each.transaction_id not in transaction_ids and each.committed_at_ms >= before_ms
+        )
+        return attrs.evolve(self, transactions=kept)
 
     def begun(self, now_ms: int) -> LogMetadata:
         """The log that begins where there was none, or where one was deleted: it keeps only the numbers of that one."""

@@ -148,8 +148,8 @@ def _structure_segment(value: Any, _type: type) -> Segment:
 
 
 def _structure_transaction(value: Any, _type: type) -> Transaction:
-    if not isinstance(value, list) or [type(each) for each in value] != [str, int]:
-        raise TypeError(f"{value!r} is not a transaction, which is a text and a number")
+    if not isinstance(value, list) or [type(each) for each in value] != [str, int, int]:
+        raise TypeError(f"{value!r} is not a transaction, which is a text, a number, and its time in ms")
     return Transaction(*value)
 
 

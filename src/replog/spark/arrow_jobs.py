@@ -14,7 +14,7 @@ import pyarrow as arrow
 from pyspark.sql.types import Row, StructType
 
 from replog.errors import ConfigError
-from replog.spark.committing import Job, abort_job, check_log, commit_job
+from replog.spark.committing import Job, abort_job, check_log, commit_job, has_committed
 from replog.spark.options import SparkOptions
 from replog.spark.values import ValueFormat, ValueSchema
 from replog.spark.writing import Attempt, WrittenPartition, ledger_ids_of, write_partition
@@ -63,6 +63,9 @@ class ArrowJob:
     _options: SparkOptions
     _values: ValueSchema
     _job: str
+    _tried: list[tuple[int, ...]] = attrs.field(
+        factory=list, eq=False, repr=False
+    )  # ledgers of a commit, in the driver
 
     schema = "job string, partition int, ledger_id bigint, rows bigint"  # of what it gives to Spark
 
@@ -83,11 +86,22 @@ class ArrowJob:
 
     def commit(self, written: Sequence[WrittenPartition]) -> bool:
         """As `commit_arrow`."""
-        named = self._options.transaction()
-        # Named, since a user may call this twice.
-        transaction = named or (f"job:{self._job}", 0)
-        job = Job(self._job, ledger_ids_of(written), transaction, counts_empty=named is not None)
+        transaction = self._options.transaction()
+        ledger_ids = ledger_ids_of(written)
+        if transaction is None and self._tried not in ([], [ledger_ids]):
+            return self._commit_again(self._tried[0])
+        self._tried[:] = [ledger_ids]
+        job = Job(self._job, ledger_ids, transaction, counts_empty=transaction is not None)
         return commit_job(self._options, self._values, job)
+
+    def _commit_again(self, ledger_ids: tuple[int, ...]) -> bool:
+        """False if the ledgers of an earlier call are in the log. Nothing else remembers a job without a `txn_id`."""
+        if not has_committed(self._options, Job(self._job, ledger_ids, None)):
+            raise ConfigError(
+                f"job {self._job} has no txn_id, and an earlier commit of other results failed: call commit_arrow with those "
+                "results again, or abort_arrow and write_arrow for a new job; nothing was committed"
+            )
+        return False
 
     def parse(self, results: Sequence[Row]) -> list[WrittenPartition]:
         """The results of the tasks, in the order of the partitions. Raises `ConfigError` if they are not of this job."""

@@ -2,7 +2,8 @@
 
 Rules:
 - A commit may name a transaction. The log's record keeps the highest number of each, so that a restarted query, or a job that
-  is run again, changes nothing. A job that nobody repeats has none: the record remembers so many only.
+  is run again, changes nothing. A job that nobody repeats has none, and takes no place there: only an operator makes a log
+  forget one. A commit of such a job that is called again finds the job's ledgers in the log.
 - It is never guessed whether a job's ledgers may be deleted: an abort after a commit whose answer was lost finds the job in the
   log's record, and deletes nothing. A job that was given up is first marked so in that record; no commit of it succeeds then.
 - If old ledgers cannot be swept after a commit, that is a warning, and the commit has succeeded.
@@ -17,10 +18,15 @@ import trio
 
 import replog
 from replog.errors import (
+    JobAbandonedError,
+    LedgerNotFoundError,
+    LedgerRefusedError,
     LogNotFoundError,
     ReplogError,
     TransientError,
 )
+from replog.protocol.appending import table_full
+from replog.protocol.model import Transaction
 from replog.spark.options import SparkOptions
 from replog.spark.values import ValueSchema
 
@@ -72,13 +78,23 @@ def check_log(options: SparkOptions, values: ValueSchema) -> None:
     options.run(lambda client: _check_log(client, options, values))
 
 
+def has_committed(options: SparkOptions, job: Job) -> bool:
+    """True if the log has the job's ledgers. Blocks."""
+    return options.run(lambda client: _has_committed(client, options, job))
+
+
 async def _check_log(client: replog.Client, options: SparkOptions, values: ValueSchema) -> ValueSchema:
     """The same values, spelled as the log has them if it holds some."""
     try:
         metadata = await client.log_metadata(options.log)
     except LogNotFoundError:
         return values
-    return values.check_appendable(options.log, metadata)
+    agreed = values.check_appendable(options.log, metadata)
+    transaction = options.transaction()
+    if transaction is not None and not metadata.has_room_for(Transaction(*transaction)):
+        # Before the tasks write what can't be committed.
+        raise table_full(metadata, Transaction(*transaction))
+    return agreed
 
 
 async def append_job(client: replog.Client, options: SparkOptions, values: ValueSchema, job: Job) -> bool:
@@ -88,10 +104,13 @@ async def append_job(client: replog.Client, options: SparkOptions, values: Value
     has_failed = False
     while True:
         try:
-            # Looked up, because a job without a transaction would be refused the second time: its ledgers are in the log.
-            if has_failed and await _is_listed(client, options, job):
-                return True  # the answer to an earlier try was lost
             return await _try_to_append(client, options, values, job)
+        except (LedgerRefusedError, JobAbandonedError, LedgerNotFoundError):
+            # A job without a transaction is refused the second time, because its ledgers are in the log: the answer to an
+            # earlier try was lost, or the caller has called this before.
+            if job.transaction is None and await _has_committed(client, options, job):
+                return has_failed
+            raise
         except TransientError as error:
             has_failed = True
             if trio.current_time() + pause_s > deadline_s:
@@ -118,7 +137,7 @@ async def _try_to_append(client: replog.Client, options: SparkOptions, values: V
     return appended.is_new
 
 
-async def _is_listed(client: replog.Client, options: SparkOptions, job: Job) -> bool:
+async def _has_committed(client: replog.Client, options: SparkOptions, job: Job) -> bool:
     """True if the log has the job's ledgers. No other job has them, and a log has all of them or none."""
     try:
         segments = await client.log_segments(options.log)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from replog.cli.apps import App
-from replog.cli.log import appending, looking, printing
+from replog.cli.log import appending, looking, printing, transactions
 
 app = App(no_args_is_help=True, help="Write, read and look after logs.")
 app.command("list")(looking.list_logs)
@@ -13,4 +13,5 @@ app.command()(printing.read)
 app.command()(printing.tail)
 app.command()(looking.trim)
 app.command()(looking.sweep)
+app.command()(transactions.transactions)
 app.command()(looking.delete)
