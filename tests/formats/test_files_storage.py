@@ -60,6 +60,7 @@ def test_journal() -> None:
         (2, 1, 3, 1),
         (3, 0, 0, 2),
         (1, 1, 1, 2),
+        (6, 1, 0, 3),
     ]
     assert records[0][3] == first_epoch
     assert {epoch for _, _, _, epoch, _, _ in records[1:]} == {struct.unpack("<Q", records[0][5])[0]}
@@ -69,6 +70,7 @@ def test_journal() -> None:
     assert records[2][5][31:] == proof + struct.pack("<I", crc32c_of(proof))
     assert struct.unpack("<qqqi", records[3][5]) == (8, 5, -1, -1)
     assert struct.unpack("<q", records[4][5]) == (9,)
+    assert struct.unpack("<qqqq", records[6][5]) == (7, 1, 0, 5)
 
 
 def test_entry_log() -> None:
@@ -148,14 +150,17 @@ def test_index_of_an_entry_log() -> None:
 def test_catalog() -> None:
     data = golden("catalog-v1")
     data = data[: len(data.rstrip(b"\0"))]
-    magic, version, reserved, identity, *numbers = struct.unpack_from("<8sII16sQQQQQQQQ", data)
+    magic, version, reserved, identity, *numbers = struct.unpack_from("<8sII16sQQQQQQQQQ", data)
     assert (magic, version, reserved, identity) == (b"rlogctlg", 1, 0, IDENTITY)
-    assert numbers == [12, 6, 40, 44, 6, 2, 2, 3]
-    at = 96
+    assert numbers == [12, 6, 40, 44, 6, 2, 2, 3, 3]
+    at = 104
     assert list(struct.iter_unpack("<IQQQ", data[at : at + 56])) == [(1, 3, 3, 9000), (2, 5, 4, 70_000)]
     at += 56
     assert list(struct.iter_unpack("<qq", data[at : at + 32])) == [(0, 6), (10, 11)]
     at += 32
+    dropped = [(7, 1, 0, 5, 1), (7, 2, 3, 18, 3), (9, 1, 0, (1 << 63) - 1, 1)]
+    assert list(struct.iter_unpack("<qqqqQ", data[at : at + 120])) == dropped
+    at += 120
     for ledger in ((7, 3, 0, 2, b"key", b"proof"), (8, 5, -1, -1, None, b""), (9, 0, 4, 4, b"", b"")):
         *marks, size, proof_size = struct.unpack_from("<qqqqiI", data, at)
         at += 40

@@ -19,7 +19,7 @@ from replog.protocol.messages import (
     Response,
     Status,
 )
-from replog.protocol.mutations import DELETED_TERM, DropLedger, Marks, Mutation, PutBatch
+from replog.protocol.mutations import DELETED_TERM, DropEntries, DropLedger, Marks, Mutation, PutBatch
 from replog.protocol.proofs import better_proof, prove
 
 
@@ -35,6 +35,7 @@ class Disk:
         self.marks: dict[int, Marks] = {}
         self.batches: dict[int, list[Batch]] = {}
         self.damaged: set[tuple[int, int]] = set()
+        self.dropped: list[DropEntries] = []
 
     def commit(self, mutations: Sequence[Mutation]) -> None:
         for mutation in mutations:
@@ -44,6 +45,15 @@ class Disk:
         if isinstance(mutation, DropLedger):
             self.marks[mutation.ledger_id] = Marks(fence_term=DELETED_TERM)
             self.batches.pop(mutation.ledger_id, None)
+        elif isinstance(mutation, DropEntries):
+            first, last = mutation.first_entry_id, mutation.last_entry_id
+            kept = [
+                batch
+                for batch in self.batches.get(mutation.ledger_id, ())
+                if batch.stamp != mutation.stamp or batch.first_entry_id < first or batch.last_entry_id > last
+            ]
+            self.batches[mutation.ledger_id] = kept
+            self.dropped.append(mutation)
         elif isinstance(mutation, PutBatch):
             batch = mutation.batch
             self.batches.setdefault(batch.ledger_id, []).append(batch)
@@ -70,6 +80,11 @@ class Disk:
         ours = [batch for batch in self.batches.get(ledger_id, ()) if batch.stamp == stamp]
         first = [batch for batch in ours if batch.holds(entry_id)]
         after = sorted((batch for batch in ours if batch.first_entry_id > entry_id), key=_first_entry_id)
+        if not first and any(
+            (each.ledger_id, each.stamp) == (ledger_id, stamp) and each.first_entry_id <= entry_id <= each.last_entry_id
+            for each in self.dropped
+        ):
+            return None
         return [*first[:1], *after] if first else []
 
     def lose_from(self, ledger_id: int, entry_id: int) -> None:

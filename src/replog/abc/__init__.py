@@ -10,7 +10,7 @@ from replog.abc.metastore import Metastore
 from replog.abc.placement import BookieState, Candidate, PlacementPolicy, Random
 from replog.abc.storage import UNBOUNDED, Damage, Doubt, Storage, StoredRange
 from replog.abc.transport import Connection, Reply, RequestHandler, ResponseReceiver, Transport
-from replog.protocol.mutations import DropLedger, Marks, Mutation, PutBatch, SetMarks
+from replog.protocol.mutations import DropEntries, DropLedger, Marks, Mutation, PutBatch, SetMarks
 from replog.protocol.proofs import better_proof
 from replog.runtime.keys import Versioned, check_key, check_value
 from replog.runtime.nursery import open_service_nursery
@@ -23,6 +23,7 @@ __all__ = [
     "Connection",
     "Damage",
     "Doubt",
+    "DropEntries",
     "DropLedger",
     "Identity",
     "Marks",

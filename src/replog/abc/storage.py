@@ -10,7 +10,7 @@ import trio
 
 from replog.protocol.batch import Batch
 from replog.protocol.messages import Status
-from replog.protocol.mutations import Marks, Mutation
+from replog.protocol.mutations import DropEntries, Marks, Mutation
 
 
 @attrs.frozen
@@ -88,8 +88,8 @@ class Storage(ABC):
         """The batch of this stamp that holds the entry, and the following batches of the same stamp, by their first ids.
 
         Returns as many as fit into `bytes_max`, and the first one in any case. Returns [] only if the entry is proven absent.
-        Raises `StorageUncertainError` if the entry may exist but cannot be read. Every returned batch was checked for
-        damage."""
+        Raises `StorageUncertainError` if the entry may exist but cannot be read, and if it was dropped. Every returned batch
+        was checked for damage."""
 
     @abstractmethod
     def marks(self, ledger_id: int) -> Marks | None:
@@ -104,8 +104,15 @@ class Storage(ABC):
         """The entries of a ledger that are stored, by stamp and first entry, in as few ranges as possible (F3).
 
         A batch that is known to be damaged, or whose place cannot be read, is left out: so an entry that is in no range may
-        still be stored, and only `read` proves absence. Looks at no payloads, and may wait for a disk. A snapshot: commits go
-        on meanwhile, and what they store may be left out."""
+        still be stored, and only `read` proves absence. What was dropped is left out. Looks at no payloads, and may wait for
+        a disk. A snapshot: commits go on meanwhile, and what they store may be left out."""
+
+    def drop(self, ledger_id: int, stamp: int, first_entry_id: int, last_entry_id: int) -> None:
+        """Drops the entries of one stamp from the first to the last, durably (F5): a commit of `DropEntries`.
+
+        The caller has proof that this bookie should not hold them. It drops many entries in pieces: a commit may wait for as
+        long as removing one piece takes. Raises what `commit` raises."""
+        self.commit([DropEntries(ledger_id, stamp, first_entry_id, last_entry_id)])
 
     @abstractmethod
     def close(self) -> None:

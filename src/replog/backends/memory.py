@@ -10,17 +10,19 @@ import threading
 import uuid
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 
 import attrs
 import trio
 
 from replog.abc import Storage, StoredRange
+from replog.backends.dropped import DroppedEntries
 from replog.backends.holdings import Holdings
 from replog.backends.ranges import LedgerRanges
 from replog.errors import StorageInUseError
 from replog.hookspecs import Backend, NoOptions, hookimpl
 from replog.protocol.batch import Batch
-from replog.protocol.mutations import DELETED_TERM, DropLedger, Marks, Mutation, PutBatch, SetMarks
+from replog.protocol.mutations import DELETED_TERM, DropEntries, DropLedger, Marks, Mutation, PutBatch, SetMarks
 from replog.protocol.proofs import better_proof
 
 
@@ -46,6 +48,17 @@ class _Batches:
             if self._reaches[later] >= batch.last_entry_id:
                 break
             self._reaches[later] = batch.last_entry_id
+
+    def drop(self, stamp: int, dropped: DroppedEntries) -> None:
+        """Removes the batches of which all entries were dropped."""
+        kept = [
+            batch
+            for batch in self._batches
+            if not dropped.covers(stamp, batch.first_entry_id, batch.last_entry_id, batch.stride)
+        ]
+        self.keys = [(batch.first_entry_id, batch.last_entry_id, batch.stride) for batch in kept]
+        self._batches = kept
+        self._reaches = list(accumulate((batch.last_entry_id for batch in kept), max))
 
     def find(self, entry_id: int) -> int:
         """The position of the batch that holds the entry, or -1."""
@@ -75,6 +88,7 @@ class _Batches:
 class _Ledger:
     marks: Marks = attrs.field(factory=Marks)
     stamps: dict[int, _Batches] = attrs.field(factory=dict)
+    dropped: DroppedEntries | None = None
 
 
 @attrs.define(eq=False)
@@ -121,6 +135,8 @@ class MemoryStorage(Storage):
             case PutBatch(batch):
                 ledger = content.ledgers.setdefault(batch.ledger_id, _Ledger())
                 ledger.stamps.setdefault(batch.stamp, _Batches()).put(batch)
+                if ledger.dropped is not None:
+                    ledger.dropped.stored(batch.stamp, batch.first_entry_id, batch.last_entry_id, batch.stride)
                 marks = ledger.marks
                 confirmed = max(marks.last_add_confirmed, batch.last_add_confirmed)
                 last = max(marks.last_entry_id, batch.last_entry_id)
@@ -141,13 +157,22 @@ class MemoryStorage(Storage):
             case DropLedger(ledger_id):
                 content.ledgers.pop(ledger_id, None)
                 content.deleted.add(ledger_id)
+            case DropEntries(ledger_id, stamp, first, last) if ledger_id in content.ledgers:
+                ledger = content.ledgers[ledger_id]
+                ledger.dropped = ledger.dropped or DroppedEntries()
+                ledger.dropped.add(stamp, first, last)
+                if stamp in ledger.stamps:
+                    ledger.stamps[stamp].drop(stamp, ledger.dropped)
 
     def read(self, ledger_id: int, entry_id: int, stamp: int, bytes_max: int) -> list[Batch]:
         """As `Storage.read`."""
         with self._opened() as content:
             ledger = content.ledgers.get(ledger_id)
             batches = ledger.stamps.get(stamp) if ledger else None
-            return batches.read(entry_id, bytes_max) if batches else []
+            found = batches.read(entry_id, bytes_max) if batches else []
+            if not found and ledger and ledger.dropped is not None:
+                ledger.dropped.check(ledger_id, entry_id, stamp)
+            return found
 
     def read_nowait(self, ledger_id: int, entry_id: int, stamp: int, bytes_max: int) -> list[Batch]:
         """As `Storage.read_nowait`: there is no disk to wait for."""

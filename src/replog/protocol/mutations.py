@@ -58,4 +58,18 @@ class DropLedger:
     ledger_id: int
 
 
-Mutation = PutBatch | SetMarks | DropLedger
+@attrs.define
+class DropEntries:
+    """Drop the entries of a ledger and stamp from the first to the last (F5). An unknown ledger is not an error.
+
+    A batch is forgotten once all its entries were dropped, by one such mutation or by several: until then all of it can be
+    read. Marks stay. From then on a read of a dropped entry that finds no batch raises `StorageUncertainError`, until a batch
+    with the entry is stored again: the storage cannot prove that the entry was never durable."""
+
+    ledger_id: int
+    stamp: int
+    first_entry_id: int
+    last_entry_id: int
+
+
+Mutation = PutBatch | SetMarks | DropLedger | DropEntries

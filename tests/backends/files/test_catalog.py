@@ -20,7 +20,9 @@ CATALOG = "/st/catalog"
 def test_catalog_unpacks_to_what_was_packed() -> None:
     files = [CatalogFile(True, 3, 3, 9000), CatalogFile(False, 1, 7, 1 << 40)]
     ledgers = [(1, Marks(None, 0, -1, -1)), (2, Marks(b"", 5, 6, 7)), (1 << 40, Marks(b"key", (1 << 63) - 2, 8, 9))]
-    catalog = Catalog(b"0123456789abcdef", 4, 5, 6, 7, 8, files, [(0, 3), (9, (1 << 63) - 1)], ledgers)
+    catalog = Catalog(
+        b"0123456789abcdef", 4, 5, 6, 7, 8, files, [(0, 3), (9, (1 << 63) - 1)], ledgers, [(2, (1, 0, 5, 1))]
+    )
     packed = pack_catalog(catalog)
     found = unpack_catalog(packed)
     assert found == catalog

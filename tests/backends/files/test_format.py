@@ -32,6 +32,7 @@ BOOKIE_ID = "bookie-01010101010141018101010101010101"
 IDENTITY = bytes.fromhex("01010101010141018101010101010101")
 FIRST, SECOND = make_batch(7, 0, 2), make_batch(7, 2, 1, stride=3, stamp=2, digest_type=DigestType.HMAC_SHA256)
 THIRD = make_batch(8, 0, 3, stride=2)
+DROPPED = [(7, (1, 0, 5, 1)), (7, (2, 3, 18, 3)), (9, (1, 0, (1 << 63) - 1, 1))]
 PROOF = prove(Digest(DigestType.CRC32C, 7, b""), 7, 1, 0)
 
 
@@ -56,6 +57,7 @@ def test_the_same_journal_is_written() -> None:
     with contextlib.closing(open_small(disk)) as storage:
         storage.commit([PutBatch(FIRST), SetMarks(7, b"key", 3, 0, PROOF), SetMarks(8, None, 5)])
         storage.commit([DropLedger(9), PutBatch(SECOND)])
+        storage.drop(7, 1, 0, 5)
     assert as_hex(disk.content(FIRST_FILE)) == golden("v1-journal.hex")
     assert disk.content("/st/storage.json").decode() == golden("v1-storage.json")
 
@@ -179,7 +181,7 @@ def _identity(found: FoundBatch) -> tuple[int, ...]:
 def test_the_same_catalog_is_written_and_read() -> None:
     files = [CatalogFile(True, 3, 3, 9000), CatalogFile(False, 5, 4, 70_000)]
     ledgers = [(7, Marks(b"key", 3, 0, 2, b"proof")), (8, Marks(None, 5)), (9, Marks(b"", 0, 4, 4))]
-    catalog = Catalog(IDENTITY, 12, 6, 40, 44, 6, files, [(0, 6), (10, 11)], ledgers)
+    catalog = Catalog(IDENTITY, 12, 6, 40, 44, 6, files, [(0, 6), (10, 11)], ledgers, DROPPED)
     packed = pack_catalog(catalog)
     assert as_hex(packed) == golden("catalog-v1.hex")
     found = unpack_catalog(packed)

@@ -10,12 +10,13 @@ from contextlib import contextmanager
 import attrs
 
 from replog.abc import Doubt, Storage
+from replog.backends.dropped import EntryDroppedError
 from replog.backends.files import pacing
 from replog.backends.files.options import FilesOptions
 from replog.backends.files.storage import FilesStorage, open_storage
 from replog.backends.memory import MemoryStorage
 from replog.protocol.batch import Batch
-from replog.protocol.mutations import DropLedger, Mutation, PutBatch, SetMarks
+from replog.protocol.mutations import DropEntries, DropLedger, Mutation, PutBatch, SetMarks
 from replog.testing.disk import MemoryDisk, PowerLoss
 from replog.testing.storage_exam import make_batch
 
@@ -101,6 +102,10 @@ class Workload:
             elif kind < 0.87:
                 marks = SetMarks(ledger_id, b"key %d" % ledger_id, self.chance.randrange(50), self.chance.randrange(9))
                 mutations.append(marks)
+            elif kind < 0.91:
+                first = self.chance.randrange(20)
+                last = first + self.chance.choice((3, 10, 1000))
+                mutations.append(DropEntries(ledger_id, self.chance.choice(STAMPS), first, last))
             else:
                 mutations.append(DropLedger(ledger_id))
                 self.ledgers[at] = max(self.ledgers) + 1
@@ -171,12 +176,12 @@ class Workload:
             key = batch.ledger_id, batch.stamp
             firsts[key] = min(batch.first_entry_id, firsts.get(key, batch.first_entry_id))
         whole = tuple(
-            tuple(storage.read(ledger_id, first, stamp, 1 << 40)) for (ledger_id, stamp), first in firsts.items()
+            read_or_doubt(storage, ledger_id, first, stamp, 1 << 40) for (ledger_id, stamp), first in firsts.items()
         )
         newest = self.batches[-8:] + self.batches[: -8 : max(1, len(self.batches) // 16)]
-        single = tuple(tuple(storage.read(each.ledger_id, each.last_entry_id, each.stamp, 0)) for each in newest)
+        single = tuple(read_or_doubt(storage, each.ledger_id, each.last_entry_id, each.stamp, 0) for each in newest)
         for batch, found in zip(newest, single, strict=True):
-            assert found in ((), (batch,)), "wrong data"
+            assert found in ((), (batch,), None), "wrong data"
         known = range(1, max(self.ledgers) + 1)
         ledger_ids = [ledger_id for ledger_id in storage.ledger_ids() if ledger_id < FRESH_LEDGER]
         return (ledger_ids, [storage.marks(ledger_id) for ledger_id in known], whole, single)
@@ -206,6 +211,16 @@ class Workload:
             self.not_written()
         else:
             self.acknowledge()
+
+
+def read_or_doubt(
+    storage: Storage, ledger_id: int, entry_id: int, stamp: int, bytes_max: int
+) -> tuple[Batch, ...] | None:
+    """None if the entry was dropped (F5)."""
+    try:
+        return tuple(storage.read(ledger_id, entry_id, stamp, bytes_max))
+    except EntryDroppedError:
+        return None
 
 
 # -- the disk -----------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import pytest
 from replog.abc import DropLedger, Marks, PutBatch, SetMarks
 from replog.backends.lmdb import open_storage, records
 from replog.backends.lmdb.records import RANGES_MAX, DamagedError, Series
+from replog.errors import StorageUncertainError
 from replog.protocol.digest import Digest, DigestType
 from replog.protocol.mutations import DELETED_TERM
 from replog.protocol.proofs import prove
@@ -49,6 +50,8 @@ def write_storage(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         storage._maintenance.stop()  # so that what is left of ledger 10 stays
         storage.commit([PutBatch(make_batch(10, 0, 1))])
         storage.commit([DropLedger(9), DropLedger(10), PutBatch(SECOND)])
+        storage.commit([PutBatch(make_batch(11, 0, 2))])
+        storage.drop(11, 1, 0, 5)
 
 
 def test_the_same_bytes_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,11 +64,13 @@ def test_the_golden_bytes_are_read(tmp_path: Path) -> None:
     make(tmp_path / "storage", GOLDEN_RECORDS.read_text())
     with contextlib.closing(open_storage(str(tmp_path / "storage"))) as storage:
         assert storage.bookie_id == BOOKIE_ID
-        assert storage.ledger_ids() == [7, 8]
+        assert storage.ledger_ids() == [7, 8, 11]
         assert storage.read(7, 0, 1, 10_000) == [FIRST, THIRD]
         assert storage.read(7, 2, 2, 10_000) == [SECOND]
         assert storage.marks(7) == Marks(b"key", 3, 0, 9, PROOF)
         assert storage.marks(8) == Marks(None, 5)
+        with pytest.raises(StorageUncertainError, match="dropped"):
+            storage.read(11, 5, 1, 1)
         for ledger_id in (9, 10):
             assert storage.marks(ledger_id) == Marks(fence_term=DELETED_TERM)
         storage.compact()

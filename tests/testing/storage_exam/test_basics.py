@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from replog.abc import Doubt, DropLedger, Marks, Mutation, PutBatch, SetMarks, Storage
+from replog.abc import Doubt, DropEntries, DropLedger, Marks, Mutation, PutBatch, SetMarks, Storage
 from replog.backends.memory import MemoryStorage, _Content
-from replog.errors import StorageInUseError
+from replog.errors import StorageInUseError, StorageUncertainError
 from replog.protocol.batch import Batch
 from replog.testing import check_storage
 
@@ -100,6 +100,36 @@ class DropsTooLittle(Broken):
     def _apply(self, content: _Content, mutation: Mutation) -> None:
         if not isinstance(mutation, DropLedger):
             super()._apply(content, mutation)
+
+
+class DeniesTheDropped(Broken):
+    def read(self, ledger_id: int, entry_id: int, stamp: int, bytes_max: int) -> list[Batch]:
+        try:
+            return super().read(ledger_id, entry_id, stamp, bytes_max)
+        except StorageUncertainError:
+            return []
+
+
+class KeepsTheDropped(Broken):
+    def _apply(self, content: _Content, mutation: Mutation) -> None:
+        if not isinstance(mutation, DropEntries):
+            super()._apply(content, mutation)
+
+
+class DropsMarksToo(Broken):
+    def _apply(self, content: _Content, mutation: Mutation) -> None:
+        super()._apply(content, mutation)
+        if isinstance(mutation, DropEntries) and mutation.ledger_id in content.ledgers:
+            content.ledgers[mutation.ledger_id].marks = Marks()
+
+
+class DropsTheStraddling(Broken):
+    def _apply(self, content: _Content, mutation: Mutation) -> None:
+        if isinstance(mutation, DropEntries):
+            mutation = DropEntries(
+                mutation.ledger_id, mutation.stamp, mutation.first_entry_id, mutation.last_entry_id + 9
+            )
+        super()._apply(content, mutation)
 
 
 class BackToFront(Broken):

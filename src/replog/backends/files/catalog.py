@@ -9,6 +9,7 @@ durable; a log file is removed only when a catalog without it is. Little-endian 
     written (replay must get that far), next number of an entry log, next: how many of each
         log files        kind (1 journal, 2 entry log), number, age, end in bytes; ascending by age
         deleted ledgers  first and last id of each range
+        dropped entries  ledger id, stamp, first and last entry of each range, stride
         ledgers          id, fence term, last add confirmed, last entry id, length of the key or -1, key
     CRC32C of all that
 """
@@ -21,15 +22,17 @@ from collections.abc import Iterable, Sequence
 import attrs
 from crc32c import crc32c
 
+from replog.backends.dropped import DroppedRange
 from replog.protocol.mutations import Marks
 
 FORMAT = 1
 MAGIC = b"rlogctlg"
 NAME = "catalog"
 
-_HEADER = struct.Struct("<8sII16sQQQQQQQQ")
+_HEADER = struct.Struct("<8sII16sQQQQQQQQQ")
 _FILE = struct.Struct("<IQQQ")
 _RANGE = struct.Struct("<qq")
+_DROPPED = struct.Struct("<qqqqQ")
 _LEDGER = struct.Struct("<qqqqiI")
 _CHECKSUM = struct.Struct("<I")
 
@@ -57,6 +60,7 @@ class Catalog:
     files: list[CatalogFile]
     deleted: list[tuple[int, int]]
     ledgers: Iterable[tuple[int, Marks]] = attrs.field(eq=False)
+    dropped: list[tuple[int, DroppedRange]] = attrs.field(factory=list)
     format: int = FORMAT
 
 
@@ -76,11 +80,13 @@ def pack_catalog(catalog: Catalog, packed_ledgers: Sequence[bytes] | None = None
         catalog.next_entry_log,
         len(catalog.files),
         len(catalog.deleted),
+        len(catalog.dropped),
         len(packed_ledgers),
     )
     files = [_FILE.pack(1 if file.is_journal else 2, file.number, file.age, file.end_bytes) for file in catalog.files]
     ranges = [_RANGE.pack(first, last) for first, last in catalog.deleted]
-    packed = b"".join((header, *files, *ranges, *packed_ledgers))
+    dropped = [_DROPPED.pack(ledger_id, *entries) for ledger_id, entries in catalog.dropped]
+    packed = b"".join((header, *files, *ranges, *dropped, *packed_ledgers))
     return packed + _CHECKSUM.pack(crc32c(packed))
 
 
@@ -100,13 +106,15 @@ def unpack_catalog(data: bytes) -> Catalog | None:
         return None
     _, version, _, identity, generation, first, sequence, durable, next_log, *counts = _HEADER.unpack_from(data)
     if version != FORMAT:
-        return Catalog(identity, generation, first, sequence, durable, next_log, [], [], [], version)
-    file_count, range_count, ledger_count = counts
+        return Catalog(identity, generation, first, sequence, durable, next_log, [], [], [], [], version)
+    file_count, range_count, dropped_count, ledger_count = counts
     start = _HEADER.size
     middle = start + file_count * _FILE.size
     files = [CatalogFile(kind == 1, *numbers) for kind, *numbers in _FILE.iter_unpack(data[start:middle])]
     end = middle + range_count * _RANGE.size
     deleted = list(_RANGE.iter_unpack(data[middle:end]))
+    start, end = end, end + dropped_count * _DROPPED.size
+    dropped = [(ledger_id, tuple(entries)) for ledger_id, *entries in _DROPPED.iter_unpack(data[start:end])]
     ledgers = []
     for _ in range(ledger_count):
         ledger_id, fence_term, confirmed, last_entry_id, size, proof_size = _LEDGER.unpack_from(data, end)
@@ -116,4 +124,4 @@ def unpack_catalog(data: bytes) -> Catalog | None:
         proof = data[end : end + proof_size]
         end += proof_size
         ledgers.append((ledger_id, Marks(key, fence_term, confirmed, last_entry_id, proof)))
-    return Catalog(identity, generation, first, sequence, durable, next_log, files, deleted, ledgers)
+    return Catalog(identity, generation, first, sequence, durable, next_log, files, deleted, ledgers, dropped)

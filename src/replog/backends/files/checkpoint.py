@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from replog.backends.disk import is_full, write_file_atomically
+from replog.backends.dropped import DroppedRange
 from replog.backends.files.catalog import NAME as CATALOG
 from replog.backends.files.catalog import Catalog, CatalogFile, pack_catalog
 from replog.backends.files.contents import Contents
@@ -86,6 +87,7 @@ class Checkpointer:
             ]
             deleted = contents.index.deleted.copy()
             ledgers = list(contents.index.ledgers.items())
+        packed_marks, dropped = self._pack_marks(ledgers)
         catalog = Catalog(
             contents.identity,
             self._generation + 1,
@@ -96,11 +98,12 @@ class Checkpointer:
             sorted(files, key=lambda file: (file.age, file.number)),
             list(deleted),
             (),
+            dropped,
         )
         # A start reads these again, in `opening`: replay must be able to get as far as the catalog says.
         assert catalog.sequence <= catalog.durable_sequence, "the mark is ahead of what is durable"
         assert catalog.first_journal <= journal.current.number, "the mark has passed the file that is written"
-        self._write(pack_catalog(catalog, self._pack_marks(ledgers)))
+        self._write(pack_catalog(catalog, packed_marks))
         # Only now that the catalog is durable may the files go that it does not have (B6).
         self._generation += 1
         journal.mark.catalog_generation = self._generation
@@ -114,15 +117,21 @@ class Checkpointer:
         self.removed_files += len(dead)
         return dead
 
-    def _pack_marks(self, ledgers: list[tuple[int, LedgerIndex]]) -> list[bytes]:
-        """The marks of all ledgers; only those that changed are packed again.
+    def _pack_marks(self, ledgers: list[tuple[int, LedgerIndex]]) -> tuple[list[bytes], list[tuple[int, DroppedRange]]]:
+        """The marks of all ledgers, of which only those that changed are packed again; and what was dropped of them.
 
-        Marks that were set after the catalog's position do no harm: marks only rise, and all in the index is durable."""
+        Marks that were set after the catalog's position do no harm: marks only rise, and all in the index is durable. What
+        was dropped, or stored again, after that position, is replayed in its order."""
         packed: list[bytes] = []
+        dropped: list[tuple[int, DroppedRange]] = []
         for start in range(0, len(ledgers), _LEDGERS_AT_ONCE):
             with self._contents.changed:
-                packed += [ledger.pack(ledger_id) for ledger_id, ledger in ledgers[start : start + _LEDGERS_AT_ONCE]]
-        return packed
+                some = ledgers[start : start + _LEDGERS_AT_ONCE]
+                packed += [ledger.pack(ledger_id) for ledger_id, ledger in some]
+                for ledger_id, ledger in some:
+                    if ledger.dropped is not None:
+                        dropped += [(ledger_id, entries) for entries in ledger.dropped]
+        return packed, dropped
 
     def _index_all(self, sealed: list[JournalFile]) -> OSError | None:
         """Indexes these files as far as there is space; returns why not all of them. May raise another OSError."""

@@ -13,9 +13,9 @@ from replog.backends.files.journal import Journal
 from replog.backends.files.log_file import Place
 from replog.backends.files.maintenance import Maintenance
 from replog.backends.files.planning import Change, Plan
-from replog.backends.files.record import MarksOfLedger, RecordType, pack_drop, pack_marks
+from replog.backends.files.record import MarksOfLedger, RecordType, pack_drop, pack_drop_entries, pack_marks
 from replog.protocol.batch import Batch
-from replog.protocol.mutations import Mutation, PutBatch, SetMarks
+from replog.protocol.mutations import DropEntries, Mutation, PutBatch, SetMarks
 from replog.protocol.proofs import better_proof
 
 
@@ -52,6 +52,12 @@ class Committer:
                 if raised is not None:
                     marks[mutation.ledger_id] = raised
                     plan.add(RecordType.MARKS, pack_marks(*raised), raised)
+            elif isinstance(mutation, DropEntries):
+                ledger_id = mutation.ledger_id
+                # Replay knows ledgers that were stored later: what changes nothing now must change nothing then.
+                if ledger_id in ledgers or ledger_id in marks or plan.stores(ledger_id):
+                    numbers = mutation.stamp, mutation.first_entry_id, mutation.last_entry_id
+                    plan.add(RecordType.DROP_ENTRIES, pack_drop_entries(ledger_id, *numbers), mutation)
             else:
                 dropped.add(mutation.ledger_id)
                 plan.add(RecordType.DROP, pack_drop(mutation.ledger_id), mutation.ledger_id)
@@ -111,6 +117,11 @@ class Committer:
                 self._contents.damages.stored(change)
         elif isinstance(change, tuple):
             self._index.put_marks(*change)
+        elif isinstance(change, DropEntries):
+            entries = change.ledger_id, change.stamp, change.first_entry_id, change.last_entry_id
+            self._contents.cache.forget(self._index.drop_entries(*entries))
+            self._has_dropped = True
+            self._contents.damages.dropped_entries(change.ledger_id, change.stamp)
         else:
             self._contents.cache.forget(self._index.drop(change))
             self._has_dropped = True

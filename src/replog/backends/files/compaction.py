@@ -132,10 +132,16 @@ class Rewriter:
         entry_log_bytes = contents.options.entry_log_bytes
         sections.sort(key=_ledger_and_stamp)
         for (ledger_id, stamp), group in groupby(sections, _ledger_and_stamp):
-            if ledger_id not in contents.index.ledgers:
+            with contents.changed:
+                ledger = contents.index.ledgers.get(ledger_id)
+                # A copy: entries that are dropped meanwhile are copied, and dropped in the copy.
+                dropped = ledger.dropped.copy() if ledger is not None and ledger.dropped is not None else None
+            if ledger is None:
                 continue  # deleted meanwhile
             has_begun = False
             for first, last, stride, location in self._batches(group):
+                if dropped is not None and dropped.covers(stamp, first, last, stride):
+                    continue
                 try:
                     data = read_checked(contents.disk, location)
                 except DamagedBatch as error:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from replog.abc import Damage
 from replog.backends.disk import Disk
+from replog.backends.dropped import EntryDroppedError
 from replog.backends.files.fetching import DamagedBatch
 from replog.backends.files.index import Index, PageMissing, SectionGone
 from replog.backends.files.index_page import IndexPage
@@ -44,6 +45,13 @@ class Damages:
         for identity in [each for each in self.known if each[0] == ledger_id]:
             del self.known[identity]
 
+    def dropped_entries(self, ledger_id: int, stamp: int) -> None:
+        """Forgets the damage of batches that were dropped. Called with the lock."""
+        ledger = self._index.ledgers.get(ledger_id)
+        for identity in [each for each in self.known if each[:2] == (ledger_id, stamp)]:
+            if ledger is not None and ledger.dropped is not None and ledger.dropped.covers(stamp, *identity[2:]):
+                del self.known[identity]
+
     def note(self, error: DamagedBatch, ledger_id: int, stamp: int, identity: tuple[int, int]) -> None:
         """Notes that a batch is unreadable. Called without the lock.
 
@@ -59,6 +67,8 @@ class Damages:
                     # Only if reads would get this very copy: a newer file, or a deletion, may have made it unneeded.
                     if found and (found[0].file, found[0].offset) == (location.file, location.offset):
                         self.known[ledger_id, stamp, first, last] = Damage(ledger_id, stamp, first, last, str(error))
+                return
+            except EntryDroppedError:
                 return
             except PageMissing as missing:
                 try:

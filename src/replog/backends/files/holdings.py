@@ -21,10 +21,13 @@ def stored_ranges(contents: Contents, ledger_id: int) -> list[StoredRange]:
         with contents.lock:
             ledger = contents.index.ledgers.get(ledger_id)
             sections = [each for stamps in ledger.stamps.values() for each in stamps.sections] if ledger else []
+            dropped = ledger.dropped.copy() if ledger and ledger.dropped is not None else None
         holdings = Holdings()
         try:
             for section in sections:
                 for first, last, stride in zip(*_columns(contents, section), strict=True):
+                    if dropped is not None and dropped.covers(section.stamp, first, last, stride):
+                        continue
                     holdings.add(section.stamp, first, last, stride)
         except SectionGone:
             # Compaction has moved its batches to a section that is not in the list.

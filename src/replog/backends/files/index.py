@@ -14,13 +14,15 @@ from __future__ import annotations
 import heapq
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from itertools import accumulate
 
+from replog.backends.dropped import DroppedEntries, DroppedRange
 from replog.backends.files.catalog import pack_ledger
 from replog.backends.files.index_page import PAGE_BATCHES, IndexPage
 from replog.backends.files.log_file import Location, Place, Section
-from replog.backends.files.record import RecordType, unpack_drop, unpack_marks
+from replog.backends.files.record import RecordType, unpack_drop, unpack_drop_entries, unpack_marks
 from replog.backends.ranges import LedgerRanges
 from replog.protocol.mutations import DELETED_TERM, Marks
 from replog.protocol.proofs import better_proof
@@ -39,6 +41,7 @@ class SectionGone(Exception):
 
 
 Pages = Mapping[Section, IndexPage]
+IsGone = Callable[[int, int, int], bool]
 
 
 class StampSections:
@@ -86,10 +89,11 @@ class StampSections:
         self.reaches = array("q", accumulate((section.last for section in self.sections), max))
         assert len(self.sections) == len(set(self.sections)), "a section is listed once"
 
-    def locate(self, entry_id: int, bytes_max: int, loaded: Pages) -> list[Location]:
+    def locate(self, entry_id: int, bytes_max: int, loaded: Pages, is_gone: IsGone | None = None) -> list[Location]:
         """The batch that holds the entry, and those that start after it while they fit; [] if there is none.
 
-        Raises `PageMissing`; `loaded` has pages that were missing before."""
+        `is_gone` tells from a batch's first and last id and stride whether it was dropped. Raises `PageMissing`; `loaded` has
+        pages that were missing before."""
         place = bisect_right(self.firsts, entry_id) - 1
         if place < 0 or self.reaches[place] < entry_id:
             return []  # without a look at any page
@@ -105,12 +109,16 @@ class StampSections:
             if holder is None:
                 return []
             section, page, at = holder
+        if is_gone is not None and is_gone(*page.identity(at)):
+            return []
         location = section.location(page, at)
         left = bytes_max - location.size
         if left <= 0:
             return [location]
         found = [location]
         for later, later_page, place in self._after(page.firsts[at], loaded):
+            if is_gone is not None and is_gone(*later_page.identity(place)):
+                continue
             location = later.location(later_page, place)
             left -= location.size
             if left < 0:
@@ -196,7 +204,7 @@ def _page_of(section: Section, loaded: Pages) -> IndexPage:
 class LedgerIndex:
     """One ledger: its marks, and its batches by stamp."""
 
-    __slots__ = ("_packed", "fence_term", "key", "last_add_confirmed", "last_entry_id", "proof", "stamps")
+    __slots__ = ("_packed", "dropped", "fence_term", "key", "last_add_confirmed", "last_entry_id", "proof", "stamps")
 
     def __init__(self) -> None:
         self.key: bytes | None = None
@@ -205,6 +213,7 @@ class LedgerIndex:
         self.last_entry_id = -1
         self.proof = b""
         self.stamps: dict[int, StampSections] = {}
+        self.dropped: DroppedEntries | None = None  # of which no file may bring a batch back
         self._packed: bytes | None = None  # the marks, if they haven't changed since
 
     def note_batch(self, last: int, last_add_confirmed: int) -> None:
@@ -266,6 +275,8 @@ class Index:
         if ledger is None:
             return
         ledger.note_batch(last, last_add_confirmed)
+        if ledger.dropped is not None:
+            ledger.dropped.stored(stamp, first, last, stride)
         stamps = ledger.stamps.get(stamp)
         if stamps is None:
             stamps = ledger.stamps[stamp] = StampSections()
@@ -301,10 +312,15 @@ class Index:
         ledger = self.ledger(section.ledger_id)
         if ledger is None:
             return
-        ledger.stamps.setdefault(section.stamp, StampSections()).add(section)
         ledger.note_batch(section.last, -1)
+        dropped = ledger.dropped
+        if dropped is not None and dropped.covers(section.stamp, section.first, section.last):
+            return
+        ledger.stamps.setdefault(section.stamp, StampSections()).add(section)
         section.file.sections.add(section)
         section.file.live_bytes += section.data_bytes
+        if dropped is not None:
+            note_dead(section, dropped)
 
     def put_marks(self, ledger_id: int, key: bytes | None, fence_term: int, confirmed: int, proof: bytes) -> None:
         """Raises the marks of the ledger to these."""
@@ -320,8 +336,15 @@ class Index:
             self.put_marks(*unpack_marks(content))
         elif record_type == RecordType.DROP:
             self.drop(unpack_drop(content))
+        elif record_type == RecordType.DROP_ENTRIES:
+            self.drop_entries(*unpack_drop_entries(content))
 
-    def put_catalog(self, deleted: Iterable[tuple[int, int]], ledgers: Iterable[tuple[int, Marks]]) -> None:
+    def put_catalog(
+        self,
+        deleted: Iterable[tuple[int, int]],
+        ledgers: Iterable[tuple[int, Marks]],
+        dropped: Iterable[tuple[int, DroppedRange]] = (),
+    ) -> None:
         """Applies what a catalog says of ledgers."""
         for first, last in deleted:
             assert first <= last, "a range of deleted ledgers holds one"
@@ -332,6 +355,32 @@ class Index:
             ledger = self.ledger(ledger_id)
             if ledger is not None:
                 ledger.raise_marks(marks)
+        by_ledger: dict[int, list[DroppedRange]] = {}
+        for ledger_id, entries in dropped:
+            by_ledger.setdefault(ledger_id, []).append(entries)
+        for ledger_id, ranges in by_ledger.items():
+            ledger = self.ledger(ledger_id)
+            if ledger is not None:
+                ledger.dropped = DroppedEntries(ranges)
+
+    def drop_entries(self, ledger_id: int, stamp: int, first: int, last: int) -> list[Section]:
+        """Drops entries (F5). Returns the sections of which nothing is left."""
+        ledger = self.ledgers.get(ledger_id)
+        if ledger is None:
+            return []
+        dropped = ledger.dropped = ledger.dropped or DroppedEntries()
+        dropped.add(stamp, first, last)
+        stamps = ledger.stamps.get(stamp)
+        if stamps is None:
+            return []
+        gone = [section for section in stamps.sections if dropped.covers(stamp, section.first, section.last)]
+        if gone:
+            stamps.replace(gone, ())
+        for section in gone:
+            _remove(section)
+        for section in stamps.sections:
+            note_dead(section, dropped)
+        return gone
 
     def drop(self, ledger_id: int) -> list[Section]:
         """Deletes a ledger, permanently. Returns the sections that are not needed any more."""
@@ -339,16 +388,15 @@ class Index:
         ledger = self.ledgers.pop(ledger_id, None)
         gone = [section for stamps in ledger.stamps.values() for section in stamps.sections] if ledger else []
         for section in gone:
-            section.file.sections.discard(section)
-            section.file.live_bytes -= section.data_bytes
-            assert section.file.live_bytes >= 0, "more was deleted from a file than it held"
+            _remove(section)
         assert ledger_id not in self.ledgers, "a deleted ledger comes back"
         return gone
 
     def locate_lone(self, ledger_id: int, entry_id: int, stamp: int) -> Place | None:
         """The only batch that can hold the entry, by two bisections. None if it isn't that simple: then use `locate`."""
         ledger = self.ledgers.get(ledger_id)
-        stamps = ledger.stamps.get(stamp) if ledger is not None else None
+        # Where something was dropped, `locate` looks at each batch.
+        stamps = ledger.stamps.get(stamp) if ledger is not None and ledger.dropped is None else None
         if stamps is None:
             return None
         place = bisect_right(stamps.firsts, entry_id) - 1
@@ -365,7 +413,26 @@ class Index:
         return section.file, page.offsets[at], page.sizes[at], page.checksums[at]
 
     def locate(self, ledger_id: int, entry_id: int, stamp: int, bytes_max: int, loaded: Pages) -> list[Location]:
-        """As `StampSections.locate`."""
+        """As `StampSections.locate`. Raises `EntryDroppedError` if the entry was dropped (F5)."""
         ledger = self.ledgers.get(ledger_id)
         stamps = ledger.stamps.get(stamp) if ledger else None
-        return stamps.locate(entry_id, bytes_max, loaded) if stamps else []
+        dropped = ledger.dropped if ledger is not None else None
+        if dropped is None:
+            return stamps.locate(entry_id, bytes_max, loaded) if stamps else []
+        found = stamps.locate(entry_id, bytes_max, loaded, partial(dropped.covers, stamp)) if stamps else []
+        if not found:
+            dropped.check(ledger_id, entry_id, stamp)
+        return found
+
+
+def _remove(section: Section) -> None:
+    section.file.sections.discard(section)
+    section.file.live_bytes -= section.data_bytes - section.dead_bytes
+    assert section.file.live_bytes >= 0, "more was deleted from a file than it held"
+
+
+def note_dead(section: Section, dropped: DroppedEntries) -> None:
+    """Estimates how much of a section was dropped, so that compaction finds files of which little is needed."""
+    dead_bytes = int(section.data_bytes * dropped.share(section.stamp, section.first, section.last))
+    section.file.live_bytes += section.dead_bytes - dead_bytes
+    section.dead_bytes = dead_bytes

@@ -125,6 +125,7 @@ class Section:
     __slots__ = (
         "count",
         "data_bytes",
+        "dead_bytes",
         "file",
         "first",
         "is_touched",
@@ -146,6 +147,7 @@ class Section:
         self.last_first = last_first
         self.count = 0
         self.data_bytes = 0
+        self.dead_bytes = 0  # of them, of batches that were dropped, about
         self.page: IndexPage | None = None
         self.page_offset = 0  # in the index file; 0 while there is none
         self.page_checksum = 0

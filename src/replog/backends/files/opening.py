@@ -289,7 +289,7 @@ def _load(
     disk: Disk, path: str, journal: str, identity: bytes, catalog: Catalog, index: Index, adopted: _Adopted
 ) -> None:
     """The files that the catalog has, and into the index what the catalog and the files' own indexes say."""
-    index.put_catalog(catalog.deleted, catalog.ledgers)
+    index.put_catalog(catalog.deleted, catalog.ledgers, catalog.dropped)
     for each in catalog.files:
         file: LogFile
         if each.is_journal:

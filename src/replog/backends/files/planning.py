@@ -11,8 +11,10 @@ from replog.backends.files.record import (
     sealed_checksum,
 )
 from replog.protocol.batch import Batch
+from replog.protocol.mutations import DropEntries
 
-Change = Batch | MarksOfLedger | int  # a batch, all marks of a ledger, a ledger to drop
+# A batch, all marks of a ledger, a ledger to drop, entries to drop
+Change = Batch | MarksOfLedger | int | DropEntries
 
 
 class Plan:
@@ -35,7 +37,11 @@ class Plan:
         self.has_batches = True
         self.size += RECORD_HEADER_BYTES + len(data)
 
-    def add(self, record_type: RecordType, payload: bytes, change: MarksOfLedger | int) -> None:
+    def stores(self, ledger_id: int) -> bool:
+        """True if a batch of this ledger is stored."""
+        return any(isinstance(each, Batch) and each.ledger_id == ledger_id for each in self.changes)
+
+    def add(self, record_type: RecordType, payload: bytes, change: MarksOfLedger | int | DropEntries) -> None:
         """Adds the record of something else."""
         self.records.append((record_type, payload, payload_checksum(payload)))
         self.changes.append(change)

@@ -15,6 +15,7 @@ Records follow without gaps. Those of one commit are a *group*: valid only toget
                        DROP: ledger id
                        EPOCH: the epoch of all records that follow, this group's included
                        RUN: batches of one ledger and stamp, back to back; in entry logs only
+                       DROP_ENTRIES: ledger id, stamp, first and last entry
 
 The *sequence* counts groups over the storage's whole life. A group is written only when the one before is durable, so
 a header with a higher sequence proves that everything before it was durable once. The *epoch* is random: a recycled
@@ -54,6 +55,7 @@ _pack_checksum = _CHECKSUM.pack
 _SEED = struct.Struct("<Q16s")
 _MARKS = struct.Struct("<qqqi")
 _DROP = struct.Struct("<q")
+_DROP_ENTRIES = struct.Struct("<qqqq")
 _EPOCH = struct.Struct("<Q")
 
 assert _PREFIX_BYTES + _CHECKSUM.size == RECORD_HEADER_BYTES
@@ -70,6 +72,7 @@ class RecordType(enum.IntEnum):
     DROP = 3
     EPOCH = 4
     RUN = 5
+    DROP_ENTRIES = 6
 
 
 class RecordHeader(NamedTuple):
@@ -176,6 +179,17 @@ def pack_drop(ledger_id: int) -> bytes:
 def unpack_drop(payload: bytes | memoryview) -> int:
     """The ledger id."""
     return int(_DROP.unpack_from(payload)[0])
+
+
+def pack_drop_entries(ledger_id: int, stamp: int, first_entry_id: int, last_entry_id: int) -> bytes:
+    """The payload of DROP_ENTRIES."""
+    assert first_entry_id <= last_entry_id, "a range has entries"
+    return _DROP_ENTRIES.pack(ledger_id, stamp, first_entry_id, last_entry_id)
+
+
+def unpack_drop_entries(payload: bytes | memoryview) -> tuple[int, int, int, int]:
+    """Ledger id, stamp, first and last entry."""
+    return _DROP_ENTRIES.unpack_from(payload)
 
 
 def pack_epoch(epoch: int) -> bytes:

@@ -6,7 +6,7 @@ from collections import defaultdict
 
 from replog.backends.disk import Disk
 from replog.backends.files.contents import Contents
-from replog.backends.files.index import Index
+from replog.backends.files.index import Index, StampSections, note_dead
 from replog.backends.files.indexing import read_directory, write_index
 from replog.backends.files.log_file import EntryLogFile, JournalFile, LogFile, Section
 from replog.backends.files.scanning import scan_entry_log, scan_journal
@@ -75,10 +75,15 @@ def replace_sections(contents: Contents, old_files: list[LogFile], fresh: list[S
         ledger = contents.index.ledgers.get(ledger_id)
         if ledger is None:
             continue  # deleted meanwhile
-        ledger.stamps[stamp].replace(old, new)
+        dropped = ledger.dropped
+        if dropped is not None:
+            new = [each for each in new if not dropped.covers(stamp, each.first, each.last)]
+        ledger.stamps.setdefault(stamp, StampSections()).replace(old, new)
         for section in new:
             section.file.sections.add(section)
             section.file.live_bytes += section.data_bytes
+            if dropped is not None:
+                note_dead(section, dropped)
             page = section.page
             assert page is not None
             contents.cache.admit(section, page)

@@ -14,9 +14,10 @@ from replog.backends.ranges import LedgerRanges
 class Contents:
     """`lock` guards the garbage and the counters. Everything here follows from commits that are durable."""
 
-    def __init__(self, deleted: LedgerRanges, garbage: list[int], ledgers: int) -> None:
+    def __init__(self, deleted: LedgerRanges, garbage: list[int], ledgers: int, with_dropped: set[int]) -> None:
         self.lock = threading.Lock()
         self.known = Known()
+        self.known.with_dropped = with_dropped
         self.deleted = deleted  # never changed, but replaced by another: reads take no lock
         self.garbage = garbage  # deleted ledgers of which batches are left
         self.recent = RecentBatches()
@@ -42,6 +43,9 @@ class Contents:
         assert self.ledgers >= 0, "more ledgers were deleted than there were"
         self.recent.add(changes.batches)
         self.damages.mended(changes.batches)
+        for each in changes.dropped_entries:
+            self.recent.drop_entries(each)
+            self.damages.dropped_entries(each)
         if changes.dropped:
             self.recent.drop(changes.dropped)
             self.damages.dropped(changes.dropped)

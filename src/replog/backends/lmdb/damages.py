@@ -10,6 +10,7 @@ from attrs import evolve
 from replog.abc import Damage
 from replog.backends.lmdb.snapshot import SERIES_TORN
 from replog.protocol.batch import Batch
+from replog.protocol.mutations import DropEntries
 
 _KNOWN_MAX = 10_000  # more are not remembered: a repair asks again when it has mended these
 
@@ -58,6 +59,16 @@ class Damages:
         with self._lock:
             for identity in [each for each in self._known if each[0] in gone]:
                 del self._known[identity]
+
+    def dropped_entries(self, dropped: DropEntries) -> None:
+        """These batches are gone."""
+        if not self._known:
+            return
+        first, last = dropped.first_entry_id, dropped.last_entry_id
+        with self._lock:
+            for identity in [each for each in self._known if each[:2] == (dropped.ledger_id, dropped.stamp)]:
+                if first <= identity[2] and identity[3] <= last:
+                    del self._known[identity]
 
 
 def _identity(damage: Damage) -> _Identity:

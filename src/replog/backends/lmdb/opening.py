@@ -23,6 +23,7 @@ from replog.backends.lmdb.directory import (
 from replog.backends.lmdb.options import LMDBStorageOptions
 from replog.backends.lmdb.records import (
     DELETED,
+    DROPPED,
     FORMAT_KEY,
     GARBAGE,
     LEDGER,
@@ -61,6 +62,7 @@ class Opened:
     deleted: LedgerRanges
     garbage: list[int]
     ledgers: int
+    with_dropped: set[int]
 
 
 def open_directory(path: str, options: LMDBStorageOptions, former: Former) -> Opened:
@@ -116,13 +118,14 @@ def _look(lmdb_map: LMDBMap, bookie_id: str, data: str, mark: DurableMark) -> Op
         # A key of garbage has no checksum: what was not deleted is not removed, whatever such a key says.
         garbage = [ledger_id for ledger_id in iterate_ids(transaction, GARBAGE) if ledger_id in deleted]
         ledgers = sum(1 for _ in iterate_ids(transaction, LEDGER))
+        with_dropped = set(iterate_ids(transaction, DROPPED))
     if damaged:
         reasons = [f"{data}: the record of deleted ledgers from {unpack_id_key(key)} on is damaged" for key in damaged]
         # What such a record deleted may come back, fences of deleted ledgers included: so the bookie can't vouch (B8).
         mark.raise_doubt(reasons, is_lost=True, position=int(environment.info()["last_txnid"]))
     _settle(lmdb_map, damaged)
     mark.advance(int(environment.info()["last_txnid"]))
-    return Opened(bookie_id, lmdb_map, mark, deleted, garbage, ledgers)
+    return Opened(bookie_id, lmdb_map, mark, deleted, garbage, ledgers, with_dropped)
 
 
 def _read_deleted(transaction: lmdb.Transaction) -> tuple[LedgerRanges, list[bytes]]:

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 
 import attrs
 
-from replog.backends.lmdb.records import DELETED, LEDGER, DamagedError, unseal
+from replog.backends.lmdb.records import DELETED, DROPPED, LEDGER, DamagedError, unseal
 from replog.runtime.lmdb_file import BRANCH, LEAF, NO_PAGE, OVERFLOW, PAGE_HEAD, Meta, Tree
 
 _NODE = struct.Struct("=HHHH")
@@ -28,7 +28,7 @@ _OVERFLOW_HEAD = struct.Struct("=QHHI")
 _IS_LARGE = 1  # of a node: its value is in overflow pages
 _KEY_BYTES_MAX = 511
 _FAULTS_MAX = 20
-_SEALED = DELETED + LEDGER
+_SEALED = DELETED + DROPPED + LEDGER
 
 
 class _FaultError(Exception):

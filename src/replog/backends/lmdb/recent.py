@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 
 from replog.protocol.batch import Batch
+from replog.protocol.mutations import DropEntries
 
 _BYTES_MAX = 8 << 20
 _LOOKED_AT_MAX = 32  # when no batch begins with the entry: the event loop must not search
@@ -41,6 +42,18 @@ class RecentBatches:
         with self._lock:
             for place in [place for place in self._of if place[0] in gone]:
                 del self._of[place]
+
+    def drop_entries(self, dropped: DropEntries) -> None:
+        """These batches were dropped."""
+        first, last = dropped.first_entry_id, dropped.last_entry_id
+        place = dropped.ledger_id, dropped.stamp
+        with self._lock:
+            batches = self._of.get(place, {})
+            for entry_id, batch in list(batches.items()):
+                if first <= entry_id and batch.last_entry_id <= last:
+                    del batches[entry_id]
+            if not batches:
+                self._of.pop(place, None)
 
     def read(self, ledger_id: int, entry_id: int, stamp: int, bytes_max: int) -> list[Batch]:
         """The batch that holds the entry, and those right behind it, without a gap, while they fit; [] if it is not here."""

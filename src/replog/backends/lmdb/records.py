@@ -4,6 +4,8 @@
     \\0openings                                       how often it was opened
     b LEDGER STAMP FIRST LAST STRIDE                  a batch: checksum, then the batch, verbatim
     d FIRST                                           ledgers deleted permanently: checksum, last id of the range
+    e LEDGER                                          entries of a ledger that were dropped: checksum, of each range: stamp,
+                                                      first and last id, stride
     g LEDGER                                          a deleted ledger of which batches are left to be removed
     l LEDGER                                          marks: checksum, fence term, last add confirmed, last entry,
                                                       length of the key or -1, key
@@ -25,6 +27,7 @@ from collections.abc import Iterable
 
 from crc32c import crc32c
 
+from replog.backends.dropped import DroppedEntries
 from replog.errors import RemoteProtocolError
 from replog.protocol.batch import Batch, decode
 from replog.protocol.mutations import Marks
@@ -32,7 +35,7 @@ from replog.protocol.mutations import Marks
 VERSION = 1
 FORMAT_KEY = b"\0format"
 OPENINGS_KEY = b"\0openings"
-BATCH, DELETED, GARBAGE, LEDGER = b"b", b"d", b"g", b"l"
+BATCH, DELETED, DROPPED, GARBAGE, LEDGER = b"b", b"d", b"e", b"g", b"l"
 
 CHECKSUM_BYTES = 4
 RANGES_MAX = 64
@@ -46,6 +49,7 @@ _CHECKSUM = struct.Struct(">I")
 _MARKS = struct.Struct(">qqqi")
 _SERIES = struct.Struct(">QBH")
 _RANGE = struct.Struct(">QQI")
+_DROPPED = struct.Struct(">qqqQ")
 
 BATCH_KEY_BYTES = _BATCH_KEY.size
 unpack_batch_key = _BATCH_KEY.unpack  # kind, ledger id, stamp, first id, last id, stride
@@ -147,6 +151,16 @@ def unpack_number(content: Bytes) -> int:
     return int(_NUMBER.unpack(content)[0])
 
 
+def pack_dropped(dropped: DroppedEntries) -> bytes:
+    """The content of the record of dropped entries."""
+    return b"".join([_DROPPED.pack(*each) for each in dropped])
+
+
+def unpack_dropped(content: bytes) -> DroppedEntries:
+    """The dropped entries of a ledger."""
+    return DroppedEntries(_DROPPED.iter_unpack(content))
+
+
 class Series:
     """What is stored of one ledger under one stamp: which entries, and how far batches reach.
 
@@ -184,6 +198,24 @@ class Series:
         kept.append((first, last, stride))
         if len(kept) > RANGES_MAX:
             kept.remove(min(kept, key=lambda each: each[1]))
+            self.is_whole = False
+        self.ranges = kept
+
+    def remove(self, first: int, last: int, stride: int) -> None:
+        """No batch with one of these entries is stored any more."""
+        kept = []
+        for start, end, step in self.ranges:
+            if stride > 1 and (step != stride or (start - first) % stride):
+                kept.append((start, end, step))
+                continue
+            below = start + (first - 1 - start) // step * step
+            above = start + max(0, -(-(last + 1 - start) // step)) * step
+            kept += [
+                (low, high, step) for low, high in ((start, min(end, below)), (max(start, above), end)) if low <= high
+            ]
+        # Two parts may be more than there is room for.
+        for each in sorted(kept, key=lambda each: each[1])[: max(0, len(kept) - RANGES_MAX)]:
+            kept.remove(each)
             self.is_whole = False
         self.ranges = kept
 

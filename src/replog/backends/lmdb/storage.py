@@ -30,7 +30,7 @@ from replog.backends.lmdb.options import LMDBStorageOptions
 from replog.backends.lmdb.records import LEDGER
 from replog.backends.lmdb.snapshot import BatchDamagedError, Snapshot
 from replog.backends.lmdb.transactions import Transactions
-from replog.backends.lmdb.writing import Changes, read_marks
+from replog.backends.lmdb.writing import Changes, check_not_dropped, read_marks
 from replog.backends.locked import LockedStorage
 from replog.errors import ConfigError
 from replog.protocol.batch import Batch
@@ -63,7 +63,7 @@ class LMDBStorage(LockedStorage):
         self._bookie_id = opened.bookie_id
         self._map = opened.lmdb_map
         self._mark = opened.mark
-        self._contents = Contents(opened.deleted, opened.garbage, opened.ledgers)
+        self._contents = Contents(opened.deleted, opened.garbage, opened.ledgers, opened.with_dropped)
         self._transactions = Transactions(
             self._lifecycle, self._commit_lock, opened.bookie_id, opened.lmdb_map, opened.mark, self._lock
         )
@@ -118,11 +118,18 @@ class LMDBStorage(LockedStorage):
             return []
         try:
             return self._transactions.ask(
-                lambda transaction: Snapshot(transaction, ledger_id, stamp).read(entry_id, bytes_max)
+                lambda transaction: self._read(transaction, (ledger_id, entry_id, stamp), bytes_max)
             )
         except BatchDamagedError as error:
             self._contents.found_damage(error.damage)
             raise
+
+    def _read(self, transaction: lmdb.Transaction, wanted: tuple[int, int, int], bytes_max: int) -> list[Batch]:
+        ledger_id, entry_id, stamp = wanted
+        found = Snapshot(transaction, ledger_id, stamp).read(entry_id, bytes_max)
+        if not found and ledger_id in self._contents.known.with_dropped:
+            check_not_dropped(transaction, *wanted)
+        return found
 
     def read_nowait(self, ledger_id: int, entry_id: int, stamp: int, bytes_max: int) -> list[Batch]:
         """As `Storage.read_nowait`: from what was committed last, which is kept in memory. A map cannot be asked whether

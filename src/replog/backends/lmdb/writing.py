@@ -6,18 +6,26 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from replog.backends.dropped import DroppedEntries
 from replog.backends.lmdb.records import (
+    BATCH,
+    BATCH_KEY_BYTES,
     DELETED,
+    DROPPED,
     GARBAGE,
     LEDGER,
     DamagedError,
     Series,
     batch_key,
+    batch_place,
     id_key,
+    pack_dropped,
     pack_marks,
     pack_number,
     seal,
     series_key,
+    unpack_batch_key,
+    unpack_dropped,
     unpack_id_key,
     unpack_marks,
     unpack_number,
@@ -26,8 +34,8 @@ from replog.backends.lmdb.records import (
 from replog.backends.lmdb.snapshot import Snapshot
 from replog.backends.ranges import LedgerRanges
 from replog.errors import StorageUncertainError
-from replog.protocol.batch import Batch
-from replog.protocol.mutations import Marks, Mutation, PutBatch, SetMarks
+from replog.protocol.batch import ENTRY_ID_MAX, Batch
+from replog.protocol.mutations import DropEntries, Marks, Mutation, PutBatch, SetMarks
 from replog.protocol.proofs import better_proof
 
 if TYPE_CHECKING:
@@ -43,6 +51,9 @@ class Known:
     def __init__(self) -> None:
         self.marks: dict[int, Marks] = {}
         self.series: dict[tuple[int, int], Series] = {}
+        # Ledgers of which entries were dropped, or are being dropped by a commit that is not durable yet: a read must not
+        # deny such an entry in between.
+        self.with_dropped: set[int] = set()
 
     def learn(self, changes: Changes) -> None:
         """These changes are durable."""
@@ -52,6 +63,7 @@ class Known:
             self.series.clear()
         for ledger_id in changes.dropped:
             self.marks.pop(ledger_id, None)
+        self.with_dropped -= changes.dropped
         if changes.dropped:
             self.series = {key: series for key, series in self.series.items() if key[0] not in changes.dropped}
         self.marks.update(changes.marks)
@@ -83,11 +95,30 @@ def has_series(transaction: lmdb.Transaction, ledger_id: int) -> bool:
         return cursor.set_range(key + b"\0") and bytes(cursor.key()[: len(key)]) == key
 
 
+def read_dropped(transaction: lmdb.Transaction, ledger_id: int) -> DroppedEntries:
+    """What was dropped of a ledger. Raises `DamagedError`."""
+    key = id_key(DROPPED, ledger_id)
+    value = transaction.get(key)
+    return DroppedEntries() if value is None else unpack_dropped(unseal(key, value))
+
+
+def check_not_dropped(transaction: lmdb.Transaction, ledger_id: int, entry_id: int, stamp: int) -> None:
+    """Raises `StorageUncertainError` if an entry that was not found may have been dropped (F5)."""
+    try:
+        read_dropped(transaction, ledger_id).check(ledger_id, entry_id, stamp)
+    except DamagedError as error:
+        raise StorageUncertainError(
+            f"ledger {ledger_id}: the record of what was dropped is damaged, so entry {entry_id} may have been",
+            "Ask another bookie",
+        ) from error
+
+
 class Changes:
     """What a commit does, and did. Mutations of deleted ledgers do nothing: they are gone for good (L5)."""
 
     def __init__(self, transaction: lmdb.Transaction, deleted: LedgerRanges, known: Known) -> None:
         self.batches: list[Batch] = []
+        self.dropped_entries: list[DropEntries] = []
         self.dropped: set[int] = set()
         self.garbage: list[int] = []  # those of them that left batches behind
         self.batch_bytes = 0
@@ -109,6 +140,8 @@ class Changes:
                 self._put(mutation.batch)
             elif isinstance(mutation, SetMarks):
                 self._raise_marks(mutation)
+            elif isinstance(mutation, DropEntries):
+                self._drop_entries(mutation)
             else:
                 self._drop(ledger_id)
         self._finish()
@@ -117,6 +150,10 @@ class Changes:
         key = batch_key(batch)
         self._transaction.put(key, seal(key, batch.data))
         self._series_of(batch.ledger_id, batch.stamp).add(batch.first_entry_id, batch.last_entry_id, batch.stride)
+        if batch.ledger_id in self._known.with_dropped:
+            dropped = self._dropped_of(batch.ledger_id, batch.stamp)
+            dropped.stored(batch.stamp, batch.first_entry_id, batch.last_entry_id, batch.stride)
+            self._put_dropped(batch.ledger_id, dropped)
         marks = self._marks_of(batch.ledger_id)
         self.marks[batch.ledger_id] = Marks(
             marks.key,
@@ -167,6 +204,48 @@ class Changes:
             series.add(*held)
         return series
 
+    def _drop_entries(self, wanted: DropEntries) -> None:
+        """Deletes the batches of which all entries were dropped, and records what was (F5)."""
+        ledger_id, stamp, first, last = wanted.ledger_id, wanted.stamp, wanted.first_entry_id, wanted.last_entry_id
+        if ledger_id not in self.marks and self._transaction.get(id_key(LEDGER, ledger_id)) is None:
+            return
+        self._known.with_dropped.add(ledger_id)
+        dropped = self._dropped_of(ledger_id, stamp)
+        dropped.add(stamp, first, last)
+        self._put_dropped(ledger_id, dropped)
+        series = self._series_of(ledger_id, stamp)
+        kept: list[tuple[int, int, int]] = []
+        gone: list[tuple[int, int, int]] = []  # one of them may begin or end in what was dropped before
+        with self._transaction.cursor() as cursor:
+            more = cursor.set_range(batch_place(ledger_id, stamp, max(0, first - series.span_max)))
+            while more and len(key := bytes(cursor.key())) == BATCH_KEY_BYTES:
+                held = unpack_batch_key(key)
+                if held[:3] != (BATCH, ledger_id, stamp) or held[3] > last:
+                    break
+                batch = held[3], held[4], held[5] or 1
+                if dropped.covers(stamp, *batch):
+                    more = cursor.delete() and bool(cursor.key())
+                    gone.append(batch)
+                else:
+                    kept.append(batch)
+                    more = cursor.next()
+        for batch in [(first, last, 1), *gone]:
+            series.remove(*batch)
+        for batch in kept:
+            series.add(*batch)
+        self.dropped_entries.append(wanted)
+
+    def _dropped_of(self, ledger_id: int, stamp: int) -> DroppedEntries:
+        try:
+            return read_dropped(self._transaction, ledger_id)
+        except DamagedError:
+            # Whatever it said: no entry of this stamp may be denied.
+            return DroppedEntries([(stamp, 0, ENTRY_ID_MAX, 1)])
+
+    def _put_dropped(self, ledger_id: int, dropped: DroppedEntries) -> None:
+        key = id_key(DROPPED, ledger_id)
+        self._transaction.put(key, seal(key, pack_dropped(dropped)))
+
     def _drop(self, ledger_id: int) -> None:
         """Deletes the marks now; the batches are left to be removed in pieces, since they may be very many."""
         transaction = self._transaction
@@ -175,6 +254,7 @@ class Changes:
         if was_known or ledger_id in self.marks or has_series(transaction, ledger_id):
             transaction.put(id_key(GARBAGE, ledger_id), b"")
             self.garbage.append(ledger_id)
+        transaction.delete(id_key(DROPPED, ledger_id))
         self.ledgers_added -= was_known
         self.marks.pop(ledger_id, None)
         for key in [key for key in self.series if key[0] == ledger_id]:

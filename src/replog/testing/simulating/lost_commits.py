@@ -58,7 +58,8 @@ class CommitHistory:
 def _copied(ledger: _Ledger | None) -> _Ledger | None:
     if ledger is None:
         return None
-    return _Ledger(ledger.marks, {stamp: _copied_batches(batches) for stamp, batches in ledger.stamps.items()})
+    stamps = {stamp: _copied_batches(batches) for stamp, batches in ledger.stamps.items()}
+    return _Ledger(ledger.marks, stamps, ledger.dropped and ledger.dropped.copy())
 
 
 def _copied_batches(batches: _Batches) -> _Batches:

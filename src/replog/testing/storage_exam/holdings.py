@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import trio
 
 from replog.abc import Storage, StoredRange
+from replog.errors import StorageUncertainError
 from replog.protocol.batch import ENTRY_ID_MAX
 from replog.protocol.mutations import DropLedger, Mutation, PutBatch, SetMarks
 from replog.testing.storage_exam.batches import make_batch, puts
-from replog.testing.storage_exam.candidate import Candidate, expect
+from replog.testing.storage_exam.candidate import PLENTY_BYTES, Candidate, expect, expect_read
 
 _RANGES = "ranges: what is stored, by stamp and first entry, in as few ranges as possible (F3)"
 _NOTHING = "ranges: nothing of a ledger that is unknown, has only marks, or was dropped"
@@ -79,9 +82,81 @@ def check_many_ranges(candidate: Candidate) -> None:
         _expect_ranges(opened, 2, wanted)
 
 
+def check_dropped_entries(candidate: Candidate) -> None:
+    """Dropped entries are in doubt, not absent; the rest stays as it is, and what is stored again is there again."""
+    batches = [make_batch(1, first, 10) for first in range(0, 60, 10)]
+    others = [make_batch(1, 20, 10, stamp=2), make_batch(2, 20, 10)]
+    kept, again = [batches[0], batches[1], batches[4], batches[5]], [batches[at] for at in (0, 1, 3, 4, 5)]
+    with candidate.opened() as storage:
+        storage.commit([SetMarks(1, b"key", 5, 2), *puts([*batches, *others])])
+        marks = storage.marks(1)
+        storage.drop(1, 1, 20, 34)
+        storage.drop(3, 1, 0, 9)
+    for _ in range(2):
+        with candidate.opened() as opened:
+            for storage in _after_upkeep(opened):
+                _expect_in_doubt(storage, 1, range(20, 30))
+                _expect_ranges(storage, 1, [StoredRange(1, 0, 19), StoredRange(1, 30, 59), StoredRange(2, 20, 29)])
+                expect_read(
+                    storage, (1, 34, 1), 0, batches[3:4], "drop: a batch stays until all its entries were dropped"
+                )
+                expect_read(
+                    storage, (1, 5, 1), PLENTY_BYTES, [*batches[:2], *batches[3:]], "drop: what is left is read"
+                )
+                expect_read(storage, (1, 25, 2), 0, others[:1], "drop: only one stamp (T3)")
+                expect_read(storage, (2, 25, 1), 0, others[1:], "drop: only one ledger")
+                expect(storage.marks(1) == marks, "drop: marks stay", storage.marks(1))
+                expect(storage.marks(3) is None, "drop: an unknown ledger stays unknown", storage.marks(3))
+    with candidate.opened() as storage:
+        storage.drop(1, 1, 35, 39)
+        _expect_in_doubt(storage, 1, range(20, 40))
+        expect_read(storage, (1, 0, 1), PLENTY_BYTES, kept, "drop: a batch goes with the last of its entries")
+        storage.commit(puts([batches[3]]))
+    with candidate.opened() as opened:
+        for storage in _after_upkeep(opened):
+            _expect_in_doubt(storage, 1, range(20, 30))
+            expect_read(storage, (1, 0, 1), PLENTY_BYTES, again, "drop: a batch that is stored again can be read again")
+        opened.drop(1, 1, 0, ENTRY_ID_MAX)
+        _expect_in_doubt(opened, 1, (0, 25, 59, 60, ENTRY_ID_MAX))
+        expect(opened.marks(1) == marks, "drop: marks stay, even if nothing else is left", opened.marks(1))
+        expect(opened.ledger_ids() == [1, 2], "drop: the ledger is listed as long as it has marks", opened.ledger_ids())
+        opened.commit([DropLedger(1)])
+        expect_read(opened, (1, 25, 1), 0, [], "DropLedger: nothing of the ledger is left to be in doubt about (L5)")
+
+
+def check_dropped_striped_entries(candidate: Candidate) -> None:
+    """Batches of one gathering interleave: one that is stored again brings back no other (W1)."""
+    batches = [make_batch(1, start + index, 4, stride=5) for start in (0, 20) for index in range(5)]
+    with candidate.opened() as storage:
+        storage.commit(puts(batches))
+        storage.drop(1, 1, 0, 19)
+        storage.commit(puts([batches[1], batches[3]]))
+    with candidate.opened() as opened:
+        for storage in _after_upkeep(opened):
+            _expect_in_doubt(storage, 1, [each for each in range(20) if each % 5 not in (1, 3)])
+            for at in (1, 3, 5, 9):
+                expect_read(storage, (1, batches[at].last_entry_id, 1), 0, [batches[at]], "drop: the rest stays")
+            starts = [1, 3, 20, 22, 24]
+            _expect_ranges(storage, 1, [StoredRange(1, at, 35 + at % 5, 5) for at in starts])
+
+
+def _expect_in_doubt(storage: Storage, ledger_id: int, entry_ids: Iterable[int]) -> None:
+    for entry_id in entry_ids:
+        for read in (storage.read, storage.read_nowait):
+            try:
+                found = read(ledger_id, entry_id, 1, 0)
+            except StorageUncertainError:
+                continue
+            except trio.WouldBlock:
+                continue
+            expect(False, f"drop: a dropped entry is in doubt, never absent (F5) [entry {entry_id}]", found)
+
+
 CHECKS: tuple[Callable[[Candidate], None], ...] = (
     check_ranges_of_nothing,
     check_ranges,
     check_striped_ranges,
     check_many_ranges,
+    check_dropped_entries,
+    check_dropped_striped_entries,
 )

@@ -166,7 +166,7 @@ class Judge:
 
     def _is_doubtful(self, storage: Storage, read: Read) -> bool:
         """True if the batch cannot be read. Raises `AssertionError` if a read returns something wrong."""
-        wanted = self._model.wanted(read)
+        wanted = self._model.wanted(read) or []
         found = _unless_doubtful(partial(storage.read, *read))
         self._judge_batches(storage, read, wanted, found)
         with suppress(trio.WouldBlock):

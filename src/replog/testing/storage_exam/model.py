@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import trio
 
 from replog.abc import Storage, StoredRange
 from replog.backends.memory import MemoryStorage
+from replog.errors import StorageUncertainError
 from replog.protocol.batch import Batch
 from replog.protocol.mutations import Marks, Mutation, PutBatch
 from replog.testing.storage_exam.candidate import PLENTY_BYTES, expect
@@ -49,7 +50,7 @@ class Model:
 
     def stored(self) -> list[Batch]:
         """All batches that must be there, in the order in which they were first seen."""
-        return [batch for batch in self._batches if self.wanted(read_of(batch))[:1] == [batch]]
+        return [batch for batch in self._batches if (self.wanted(read_of(batch)) or [])[:1] == [batch]]
 
     def has_heard_of(self, batch: Batch) -> bool:
         """True if this batch was ever committed, byte for byte."""
@@ -128,9 +129,9 @@ class Model:
         for batch in self._batches:
             yield read_of(batch)
 
-    def wanted(self, read: Read) -> list[Batch]:
-        """What this read must return."""
-        return self._storage.read(*read)
+    def wanted(self, read: Read) -> list[Batch] | None:
+        """What this read must return; None if it must raise `StorageUncertainError`, because the entry was dropped (F5)."""
+        return _unless_uncertain(lambda: self._storage.read(*read))
 
     def wanted_marks(self, ledger_id: int) -> Marks | None:
         """What the marks of this ledger must be."""
@@ -141,13 +142,16 @@ class Model:
         return None if found == wanted else f"marks({ledger_id}) are {found}, not {wanted}"
 
     def _wrong_read(self, storage: Storage, read: Read) -> str | None:
-        wanted, found = self.wanted(read), storage.read(*read)
+        wanted, found = self.wanted(read), _unless_uncertain(lambda: storage.read(*read))
         if found != wanted:
             return f"read{read} gives {told(found)}, not {told(wanted)}"
         try:
-            at_once = storage.read_nowait(*read)
+            at_once = _unless_uncertain(lambda: storage.read_nowait(*read))
         except trio.WouldBlock:
             return None
+        if at_once is None or wanted is None:
+            # A dropped entry may be in the memory of a storage for a moment longer.
+            return None if wanted is None else f"read_nowait{read} raises, while `read` gives {told(found)}"
         if at_once == wanted[: len(at_once)] and bool(at_once) == bool(wanted):
             return None
         return f"read_nowait{read} gives {told(at_once)}, while `read` gives {told(found)}"
@@ -158,7 +162,16 @@ def read_of(batch: Batch) -> Read:
     return batch.ledger_id, batch.last_entry_id, batch.stamp, 0
 
 
-def told(batches: Sequence[Batch]) -> str:
+def _unless_uncertain(call: Callable[[], list[Batch]]) -> list[Batch] | None:
+    try:
+        return call()
+    except StorageUncertainError:
+        return None
+
+
+def told(batches: Sequence[Batch] | None) -> str:
     """A short description of batches."""
+    if batches is None:
+        return "StorageUncertainError"
     some = ", ".join(map(repr, batches[:4]))
     return f"{len(batches)} batches: {some}{', ...' if len(batches) > 4 else ''}" if batches else "nothing"

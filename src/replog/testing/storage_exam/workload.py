@@ -9,7 +9,7 @@ import attrs
 
 from replog.protocol.batch import Batch
 from replog.protocol.digest import Digest, DigestType
-from replog.protocol.mutations import DropLedger, Mutation, PutBatch, SetMarks
+from replog.protocol.mutations import DropEntries, DropLedger, Mutation, PutBatch, SetMarks
 from replog.protocol.proofs import prove
 from replog.testing.storage_exam.batches import make_batch
 
@@ -47,6 +47,7 @@ class Workload:
             *[self._marks] * 3,
             self._fence_unseen,
             self._new_stamp,
+            self._drop_entries,
             self._drop,
         ]
 
@@ -128,6 +129,12 @@ class Workload:
         ledger.late.clear()
         ledger.next_entry_id = max(0, ledger.next_entry_id - self._chance.randrange(30))
         return [SetMarks(ledger.ledger_id, fence_term=ledger.stamp)]
+
+    def _drop_entries(self, ledger: _Ledger) -> list[Mutation]:
+        """A part of the ledger is another bookie's now (F5)."""
+        first = self._chance.randrange(ledger.next_entry_id + 1)
+        last = first + self._chance.choice((0, 5, 40, 1 << 40))
+        return [DropEntries(ledger.ledger_id, self._chance.randrange(1, ledger.stamp + 1), first, last)]
 
     def _drop(self, ledger: _Ledger) -> list[Mutation]:
         at = self._ledgers.index(ledger)

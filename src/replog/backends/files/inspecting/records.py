@@ -9,6 +9,7 @@ from replog.backends.files.record import (
     RECORD_HEADER_BYTES,
     RecordType,
     unpack_drop,
+    unpack_drop_entries,
     unpack_epoch,
     unpack_marks,
 )
@@ -63,6 +64,9 @@ def _describe(report: RecordReport, record_type: int, payload: memoryview) -> No
     elif record_type == RecordType.DROP:
         report.ledger_id = unpack_drop(payload)
         report.detail = "ledger deleted"
+    elif record_type == RecordType.DROP_ENTRIES:
+        report.ledger_id, stamp, first, last = unpack_drop_entries(payload)
+        report.detail = f"entries {first} to {last} of stamp {stamp} dropped"
     elif record_type == RecordType.EPOCH:
         report.detail = f"epoch {as_epoch(unpack_epoch(payload))} begins"
 

@@ -38,7 +38,7 @@ class Survey:
     def start_from(self, catalog: Catalog) -> None:
         """Takes what the catalog says."""
         self.catalog = catalog
-        self.index.put_catalog(catalog.deleted, catalog.ledgers)
+        self.index.put_catalog(catalog.deleted, catalog.ledgers, catalog.dropped)
 
     @property
     def deleted(self) -> LedgerRanges:

@@ -1,0 +1,44 @@
+"""F5: which entries were dropped, against a set."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from replog.backends.dropped import DroppedEntries
+
+IDS, STAMPS = st.integers(0, 40), st.integers(1, 2)
+DROPS = st.tuples(st.just("drop"), STAMPS, IDS, st.integers(0, 20), st.just(1))
+PUTS = st.tuples(st.just("put"), STAMPS, IDS, st.integers(0, 4), st.sampled_from([1, 2, 3, 5, 1 << 31]))
+
+
+@given(st.lists(st.one_of(DROPS, PUTS)))
+def test_dropped_entries_are_a_set(steps: list[tuple[str, int, int, int, int]]) -> None:
+    dropped, model = DroppedEntries(), set[tuple[int, int]]()
+    for kind, stamp, first, more, stride in steps:
+        last = first + more * stride
+        entries = {(stamp, entry_id) for entry_id in range(first, last + 1, stride)}
+        if kind == "drop":
+            dropped.add(stamp, first, last)
+            model |= entries
+        else:
+            assert dropped.covers(stamp, first, last, stride) <= (entries <= model)
+            dropped.stored(stamp, first, last, stride)
+            model -= entries
+        assert {(each, at) for each in (1, 2) for at in range(70) if dropped.holds(each, at)} == model
+        assert bool(dropped) is bool(model)
+    assert list(DroppedEntries(dropped)) == list(dropped) == list(dropped.copy())
+    for stamp in (1, 2):
+        assert round(70 * dropped.share(stamp, 0, 69)) == sum(each == stamp for each, _ in model)
+
+
+def test_a_batch_counts_as_dropped_when_all_its_entries_are() -> None:
+    dropped = DroppedEntries()
+    dropped.add(1, 0, 34)
+    assert dropped.covers(1, 5, 30, 5)
+    assert dropped.covers(1, 4, 34)
+    assert not dropped.covers(1, 5, 35, 5)
+    assert not dropped.covers(2, 5, 6)
+    dropped.stored(1, 6, 16, 5)
+    assert dropped.covers(1, 5, 30, 5)
+    assert not dropped.covers(1, 1, 31, 5)
+    assert dropped.covers(1, 17, 34)
+    assert not dropped.covers(1, 15, 34)
