@@ -8,6 +8,7 @@ from typing import ClassVar
 import pytest
 
 from replog.abc import UNBOUNDED, Damage, Doubt, Mutation, PutBatch, Storage
+from replog.backends.dropped import EntryDroppedError
 from replog.backends.memory import MemoryStorage
 from replog.errors import StorageDamagedError, StorageInUseError, StorageUncertainError
 from replog.protocol.batch import Batch
@@ -37,6 +38,8 @@ class AnswersAbsent(LogStorage):
     def read(self, ledger_id: int, entry_id: int, stamp: int, bytes_max: int) -> list[Batch]:
         try:
             return super().read(ledger_id, entry_id, stamp, bytes_max)
+        except EntryDroppedError:
+            raise
         except StorageUncertainError:
             return []
 
