@@ -149,7 +149,7 @@ SENTENCES = {
     DoubtsWithoutAReason: "doubt: `reasons` name files",
     GivesWhatItFinds: "every batch returned was checked against damage",
     ForgetsIt: "(damage is doubt|every batch returned was checked)",
-    AnswersAbsent: "(damage is doubt, never absence|every batch returned was checked)",
+    AnswersAbsent: "(damage is doubt, never absence|only doubt ends it before)",
     SkipsIt: "(damage is doubt|every batch returned was checked)",
     LetsOSErrorThrough: "exceptions of others never cross the seam bare.*\n  found: OSError",
     TakesDamageForATornTail: "damage is doubt",
