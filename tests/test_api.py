@@ -78,7 +78,7 @@ async def test_each_of_several_directories_gets_a_bookie(tmp_path: Path) -> None
         assert await read_log(client) == [b"0"]
 
 
-async def test_a_lost_metadata_directory_is_told_and_nothing_is_deleted(tmp_path: Path) -> None:
+async def test_a_lost_metadata_directory_raises_and_deletes_nothing(tmp_path: Path) -> None:
     async with replog.embed(tmp_path) as client, client.write_log("log") as log:
         await log.append(b"0")
     (tmp_path / "metadata").rename(tmp_path / "elsewhere")
@@ -94,7 +94,7 @@ async def test_a_lost_metadata_directory_is_told_and_nothing_is_deleted(tmp_path
         assert await read_log(client) == [b"0"]
 
 
-async def test_fewer_bookies_than_there_are_and_other_counts_that_cannot_be(tmp_path: Path) -> None:
+async def test_impossible_numbers_of_bookies_are_refused(tmp_path: Path) -> None:
     async with replog.embed(tmp_path, bookies=2):
         pass
     with pytest.raises(ConfigError, match="has 2 bookies, and 1"):
@@ -136,7 +136,7 @@ async def test_storages_and_metastores_are_named_by_urls(tmp_path: Path) -> None
     "storage",
     ["nothing", "files?journal_bytes=1", "files?journal_file_bytes=many", "memory?a=b", "files:/elsewhere", "", "?"],
 )
-async def test_what_is_wrong_with_a_storage_is_said_before_anything_is_made(storage: str, tmp_path: Path) -> None:
+async def test_a_wrong_storage_is_refused_before_anything_is_made(storage: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError):
         async with replog.embed(tmp_path / "wal", storage=storage, bookies=2):
             pass
@@ -247,7 +247,7 @@ async def embed_once(directory: Path) -> None:
 # -- directories that are not what they should be -------------------------------------------------------------------
 
 
-async def test_a_damaged_journal_is_named_with_its_file_and_the_rest_is_served(tmp_path: Path) -> None:
+async def test_a_damaged_journal_is_named_and_the_rest_is_served(tmp_path: Path) -> None:
     """B3, B8: the log opens, says what it cannot vouch for, and what is damaged is never called absent."""
     async with replog.embed(tmp_path) as client, client.write_log("log") as log:
         for number in range(50):
@@ -395,7 +395,7 @@ async def test_embedded_bookies_are_reached_by_sockets_if_asked_for(tmp_path: Pa
         assert os.listdir(short) == []
 
 
-async def test_client_takes_the_next_address_where_the_first_one_is_not_there(tmp_path: Path) -> None:
+async def test_a_client_takes_the_next_address_when_one_is_absent(tmp_path: Path) -> None:
     elsewhere = Registry(disabled=["memory-transport"])  # as on another machine, which has other files
     with tempfile.TemporaryDirectory(prefix="replog-") as short:
         options = BookieOptions(listen=(f"unix:{short}/bookie.sock", "tcp:127.0.0.1:0"))
@@ -420,7 +420,7 @@ async def test_bookies_of_another_process_cannot_be_reached_in_memory(tmp_path: 
         await trio.to_thread.run_sync(end, process)
 
 
-async def test_a_leader_in_another_process_makes_room_when_it_is_killed(tmp_path: Path) -> None:
+async def test_a_killed_leader_of_another_process_is_succeeded(tmp_path: Path) -> None:
     """M3: the election is the metastore's, and sees the death of a process."""
     async with replog.embed(tmp_path, options=ClientOptions()) as client:
         metastore = client._ledgers.records.metastore
@@ -456,7 +456,7 @@ trio.run(main)
 """
 
 
-async def test_a_ledger_is_written_and_read_by_two_clients_of_one_metastore_object(tmp_path: Path) -> None:
+async def test_two_clients_of_one_metastore_object_share_a_ledger(tmp_path: Path) -> None:
     async with replog.embed(tmp_path) as client:
         metastore = client._ledgers.records.metastore
         async with replog.connect(metastore, quorum=ONE) as other:

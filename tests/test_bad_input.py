@@ -26,7 +26,7 @@ def test_quorums_that_cannot_be(numbers: tuple[int, int, int]) -> None:
         replog.Quorum(*numbers)
 
 
-async def test_a_quorum_larger_than_the_cluster_says_how_many_are_missing(
+async def test_a_quorum_above_the_cluster_says_how_many_are_missing(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with cluster(3) as world, world.client() as client:
@@ -55,7 +55,7 @@ async def test_a_quorum_larger_than_the_cluster_says_how_many_are_missing(
     ],
     ids=str,
 )
-async def test_arguments_of_a_wrong_type_are_refused_before_anything_is_made(
+async def test_wrong_types_are_refused_before_anything_is_made(
     wrong: dict[str, object], autojump_clock: trio.testing.MockClock
 ) -> None:
     async with cluster(3) as world, world.client() as client:
@@ -81,7 +81,7 @@ async def test_what_is_no_ledger_id(ledger_id: int, autojump_clock: trio.testing
                 await verb()
 
 
-async def test_a_wrong_password_is_refused_everywhere_and_harms_nothing(
+async def test_a_wrong_password_is_refused_everywhere_harmlessly(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with cluster(3) as world, world.client() as client, world.client() as other:

@@ -195,7 +195,7 @@ def toml(tmp_path: Path) -> Path:
     return path
 
 
-def test_arguments_go_before_the_environment_before_the_file_before_defaults(toml: Path) -> None:
+def test_arguments_win_over_environment_file_and_defaults(toml: Path) -> None:
     environment = {
         "REPLOG_CLIENT_ROLL_BYTES": "2MiB",
         "REPLOG_CLIENT_ROLL_ENTRIES": "20",
@@ -286,7 +286,7 @@ def test_the_page_tells_the_options_of_the_backends(options: type, url: str) -> 
 
 
 @pytest.mark.parametrize(("options", "field"), FIELDS)
-def test_an_option_has_a_default_that_holds_and_a_line_for_people(options: type, field: Any) -> None:
+def test_each_option_has_a_valid_default_and_a_description(options: type, field: Any) -> None:
     config.check_field(field, field.default)
     assert field.metadata["doc"].endswith(".")
     assert getattr(options(), field.name) == field.default
@@ -296,7 +296,7 @@ CHECKED = [each for each in FIELDS if each.values[1].metadata["check"] is not No
 
 
 @pytest.mark.parametrize(("options", "field"), CHECKED)
-def test_a_number_that_makes_no_sense_is_refused_however_it_comes(options: type, field: Any) -> None:
+def test_senseless_numbers_are_refused_from_every_source(options: type, field: Any) -> None:
     for nonsense in (-1, float("nan")):
         with pytest.raises(ConfigError, match=field.name):
             options(**{field.name: nonsense})
@@ -315,7 +315,7 @@ def test_a_constructor_reports_all_faults_too() -> None:
     ]
 
 
-def test_options_that_contradict_each_other_are_refused_however_they_come() -> None:
+def test_contradicting_options_are_refused_from_every_source() -> None:
     wrong: dict[str, Any] = {"batch_bytes_max": 4096, "in_flight_bytes_max": 1024, "add_timeout_s": 60.0}
     for make in (lambda: ClientOptions(**wrong), lambda: load(ClientOptions, overrides=wrong)):
         with pytest.raises(ConfigError) as raised:

@@ -38,7 +38,7 @@ def test_transient_errors_are_these_and_no_others() -> None:
     assert errors_that_are(TransientError) == TRANSIENT
 
 
-def test_no_deposed_writer_and_no_damaged_record_passes_by_waiting() -> None:
+def test_deposed_writers_and_damage_are_not_transient() -> None:
     assert errors_that_are(FencedError).isdisjoint(TRANSIENT)
     lasting = errors_that_are(MetastoreError) - TRANSIENT
     assert lasting == {
@@ -67,7 +67,7 @@ def test_the_page_of_errors_lists_no_other_as_transient() -> None:
     assert {each for row in named for each in re.findall(r"`(\w+Error)`", row)} == TRANSIENT
 
 
-def test_the_api_reference_marks_the_transient_errors_that_applications_meet() -> None:
+def test_the_api_reference_marks_transient_errors() -> None:
     rows = re.findall(r"^\| `replog\.(\w+Error)` \| (.*) \|$", section("api.md", "## Errors"), re.MULTILINE)
     marked = {name for name, meaning in rows if meaning.startswith("*transient:*")}
     exported = {name for name in replog.__all__ if name in TRANSIENT}

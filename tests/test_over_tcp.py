@@ -190,7 +190,7 @@ def bytes_below(directory: Path) -> int:
 
 
 @pytest.mark.real
-async def test_space_of_trimmed_segments_comes_back_while_a_log_is_written(tmp_path: Path) -> None:
+async def test_space_of_trimmed_segments_is_freed_during_appends(tmp_path: Path) -> None:
     """B6: bookies elsewhere are told of deleted ledgers. None of them looks for garbage by itself in this time."""
     metastore, journal_file_bytes = MemoryMetastore(), 1 << 20
     options = BookieOptions(garbage_collection_interval_s=1e9)

@@ -67,7 +67,7 @@ def test_every_built_in_offers_something_and_says_what(builtin: tuple[str, str, 
 
 
 @pytest.mark.real
-def test_importing_the_registry_loads_no_plugin_and_making_one_no_optional_package() -> None:
+def test_importing_the_registry_loads_no_plugin() -> None:
     script = """
     import sys
     import replog.registry
@@ -92,14 +92,12 @@ def test_an_unknown_scheme_lists_the_known_ones() -> None:
 
 
 @pytest.mark.parametrize(("scheme", "package"), [("etcd", "replog-etcd"), ("sqlite", "replog-sqlite")])
-def test_a_scheme_of_a_plugin_that_is_not_installed_says_what_to_install(scheme: str, package: str) -> None:
+def test_the_scheme_of_an_absent_plugin_says_what_to_install(scheme: str, package: str) -> None:
     with pytest.raises(PluginNotFoundError, match=f"pip install '{package}'"):
         registry().open_metastore(f"{scheme}:x")
 
 
-def test_a_built_in_whose_package_is_missing_says_which_extra_to_install(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_built_in_without_its_package_names_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "needs_kazoo.py").write_text("import a_package_that_is_not_there")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(module, "_BUILTINS", (*module._BUILTINS, ("new", "needs_kazoo", "zookeeper")))
@@ -107,7 +105,7 @@ def test_a_built_in_whose_package_is_missing_says_which_extra_to_install(
         registry().open_metastore("new:x")
 
 
-def test_a_backend_whose_package_is_missing_says_which_extra_to_install() -> None:
+def test_a_backend_without_its_package_names_the_extra() -> None:
     def open_late(rest: str, options: NoOptions) -> Metastore:
         raise ModuleNotFoundError("No module named 'kazoo'", name="kazoo")
 
@@ -269,9 +267,7 @@ def test_an_installed_plugin_is_found(tmp_path: Path, monkeypatch: pytest.Monkey
         Registry(load_installed=False, environment={}).open_metastore("one:x")
 
 
-def test_an_installed_plugin_that_is_broken_is_named_and_can_be_disabled(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_broken_plugin_is_named_and_can_be_disabled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(tmp_path, "installed_broken", "import nothing_of_that_name")
     monkeypatch.syspath_prepend(tmp_path)
     broken = "plugin 'installed_broken' of replog-installed_broken 1.5: it cannot be imported.*nothing_of_that_name"
@@ -355,7 +351,7 @@ def test_observers_are_told() -> None:
     registry().observe(EVENT)  # nobody is fine
 
 
-def test_an_observer_that_raises_is_reported_once_and_stops_nobody() -> None:
+def test_a_raising_observer_is_reported_once_and_stops_nobody() -> None:
     told: list[object] = []
 
     def broken(event: object) -> None:

@@ -29,9 +29,7 @@ def test_series_is_none_when_an_interpreter_does_not_run(tmp_path: Path) -> None
     assert versions.series_of(str(tmp_path / "absent")) is None
 
 
-def test_interpreters_come_from_pyenv_when_the_command_is_a_dead_shim(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_interpreters_come_from_pyenv_behind_a_dead_shim(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     commands, prefix = tmp_path / "commands", tmp_path / "prefix"
     for directory in (commands, prefix / "bin"):
         directory.mkdir(parents=True)

@@ -144,7 +144,7 @@ async def test_a_stretch_of_a_ledger_is_read_in_batches(tmp_path: Path) -> None:
 
 
 @under_asyncio
-async def test_what_was_written_is_there_when_the_directory_is_opened_again(tmp_path: Path) -> None:
+async def test_entries_are_there_when_the_directory_is_reopened(tmp_path: Path) -> None:
     for number in range(3):
         async with aio.embed(tmp_path) as client, client.lead_log("log") as log:
             await log.append(b"%d" % number)
@@ -222,7 +222,7 @@ async def test_repairs_are_served_until_cancelled(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("source", "face"), FACES, ids=lambda each: each.__name__)
-def test_each_verb_has_its_face_with_the_same_signature_and_docstring(source: type, face: type) -> None:
+def test_each_verb_keeps_its_signature_and_docstring(source: type, face: type) -> None:
     verbs = [name for name in dir(source) if not name.startswith("_")]
     assert len(verbs) > 5
     for name in verbs:
@@ -332,7 +332,7 @@ def test_leaving_on_an_error_lets_that_very_error_pass(tmp_path: Path, error: Ba
 
 
 @under_asyncio
-async def test_a_deposed_writer_is_told_and_its_error_names_the_positions(tmp_path: Path) -> None:
+async def test_a_deposed_writer_gets_the_uncertain_positions(tmp_path: Path) -> None:
     async with aio.embed(tmp_path) as client, client.write_log("log") as old, client.write_log("log") as new:
         assert await new.append(b"new") > (old.segment, 0)
         told = await asyncio.gather(old.append(b"one"), old.append(b"two"), return_exceptions=True)
@@ -578,7 +578,7 @@ async def test_reading_waits_seldom_for_many_entries(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize("name", ["log", "ledger"])
-def test_a_batch_that_comes_as_its_receiver_is_cancelled_is_not_lost(tmp_path: Path, name: str) -> None:
+def test_a_batch_is_kept_when_its_receiver_is_cancelled(tmp_path: Path, name: str) -> None:
     @under_asyncio
     async def read() -> None:
         async with aio.embed(tmp_path) as client:
@@ -614,7 +614,7 @@ def test_a_batch_that_comes_as_its_receiver_is_cancelled_is_not_lost(tmp_path: P
 
 
 @under_asyncio
-async def test_a_batch_that_is_there_is_not_taken_by_a_receiver_that_is_cancelled(tmp_path: Path) -> None:
+async def test_a_cancelled_receiver_takes_no_batch_that_is_ready(tmp_path: Path) -> None:
     async with aio.embed(tmp_path) as client:
         async with client.write_log("log") as log:
             for number in range(20):

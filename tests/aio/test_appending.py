@@ -57,7 +57,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
     disk.go_on()
 
 
-def test_lone_appends_need_no_turn_of_trio_and_never_commit_in_the_loop(
+def test_lone_appends_need_no_trio_turn_nor_commit_in_the_loop(
     tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each turn of a guest that has to wait costs two changes of thread."""
@@ -112,7 +112,7 @@ async def test_appends_go_on_in_order_while_a_log_rolls(tmp_path: Path) -> None:
 
 
 @under_asyncio
-async def test_a_cancelled_append_is_confirmed_later_and_keeps_no_other_waiting(tmp_path: Path, disk: Disk) -> None:
+async def test_a_cancelled_append_is_confirmed_and_delays_no_other(tmp_path: Path, disk: Disk) -> None:
     async with aio.embed(tmp_path) as client, client.write_log("log") as log:
         disk.stop()
         appends = [asyncio.ensure_future(log.append(b"%d" % number)) for number in range(4)]
@@ -130,7 +130,7 @@ async def test_a_cancelled_append_is_confirmed_later_and_keeps_no_other_waiting(
 
 
 @under_asyncio
-async def test_leaving_on_an_error_ends_the_appends_that_are_not_confirmed(tmp_path: Path, disk: Disk) -> None:
+async def test_leaving_on_an_error_ends_unconfirmed_appends(tmp_path: Path, disk: Disk) -> None:
     async with aio.embed(tmp_path) as client:
         with pytest.raises(KeyError):
             async with client.write_log("log") as log:
@@ -150,7 +150,7 @@ async def test_leaving_on_an_error_ends_the_appends_that_are_not_confirmed(tmp_p
             await log.flush()
 
 
-def test_a_loop_that_is_closed_with_a_commit_under_way_ends_the_commit_thread(tmp_path: Path) -> None:
+def test_closing_the_loop_during_a_commit_ends_the_commit_thread(tmp_path: Path) -> None:
     script = """
         import asyncio, threading
         from pathlib import Path
@@ -183,9 +183,7 @@ def test_a_loop_that_is_closed_with_a_commit_under_way_ends_the_commit_thread(tm
     assert "Exception in thread" not in told
 
 
-def test_an_answer_that_fails_ends_the_run_and_keeps_nobody_waiting(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_answer_that_raises_ends_the_run_and_all_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise ZeroDivisionError("a bug")
 

@@ -92,7 +92,7 @@ def test_followers_need_no_threads(tmp_path: Path, new_loop: NewLoop) -> None:
 # -- timeouts -------------------------------------------------------------------------------------------------------
 
 
-def test_an_append_that_timed_out_is_there_or_not_and_the_writer_goes_on(tmp_path: Path, new_loop: NewLoop) -> None:
+def test_the_writer_goes_on_after_an_append_that_timed_out(tmp_path: Path, new_loop: NewLoop) -> None:
     """A cancelled append has an unknown outcome (W4); order and the writer stay as they are."""
 
     async def append() -> None:
@@ -150,9 +150,7 @@ def test_a_turn_that_timed_out_leads_nothing(tmp_path: Path, new_loop: NewLoop) 
     run_under(new_loop, lead)
 
 
-def test_a_take_over_that_timed_out_may_have_fenced_the_writer_and_wrote_nothing(
-    tmp_path: Path, new_loop: NewLoop
-) -> None:
+def test_a_takeover_that_timed_out_wrote_nothing(tmp_path: Path, new_loop: NewLoop) -> None:
     """If `write_log` is cancelled, the last writer may be fenced."""
 
     async def take_over() -> None:

@@ -69,9 +69,7 @@ async def test_what_a_task_opens_outlives_it(tmp_path: Path) -> None:
     assert not trio.lowlevel.in_trio_run()
 
 
-def test_what_nobody_closes_is_left_in_peace_when_the_event_loop_ends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unclosed_clients_are_left_alone_when_the_loop_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     left: list[str] = []
     leave = Opening.leave
 
@@ -100,7 +98,7 @@ def test_what_nobody_closes_is_left_in_peace_when_the_event_loop_ends(
     assert asyncio.run(records_of(tmp_path)) == [b"confirmed", b"pushed"]
 
 
-def test_what_is_left_on_an_error_as_the_event_loop_ends_keeps_no_other_open(tmp_path: Path) -> None:
+def test_a_failing_close_at_loop_end_leaves_no_other_open(tmp_path: Path) -> None:
     complaints: list[Any] = []
 
     async def serve() -> None:
@@ -157,7 +155,7 @@ FORGETTING = """
 
 
 @pytest.mark.parametrize("end", ["", "loop.close()", "loop.close(); asyncio.run(asyncio.sleep(0.5))"])
-def test_an_event_loop_that_forgets_what_is_open_is_told_of_and_hangs_nothing(tmp_path: Path, end: str) -> None:
+def test_forgotten_clients_are_reported_and_hang_nothing(tmp_path: Path, end: str) -> None:
     said = run_script(textwrap.dedent(FORGETTING) + end, tmp_path, "-W", "always::ResourceWarning")
     (warning,) = [line for line in said.splitlines() if "ResourceWarning: replog.aio" in line]
     assert "LogWriter" in warning
@@ -213,7 +211,7 @@ FORKING = """
 """
 
 
-def test_every_use_in_a_fork_raises_at_once_and_leaving_is_harmless(tmp_path: Path) -> None:
+def test_use_in_a_fork_raises_at_once_and_leaving_is_harmless(tmp_path: Path) -> None:
     assert run_script(FORKING, tmp_path) == ""
     assert asyncio.run(records_of(tmp_path / "wal")) == [b"one", b"two"]
 

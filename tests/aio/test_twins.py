@@ -32,20 +32,20 @@ TWINS = {
     "test_leaving_the_client_ends_the_calls_of_other_threads": "test_leaving_the_client_ends_the_calls_of_other_tasks",
     "test_many_threads_append_at_once_and_share_batches": "test_many_tasks_append_at_once_and_share_batches",
     # The interpreter runs no code of an async generator that it collects at its end.
-    "test_nothing_is_said_of_what_is_collected_after_its_modules_were_emptied": (
-        "test_what_nobody_closes_is_left_in_peace_when_the_event_loop_ends"
+    "test_nothing_is_reported_of_objects_collected_at_shutdown": (
+        "test_unclosed_clients_are_left_alone_when_the_loop_ends"
     ),
     "test_reading_crosses_the_threads_once_for_many_entries": "test_reading_waits_seldom_for_many_entries",
-    "test_waiting_to_lead_can_be_interrupted_and_the_client_goes_on": (
+    "test_the_client_goes_on_after_an_interrupted_wait_to_lead": (
         "test_waiting_to_lead_can_be_cancelled_and_the_client_goes_on"
     ),
     "test_what_a_thread_opens_outlives_it": "test_what_a_task_opens_outlives_it",
     "test_what_cannot_be_opened_says_why_and_leaves_no_thread": "test_what_cannot_be_opened_says_why_and_ends_the_run",
-    "test_what_nobody_closes_is_left_in_peace_when_the_process_ends": (
-        "test_what_nobody_closes_is_left_in_peace_when_the_event_loop_ends"
+    "test_unclosed_clients_are_left_alone_when_the_process_ends": (
+        "test_unclosed_clients_are_left_alone_when_the_loop_ends"
     ),
-    "test_who_is_interrupted_before_it_has_asked_for_a_block_leaves_the_client_usable": (
-        "test_who_is_cancelled_before_it_has_asked_for_a_block_leaves_the_client_usable"
+    "test_the_client_is_usable_after_an_interrupt_before_a_block": (
+        "test_a_client_is_usable_after_a_block_cancelled_at_its_start"
     ),
 }
 
@@ -69,12 +69,12 @@ def test_every_test_of_blocking_has_its_twin() -> None:
 
 
 @under_asyncio
-async def test_an_error_comes_as_itself_with_the_caller_in_its_traceback(tmp_path: Path) -> None:
+async def test_an_error_keeps_its_class_and_shows_the_caller(tmp_path: Path) -> None:
     async with aio.embed(tmp_path) as client:
         with pytest.raises(replog.LogNotFoundError) as caught:
             await client.trim_log("nothing", before="1:0")
         frames = [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
-        assert "test_an_error_comes_as_itself_with_the_caller_in_its_traceback" in frames
+        assert "test_an_error_keeps_its_class_and_shows_the_caller" in frames
         assert "trim_log" in frames
         with pytest.raises(replog.ConfigError):
             await client.create_ledger(quorum=replog.Quorum(1, 2, 1)).open()
@@ -100,7 +100,7 @@ async def test_a_call_with_tasks_of_its_own_is_ended_like_any_other(tmp_path: Pa
 
 
 @under_asyncio
-async def test_who_is_cancelled_before_it_has_asked_for_a_block_leaves_the_client_usable(tmp_path: Path) -> None:
+async def test_a_client_is_usable_after_a_block_cancelled_at_its_start(tmp_path: Path) -> None:
     async with aio.embed(tmp_path) as client:
         for turns in range(8):
             opening = asyncio.ensure_future(client.write_log("log").open())
@@ -118,7 +118,7 @@ async def test_who_is_cancelled_before_it_has_asked_for_a_block_leaves_the_clien
 
 
 @under_asyncio
-async def test_following_waits_for_so_long_and_then_goes_on_where_it_stood(tmp_path: Path) -> None:
+async def test_following_with_a_timeout_goes_on_where_it_was(tmp_path: Path) -> None:
     async with aio.embed(tmp_path) as client, client.write_log("log") as log:
         async with client.read_log("log", follow=True) as reader:
             found: list[replog.Record] = []

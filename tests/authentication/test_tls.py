@@ -17,7 +17,7 @@ def judged(url: str, *names: str) -> Identity:
     return opened(url).verify(Peer("192.0.2.1:1", certificate_names=names), b"", b"", bytes(32))[0]
 
 
-def test_whoever_the_authority_signed_may_connect_and_nobody_administers() -> None:
+def test_any_signed_client_may_connect_and_none_may_administer() -> None:
     assert judged("tls", "app.example", "app") == Identity("app.example", frozenset({Role.CLIENT}))
 
 

@@ -238,7 +238,7 @@ def test_failed_write_of_the_mark_stops_the_storage() -> None:
         mark.advance(1)
 
 
-def test_unreadable_mark_is_a_damaged_one_but_a_lack_of_descriptors_is_not() -> None:
+def test_a_lack_of_descriptors_is_not_a_damaged_mark() -> None:
     disk = in_doubt(40)
 
     def fail(operation: str, path: str) -> None:

@@ -255,7 +255,7 @@ def test_case_without_a_figure_is_named_and_not_judged() -> None:
     assert all("not there" in verdict for verdict in verdicts[2:])
 
 
-def test_a_case_whose_measurement_is_wrong_fails_and_the_others_go_on(
+def test_a_case_with_a_wrong_measurement_fails_alone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def wrong(setting: Setting) -> Round:

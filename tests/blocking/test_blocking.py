@@ -150,7 +150,7 @@ def test_a_stretch_of_a_ledger_is_read_in_batches(client: replog.blocking.Client
         reader.batches_between(0, 1)
 
 
-def test_what_was_written_is_there_when_the_directory_is_opened_again(tmp_path: Path) -> None:
+def test_entries_are_there_when_the_directory_is_reopened(tmp_path: Path) -> None:
     for number in range(3):
         with replog.blocking.embed(tmp_path) as client, client.lead_log("log") as log:
             log.append(b"%d" % number)
@@ -209,7 +209,7 @@ def test_what_a_thread_opens_outlives_it(tmp_path: Path) -> None:
     assert [each for each in threading.enumerate() if each.name == "replog blocking"] == []
 
 
-def test_what_nobody_closes_is_left_in_peace_when_the_process_ends(tmp_path: Path) -> None:
+def test_unclosed_clients_are_left_alone_when_the_process_ends(tmp_path: Path) -> None:
     script = """
         import replog.blocking
         log = replog.blocking.embed("wal").open().write_log("log").open()
@@ -224,17 +224,17 @@ def test_what_nobody_closes_is_left_in_peace_when_the_process_ends(tmp_path: Pat
 # -- errors and leaving ---------------------------------------------------------------------------------------------
 
 
-def test_an_error_comes_as_itself_with_the_caller_in_its_traceback(client: replog.blocking.Client) -> None:
+def test_an_error_keeps_its_class_and_shows_the_caller(client: replog.blocking.Client) -> None:
     with pytest.raises(replog.LogNotFoundError) as caught:
         client.trim_log("nothing", before="1:0")
     frames = [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
-    assert "test_an_error_comes_as_itself_with_the_caller_in_its_traceback" in frames
+    assert "test_an_error_keeps_its_class_and_shows_the_caller" in frames
     assert "trim_log" in frames
     with pytest.raises(replog.ConfigError):
         client.create_ledger(quorum=replog.Quorum(1, 2, 1)).__enter__()
 
 
-def test_nothing_is_said_of_what_is_collected_after_its_modules_were_emptied(tmp_path: Path) -> None:
+def test_nothing_is_reported_of_objects_collected_at_shutdown(tmp_path: Path) -> None:
     """As an interpreter may do at its very end."""
     script = """
         import atexit, replog.blocking
@@ -292,7 +292,7 @@ def test_leaving_on_an_error_lets_that_very_error_pass(tmp_path: Path, error: Ba
         assert [record.data for record in reader] == [b"confirmed"]
 
 
-def test_a_deposed_writer_is_told_and_its_error_names_the_positions(client: replog.blocking.Client) -> None:
+def test_a_deposed_writer_gets_the_uncertain_positions(client: replog.blocking.Client) -> None:
     with client.write_log("log") as old, client.write_log("log") as new:
         assert new.append(b"new") > (old.segment, 0)
         with pytest.raises(replog.FencedError) as caught:
@@ -407,7 +407,7 @@ def test_a_call_with_tasks_of_its_own_is_ended_like_any_other(tmp_path: Path) ->
 # -- reading --------------------------------------------------------------------------------------------------------
 
 
-def test_following_waits_for_so_long_and_then_goes_on_where_it_stood(client: replog.blocking.Client) -> None:
+def test_following_with_a_timeout_goes_on_where_it_was(client: replog.blocking.Client) -> None:
     with client.write_log("log") as log, client.read_log("log", follow=True, timeout_s=0.2) as reader:
         found: list[replog.Record] = []
         for number in range(3):
@@ -510,7 +510,7 @@ def test_a_follower_can_be_interrupted_and_reads_on(client: replog.blocking.Clie
         assert reader.receive().data == b"two"
 
 
-def test_waiting_to_lead_can_be_interrupted_and_the_client_goes_on(client: replog.blocking.Client) -> None:
+def test_the_client_goes_on_after_an_interrupted_wait_to_lead(client: replog.blocking.Client) -> None:
     with client.lead_log("log") as leader:
         with interruption(), client.lead_log("log"):
             pass
@@ -543,7 +543,7 @@ def test_an_interrupted_program_ends_with_everything_closed(tmp_path: Path) -> N
         assert [record.data for record in reader] == [b"confirmed"]
 
 
-def test_who_is_interrupted_before_it_has_asked_for_a_block_leaves_the_client_usable(
+def test_the_client_is_usable_after_an_interrupt_before_a_block(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with replog.blocking.embed(tmp_path / "wal") as client:
@@ -579,7 +579,7 @@ FORKING = """
 """
 
 
-def test_every_use_in_a_fork_raises_at_once_and_leaving_is_harmless(tmp_path: Path) -> None:
+def test_use_in_a_fork_raises_at_once_and_leaving_is_harmless(tmp_path: Path) -> None:
     script = textwrap.dedent(FORKING) + textwrap.dedent("""
         with replog.blocking.embed("wal") as client, client.write_log("log") as log, client.read_log("log") as reader:
             log.append(b"one")

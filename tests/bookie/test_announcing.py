@@ -182,7 +182,7 @@ async def test_a_metastore_that_fails_at_the_start_ends_the_start(autojump_clock
 
 
 @pytest.mark.parametrize("read_only", [False, True])
-async def test_a_restarted_bookie_waits_until_its_killed_predecessor_has_vanished(
+async def test_a_restarted_bookie_waits_for_its_killed_predecessor(
     read_only: bool, autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its session, or lease, lives on for a while."""
@@ -348,7 +348,7 @@ async def test_copy_that_comes_before_the_deletion_is_not_deleted(
         assert (await world.metastore.announced(BOOKIES_KEY))["bookie-00"] == locked("there")
 
 
-async def test_store_that_keeps_announcements_in_a_way_of_its_own_is_waited_for(
+async def test_a_bookie_waits_in_stores_with_their_own_announcements(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(FaultyStorage, "lock_name", lambda _self: "here")
@@ -395,7 +395,7 @@ def test_lock_name_is_of_one_directory_and_none_of_its_copies(scheme: str, tmp_p
         (b'{"format": 1, "lost": 1}', "lost is 1"),
     ],
 )
-async def test_a_cookie_that_is_not_understood_keeps_the_bookie_from_serving(
+async def test_a_bookie_with_an_unknown_cookie_does_not_serve(
     value: bytes, words: str, autojump_clock: trio.testing.MockClock
 ) -> None:
     async with cluster(1) as world:

@@ -141,7 +141,7 @@ async def test_copy_with_a_wrong_stored_key_is_refused(stored_key: bytes) -> Non
         assert await bookie.holding() == Holding(((3, 5, 1),), 99)
 
 
-async def test_same_copy_again_changes_nothing_and_other_bytes_are_a_conflict() -> None:
+async def test_a_repeated_copy_changes_nothing_and_others_conflict() -> None:
     """T3, F6."""
     async with bookie_of() as bookie:
         batch, other = make_batch(LEDGER, 0), make_batch(LEDGER, 0, size_bytes=9)

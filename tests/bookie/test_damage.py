@@ -116,7 +116,7 @@ async def test_marks_that_cannot_be_read(is_instant: bool) -> None:
         assert (await served.ask(add(a_batch(0)))).status is Status.OK
 
 
-async def test_marks_that_cannot_be_read_when_a_read_comes_back_from_its_thread() -> None:
+async def test_a_read_reports_marks_that_became_unreadable() -> None:
     """The machine was made anew meanwhile: that must not end the bookie."""
     storage = SmallStorage(MemoryStorage(), is_instant=False)
     async with serving(OPTIONS, storage=storage) as served:

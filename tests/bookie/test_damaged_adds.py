@@ -48,7 +48,7 @@ async def test_a_damaged_batch_is_refused(is_recovery: bool) -> None:
     assert storage.read(LEDGER, 0, 1, 1 << 20) == [good]
 
 
-async def test_a_damaged_header_tells_nobody_how_far_the_ledger_is_confirmed() -> None:
+async def test_a_damaged_header_tells_no_last_add_confirmed() -> None:
     good = batches.build(
         Digest(DigestType.CRC32C, LEDGER, b""),
         ledger_id=LEDGER,

@@ -115,7 +115,7 @@ async def test_a_writer_changes_ensemble_and_a_reader_goes_on(
         assert [each.bookie_id for each in disks.events if isinstance(each, StorageFailed)] == [full.bookie_id]
 
 
-async def test_a_log_moves_from_disk_to_disk_and_trimming_brings_them_back(
+async def test_a_log_moves_between_full_disks_until_it_is_trimmed(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     """48 MiB of disks take 4 times as much, since what was trimmed is given back by itself."""
@@ -133,7 +133,7 @@ async def test_a_log_moves_from_disk_to_disk_and_trimming_brings_them_back(
         assert any("major compaction" in each.calls for each in disks.storages)
 
 
-async def test_a_ledger_whose_bookies_are_all_full_can_be_recovered_and_read(
+async def test_a_ledger_on_full_bookies_can_be_recovered_and_read(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     """B5: fences and recovery adds go on, into what is kept free for them."""
@@ -209,7 +209,7 @@ async def test_a_served_bookie_is_closed_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.real
-async def test_a_disk_that_does_not_answer_keeps_nobody_from_leaving_a_client(tmp_path: Path) -> None:
+async def test_a_client_can_be_left_when_a_disk_does_not_answer(tmp_path: Path) -> None:
     """W6; and its storage is not closed under the call, by nobody."""
     disks = Disks(is_instant=False)
     impatient = attrs.evolve(OPTIONS, close_timeout_s=0.2)

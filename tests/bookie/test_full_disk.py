@@ -33,9 +33,7 @@ def large(first: int, size_bytes: int, ledger_id: int = 1, stamp: int = 1) -> Re
 
 
 @each_kind
-async def test_below_the_bound_new_entries_are_refused_at_once_and_all_else_goes_on(
-    is_instant: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_only_new_entries_are_refused_below_the_bound(is_instant: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """B5."""
     look_often(monkeypatch)
     storage = small(30_000, is_instant=is_instant)
@@ -81,7 +79,7 @@ async def test_it_takes_new_entries_again_above_the_upper_bound(
         assert (await served.ask(add(a_batch(0)))).status is Status.OK
 
 
-async def test_the_disk_is_looked_at_in_a_thread_and_a_failed_look_stops_the_bookie(
+async def test_a_failed_look_at_the_disk_stops_the_bookie(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     look_often(monkeypatch)
@@ -108,7 +106,7 @@ async def test_the_disk_is_looked_at_in_a_thread_and_a_failed_look_stops_the_boo
 
 
 @each_kind
-async def test_a_storage_that_failed_stays_read_only_however_much_space_there_is(
+async def test_a_failed_storage_stays_read_only_despite_free_space(
     is_instant: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     look_often(monkeypatch)
@@ -178,7 +176,7 @@ async def send_in_one_group(served: Served, *requests: Request) -> list[Status]:
     return [served.asker.answers[each].status for each in ids]
 
 
-async def test_what_recovers_is_not_refused_with_the_new_entries_beside_it() -> None:
+async def test_recovery_adds_are_accepted_beside_refused_entries() -> None:
     """B5: one group of new adds, recovery adds, fences, recovery reads and explicit last add confirmed; only the new go."""
     async with serving(storage=surprising(5_000)) as served:
         assert (await served.ask(add(a_batch(0, ledger_id=4)))).status is Status.OK
@@ -228,7 +226,7 @@ async def test_what_fits_alone_is_kept_when_all_together_is_too_much() -> None:
         assert served.storage.read(3, 9, 1, 1)
 
 
-async def test_an_answered_fence_is_durable_even_if_its_add_was_refused() -> None:
+async def test_an_answered_fence_is_durable_when_its_add_is_refused() -> None:
     """R3, T1: the add of term 5 finds no space, and behind it in the same group one of term 4 learns that it is fenced."""
     storage = surprising(3_000)
     async with serving(storage=storage) as served:
@@ -243,7 +241,7 @@ def small_again(storage: SmallStorage) -> SmallStorage:
     return SmallStorage(storage.inner, 1 << 30, is_instant=False)
 
 
-async def test_what_a_refused_batch_said_of_the_last_add_confirmed_is_not_forgotten() -> None:
+async def test_the_last_add_confirmed_of_a_refused_batch_is_kept() -> None:
     """A fence behind it tells it, and must be able to tell it again after a restart."""
     storage = surprising(3_000)
     async with serving(storage=storage) as served:
@@ -253,7 +251,7 @@ async def test_what_a_refused_batch_said_of_the_last_add_confirmed_is_not_forgot
         assert storage.marks(1).last_entry_id == -1  # type: ignore[union-attr]
 
 
-async def test_when_not_even_marks_find_space_everything_behind_them_is_refused() -> None:
+async def test_all_later_requests_are_refused_when_marks_find_no_space() -> None:
     """R3: nobody learns of a fence that is not durable; the machines are made anew."""
     storage = surprising(100)
     async with serving(storage=storage) as served:  # room for the fence of ledger 99, and for nothing else
@@ -267,7 +265,7 @@ async def test_when_not_even_marks_find_space_everything_behind_them_is_refused(
         assert answer.status is Status.OK, "it was told to be fenced by a fence that never was"
 
 
-async def test_what_was_durable_before_the_space_was_gone_is_answered_so() -> None:
+async def test_adds_durable_before_the_disk_filled_are_acknowledged() -> None:
     """One by one: the first fence still fits, the second does not."""
     storage = surprising(64 * 2)
     async with serving(storage=storage) as served:
@@ -276,7 +274,7 @@ async def test_what_was_durable_before_the_space_was_gone_is_answered_so() -> No
         assert storage.marks(3) is None
 
 
-async def test_a_resend_of_stored_entries_is_confirmed_in_a_group_that_finds_no_space() -> None:
+async def test_a_resend_of_stored_entries_is_confirmed_on_a_full_disk() -> None:
     """T3: it needs no space."""
     storage = surprising(3_000)
     async with serving(storage=storage) as served:
@@ -285,7 +283,7 @@ async def test_a_resend_of_stored_entries_is_confirmed_in_a_group_that_finds_no_
         assert answers == [Status.OK, Status.READ_ONLY, Status.OK]
 
 
-async def test_without_space_one_commit_more_is_all_that_a_new_entry_costs() -> None:
+async def test_a_new_entry_costs_one_more_commit_without_space() -> None:
     storage = surprising(3_000)
     async with serving(storage=storage) as served:
         answers = await send_in_one_group(served, *[large(first, 1_000) for first in range(50)])

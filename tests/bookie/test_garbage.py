@@ -88,7 +88,7 @@ async def test_first_the_snapshot_then_the_listing_then_each_candidate(
 
 
 @pytest.mark.usefixtures("_always_listed")
-async def test_a_ledger_that_is_created_after_the_snapshot_is_not_even_a_candidate(
+async def test_a_ledger_created_after_the_snapshot_is_no_candidate(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """Also if the listing that follows does not show it."""
@@ -135,7 +135,7 @@ async def test_a_listing_that_lacks_a_key_for_a_while_costs_no_ledger(
 
 
 @pytest.mark.usefixtures("_always_listed")
-async def test_a_stale_listing_that_still_shows_a_deleted_ledger_keeps_it_until_the_next_pass(
+async def test_a_stale_listing_keeps_a_deleted_ledger_for_one_pass(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with watched() as one:
@@ -191,7 +191,7 @@ async def test_a_candidate_that_cannot_be_looked_up_is_not_dropped(autojump_cloc
 
 
 @pytest.mark.usefixtures("unlisted_max")
-async def test_a_ledger_that_comes_back_between_the_listing_and_its_lookup_stays(
+async def test_a_ledger_back_before_its_lookup_stays(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """Its key was missing for a moment only."""
@@ -242,9 +242,7 @@ class Many:
 
 
 @pytest.mark.parametrize("elsewhere", [0, 5_000])
-async def test_a_pass_asks_for_each_leaf_once_however_many_ledgers_there_are(
-    elsewhere: int, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_a_pass_lists_each_leaf_once(elsewhere: int, autojump_clock: trio.testing.MockClock) -> None:
     here = [*range(0, 40_000, 20), *range(10**11, 10**11 + 10)]
     async with watched() as one:
         many = Many(one, here)

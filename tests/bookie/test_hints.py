@@ -129,7 +129,7 @@ async def test_hints_are_looked_up_at_a_bounded_rate(
         assert bookie.storage.ledger_ids() == ids
 
 
-async def test_lookup_that_fails_drops_nothing_and_later_hints_are_heard(
+async def test_a_failed_lookup_drops_nothing_and_later_hints_count(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with one_bookie() as (world, client, bookie):

@@ -75,7 +75,7 @@ async def open_one_after_another(left: Left, gates: list[threading.Event]) -> No
 
 
 @pytest.mark.parametrize("name", ["compact", "scrub"])
-async def test_closing_ends_what_takes_long_and_leaving_waits_for_its_end(name: str) -> None:
+async def test_leaving_waits_until_long_work_has_been_ended(name: str) -> None:
     async with trio.open_nursery() as nursery:
         with trio.fail_after(5):
             async with left_bookie(PATIENT) as left:
@@ -119,7 +119,7 @@ async def test_a_disk_that_does_not_answer_keeps_nobody_from_leaving(name: str) 
 
 
 @pytest.mark.real
-async def test_an_exception_of_the_block_comes_out_though_the_disk_does_not_answer() -> None:
+async def test_the_exception_of_the_block_is_raised_on_a_hanging_disk() -> None:
     mine = KeyError("mine")
     with pytest.raises(KeyError) as caught:
         async with left_bookie(IMPATIENT) as left:

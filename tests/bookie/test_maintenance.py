@@ -66,7 +66,7 @@ async def small(left_bytes: int | None, *, is_instant: bool = True) -> AsyncIter
 # -- making space -----------------------------------------------------------------------------------------------------
 
 
-async def test_a_bookie_without_space_drops_what_was_deleted_compacts_and_comes_back(
+async def test_a_full_bookie_collects_compacts_and_is_writable_again(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """B5: by itself, long before garbage is collected the next time."""
@@ -150,7 +150,7 @@ async def test_space_that_is_only_presumed_is_not_sought_all_the_time(autojump_c
             assert 1 <= one.count("attempts_to_make_space") <= 3
 
 
-async def test_neither_a_metastore_that_is_away_nor_a_full_disk_ends_the_attempts(
+async def test_attempts_go_on_without_a_metastore_or_space(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with small(PLENTY) as one:
@@ -175,7 +175,7 @@ async def test_a_pass_that_fails_does_not_keep_from_compacting(autojump_clock: t
         assert one.storage.calls == ["major compaction"]
 
 
-async def test_a_storage_that_fails_while_it_makes_space_stops_the_bookie_and_the_attempts(
+async def test_a_storage_failure_while_making_space_stops_the_bookie(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with small(30_000) as one:
@@ -250,7 +250,7 @@ async def test_compaction_and_scrubbing_on_demand(autojump_clock: trio.testing.M
         assert one.count("compaction_failures") == 2
 
 
-async def test_one_run_of_a_kind_goes_at_a_time_and_others_are_not_held_up() -> None:
+async def test_one_run_of_a_kind_at_a_time_delays_no_others() -> None:
     async with small(None, is_instant=False) as one, trio.open_nursery() as nursery:
         scrubbing = one.storage.hang("scrub")
         compacting = one.storage.hang("compact")
@@ -362,7 +362,7 @@ async def test_much_damage_does_not_keep_others_waiting(autojump_clock: trio.tes
         assert turns >= 50
 
 
-async def test_a_storage_that_cannot_tell_its_damage_now_is_asked_again(autojump_clock: trio.testing.MockClock) -> None:
+async def test_damage_is_asked_again_when_a_storage_cannot_tell_now(autojump_clock: trio.testing.MockClock) -> None:
     async with small(None) as one:
         real, errors = one.storage.damage, [StorageUncertainError("not now", "later")]
 

@@ -35,7 +35,7 @@ async def announced(metastore: str) -> dict[str, str]:
     return {each: str(decode_address(f"{BOOKIES_KEY}/{each}", value).endpoints[-1]) for each, value in found.items()}
 
 
-def test_a_bookie_that_was_killed_is_announced_again_before_its_session_ends(metastore: str, tmp_path: Path) -> None:
+def test_a_killed_bookie_is_back_before_its_session_ends(metastore: str, tmp_path: Path) -> None:
     """B4: the lock on its directory shows that its predecessor is gone."""
     with bookie_process(tmp_path, "--metastore", metastore) as first:
         bookie_id, address = first.bookie_id, first.address

@@ -68,7 +68,7 @@ async def test_fences_and_questions_are_answered_with_a_proof(is_instant: bool, 
 
 
 @each_digest
-async def test_a_long_poll_is_answered_with_the_proof_before_the_batch_is_durable(digest: Digest) -> None:
+async def test_a_long_poll_gets_the_proof_before_the_batch_is_durable(digest: Digest) -> None:
     """D1: a follower learns as soon as before; the number is true whatever becomes of the batch that carries it."""
     async with serving(OPTIONS) as served:
         await served.ask(add(0, digest))

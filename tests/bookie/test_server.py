@@ -172,7 +172,7 @@ async def test_a_commit_has_a_bound_in_bytes_but_always_takes_one() -> None:
         assert all(size <= 3000 or size > 100_000 for size in sizes)
 
 
-async def test_one_thread_at_a_time_commits_also_if_lone_adds_are_committed_inline(
+async def test_one_thread_at_a_time_commits_even_inline(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(commits, "_FAST_COMMIT_S", 60.0)  # however busy the machine is
@@ -253,7 +253,7 @@ async def test_no_answer_leaves_before_the_commit() -> None:
         assert [served.asker.answers[each].status for each in (1, 2, 3)] == [Status.OK, Status.FENCED, Status.NO_ENTRY]
 
 
-async def test_no_add_passes_a_fence_that_was_queued_when_the_disk_filled_up() -> None:
+async def test_no_add_passes_a_fence_queued_when_the_disk_filled() -> None:
     """B2, R3: the machines are made anew after a failure, while what the old ones accepted still waits in the queue."""
     gates, begun = [threading.Event(), threading.Event()], [threading.Event(), threading.Event()]
 
@@ -290,7 +290,7 @@ async def test_no_add_passes_a_fence_that_was_queued_when_the_disk_filled_up() -
 
 
 @each_kind
-async def test_other_bytes_for_an_identity_are_refused_and_nothing_is_stored_over(is_instant: bool) -> None:
+async def test_other_bytes_for_an_identity_are_refused_and_not_stored(is_instant: bool) -> None:
     """T3."""
     async with serving(is_instant=is_instant) as served:
         first = a_batch(0, 10)
@@ -497,7 +497,7 @@ def poll_and_read(
     return ReadLastAddConfirmedRequest(0, 1, KEY, after, wait_ms, entry_id, 1, bytes_max)
 
 
-async def test_a_poll_brings_along_what_is_confirmed_and_small_and_at_hand(
+async def test_a_poll_brings_small_confirmed_batches_from_memory(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with serving(is_instant=True) as served:
@@ -596,7 +596,7 @@ async def test_writer_is_told_once_when_a_poll_comes_after_the_answer(
         assert reader.awaited == []
 
 
-async def test_writer_is_told_by_the_answer_when_a_poll_comes_before_it() -> None:
+async def test_a_writer_learns_of_an_earlier_poll_by_the_answer() -> None:
     """W5: an add that waits for the disk is answered soon: nothing else needs to be said."""
     async with serving() as served:
         await served.ask(add(a_batch(0)))

@@ -57,7 +57,7 @@ async def announced(world: Cluster) -> dict[str, bool]:
 # -- identity -------------------------------------------------------------------------------------------------------
 
 
-async def test_a_bookie_with_ledgers_refuses_a_metastore_that_never_heard_of_it(
+async def test_a_bookie_with_ledgers_refuses_an_unknown_metastore(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """B4: it would collect them all as garbage."""
@@ -182,7 +182,7 @@ async def test_a_bookie_whose_storage_failed_is_never_offered_again(autojump_clo
             await writer.append(b"2")
 
 
-async def test_a_metastore_failure_while_turning_does_not_stop_a_bookie(
+async def test_a_metastore_failure_while_turning_stops_no_bookie(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with cluster(2) as world, world.client(QUICK, replog.Quorum(2, 2, 1)) as client:
@@ -316,7 +316,7 @@ async def test_a_pass_that_fails_is_made_again(autojump_clock: trio.testing.Mock
         assert bookie.served.statistics()["ledgers_collected"] == 1
 
 
-async def test_a_writer_of_a_deleted_ledger_is_fenced_also_after_a_restart(
+async def test_a_writer_of_a_deleted_ledger_is_fenced_after_a_restart(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with cluster(1) as world, world.client(quorum=ONE) as client:

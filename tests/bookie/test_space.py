@@ -25,7 +25,7 @@ def test_the_error_says_how_much_is_needed() -> None:
     assert "200" in str(space.error)
 
 
-def test_a_disk_of_which_nothing_is_known_is_presumed_to_have_space_after_a_while() -> None:
+def test_an_unknown_disk_is_presumed_to_have_space_after_a_while() -> None:
     space = Space("b", 100, 200)
     space.met_full(FULL, 10.0)
     space.looked(None, 10.0 + TRY_AGAIN_S - 0.1)
@@ -34,7 +34,7 @@ def test_a_disk_of_which_nothing_is_known_is_presumed_to_have_space_after_a_whil
     assert space.error is None
 
 
-def test_a_commit_that_found_no_space_is_believed_before_the_disk_is() -> None:
+def test_a_commit_without_space_outweighs_the_disks_own_figure() -> None:
     space = Space("b", 100, 200)
     space.met_full(FULL, 10.0)
     space.looked(1 << 30, 10.1)

@@ -246,7 +246,7 @@ async def test_bookie_that_is_away_is_waited_for_when_others_failed(autojump_clo
         assert await read_ledger(client, writer.ledger_id) == [b"0", b"1"]
 
 
-async def test_deadline_tells_what_bookies_said_when_another_stays_away(
+async def test_a_deadline_reports_answers_when_a_bookie_stays_away(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with cluster(3) as world, world.client(TIMEOUTS, THREE) as client:

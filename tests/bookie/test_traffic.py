@@ -29,7 +29,7 @@ async def test_adds_and_reads_are_counted() -> None:
         assert (found["queued_bytes"], found["queued_requests"]) == (0, 0)
 
 
-async def test_fences_and_recovery_reads_are_counted_and_what_was_refused_is_not() -> None:
+async def test_only_accepted_fences_and_recovery_reads_are_counted() -> None:
     async with serving(is_instant=True) as served:
         await served.ask(add(a_batch()))
         await served.ask(fence(term=3))

@@ -57,9 +57,7 @@ def test_a_command_has_its_own_options_and_those_of_a_connection(monkeypatch: py
         assert each in shown
 
 
-def test_an_option_comes_from_the_command_over_the_environment_over_the_file(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_options_of_the_command_win_over_environment_and_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     file = tmp_path / "replog.toml"
     file.write_text("[client]\nread_timeout_s = 1\nadd_timeout_s = 1\nconnect_timeout_s = 1\n[another]\nx = 1\n")
     monkeypatch.setenv("REPLOG_CLIENT_ADD_TIMEOUT_S", "2")

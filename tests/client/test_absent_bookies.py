@@ -118,7 +118,7 @@ async def test_c8_a_bookie_that_is_there_is_preferred(autojump_clock: trio.testi
             assert not {each.bookie_id for each in away} & set(writer.metadata.last_fragment.ensemble)
 
 
-async def test_c8_one_that_is_read_only_is_preferred_to_one_that_is_away(
+async def test_c8_a_read_only_bookie_is_preferred_to_an_absent_one(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with cluster(4) as world, world.client(QUICK) as client:
@@ -241,7 +241,7 @@ async def test_c7_the_leader_dies_with_its_own_bookie(harm: object, autojump_clo
                 assert await read_log(client) == [b"%d" % number for number in range(12)]
 
 
-async def test_c7_nothing_is_lost_when_the_absent_one_changes_each_time(
+async def test_c7_nothing_is_lost_when_the_absent_bookie_changes(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """Each of three bookies is away for a while: each takeover recovers what the last one wrote on the two others."""
@@ -283,7 +283,7 @@ async def test_w7_metadata_records_what_a_bookie_lacks(autojump_clock: trio.test
         assert await read_ledger(client, writer.ledger_id) == [b"%d" % number for number in range(6)]
 
 
-async def test_w7_a_ledger_that_was_created_without_a_bookie_says_so_at_once(
+async def test_w7_a_ledger_created_without_a_bookie_records_it_at_once(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """So it is known even if its writer dies."""

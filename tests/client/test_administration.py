@@ -189,7 +189,7 @@ async def test_statistics_of_another_version_may_lack_latencies(autojump_clock: 
         assert (found.version, dict(found.numbers), dict(found.latencies)) == ("", {"commits": 3.0}, {})
 
 
-async def test_a_command_of_a_later_version_is_refused_and_harms_nobody(
+async def test_a_command_of_a_later_version_is_refused_harmlessly(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with one_bookie() as bookie:

@@ -39,7 +39,7 @@ async def test_c8_a_bookie_that_drains_gets_no_new_ledgers(autojump_clock: trio.
         assert not (await client.drain_status(gone)).is_draining
 
 
-async def test_c8_where_there_are_too_few_it_is_used_with_all_its_copies(
+async def test_c8_a_draining_bookie_is_used_when_others_are_too_few(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with cluster(3) as world, world.client(QUICK) as client:

@@ -201,7 +201,7 @@ async def test_closing_survives_conflicts_and_lost_answers(
             assert (reader.metadata.state, reader.metadata.last_entry_id) == (LedgerState.CLOSED, 0)
 
 
-async def test_a_metastore_that_is_down_for_a_while_does_not_stop_appends(
+async def test_appends_go_on_while_the_metastore_is_down(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with cluster(3) as world, world.client(QUICK) as client:
@@ -227,7 +227,7 @@ async def test_a_metastore_that_is_down_during_a_change_delays_it(autojump_clock
         assert await read_ledger(client, writer.ledger_id) == [b"0", b"1"]
 
 
-async def test_a_ledger_that_is_deleted_while_it_changes_ends_its_writer(
+async def test_deleting_a_ledger_during_a_change_ends_its_writer(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with cluster(4) as world, world.client(QUICK) as client:
@@ -257,7 +257,7 @@ async def test_a_bookie_in_two_ensembles_fails_for_both(autojump_clock: trio.tes
 
 
 @pytest.mark.parametrize("quorum", [Quorum(5, 3, 2), Quorum(4, 2, 2), Quorum(3, 3, 3), Quorum(2, 2, 1)], ids=str)
-async def test_bookies_die_one_after_the_other_and_come_back_in_every_shape(
+async def test_bookies_may_die_and_return_in_every_quorum_shape(
     quorum: Quorum, autojump_clock: trio.testing.MockClock
 ) -> None:
     async with cluster(7) as world, world.client(QUICK, quorum) as client:

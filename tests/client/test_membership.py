@@ -95,7 +95,7 @@ async def place(**options: Any) -> AsyncIterator[Place]:
 # -- announcements ----------------------------------------------------------------------------------------------------
 
 
-def test_an_announcement_says_the_ways_and_whether_it_takes_entries() -> None:
+def test_an_announcement_has_the_endpoints_and_read_only() -> None:
     for address in (
         BookieAddress((Endpoint("memory", "x"), Endpoint("tcp", "[::1]:3181")), read_only=True),
         BookieAddress(()),
@@ -151,7 +151,7 @@ def test_unknown_fields_that_are_not_required_are_ignored() -> None:
     assert decode_address("bookies/a", value) == BookieAddress((Endpoint("tcp", "x:1"),))
 
 
-def test_below_the_second_key_a_bookie_is_read_only_whatever_it_says() -> None:
+def test_a_bookie_below_the_read_only_key_is_read_only() -> None:
     value = encode_address(BookieAddress((Endpoint("tcp", "x:1"),)))
     assert decode_address("read-only-bookies/a", value).read_only
     assert not decode_address("bookies/read-only-bookies/a", value).read_only
@@ -212,7 +212,7 @@ async def test_under_both_keys_it_is_about_to_turn_and_read_only(autojump_clock:
             assert await here.membership.usable() == ["a", "b"]
 
 
-async def test_one_bookie_that_announces_garbage_leaves_the_others_usable(
+async def test_a_garbage_announcement_leaves_other_bookies_usable(
     caplog: pytest.LogCaptureFixture, autojump_clock: trio.testing.MockClock
 ) -> None:
     caplog.set_level(logging.WARNING)
@@ -265,7 +265,7 @@ async def test_a_bookie_with_bad_endpoints_is_unreachable(
                 await here.connections.connect("a")
 
 
-async def test_an_endpoint_that_does_not_answer_leaves_time_for_the_next(
+async def test_a_silent_endpoint_leaves_time_for_the_next(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with place(connect_timeout_s=5.0) as here, MemoryTransport().listen("", Handler()) as address:

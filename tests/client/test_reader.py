@@ -287,7 +287,7 @@ async def test_nothing_past_the_end_of_a_closed_ledger_is_read(autojump_clock: t
                 await reader.read(10, 10)
 
 
-async def test_a_reader_with_an_old_record_finds_entries_in_newer_ensembles(
+async def test_a_reader_with_old_metadata_finds_newer_ensembles(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with cluster(6) as world, world.client(QUICK) as client, world.client(QUICK) as other:

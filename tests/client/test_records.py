@@ -131,7 +131,7 @@ async def test_a_change_is_not_repeated_when_its_answer_was_lost(
     assert [call.operation for call in metastore.calls].count("put") == 1
 
 
-async def test_a_create_whose_request_may_still_arrive_is_not_the_only_one(
+async def test_a_create_is_repeated_when_its_request_may_be_late(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """M1: if the record is deleted, the late request would bring it back."""

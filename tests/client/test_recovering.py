@@ -54,7 +54,7 @@ def numbers(last: int) -> list[bytes]:
     return [b"%d" % number for number in range(last + 1)]
 
 
-async def test_a_ledger_whose_writer_vanished_is_closed_at_its_last_entry(
+async def test_a_ledger_without_its_writer_is_closed_at_its_last_entry(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with cluster() as world:
@@ -199,7 +199,7 @@ async def test_a_recovery_that_is_cancelled_leaves_nothing_running(autojump_cloc
             assert (await client.recover_ledger(ledger_id)).last_entry_id == 10
 
 
-async def test_without_bookies_to_write_back_to_it_fails_and_can_be_retried(
+async def test_recovery_without_bookies_fails_and_can_be_retried(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with cluster() as world:

@@ -166,7 +166,7 @@ async def test_a_bookie_that_refuses_is_not_stormed(autojump_clock: trio.testing
         assert all(connections_of(client).channel(bookie_id) for bookie_id in bookie_ids)
 
 
-async def test_a_change_of_ensemble_does_not_wait_for_a_silent_newcomer(autojump_clock: trio.testing.MockClock) -> None:
+async def test_an_ensemble_change_does_not_wait_for_a_silent_bookie(autojump_clock: trio.testing.MockClock) -> None:
     """C1: nothing is confirmed while replacements are chosen, so that has to be quick."""
     async with cluster(5) as world, client_with_holes(world) as (client, holes):
         async with client.create_ledger() as writer:
@@ -201,7 +201,7 @@ async def test_a_new_ledger_takes_others_than_a_silent_bookie(autojump_clock: tr
                 assert trio.current_time() - begin_s < 2 * OPTIONS.speculative_read_after_s
 
 
-async def test_c7_a_new_ledger_does_not_wait_for_one_silent_bookie_of_three(
+async def test_c7_a_new_ledger_does_not_wait_for_one_silent_bookie(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with cluster(3) as world, client_with_holes(world) as (client, holes):

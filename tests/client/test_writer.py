@@ -127,7 +127,7 @@ async def test_bytes_are_not_a_list_of_entries(autojump_clock: trio.testing.Mock
         assert writer.last_add_pushed == -1
 
 
-async def test_appends_of_many_tasks_share_batches_in_the_order_of_the_calls(
+async def test_appends_of_many_tasks_share_batches_in_call_order(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with cluster() as world, world.client() as client:
@@ -225,7 +225,7 @@ async def test_a_cancelled_append_under_load_leaves_no_hole(
         assert len(found) == len(set(found)) >= len(done) >= 33
 
 
-async def test_flush_waits_for_all_that_was_pushed_and_for_nothing_later(
+async def test_flush_waits_only_for_entries_pushed_before_it(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with cluster(1) as world, world.client(SMALL, ONE) as client, client.create_ledger() as writer:
@@ -295,7 +295,7 @@ async def test_closing_confirms_earlier_calls_and_refuses_later_ones(
         assert await read_ledger(client, writer.ledger_id) == sorted(confirmed, key=int)
 
 
-async def test_leaving_the_block_on_an_error_closes_at_the_last_confirmed(
+async def test_leaving_on_an_error_closes_at_the_last_confirmed(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with cluster() as world, world.client() as client:
@@ -313,7 +313,7 @@ async def test_leaving_the_block_on_an_error_closes_at_the_last_confirmed(
         assert await read_ledger(client, writer.ledger_id) == [b"kept"]
 
 
-async def test_a_block_that_is_cancelled_while_it_confirms_still_closes(
+async def test_a_block_cancelled_while_confirming_still_closes(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with cluster() as world, world.client() as client:
@@ -334,7 +334,7 @@ async def deposed(world: Cluster, client: replog.Client, writer: replog.LedgerWr
         await other.recover_ledger(writer.ledger_id)
 
 
-async def test_a_fenced_writer_says_so_at_its_next_append_and_ever_after(
+async def test_a_fenced_writer_raises_at_every_later_append(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with cluster() as world, world.client() as client:
@@ -392,7 +392,7 @@ async def test_an_idle_writer_that_was_deposed_leaves_without_an_error(
     assert (writer.metadata.state, writer.metadata.last_entry_id) == (LedgerState.CLOSED, 0)
 
 
-async def test_nothing_is_confirmed_once_recovery_has_closed_the_ledger(
+async def test_nothing_is_confirmed_after_recovery_closed_the_ledger(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """L5, W4: entries are in flight, fenced, and none of them is confirmed though recovery keeps some."""

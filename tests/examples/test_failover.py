@@ -127,9 +127,7 @@ async def test_leader_lost_by_zookeeper_is_fenced_by_its_bookies(
 
 @pytest.mark.needs_zookeeper
 @pytest.mark.long
-async def test_candidates_that_start_before_zookeeper_and_bookies_all_compete(
-    tmp_path: Path, own_zookeeper: ZooKeeper
-) -> None:
+async def test_candidates_compete_when_started_before_the_cluster(tmp_path: Path, own_zookeeper: ZooKeeper) -> None:
     await own_zookeeper.stop()
     metastore = own_zookeeper.url("/bank", session_timeout_s=LEASE_S, request_timeout_s=1)
     async with bank(tmp_path, metastore, is_empty=True) as found:

@@ -26,7 +26,7 @@ UVICORN = ("uvicorn", "--port", "0", "--workers", "2")
         pytest.param(UVICORN, "examples.fastapi_orders:app", "fastapi", id="uvicorn", marks=pytest.mark.long),
     ],
 )
-def test_nothing_acknowledged_is_lost_when_workers_and_bookie_are_killed(
+def test_acknowledged_entries_survive_killed_workers_and_bookie(
     command: tuple[str, ...], app: str, needed: str, short_path: Path
 ) -> None:
     pytest.importorskip(command[0], reason="needs the extra `recipes`")

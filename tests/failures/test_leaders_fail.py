@@ -8,7 +8,7 @@ from tests.failures.actors import AFTER_FENCED
 from tests.failures.cluster import CONFIRMING_S, cluster
 
 
-async def test_a_stopped_leader_is_fenced_when_it_wakes_and_a_killed_one_is_succeeded(tmp_path: Path) -> None:
+async def test_a_stopped_leader_is_fenced_and_a_killed_one_succeeded(tmp_path: Path) -> None:
     async with cluster(tmp_path) as found:
         first = await found.start_writer("first")
         await found.start_reader("reader")

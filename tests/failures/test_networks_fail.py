@@ -48,7 +48,7 @@ async def die_with_the_only_copy(cluster: Cluster, writer: Process) -> None:
 
 
 @pytest.mark.long
-async def test_bookies_behind_a_bad_network_are_replaced_and_used_again(tmp_path: Path) -> None:
+async def test_bookies_behind_a_bad_network_are_replaced_then_used(tmp_path: Path) -> None:
     async with cluster(tmp_path, proxies=True) as found:
         writer = await found.start_writer("writer")
         await found.start_reader("reader")

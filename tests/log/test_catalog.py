@@ -113,7 +113,7 @@ async def test_deleting_a_log_deposes_its_leader_for_good(autojump_clock: trio.t
         assert await read_log(client) == [b"2"]
 
 
-async def test_deleting_while_somebody_takes_over_ends_one_way_or_the_other(
+async def test_deleting_during_a_takeover_ends_in_one_of_two_ways(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with cluster() as world, world.client(QUICK) as client, world.client(QUICK) as other:

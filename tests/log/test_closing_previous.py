@@ -32,7 +32,7 @@ class Fencing(FaultyMetastore):
         return await super().put(key, value, expected)
 
 
-async def test_a_ledger_whose_recovery_was_begun_and_given_up_is_closed(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_ledger_with_an_abandoned_recovery_is_closed(autojump_clock: trio.testing.MockClock) -> None:
     """The one who died had read the list before the roll: nobody else comes back to this ledger."""
     async with cluster() as world:
         metastore = Fencing(world.metastore)

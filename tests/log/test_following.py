@@ -74,7 +74,7 @@ def requests(world: Cluster, kind: type[Request]) -> int:
 
 
 @pytest.mark.parametrize("quorum", [Quorum(3, 3, 2), Quorum(5, 3, 2)], ids=str)
-async def test_an_entry_is_in_a_followers_hand_at_once_and_without_a_read(
+async def test_a_follower_gets_an_entry_at_once_without_a_read(
     autojump_clock: trio.testing.MockClock, quorum: Quorum
 ) -> None:
     """W5: whoever waits for an entry makes its writer tell that it is confirmed, and gets it with that."""
@@ -119,7 +119,7 @@ async def test_steady_appends_inform_followers_by_themselves(autojump_clock: tri
         assert requests(world, WriteLastAddConfirmedRequest) <= 30
 
 
-async def test_where_news_are_many_the_metastore_is_not_asked_between_them(
+async def test_a_busy_follower_does_not_ask_the_metastore(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with (
@@ -194,7 +194,7 @@ async def test_a_follower_sees_each_entry_once_under_faults(autojump_clock: trio
         nursery.cancel_scope.cancel()
 
 
-async def test_bookies_of_an_older_version_bring_nothing_along_and_are_read(
+async def test_a_follower_reads_from_bookies_of_an_older_version(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """They skip the fields that ask for batches; those that take longer to answer a poll are of the new one."""

@@ -241,7 +241,7 @@ async def test_pending_ledgers_are_forgotten_after_a_while(
             assert await world.metastore.children(key) == []
 
 
-async def test_a_metastore_that_hangs_after_a_takeover_delays_no_append(
+async def test_a_hanging_metastore_after_a_takeover_delays_no_append(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """What others left is finished beside the appends; leaving waits for it, but not long."""

@@ -145,7 +145,7 @@ async def test_a_wrong_password_reads_nothing(autojump_clock: trio.testing.MockC
             assert (await reader.receive()).data == b"0"
 
 
-async def test_an_error_that_may_pass_can_be_retried_with_the_same_reader(
+async def test_the_same_reader_can_retry_after_a_transient_error(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with cluster() as world, world.client(QUICK) as client:
@@ -295,7 +295,7 @@ async def test_a_follower_raises_when_its_log_is_deleted(autojump_clock: trio.te
 
 
 @pytest.mark.parametrize("beside", [True, False])
-async def test_a_follower_sees_everything_soon_across_rolls_and_takeovers(
+async def test_a_follower_sees_entries_soon_across_rolls_and_takeovers(
     beside: bool, autojump_clock: trio.testing.MockClock
 ) -> None:
     options = ClientOptions(roll_entries=20)
@@ -408,7 +408,7 @@ async def test_a_closed_reader_says_so(autojump_clock: trio.testing.MockClock) -
         await reader.aclose()
 
 
-async def test_an_exception_in_the_block_of_a_reader_comes_out_as_it_is(
+async def test_a_readers_block_raises_exceptions_as_they_are(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with cluster() as world, world.client() as client:

@@ -75,7 +75,7 @@ class _SlowClosing(FaultyMetastore):
         return await super().put(key, value, expected)
 
 
-async def test_a_reader_waits_for_a_writer_that_appends_and_is_slow_to_close(
+async def test_a_reader_waits_for_a_writer_that_is_slow_to_close(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """L2, L6: the ledger before the last is open for two seconds, while entries behind it are confirmed."""

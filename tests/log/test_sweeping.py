@@ -316,7 +316,7 @@ async def test_a_zombie_that_writes_on_never_gets_in(autojump_clock: trio.testin
 # -- the mark -----------------------------------------------------------------------------------------------------
 
 
-async def test_ledgers_that_were_judged_are_not_looked_at_again_within_a_day(
+async def test_judged_ledgers_are_not_listed_again_within_a_day(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """But for a few of the youngest in the log: the ledgers in doubt may be of the same job."""

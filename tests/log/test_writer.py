@@ -126,7 +126,7 @@ async def test_every_verb_tells_a_deposed_leader_and_the_positions(
         assert await read_log(client) == numbers(1)
 
 
-async def test_a_block_whose_leader_was_deposed_unawares_ends_with_the_error(
+async def test_the_block_of_a_deposed_leader_ends_with_the_error(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with cluster() as world, world.client() as client, world.client() as other:
@@ -476,7 +476,7 @@ async def test_a_roll_without_metastore_is_made_up_and_appends_go_on(
         assert numbers_found == sorted(set(numbers_found))
 
 
-async def test_a_leader_that_is_deposed_while_it_rolls_confirms_nothing_more(
+async def test_a_leader_deposed_during_a_roll_confirms_nothing_more(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with cluster() as world, world.client(QUICK) as client, world.client(QUICK) as other:
@@ -640,7 +640,7 @@ async def test_a_roll_under_way_does_not_outlive_its_client(autojump_clock: trio
             await log.roll()
 
 
-async def test_a_roll_that_is_lost_tells_no_observer_of_a_fenced_writer(
+async def test_a_lost_roll_reports_no_fenced_writer(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with cluster() as world, world.client(QUICK) as client, world.client(QUICK) as other:

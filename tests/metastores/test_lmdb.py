@@ -92,7 +92,7 @@ async def test_answered_changes_survive_reopening(tmp_path: Path) -> None:
         assert await metastore.create("a", b"3") > version, "versions don't repeat, not even over a deletion"
 
 
-async def test_a_change_is_seen_by_another_client_of_this_process_at_once(tmp_path: Path) -> None:
+async def test_a_change_is_seen_at_once_by_clients_of_this_process(tmp_path: Path) -> None:
     """Woken by an event: polling every minute would not do."""
     async with opened(tmp_path, poll_s=60) as waiting, opened(tmp_path) as changing:
         with trio.fail_after(10):
@@ -103,7 +103,7 @@ async def test_a_change_is_seen_by_another_client_of_this_process_at_once(tmp_pa
                 await changing.create("a/b", b"")
 
 
-async def test_no_change_is_missed_that_is_counted_before_it_can_be_read(
+async def test_no_change_counted_before_it_is_readable_is_missed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """LMDB tells of a commit a moment before readers see it: a list that was read in between is of the time before."""

@@ -91,7 +91,7 @@ async def test_a_handle_goes_on_after_a_commit_that_failed(
         assert await metastore.announced("bookies") == {}
 
 
-async def test_a_change_of_unknown_fate_that_can_be_seen_is_made_durable(tmp_path: Path) -> None:
+async def test_a_visible_change_of_unknown_fate_is_made_durable(tmp_path: Path) -> None:
     """By a commit behind it, before anybody reads it: else a power loss could take back what was read."""
     async with opened(tmp_path) as metastore:
         await metastore.create("a", b"1")

@@ -77,7 +77,7 @@ async def test_a_half_made_directory_is_made_again(tmp_path: Path, initial: byte
 
 
 @pytest.mark.parametrize("without", ["lock.mdb", "presence", "metastore.json"])
-async def test_a_file_that_is_missing_beside_a_whole_data_file_is_made_again(tmp_path: Path, without: str) -> None:
+async def test_a_missing_file_beside_a_whole_data_file_is_made_again(tmp_path: Path, without: str) -> None:
     await use(tmp_path)
     (tmp_path / without).unlink()
     async with opened(tmp_path) as metastore:
@@ -122,9 +122,7 @@ def contents(path: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("size_bytes", [*PREFIXES, 8192, 12288, 20000, None])
-async def test_a_finished_file_that_lost_its_end_is_damaged_and_left_alone(
-    tmp_path: Path, size_bytes: int | None
-) -> None:
+async def test_a_finished_file_without_its_end_is_damaged_and_kept(tmp_path: Path, size_bytes: int | None) -> None:
     async with opened(tmp_path) as metastore:
         for number in range(20):
             await metastore.create(f"a/{number}", bytes(100_000))
@@ -217,7 +215,7 @@ async def test_a_lost_end_of_unwritten_pages_is_not_damage(tmp_path: Path) -> No
         assert (await metastore.get("large")).value == bytes(200_000)
 
 
-async def test_two_processes_that_make_one_directory_at_once_get_the_same(tmp_path: Path) -> None:
+async def test_two_processes_making_one_directory_get_the_same(tmp_path: Path) -> None:
     """Who is late finds what the other made: it is made under a lock."""
     path = str(tmp_path)
     lmdb_directory.prepare_directory(path)

@@ -114,7 +114,7 @@ async def until_children(metastore: LMDBMetastore, expected: list[str]) -> None:
             await metastore.wait_children_changed("live", found)
 
 
-async def test_processes_count_together_and_one_is_killed_in_the_middle(tmp_path: Path) -> None:
+async def test_cas_increments_of_processes_survive_a_kill(tmp_path: Path) -> None:
     """What a process was told is confirmed is there, whoever dies; nobody is blocked by the dead."""
     said: list[int] = []
     said_more = trio.Event()

@@ -51,7 +51,7 @@ def test_writers_change_keeps_the_repair() -> None:
     assert writer.error is None
 
 
-def test_writers_change_is_settled_if_a_repair_came_right_behind_it() -> None:
+def test_a_writers_change_is_settled_when_a_repair_follows_it() -> None:
     """M1: the answer was lost, and the token is no longer the writer's; the last fragment is."""
     cluster, writer = two_fragments()
     writer.bookie_failed("b2")

@@ -111,7 +111,7 @@ def test_one_change_at_a_time() -> None:
         change.propose(LogMetadata("log"))
 
 
-def test_a_lost_change_can_be_proposed_again_upon_the_record_read() -> None:
+def test_a_lost_change_can_be_proposed_again_on_the_new_record() -> None:
     """C4: under another token, and the version that was read."""
     change: Change[LogMetadata] = Change(LogMetadata("log"), 3, "nonce")
     first = change.propose(LogMetadata("log"))

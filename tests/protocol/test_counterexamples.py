@@ -227,7 +227,7 @@ def test_x14_no_ack_counts_from_an_ensemble_before_its_cas() -> None:
 
 
 @pytest.mark.parametrize("moment", ["choosing", "writing"])
-def test_x15_acks_between_the_choice_of_the_first_entry_and_the_cas(moment: str) -> None:
+def test_x15_acks_between_choosing_the_first_entry_and_the_cas(moment: str) -> None:
     """Issues 4651, 4097. Rules C1, C2."""
     cluster = Cluster()
     w1 = cluster.writer()
@@ -249,7 +249,7 @@ def test_x15_acks_between_the_choice_of_the_first_entry_and_the_cas(moment: str)
     assert all(cluster.copies(entry_id) >= 2 for entry_id in (0, 1))
 
 
-def test_x16_a_fence_and_an_add_that_race_pass_through_one_object() -> None:
+def test_x16_a_racing_fence_and_add_pass_through_one_object() -> None:
     """PR 4701: with two handles of one ledger the add passed beside the fence. PR 4462: on an evicted handle. B2."""
     bookie = Bookie()
     writer = Cluster().writer()

@@ -54,7 +54,7 @@ def test_the_code_is_crc32c() -> None:
     assert Digest(DigestType.CRC32C, 7, b"").code(b"1234", b"56789") == (0xE3069283).to_bytes(4, "little")
 
 
-def test_the_code_is_hmac_sha256_under_a_key_of_ledger_and_password() -> None:
+def test_the_code_is_an_hmac_keyed_by_ledger_and_password() -> None:
     """Computed a second time from the definition: these bytes stand on disks."""
     key = hmac.new(b"secret", b"replog digest key v1" + (7).to_bytes(8, "little"), hashlib.sha256).digest()
     body_digest = hashlib.sha256(b"body").digest()

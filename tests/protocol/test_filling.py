@@ -88,7 +88,7 @@ def test_bookie_that_is_away_may_have_what_nobody_else_does() -> None:
     assert world.lacking() == {}
 
 
-def test_bookie_that_is_not_lost_gives_its_place_only_to_one_that_lacks_nothing() -> None:
+def test_only_a_complete_bookie_replaces_one_that_is_not_lost() -> None:
     """F1: it may have what it does not say, as a page of its index can't be read."""
     world = closed()
     world.write(missed={"a": [3], "b": [3], "c": [3]})
@@ -215,7 +215,7 @@ def test_copy_that_does_not_verify_is_not_stored(holder: str) -> None:
     assert all(each.data != bytes(bad) for each in world.bookies["b"].disk.batches[LEDGER])
 
 
-def test_keyed_copies_that_differ_are_reported_and_not_chosen_between() -> None:
+def test_keyed_copies_that_differ_are_reported_not_chosen() -> None:
     """F3."""
     world = closed(digest_type=DigestType.HMAC_SHA256)
     world.write()
@@ -255,7 +255,7 @@ def test_filler_that_knows_the_password_verifies_keyed_copies(holder: str) -> No
     assert world.batches[2] in world.bookies["h"].disk.batches[LEDGER]
 
 
-def test_bookie_that_says_stored_and_holds_nothing_is_not_believed() -> None:
+def test_a_bookie_that_falsely_says_stored_is_not_believed() -> None:
     """F1, F3: what the target holds is asked again before the record names it, and not for ever."""
     world = closed()
     world.write()

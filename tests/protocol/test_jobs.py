@@ -391,7 +391,7 @@ def test_a_commit_before_the_sweep_changes_the_head_is_spared() -> None:
     assert set(ledger_ids) < set(cluster.records)
 
 
-def test_a_commit_is_refused_once_one_of_its_ledgers_is_tombstoned() -> None:
+def test_a_commit_with_a_tombstoned_ledger_is_refused() -> None:
     cluster = Cluster()
     ledger_ids = [write_ledger(cluster, "a") for _ in range(2)]
     sweep = sweeping(cluster, ledger_ids[:1])

@@ -39,7 +39,7 @@ def at_page(actor: LogActor) -> LogActor:
 # -- pages ---------------------------------------------------------------------------------------------------------
 
 
-def test_l3_a_page_is_written_before_the_record_that_leaves_it_out() -> None:
+def test_l3_a_page_is_written_before_the_record_drops_it() -> None:
     cluster = log_of(5)
     roll = at_page(rolling(cluster))
     assert roll.find(WritePage)[0].page.segments == cluster.logs[NAME][0].segments[:2]
@@ -114,7 +114,7 @@ def test_l3_a_trim_writes_no_page() -> None:
     assert set(cluster.records) == {3, 4, 5, 6, 7}
 
 
-def test_m1_pages_are_written_again_with_a_proposal_that_is_repeated() -> None:
+def test_m1_pages_are_written_again_with_a_repeated_proposal() -> None:
     """Somebody says conflict before the record was written at all: nothing may be left out that stands in no page."""
     cluster = log_of(5)
     roll = at_page(rolling(cluster))
@@ -141,7 +141,7 @@ def test_an_answer_about_a_page_counts_once() -> None:
 
 
 @pytest.mark.parametrize("is_written", [True, False])
-def test_l1_a_ledger_that_lost_is_looked_for_in_the_page_of_its_number(is_written: bool) -> None:
+def test_l1_a_lost_ledger_is_looked_for_in_its_page(is_written: bool) -> None:
     """Others have changed the log so often that the record doesn't tell any more: the ledger may be the log's."""
     cluster = log_of(2)
     slow = takeover(cluster, "slow")
@@ -216,7 +216,7 @@ def test_l4_a_log_of_the_same_name_goes_on_with_the_numbers() -> None:
     assert (head.is_deleted, head.created_at_ms, head.deletions, head.page_segments) == (False, 5, 1, 2)
 
 
-def test_deleting_what_is_not_there_and_trimming_what_was_deleted() -> None:
+def test_deleting_an_absent_log_and_trimming_a_deleted_one() -> None:
     cluster = Cluster()
     assert isinstance(deleting(cluster).run().error, LogNotFoundError)
     cluster = log_of(5)
@@ -236,7 +236,7 @@ def test_deleting_again_finishes_an_interrupted_deletion() -> None:
 
 
 @pytest.mark.parametrize("is_written", [True, False])
-def test_m1_a_log_is_created_again_after_a_deletion_without_answer(is_written: bool) -> None:
+def test_m1_a_log_is_recreated_after_a_deletion_without_answer(is_written: bool) -> None:
     """The log that somebody has begun meanwhile is another one: it stays."""
     cluster = log_of(5)
     slow, quick = deleting(cluster, "slow"), deleting(cluster, "quick")

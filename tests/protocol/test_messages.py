@@ -9,7 +9,7 @@ from replog.protocol.messages import AddRequest, FenceRequest, LedgerRequest, Re
 from tests.protocol.driving import Cluster
 
 
-def test_the_size_of_a_message_counts_the_batches_that_it_keeps_alive() -> None:
+def test_the_size_of_a_message_counts_batches_it_keeps_alive() -> None:
     """W6: what the bounds of queues add up."""
     writer = Cluster().writer()
     writer.add(bytes(10_000))

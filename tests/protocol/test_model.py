@@ -26,7 +26,7 @@ def test_an_entry_belongs_to_the_last_fragment_not_after_it(firsts: set[int], en
     assert metadata.last_fragment.first_entry_id == max({0} | firsts)
 
 
-def test_a_fragment_is_appended_or_replaces_the_one_that_starts_there() -> None:
+def test_a_fragment_is_appended_or_replaces_one_of_its_start() -> None:
     """C2: and a fragment that would start before the last one is a bug, never a record."""
     metadata = ledger(0, 5)
     assert [each.first_entry_id for each in metadata.with_fragment(Fragment(9, ("x",))).fragments] == [0, 5, 9]
@@ -42,7 +42,7 @@ def test_a_fragment_is_appended_or_replaces_the_one_that_starts_there() -> None:
 @pytest.mark.parametrize(
     ("last_entry_id", "firsts"), [(-1, [0]), (0, [0]), (4, [0]), (5, [0, 5]), (8, [0, 5]), (9, [0, 5, 9])]
 )
-def test_closing_drops_fragments_without_entries_but_never_the_first(last_entry_id: int, firsts: list[int]) -> None:
+def test_closing_drops_empty_fragments_but_never_the_first(last_entry_id: int, firsts: list[int]) -> None:
     """R1, R8."""
     closed = ledger(0, 5, 9).closed_at(last_entry_id)
     assert [each.first_entry_id for each in closed.fragments] == firsts

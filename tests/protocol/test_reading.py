@@ -341,7 +341,7 @@ def test_damage_that_is_brought_is_read_elsewhere() -> None:
     assert machine.waiting_for() == [0]
 
 
-def test_of_a_striped_ledger_each_index_is_asked_for_what_it_stores() -> None:
+def test_each_index_of_a_striped_ledger_is_asked_for_its_own() -> None:
     quorum = Quorum(4, 2, 2)
     machine = reading_of(Fragment(0, ("a", "b", "c", "d")), quorum=quorum)
     assert [(index, entry_id) for index, _, _, entry_id, _ in questions(machine)] == [(0, 0), (1, 0), (2, 1), (3, 2)]

@@ -37,7 +37,7 @@ def shortened(cluster: Cluster, name: str, denial: Status = Status.NO_ENTRY_AFTE
 
 
 @pytest.mark.parametrize("denial", WEAK)
-def test_r10_one_copy_is_found_behind_two_denials_one_of_them_weak(denial: Status) -> None:
+def test_r10_one_copy_is_found_behind_a_weak_and_a_strong_denial(denial: Status) -> None:
     """R10: b1 lost its journal's end and b3 lagged: both deny, and only then b2 answers. Today's rule closed at -1."""
     cluster = Cluster()
     confirmed_on(cluster, "b1", "b2")
@@ -355,7 +355,7 @@ def test_b8_a_bookie_in_doubt_takes_fences_and_recovery_adds() -> None:
     assert cluster.holders(0) == {"b1", "b2", "b3"}
 
 
-def test_b8_what_a_bookie_in_doubt_has_been_fenced_with_says_fenced() -> None:
+def test_b8_a_fenced_bookie_in_doubt_answers_fenced() -> None:
     """B8: what a bookie in doubt has been fenced with says fenced."""
     cluster = Cluster()
     writer = cluster.writer()

@@ -48,7 +48,7 @@ def test_b2_a_fence_keeps_its_place_among_adds() -> None:
     assert [response.status for response in responses] == [Status.OK, Status.OK, Status.FENCED]
 
 
-def test_b2_a_recovery_read_sees_the_adds_that_were_accepted_before_it() -> None:
+def test_b2_a_recovery_read_sees_adds_accepted_before_it() -> None:
     """B2, R4: the add is accepted but not yet durable when the recovery read comes: its answer follows both."""
     bookie = Bookie()
     add = bookie.accept(adds(1)[0])
@@ -135,7 +135,7 @@ def test_b7_every_request_carries_the_key() -> None:
         assert "key" in {field.name for field in attrs.fields(kind)}
 
 
-def test_b7_keys_differ_by_ledger_and_password_and_hide_the_password() -> None:
+def test_b7_keys_differ_by_ledger_and_hide_the_password() -> None:
     """B7: one ledger's key opens no other, and what the metadata keeps is not the key."""
     keys = {ledger_key(ledger_id, password) for ledger_id in (7, 8) for password in (b"", b"x", PASSWORD)}
     assert len(keys) == 6

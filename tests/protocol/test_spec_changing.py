@@ -20,7 +20,7 @@ from replog.protocol.quorum import Quorum
 from tests.protocol.driving import STRIPED, Cluster
 
 
-def test_c1_one_change_at_a_time_and_completions_freeze_at_its_start() -> None:
+def test_c1_one_change_at_a_time_freezes_completions() -> None:
     """C1: from the failure on nothing is confirmed, and a second failure waits for the first change to end."""
     cluster = Cluster()
     writer = cluster.writer()
@@ -58,7 +58,7 @@ def test_c1_a_failure_reported_twice_is_one_change() -> None:
     assert writer.confirmed[-1] == 9
 
 
-def test_c2_the_new_fragment_starts_behind_the_last_add_confirmed() -> None:
+def test_c2_the_new_fragment_starts_after_the_confirmed_entries() -> None:
     """C2: entries 0 and 1 are confirmed: the change appends a fragment at 2."""
     cluster = Cluster()
     writer = cluster.writer()
@@ -136,7 +136,7 @@ def test_c3_nothing_is_sent_to_the_new_ensemble_before_the_cas() -> None:
     assert [effect.batch.first_entry_id for effect in writer.find(SendAdd, "b4")] == [0, 1]
 
 
-def test_c3_a_cas_whose_answer_is_lost_counts_only_when_read_back() -> None:
+def test_c3_a_cas_without_answer_counts_only_when_read_back() -> None:
     """C3, M1: the new ensemble is in the metadata, but until the writer knows it, nothing is sent or confirmed."""
     cluster = Cluster()
     writer = cluster.writer()
@@ -200,7 +200,7 @@ def test_c4_conflict_with_a_closed_ledger_ends_the_writer() -> None:
     assert "closed" in str(writer.error)
 
 
-def test_c4_a_deleted_ledger_and_a_foreign_ensemble_end_the_writer() -> None:
+def test_c4_a_deletion_or_foreign_ensemble_ends_the_writer() -> None:
     """C4: nobody else may change the ensemble of an open ledger, or delete it under its writer."""
     for sabotage in (True, False):
         cluster = Cluster()
@@ -239,7 +239,7 @@ def test_c5_acks_of_replaced_indices_are_dropped() -> None:
     assert cluster.copies(1) >= 2
 
 
-def test_c5_completion_is_evaluated_once_after_everything_was_resent() -> None:
+def test_c5_completion_is_evaluated_once_after_all_resends() -> None:
     """C5: one Confirmed for all entries that are at their quorum in the new ensemble, behind all resends."""
     cluster = Cluster()
     writer = cluster.writer()
@@ -286,7 +286,7 @@ def test_c5_nothing_to_replace_with_still_evaluates_completion() -> None:
 
 
 @pytest.mark.parametrize("quorum", [STRIPED, Quorum(6, 3, 2), Quorum(4, 2, 2)])
-def test_c5_only_batches_with_the_index_in_their_write_set_are_resent(quorum: Quorum) -> None:
+def test_c5_only_batches_of_the_index_are_resent(quorum: Quorum) -> None:
     """C5, W1: with E > Qw a replacement gets the batches of its rotations, and no others."""
     cluster = Cluster(quorum)
     writer = cluster.writer()
@@ -350,7 +350,7 @@ def test_c7_an_index_that_is_missing_from_the_start_gets_nothing() -> None:
     assert cluster.records[7][1] == 0, "nothing was changed for it"
 
 
-def test_c7_the_one_that_was_missing_is_taken_in_when_it_is_there() -> None:
+def test_c7_an_absent_bookie_is_taken_in_when_it_returns() -> None:
     """C7: what is pending is sent to it; what was confirmed without it is not."""
     cluster = Cluster()
     writer = cluster.writer(missing=0b100)

@@ -62,7 +62,7 @@ def test_w7_entries_pending_when_a_bookie_returns_are_not_a_gap() -> None:
     assert cluster.copies(1) == 3
 
 
-def test_w7_a_late_add_that_fails_is_a_gap_though_others_confirmed_it() -> None:
+def test_w7_a_late_failing_add_is_a_gap_despite_confirmation() -> None:
     """W7: entry 0 was confirmed by two; its add to the third fails when entry 1 is confirmed, too."""
     cluster = Cluster()
     writer = cluster.writer()
@@ -131,7 +131,7 @@ def test_w7_an_index_missing_in_a_change_has_an_open_gap() -> None:
     assert cluster.metadata().gaps == (Gap(2, 1, 1), Gap(2, 2, 2))
 
 
-def test_w7_an_index_that_was_missing_from_the_start_lacks_everything() -> None:
+def test_w7_an_index_missing_from_the_start_lacks_everything() -> None:
     """W7, C7: from entry 0 on."""
     cluster = Cluster()
     writer = cluster.writer(missing=0b100)

@@ -216,7 +216,7 @@ def test_l8_the_record_names_the_ledger_that_is_written_to() -> None:
 # -- L2: rolling ---------------------------------------------------------------------------------------------------
 
 
-def test_l2_the_previous_ledger_is_open_until_the_list_names_the_next() -> None:
+def test_l2_the_previous_ledger_is_open_until_the_next_is_listed() -> None:
     """L2: create, CAS, then close; appends go on in the previous one meanwhile, and their order is kept."""
     cluster = Cluster()
     first = leader(cluster, "t1")
@@ -238,7 +238,7 @@ def test_l2_the_previous_ledger_is_open_until_the_list_names_the_next() -> None:
     assert [payload for _, payload in read_log(cluster)] == [b"a", b"b", b"c"]
 
 
-def test_l2_rolling_against_a_takeover_is_deposed_and_leaves_no_ledger() -> None:
+def test_l2_a_roll_that_loses_to_a_takeover_leaves_no_ledger() -> None:
     """L2, L5: one wins the CAS; the leader that lost deletes the ledger that it created, and ends as fenced."""
     cluster = Cluster()
     leader(cluster, "t1")
@@ -272,7 +272,7 @@ def test_l2_rolling_goes_on_when_somebody_trimmed(happened: bool) -> None:
     assert set(cluster.records) == {2, ledger_id}
 
 
-def test_l2_a_takeover_behind_a_roll_whose_answer_was_lost_deposes_it() -> None:
+def test_l2_a_takeover_deposes_a_roll_whose_answer_was_lost() -> None:
     """L2, M1: the rolled ledger is named and recovered by the takeover: it stays, and the leader ends."""
     cluster = Cluster()
     leader(cluster, "t1")
@@ -289,7 +289,7 @@ def test_l2_a_takeover_behind_a_roll_whose_answer_was_lost_deposes_it() -> None:
 # -- L3: trimming --------------------------------------------------------------------------------------------------
 
 
-def test_l3_the_list_changes_first_and_the_ledgers_are_deleted_after() -> None:
+def test_l3_the_list_changes_before_the_ledgers_are_deleted() -> None:
     """L3: no ledger is deleted while the list names it, also when the answer to the CAS is lost."""
     cluster = Cluster()
     for nonce in ("t1", "t2", "t3"):
@@ -306,7 +306,7 @@ def test_l3_the_list_changes_first_and_the_ledgers_are_deleted_after() -> None:
     assert set(cluster.records) == {3}
 
 
-def test_l3_the_last_segment_always_stays_and_numbers_are_never_reused() -> None:
+def test_l3_the_last_segment_stays_and_numbers_are_never_reused() -> None:
     """L3: a trim beyond the end keeps the last; the next takeover's number is above all that ever were."""
     cluster = Cluster()
     for nonce in ("t1", "t2"):
@@ -330,7 +330,7 @@ def test_l3_trimming_against_a_takeover_keeps_both_changes() -> None:
     assert set(cluster.records) == {2, 3}
 
 
-def test_l3_nothing_to_trim_changes_nothing_and_no_log_is_an_error() -> None:
+def test_l3_an_empty_trim_changes_nothing_and_no_log_raises() -> None:
     """L3: a second trim to the same place is done without a CAS."""
     cluster = Cluster()
     leader(cluster, "t1")
@@ -403,7 +403,7 @@ def test_l5_a_deposed_leader_confirms_nothing_afterwards(in_flight: int) -> None
     assert b"late" not in [payload for _, payload in read_log(cluster)]
 
 
-def test_l5_an_old_leader_in_the_penultimate_ledger_is_fenced_too() -> None:
+def test_l5_an_old_leader_in_the_ledger_before_is_fenced_too() -> None:
     """L5, L1: the leader rolled, has not closed the previous ledger, and its last appends there are under way."""
     cluster = Cluster()
     old = leader(cluster, "t1")

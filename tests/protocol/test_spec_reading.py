@@ -47,7 +47,7 @@ def test_d1_a_normal_open_fences_nothing_and_changes_nothing(quorum: Quorum) -> 
     assert writer.confirmed[-1] == 7
 
 
-def test_d1_nothing_past_what_is_known_to_be_confirmed_is_asked_for() -> None:
+def test_d1_only_confirmed_entries_are_asked_for() -> None:
     """D1: entry 1 is on every bookie, but nobody has said that it is confirmed."""
     cluster = Cluster()
     writer = cluster.writer()
@@ -156,7 +156,7 @@ def test_d2_a_slow_bookie_is_not_waited_for_alone() -> None:
     assert reader.error is None
 
 
-def test_d2_silence_of_all_is_worth_a_retry_and_absence_at_all_is_not() -> None:
+def test_d2_silence_of_all_may_be_retried_and_absence_may_not() -> None:
     """D2: one bookie that could not say makes the entry unreadable for now; negatives of all say it is lost."""
     for doubt in (True, False):
         cluster = Cluster()
@@ -197,7 +197,7 @@ def test_d2_recovery_reads_and_writes_do_not_move_a_readers_mark() -> None:
 
 
 @pytest.mark.parametrize("quorum", [THREE, STRIPED, Quorum(4, 2, 2), Quorum(5, 2, 2)])
-def test_d3_every_order_of_asking_reads_the_same_in_the_order_of_ids(quorum: Quorum) -> None:
+def test_d3_every_order_of_asking_reads_the_same_entries(quorum: Quorum) -> None:
     """D3: whatever bookies answer first, a scan from anywhere gives the ids in order without a gap."""
     cluster = Cluster(quorum)
     written(cluster, 1, 7, 2, 11, 1)
@@ -210,7 +210,7 @@ def test_d3_every_order_of_asking_reads_the_same_in_the_order_of_ids(quorum: Quo
         assert reader.read_all() == payloads(22)[first:]
 
 
-def test_d3_answers_that_overtake_each_other_are_handed_out_in_order() -> None:
+def test_d3_answers_that_overtake_are_delivered_in_order() -> None:
     """D3: the bookie of entries 0 to 2 answers last: nothing is handed out before it, and then everything."""
     cluster = Cluster(STRIPED)
     written(cluster, 10)
@@ -319,7 +319,7 @@ def test_d3_no_more_is_read_ahead_than_was_asked_for() -> None:
     assert not reader.waiting
 
 
-def test_d3_a_reader_with_old_metadata_finds_the_entries_that_moved() -> None:
+def test_d3_a_reader_with_old_metadata_finds_moved_entries() -> None:
     """D3: b1..b3 never got entry 1; the fragment that has it is in metadata that the reader hasn't seen."""
     cluster = Cluster()
     writer = cluster.writer()

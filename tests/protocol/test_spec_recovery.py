@@ -217,7 +217,7 @@ def test_r5_recovery_writes_carry_the_frozen_mark() -> None:
     assert cluster.metadata().last_entry_id == 2
 
 
-def test_r6_recoverys_ensemble_becomes_visible_only_in_its_closing_cas() -> None:
+def test_r6_recoverys_ensemble_shows_only_in_its_closing_cas() -> None:
     """R6: b3 is replaced while entry 0 is written back; until the close, metadata names the old ensemble."""
     cluster = Cluster()
     writer = cluster.writer()
@@ -237,7 +237,7 @@ def test_r6_recoverys_ensemble_becomes_visible_only_in_its_closing_cas() -> None
     assert cluster.copies(0) >= 2
 
 
-def test_r6_the_loser_of_the_closing_cas_adopts_what_the_metadata_says() -> None:
+def test_r6_the_loser_of_the_closing_cas_adopts_the_metadata() -> None:
     """R6: w2 saw entry 0 on b1, w3 heard b2 and b3 only: whoever closes first decides, and both report the same."""
     for w3_first in (True, False):
         cluster = Cluster()
@@ -281,7 +281,7 @@ def test_r4_no_close_before_the_last_entry_is_at_its_ack_quorum() -> None:
     assert recovery.find(WriteMetadata)[0].metadata.last_entry_id == 0
 
 
-def test_r6_acks_of_bookies_that_recovery_replaced_count_for_nothing() -> None:
+def test_r6_acks_of_bookies_replaced_by_recovery_do_not_count() -> None:
     """R6, C5, C6: b3 acknowledged and was replaced by b4, b2 acknowledges after it was replaced by b5: only b1's ack
     is left, until b4 or b5 has the entry."""
     cluster = Cluster()
@@ -409,7 +409,7 @@ def test_r9_a_recovery_that_finds_entries_can_close() -> None:
     assert recovery.machine.recovered_entries == 1
 
 
-def test_r9_with_an_ack_quorum_of_one_recovery_needs_every_bookie() -> None:
+def test_r9_recovery_needs_every_bookie_with_one_ack() -> None:
     """R9: Qa = 1: any single bookie might have acknowledged, so one that is silent blocks recovery."""
     cluster = Cluster(Quorum(3, 3, 1))
     writer = cluster.writer()

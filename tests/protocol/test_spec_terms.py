@@ -130,7 +130,7 @@ def test_t2_concurrent_recoveries_do_not_fence_each_other() -> None:
     assert one.finished == other.finished == cluster.metadata()
 
 
-def test_t2_a_fence_of_the_recovery_term_is_the_seeds_fenced_flag() -> None:
+def test_t2_a_fence_of_the_recovery_term_is_the_fenced_flag() -> None:
     """T2: behind fence term 2 the writer (term 1) is refused, and learns it as FencedError."""
     cluster = Cluster()
     writer = cluster.writer()
@@ -156,7 +156,7 @@ def test_t3_recovery_copies_keep_the_stamp_of_the_writer() -> None:
         assert copy.stamp == WRITER_TERM
 
 
-def test_t3_other_bytes_for_an_identity_are_refused_never_stored_over() -> None:
+def test_t3_other_bytes_for_an_identity_are_refused() -> None:
     """T3: the first bytes stay, whether the others come at once, in another batch, or after a restart."""
     bookie = Bookie()
     bookie.handle(AddRequest(0, 7, KEY, 1, batch_of(b"a", b"b")))
@@ -168,7 +168,7 @@ def test_t3_other_bytes_for_an_identity_are_refused_never_stored_over() -> None:
     assert [batch.payloads() for batch in bookie.disk.batches[7]] == [[b"a", b"b"]]
 
 
-def test_t3_the_same_bytes_again_are_stored_once_and_acknowledged() -> None:
+def test_t3_the_same_bytes_are_stored_once_and_acknowledged() -> None:
     """T3: an add delivered twice is one entry, and both are OK; also behind newer entries, also after a restart."""
     bookie = Bookie()
     for request_id in range(2):

@@ -220,7 +220,7 @@ def test_w6_a_quorum_out_of_reach_ends_in_a_named_error() -> None:
     assert writer.error.unconfirmed == range(0, 2)
 
 
-def test_w6_a_quorum_out_of_reach_is_tried_again_when_bookies_come() -> None:
+def test_w6_an_unreachable_quorum_is_retried_when_bookies_come() -> None:
     """W6: the same two bookies are back; what they missed is sent to them again, and all is confirmed."""
     cluster = Cluster(bookies=3)
     writer = cluster.writer()

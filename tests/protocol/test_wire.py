@@ -344,7 +344,7 @@ def test_of_what_is_announced_nothing_is_kept() -> None:
         tracemalloc.stop()
 
 
-def test_a_frame_that_comes_byte_by_byte_costs_time_in_proportion() -> None:
+def test_a_frame_arriving_byte_by_byte_costs_linear_time() -> None:
     """Not the square of it: fields of a mebibyte, as an answer may have."""
     frame = encoded_response(Response(1, Status.OK, detail="x" * (300 << 10)))
     splitter = FrameSplitter(wire.FRAME_BYTES_MAX)

@@ -231,7 +231,7 @@ async def test_end_is_known_without_pidfd(monkeypatch: pytest.MonkeyPatch) -> No
         assert await child.ended(DEADLINE_S) == 0
 
 
-async def test_child_that_is_left_by_cancellation_has_all_its_pipes_closed() -> None:
+async def test_a_child_left_by_cancellation_has_its_pipes_closed() -> None:
     """One that takes input, too: closing that may be cancelled."""
     with trio.CancelScope() as scope:
         async with running_child("it", SLEEP, lambda _: None, takes_input=True) as child:

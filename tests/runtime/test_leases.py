@@ -81,7 +81,7 @@ async def test_a_holder_is_seen_for_as_long_as_it_holds(
     assert await can_announce(other)
 
 
-async def test_a_dead_holder_is_gone_after_the_lease_by_the_clock_of_who_looks(
+async def test_a_dead_holder_is_gone_after_the_observers_lease(
     one: PlainMetastore, other: PlainMetastore, autojump_clock: Clock
 ) -> None:
     await other.create(KEY, leases._Stored(b"0123456789abcdef", b"dead").encode())
@@ -137,7 +137,7 @@ async def test_a_plain_key_is_not_announced_and_never_taken(one: PlainMetastore,
 
 
 @pytest.mark.parametrize("value", [b"", leases._MARK, leases._MARK + b"0123456789abcdef", leases._MARK + bytes(17)])
-async def test_what_looks_like_an_announcement_and_is_none_is_a_plain_key(
+async def test_a_key_that_only_resembles_an_announcement_is_plain(
     one: PlainMetastore, value: bytes, autojump_clock: Clock
 ) -> None:
     await one.create(KEY, value)
@@ -167,7 +167,7 @@ async def test_a_slow_holder_that_nobody_replaced_comes_back(
     assert one.shared.values == {}
 
 
-async def test_a_slow_holder_yields_to_who_replaced_it_and_is_back_when_that_leaves(
+async def test_a_slow_holder_yields_to_its_successor_until_that_leaves(
     one: PlainMetastore, other: PlainMetastore, autojump_clock: Clock
 ) -> None:
     async with trio.open_nursery() as nursery:
@@ -185,7 +185,7 @@ async def test_a_slow_holder_yields_to_who_replaced_it_and_is_back_when_that_lea
     assert one.shared.values == {}
 
 
-async def test_a_slow_holder_that_leaves_does_not_take_its_successor_with_it(autojump_clock: Clock) -> None:
+async def test_a_slow_holder_that_leaves_keeps_its_successor(autojump_clock: Clock) -> None:
     shared = PlainMap(versions_repeat=False)
     one, other = PlainMetastore(shared, LEASE_S), PlainMetastore(shared, LEASE_S)
     async with trio.open_nursery() as nursery:
@@ -251,9 +251,7 @@ async def test_lost_answers_of_beats_and_of_leaving_leave_nothing(one: PlainMeta
         assert one.shared.values == {}, fault
 
 
-async def test_an_announcement_whose_answers_are_all_lost_is_uncertain_and_taken_back(
-    one: PlainMetastore, autojump_clock: Clock
-) -> None:
+async def test_an_announcement_without_answers_is_taken_back(one: PlainMetastore, autojump_clock: Clock) -> None:
     faulty = FaultyPlainMetastore(one)
     faulty.fail_next("create", Fault.ANSWER_LOST)
     faulty.fail_next("put", Fault.ANSWER_LOST, times=3)
@@ -264,7 +262,7 @@ async def test_an_announcement_whose_answers_are_all_lost_is_uncertain_and_taken
     assert one.shared.values == {}
 
 
-async def test_an_announcement_that_can_not_be_looked_up_is_gone_after_the_lease(
+async def test_an_announcement_that_is_unreadable_ends_with_its_lease(
     one: PlainMetastore, autojump_clock: Clock
 ) -> None:
     gets = iter([None] + [Fault.UNAVAILABLE] * 100)
@@ -435,9 +433,7 @@ async def test_what_can_not_go_well_is_told_at_once(one: PlainMetastore, autojum
             pass
 
 
-async def test_a_candidate_that_was_cancelled_at_any_moment_blocks_nobody(
-    shared: PlainMap, autojump_clock: Clock
-) -> None:
+async def test_a_candidate_cancelled_at_any_moment_blocks_nobody(shared: PlainMap, autojump_clock: Clock) -> None:
     for number in range(60):
         leader = PlainMetastore(shared, LEASE_S, delay_s=0.1)
         candidate = PlainMetastore(shared, LEASE_S, delay_s=0.1)

@@ -49,7 +49,7 @@ def test_a_crowd_of_readers_does_not_keep_a_writer_out() -> None:
             reader.join(20)
 
 
-def test_a_reader_that_does_not_leave_ends_the_wait_and_others_go_on() -> None:
+def test_a_reader_that_stays_ends_the_wait_and_others_go_on() -> None:
     gate = Gate()
     done: list[int] = []
     with gate:
@@ -95,7 +95,7 @@ def forked(action: object) -> int:
 
 @pytest.mark.real
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
-def test_a_child_that_opens_the_path_anew_does_its_parent_no_harm(tmp_path: Path) -> None:
+def test_a_child_that_reopens_the_path_does_not_harm_its_parent(tmp_path: Path) -> None:
     """LMDB's table of readers is shared: a child that closes what it inherited must not free its parent's places."""
 
     def child() -> int:

@@ -31,7 +31,7 @@ def test_the_bodys_own_error_is_never_wrapped() -> None:
         trio.run(main)
 
 
-def test_a_failed_background_task_ends_the_body_and_comes_out_alone() -> None:
+def test_a_failed_task_ends_the_body_and_is_raised_alone() -> None:
     async def main() -> None:
         async with open_service_nursery() as nursery:
             nursery.start_soon(fail)
@@ -41,7 +41,7 @@ def test_a_failed_background_task_ends_the_body_and_comes_out_alone() -> None:
         trio.run(main)
 
 
-def test_a_failed_background_task_comes_out_alone_through_a_nursery_of_the_body() -> None:
+def test_a_failed_task_is_raised_alone_through_an_inner_nursery() -> None:
     async def main() -> None:
         async with open_service_nursery() as nursery, trio.open_nursery():
             nursery.start_soon(fail)
@@ -62,7 +62,7 @@ def test_cancelling_it_ends_a_body_with_nurseries_of_its_own() -> None:
     assert trio.run(main) == "behind it"
 
 
-def test_an_error_of_the_body_beside_a_cancellation_comes_out_without_it() -> None:
+def test_an_error_of_the_body_is_raised_without_a_cancellation() -> None:
     async def fail_when_cancelled() -> None:
         try:
             await trio.sleep_forever()

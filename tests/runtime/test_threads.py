@@ -49,7 +49,7 @@ def test_a_run_can_be_given_others_which_end_with_it() -> None:
     assert current_threads() is not others  # outside of any run
 
 
-async def test_when_the_interpreter_ends_what_threads_were_to_do_is_done_at_once(
+async def test_calls_run_at_once_when_the_interpreter_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def refuse(*_: object, **__: object) -> None:

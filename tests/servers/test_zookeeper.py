@@ -62,7 +62,7 @@ async def test_frozen_server_answers_again_when_it_thaws(own_zookeeper: ZooKeepe
 
 
 @pytest.mark.slow
-async def test_an_ensemble_has_another_leader_when_its_own_is_killed_or_frozen(zookeeper_ensemble: Ensemble) -> None:
+async def test_an_ensemble_replaces_a_killed_or_frozen_leader(zookeeper_ensemble: Ensemble) -> None:
     first = await zookeeper_ensemble.wait_leader()
     with trio.fail_after(STARTING_S):
         while len(await zookeeper_ensemble.followers()) != 2:  # noqa: ASYNC110 - one that is busy gives no answer

@@ -81,7 +81,7 @@ def test_the_client_left_longest_is_closed_and_one_in_use_is_not(tmp_path: Path)
         assert used.blocking.logs() == []
 
 
-def test_a_client_whose_trio_run_failed_says_so_once_and_is_replaced(metastore: str) -> None:
+def test_a_client_whose_run_failed_raises_once_and_is_replaced(metastore: str) -> None:
     async def fail() -> None:
         raise LookupError("a bug")
 
@@ -100,7 +100,7 @@ def test_a_client_whose_trio_run_failed_says_so_once_and_is_replaced(metastore: 
         assert client.blocking.logs() == []
 
 
-def test_a_fork_has_a_client_of_its_own_also_while_its_parent_uses_one(metastore: str) -> None:
+def test_a_fork_has_its_own_client_while_its_parent_uses_one(metastore: str) -> None:
     script = """
         import os, sys, threading
         from replog.spark.clients import _kept, close_idle_clients, worker_client

@@ -284,7 +284,7 @@ async def test_a_commit_gives_up_in_the_end_and_says_what_is_known(autojump_cloc
             assert "visible all or none" in " ".join(caught.value.__notes__).replace("\n", " ")
 
 
-async def test_a_schema_that_another_spark_put_into_other_words_is_the_same() -> None:
+async def test_the_same_schema_may_be_spelled_by_another_spark() -> None:
     options = SparkOptions(metastore="zookeeper:of-the-test", log="log")
     values = ValueSchema.of_rows(ValueFormat.JSON, StructType([StructField("value", BinaryType())]))
     other_words = {FORMAT_KEY: "json", SCHEMA_KEY: values.schema_json.replace(":", ": ")}

@@ -262,7 +262,7 @@ def test_impossible_arguments_raise_before_any_task(tmp_path: Path) -> None:
         writer([b"a"])
 
 
-async def test_an_attempt_that_comes_late_leaves_the_log_to_its_successor(tmp_path: Path) -> None:
+async def test_a_late_attempt_leaves_the_log_to_its_successor(tmp_path: Path) -> None:
     async with replog.embed(tmp_path) as client:
         await _check_turn(client, "log", _PartitionAttempt("job", 3, 1))
         async with client.write_log("log", custom=_PartitionAttempt("job", 3, 7).custom()) as log:

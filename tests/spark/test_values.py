@@ -235,7 +235,7 @@ def test_batches_of_another_time_zone_fit_the_schema() -> None:
 # -- what cannot be written -----------------------------------------------------------------------------------------
 
 
-def test_schemas_that_cannot_be_written_are_refused_column_by_column() -> None:
+def test_unwritable_schemas_are_refused_column_by_column() -> None:
     intervals = StructType().add("d", DayTimeIntervalType()).add("c", ArrayType(CalendarIntervalType()))
     nested = intervals.add("m", MapType(StringType(), StructType().add("i", CalendarIntervalType())))
     with pytest.raises(ConfigError) as caught:
@@ -399,7 +399,7 @@ def test_an_append_repeats_the_schema_as_the_log_spells_it() -> None:
     assert mine.check_appendable("log", None) is mine
 
 
-def test_formats_are_not_mixed_but_a_log_that_holds_nothing_takes_any() -> None:
+def test_formats_are_not_mixed_and_an_empty_log_takes_any() -> None:
     schema = StructType().add("value", BinaryType())
     formats = {each: ValueSchema.of_rows(each, schema) for each in ValueFormat}
     for mine, value_schema in formats.items():

@@ -47,7 +47,7 @@ def test_a_synced_file_may_lose_its_name_and_a_name_its_content() -> None:
     assert outcomes(disk, lambda left: bytes(left.content("/a/two"))) == {b"x", b""}
 
 
-def test_what_is_dropped_from_the_page_cache_is_read_from_the_disk() -> None:
+def test_pages_dropped_from_the_cache_are_read_from_disk() -> None:
     disk = made()
     write(disk, "/a/one", b"x" * 9, sync=True)
     fd = disk.open("/a/one")
@@ -92,7 +92,7 @@ def test_any_subset_of_sectors_survives() -> None:
     assert kept == {bytes(each) for each in ((a, b, c) for a in (0, 120) for b in (0, 120) for c in (0, 120))}
 
 
-def test_each_directory_loses_its_changes_from_the_end_and_apart_from_the_others() -> None:
+def test_directories_lose_their_last_changes_independently() -> None:
     disk = made()
     write(disk, "/a/1", b"-", sync=True)
     write(disk, "/b/1", b"-", sync=True)
@@ -113,7 +113,7 @@ def test_names_move_within_one_directory_only() -> None:
         disk.rename("/a/one", "/b/one")
 
 
-def test_a_failed_sync_keeps_any_part_and_the_next_one_saves_nothing() -> None:
+def test_a_failed_sync_keeps_some_and_the_next_saves_nothing() -> None:
     found = set()
     for seed in range(60):
         disk = MemoryDisk(seed)
@@ -135,7 +135,7 @@ def test_a_failed_sync_keeps_any_part_and_the_next_one_saves_nothing() -> None:
     assert found == {0, 1, 2}
 
 
-def test_after_a_kill_all_can_be_read_and_is_as_durable_as_before() -> None:
+def test_a_kill_changes_neither_content_nor_durability() -> None:
     disk = made()
     write(disk, "/a/one", b"x" * 10, sync=False)
     killed = disk.after_kill()

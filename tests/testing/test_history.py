@@ -84,7 +84,7 @@ def test_a_late_reader_and_one_that_has_not_seen_all_pass() -> None:
     assert judge(story.events, final) == []
 
 
-def test_what_was_in_flight_at_the_takeover_may_be_confirmed_late() -> None:
+def test_entries_in_flight_at_a_takeover_may_be_confirmed_late() -> None:
     """The bookies' answers were there, the writer was stopped: the entry was recovered, and stands before the next one's."""
     story = Story()
     story.serve("one", 1)

@@ -104,7 +104,7 @@ async def test_bandwidth_is_bounded() -> None:
         assert trio.current_time() - started_s >= 0.5
 
 
-def test_a_lost_segment_costs_a_retransmission_and_a_seed_decides_which() -> None:
+def test_a_seed_decides_which_segments_are_lost() -> None:
     weather = Weather(loss=0.5)
     waits_s = [weather.wait_s(1, random.Random(seed)) for seed in range(200)]
     assert waits_s == [weather.wait_s(1, random.Random(seed)) for seed in range(200)]

@@ -116,7 +116,7 @@ def test_what_was_said_before_a_kill_is_not_lost(client: Client) -> None:
         client.tell("echo")
 
 
-def test_bookies_sync_what_they_confirm_and_keep_it_in_the_directory(tmp_path: Path) -> None:
+def test_bookies_sync_confirmed_entries_to_the_directory(tmp_path: Path) -> None:
     bookies = Bookies(Java("", tmp_path), tmp_path, "zk+hierarchical://127.0.0.1:1/ledgers", TUNED)
     settings = [
         dict(line.split("=", 1) for line in path.read_text().split()) for path in tmp_path.glob("*/bookie.conf")

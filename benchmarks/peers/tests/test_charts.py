@@ -33,7 +33,7 @@ def results() -> Results:
     return found
 
 
-def test_a_chart_is_a_picture_and_a_drawing_and_the_same_each_time(results: Results, tmp_path: Path) -> None:
+def test_a_chart_is_drawn_twice_alike_as_png_and_svg(results: Results, tmp_path: Path) -> None:
     """Otherwise each publishing would change all of them."""
     names = draw(results, tmp_path / "one")
     draw(results, tmp_path / "two")

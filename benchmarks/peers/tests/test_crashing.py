@@ -94,7 +94,7 @@ class FakeWriter:
         self._cluster.entries += 1
 
 
-def test_a_leader_that_dies_is_followed_by_another_one_and_comes_back(tmp_path: Path) -> None:
+def test_a_dead_leader_is_succeeded_and_comes_back(tmp_path: Path) -> None:
     with started(FakeCluster, tmp_path) as cluster:
         cluster.refusals = 2
 
@@ -135,9 +135,7 @@ def test_where_nobody_confirms_there_is_no_figure(tmp_path: Path, monkeypatch: p
             cluster.take_over(10)
 
 
-def test_servers_that_do_not_start_are_stopped_and_show_their_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_servers_that_fail_to_start_are_stopped_and_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[FakeCluster] = []
 
     def make(directory: Path) -> FakeCluster:

@@ -74,7 +74,7 @@ def test_a_connection_begins_as_the_description_says(calls: Calls) -> None:
     assert calls.greeting() == GREETING
 
 
-def test_the_first_call_names_its_headers_and_the_next_ones_point_to_them(calls: Calls) -> None:
+def test_later_calls_refer_to_the_headers_of_the_first(calls: Calls) -> None:
     first, second = calls.call([b"abc"]), calls.call([b"de"])
     assert first == frame(1, 4, 1, HEADERS) + frame(0, 1, 1, b"\x00\x00\x00\x00\x03abc")
     assert second == frame(1, 4, 3, bytes.fromhex("8386 c1 c0 bf be")) + frame(0, 1, 3, b"\x00\x00\x00\x00\x02de")
@@ -128,7 +128,7 @@ def test_no_more_is_sent_than_there_is_credit_for(calls: Calls) -> None:
     assert list(data_bytes(calls.receive(frame(8, 0, 0, b"\x00\x00\x40\x00"))[1])) == [(3, 14_475, 1)]
 
 
-def test_a_message_longer_than_a_stream_waits_without_holding_up_others(calls: Calls) -> None:
+def test_a_message_longer_than_its_stream_delays_no_other(calls: Calls) -> None:
     calls.receive(frame(8, 0, 0, b"\x00\x10\x00\x00"))
     sent = list(data_bytes(calls.call([bytes(65_536), b"small"])))
     assert sum(length for stream, length, _ in sent if stream == 1) == 65_535

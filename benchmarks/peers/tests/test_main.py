@@ -142,9 +142,7 @@ def test_nonsense_is_refused(wrong: tuple[str, str]) -> None:
     assert ended.value.code == 2
 
 
-def test_systems_are_those_that_modules_bring_and_what_is_broken_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_systems_come_from_modules_and_broken_ones_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "zebra.py").write_text(
         "from benchmarks.peers.tests.fakes import FakeSystem\nSYSTEM = FakeSystem('zebra')\n"
     )

@@ -70,7 +70,7 @@ def test_figures_stand_in_tables(results: Results) -> None:
     assert ["Sqlite", "617/s", "", ""] in found
 
 
-def test_a_sustained_load_stands_beside_the_short_one_and_says_of_how_many_rounds_it_is(results: Results) -> None:
+def test_sustained_results_name_their_rounds(results: Results) -> None:
     text = page(results, {})
     found = rows(text)
 
@@ -100,7 +100,7 @@ def test_a_goal_stands_with_its_ratio_and_spread(results: Results) -> None:
     assert ["Sqlite", "1 KiB, 1000 per call", "entries per second", "**2**", "2 to 2", "≥ 3", "**not met**"] in found
 
 
-def test_a_ratio_without_a_goal_stands_beside_those_that_have_one(results: Results) -> None:
+def test_a_ratio_without_a_goal_is_listed_with_the_others(results: Results) -> None:
     results.candidates.append(candidate("rabbitmq"))
     results.measurements.append(good("rabbitmq", 0, LOAD, **append_figures(20_000.0)))
 
@@ -110,7 +110,7 @@ def test_a_ratio_without_a_goal_stands_beside_those_that_have_one(results: Resul
     assert "*Rabbitmq*: the goal was set by a measurement at 100 B" in text
 
 
-def test_what_a_system_was_not_asked_for_has_no_row_and_forms_of_one_writer_are_told_apart(results: Results) -> None:
+def test_cases_that_were_not_run_have_no_row(results: Results) -> None:
     assert "as many sessions as are fastest" not in page(results, {})
     results.candidates += [candidate("zookeeper"), candidate("zookeeper-session")]
     results.measurements += [

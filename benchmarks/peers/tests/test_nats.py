@@ -64,7 +64,7 @@ class _Wire:
 
 
 @pytest.mark.parametrize("step", [1, 2, 13, 50, 1000])
-def test_entries_are_delivered_wherever_they_are_cut_and_flow_control_is_answered(step: int) -> None:
+def test_entries_cut_anywhere_are_delivered(step: int) -> None:
     entries = [b"abc", b"\r\nM", b"MSG", b"PIN"]
     data = (
         ENTRY % entries[0]

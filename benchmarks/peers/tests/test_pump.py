@@ -114,7 +114,7 @@ def test_a_server_that_hangs_up_ends_it() -> None:
             pump([(ours, _Numbered(10))], Load(10, 1, seconds=0.05), Meter)
 
 
-def test_a_large_request_that_waits_is_not_copied_for_the_next_one() -> None:
+def test_a_waiting_large_request_is_not_copied_for_the_next() -> None:
     large = bytes(pumping._JOINED_BYTES)
     taken: list[int] = []
 

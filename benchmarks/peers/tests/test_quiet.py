@@ -26,7 +26,7 @@ def test_ours_are_all_that_come_from_us() -> None:
     assert descendants(99, processes) == set()
 
 
-def test_what_our_children_computed_is_ours_even_when_they_are_dead() -> None:
+def test_processor_time_of_dead_children_is_counted() -> None:
     before, work = quiet.ours_s(), "import time\nwhile time.process_time() < 0.2: pass"
     with subprocess.Popen([sys.executable, "-c", work]) as child:
         child.wait()

@@ -52,7 +52,7 @@ def test_a_table_has_strings_numbers_and_truth_values() -> None:
 
 
 @pytest.mark.parametrize("step", [1, 3, 21, 1000])
-def test_each_entry_is_confirmed_once_alone_or_with_all_before_it(step: int) -> None:
+def test_each_entry_is_confirmed_once_alone_or_in_a_group(step: int) -> None:
     talk = Appends(b"abc")
     answers = _ack(2, several=False) + _ack(4, several=False) + _ack(3, several=True) + _ack(5, several=False)
     found = [talk.receive(part) for part in _in_steps(answers, step)]
@@ -63,7 +63,7 @@ def test_each_entry_is_confirmed_once_alone_or_with_all_before_it(step: int) -> 
     assert talk.receive(_ack(10, several=False)) == (1, b"")
 
 
-def test_a_confirmation_of_several_counts_those_that_were_not_confirmed_alone() -> None:
+def test_a_group_confirmation_counts_only_unconfirmed_entries() -> None:
     talk = Appends(b"abc")
 
     assert talk.receive(_ack(2, several=False)) == (1, b"")
@@ -89,7 +89,7 @@ def test_a_refusal_is_told_in_its_words(arguments: bytes, words: str, step: int)
 
 
 @pytest.mark.parametrize("step", [1, 5, 40, 1000])
-def test_messages_are_delivered_wherever_they_are_cut_and_answered(step: int) -> None:
+def test_messages_cut_anywhere_are_delivered_and_answered(step: int) -> None:
     deliveries = Deliveries()
     data = _delivered(7, b"abc") + _delivered(8, b"de", b"\xcef") + _delivered(9, b"ghi")
     entries, answers = [], []
@@ -113,7 +113,7 @@ def test_a_message_that_has_not_come_whole_is_not_answered(missing: int) -> None
 
 @pytest.mark.slow
 @pytest.mark.skipif(rabbitmq.SYSTEM.missing() is not None, reason=str(rabbitmq.SYSTEM.missing()))
-def test_a_real_quorum_queue_confirms_is_followed_and_leaves_no_process(tmp_path: Path) -> None:
+def test_a_real_quorum_queue_confirms_and_leaves_no_process(tmp_path: Path) -> None:
     with rabbitmq.SYSTEM.running(tmp_path) as rabbit:
         processes = rabbit.process_ids
         figures = rabbit.append(Load(entry_bytes=100, in_flight=100, seconds=0.2))

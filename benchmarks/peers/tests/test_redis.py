@@ -26,7 +26,7 @@ def test_a_group_of_entries_ends_with_its_wait() -> None:
 
 
 @pytest.mark.parametrize("step", [1, 2, 3, 7, 1000])
-def test_a_group_is_confirmed_by_its_wait_wherever_the_answers_are_cut(step: int) -> None:
+def test_a_group_is_confirmed_by_its_wait_when_answers_are_cut(step: int) -> None:
     talk = Appends(b"abc")
     talk.requests(2)
     talk.requests(3)

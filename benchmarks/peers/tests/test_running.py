@@ -31,7 +31,7 @@ def run(
     return made.results, said
 
 
-def test_a_start_for_appends_which_are_warmed_up_and_one_for_the_rest(tmp_path: Path) -> None:
+def test_appends_get_a_warmed_up_start_of_their_own(tmp_path: Path) -> None:
     system = FakeSystem("one")
 
     results, _ = run(tmp_path, [system], "append", "scan", "tail", "take-over", "restart")
@@ -49,7 +49,7 @@ def test_a_start_for_appends_which_are_warmed_up_and_one_for_the_rest(tmp_path: 
     assert results.failures == []
 
 
-def test_a_sustained_load_has_a_start_of_its_own_and_tells_what_is_on_the_disk_then(tmp_path: Path) -> None:
+def test_a_sustained_load_has_its_own_start_and_reports_disk_use(tmp_path: Path) -> None:
     system = FakeSystem("one")
 
     results, _ = run(tmp_path, [system], "append", "sustained", "restart", rounds=2)
@@ -62,7 +62,7 @@ def test_a_sustained_load_has_a_start_of_its_own_and_tells_what_is_on_the_disk_t
     assert found.figures["held_bytes"] == 4096, "the file that a fake system has"
 
 
-def test_a_sustained_load_that_was_disturbed_is_done_again_from_an_empty_directory(tmp_path: Path) -> None:
+def test_a_disturbed_sustained_load_is_repeated_from_scratch(tmp_path: Path) -> None:
     system = FakeSystem("one")
 
     results, _ = run(tmp_path, [system], "sustained", noise=FakeSurroundings(cpus=[9.0] * 10))
@@ -72,7 +72,7 @@ def test_a_sustained_load_that_was_disturbed_is_done_again_from_an_empty_directo
     assert results.failures == []
 
 
-def test_a_disk_that_is_busy_before_a_sustained_load_spoils_no_directory(tmp_path: Path) -> None:
+def test_a_disk_busy_before_a_sustained_load_spoils_nothing(tmp_path: Path) -> None:
     system = FakeSystem("one")
 
     results, _ = run(tmp_path, [system], "sustained", noise=FakeSurroundings(raw_us=[500.0]))
@@ -96,7 +96,7 @@ def test_of_replog_it_is_a_failure(tmp_path: Path) -> None:
     assert results.failures == ["Replog, round 1, tail, 1 KiB, 5 entries: NotMeasured: nobody can follow"]
 
 
-def test_each_start_has_a_directory_of_its_own_which_is_gone_afterwards(tmp_path: Path) -> None:
+def test_each_start_has_its_own_directory_which_is_removed(tmp_path: Path) -> None:
     system = FakeSystem("one")
 
     run(tmp_path, [system], "append", "restart", rounds=2)
@@ -105,7 +105,7 @@ def test_each_start_has_a_directory_of_its_own_which_is_gone_afterwards(tmp_path
     assert list(tmp_path.iterdir()) == []
 
 
-def test_another_system_begins_each_round_and_every_second_one_goes_the_other_way(tmp_path: Path) -> None:
+def test_rounds_begin_with_another_system_and_alternate_in_order(tmp_path: Path) -> None:
     order: list[str] = []
     systems = [FakeSystem(name) for name in "abc"]
     for each in systems:
@@ -116,7 +116,7 @@ def test_another_system_begins_each_round_and_every_second_one_goes_the_other_wa
     assert ["".join(order[start : start + 3]) for start in range(0, 12, 3)] == ["abc", "acb", "cab", "cba"]
 
 
-def test_what_a_busy_disk_stood_beside_is_thrown_away_and_measured_again(tmp_path: Path) -> None:
+def test_measurements_beside_a_busy_disk_are_repeated(tmp_path: Path) -> None:
     system = FakeSystem("one")
     noise = FakeSurroundings(raw_us=[100.0, 500.0])
 
@@ -175,7 +175,7 @@ def test_after_a_failure_the_rest_is_measured_from_a_new_start(tmp_path: Path) -
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_system_that_never_starts_is_given_up_and_the_others_are_measured(tmp_path: Path) -> None:
+def test_a_system_that_never_starts_does_not_stop_the_others(tmp_path: Path) -> None:
     def fail(words: str) -> None:
         raise OSError(f"no {words}")
 
@@ -201,7 +201,7 @@ def test_a_failure_to_stop_is_told_and_measures_nothing_twice(tmp_path: Path) ->
     assert results.failures == ["One, round 1, stopping: OSError: it goes on"]
 
 
-def test_results_name_no_place_of_this_machine_and_no_endless_log(tmp_path: Path) -> None:
+def test_results_have_no_local_paths_and_no_endless_log(tmp_path: Path) -> None:
     def fail(words: str) -> None:
         raise OSError(f"the log {tmp_path}/a.log of {Path(program.__file__).parent}: {'x' * 10_000} its end")
 
@@ -240,7 +240,7 @@ def test_what_ends_in_time_is_not_disturbed_afterwards() -> None:
     time.sleep(0.6)
 
 
-def test_a_missing_system_says_what_it_lacks_and_is_not_asked_for_its_version() -> None:
+def test_a_missing_system_says_what_it_lacks() -> None:
     (there, missing), failures = candidates([FakeSystem("one"), FakeSystem("two", lacks="no two: install it")])
 
     assert (there.version, there.missing) == ("1.2.3", "")
@@ -289,7 +289,7 @@ def test_another_form_of_a_writer_is_asked_for_appends_alone() -> None:
     assert starts(FakeSystem("zookeeper-session"), ("sustained", "scan"), Scale(), 0, is_quick=False) == []
 
 
-def test_a_single_node_is_asked_for_calls_and_not_for_what_takes_three() -> None:
+def test_a_single_node_runs_no_cases_that_need_three() -> None:
     local = FakeSystem("sqlite", is_replicated=False)
     appends, others = starts(local, CASES, Scale(), 0, is_quick=False)
 

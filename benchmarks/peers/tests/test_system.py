@@ -16,7 +16,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def test_a_load_is_warmed_up_for_a_fifth_of_its_time_and_no_longer_than_a_second() -> None:
+def test_warm_up_takes_a_fifth_of_the_load_and_at_most_a_second() -> None:
     assert Load(100, 1, 1.0).warm_up_s == pytest.approx(0.2)
     assert Load(100, 1, 15.0).warm_up_s == 1.0
 

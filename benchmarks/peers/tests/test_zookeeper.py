@@ -75,7 +75,7 @@ def test_answers_are_understood_wherever_they_are_cut(cut_bytes: int) -> None:
 
 
 @pytest.mark.parametrize("cut_bytes", [1, 3, 19, 20, 21, 45, 1000])
-def test_confirmed_entries_are_counted_wherever_the_answers_are_cut(cut_bytes: int) -> None:
+def test_confirmed_entries_are_counted_when_answers_are_cut(cut_bytes: int) -> None:
     received = b"".join(answer(text(b"/l/%010d" % number)) for number in range(5))
     creates = jute.Creates(b"/l", b"abc")
     parts = [received[at : at + cut_bytes] for at in range(0, len(received), cut_bytes)]

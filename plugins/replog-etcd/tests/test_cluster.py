@@ -102,7 +102,7 @@ async def test_a_wait_at_a_server_that_freezes_goes_on_at_another(cluster: Store
                 frozen.thaw()
 
 
-async def test_a_server_that_is_cut_off_from_the_others_answers_nothing(cluster: Store) -> None:
+async def test_a_server_cut_off_from_the_others_answers_nothing(cluster: Store) -> None:
     """Neither reads, which might be stale, nor watches, which would hear nothing; when the others are back all goes on."""
     await until_all_serve(cluster)
     alone, *others = cluster.servers

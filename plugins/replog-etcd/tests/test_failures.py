@@ -19,7 +19,7 @@ NOBODY = "127.0.0.1:1"
 SOON_S = 20.0
 
 
-async def test_a_swallowed_answer_is_an_unknown_outcome_and_the_change_happened(store: Store) -> None:
+async def test_a_change_whose_answer_is_lost_is_uncertain_and_happened(store: Store) -> None:
     async with serve_proxy(store.servers[0].address) as proxy, store.client() as other:
         async with store.client(proxy.address) as metastore:
             version = await metastore.create("a", b"1")
@@ -54,7 +54,7 @@ async def until_changed(other: EtcdMetastore, key: str, version: int | None) -> 
     await other.wait_changed(key, version)
 
 
-async def test_a_connection_that_is_reset_before_the_answer_is_an_unknown_outcome(store: Store) -> None:
+async def test_a_change_is_uncertain_when_the_connection_is_reset(store: Store) -> None:
     async with serve_proxy(store.servers[0].address) as proxy:
         async with store.client(proxy.address) as metastore:
             version = await metastore.create("a", b"1")
@@ -105,7 +105,7 @@ async def test_a_read_goes_on_to_the_next_server_when_one_is_silent(store: Store
             assert silent.connections == asked  # it is not asked again
 
 
-async def test_a_change_that_a_silent_server_got_is_not_sent_to_another(store: Store) -> None:
+async def test_a_change_sent_to_a_silent_server_is_not_sent_again(store: Store) -> None:
     address = store.servers[0].address
     async with serve_proxy(address) as silent:
         async with store.client(silent.address, address) as metastore, store.client() as other:
@@ -120,7 +120,7 @@ async def test_a_change_that_a_silent_server_got_is_not_sent_to_another(store: S
                 assert (await metastore.get("b")).value == b""
 
 
-async def test_an_idle_connection_that_was_cut_costs_no_change_its_outcome(store: Store) -> None:
+async def test_a_change_survives_an_idle_connection_that_was_cut(store: Store) -> None:
     async with serve_proxy(store.servers[0].address) as proxy:
         async with store.client(proxy.address) as metastore:
             version = await metastore.create("a", b"0")
@@ -133,7 +133,7 @@ async def test_an_idle_connection_that_was_cut_costs_no_change_its_outcome(store
                 version = await metastore.put("a", b"1", version)
 
 
-async def test_increments_by_cas_are_neither_lost_nor_doubled_on_a_bad_network(store: Store) -> None:
+async def test_cas_increments_are_exact_on_a_bad_network(store: Store) -> None:
     """Each adds its own token; an unknown outcome is settled by reading back."""
     wanted, made = 60, 0
     async with serve_proxy(store.servers[0].address, seed=5) as proxy, store.client() as other:
@@ -241,7 +241,7 @@ DOUBTFUL = [
 
 
 @pytest.mark.parametrize("answer", DOUBTFUL)
-async def test_a_change_that_is_answered_with_doubt_has_an_unknown_outcome(answer: bytes) -> None:
+async def test_a_change_answered_with_doubt_has_an_unknown_outcome(answer: bytes) -> None:
     async with stranger() as (server, metastore):
         server.answer = answer
         with pytest.raises(MetastoreUncertainError, match="read back"):
@@ -258,7 +258,7 @@ async def test_a_read_that_is_answered_with_doubt_failed(answer: bytes) -> None:
 
 
 @pytest.mark.parametrize("answer", DOUBTFUL)
-async def test_after_an_answer_of_doubt_the_next_server_is_asked_for_a_read_and_not_for_a_change(answer: bytes) -> None:
+async def test_only_reads_go_to_the_next_server_after_doubt(answer: bytes) -> None:
     async with stranger() as (doubtful, one), stranger() as (kind, other):
         doubtful.answer, kind.answer = answer, http(200, b'{"header":{"revision":"7"},"succeeded":true}')
         (first,), (second,) = one._gateway.target.endpoints, other._gateway.target.endpoints

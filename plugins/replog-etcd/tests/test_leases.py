@@ -124,7 +124,7 @@ async def test_leaving_takes_a_short_while_though_nobody_answers(store: Store) -
             proxy.mend()
 
 
-async def test_an_error_in_the_body_leaves_alone_and_the_announcement_ends(store: Store) -> None:
+async def test_an_error_in_the_body_is_raised_alone_and_ends_the_key(store: Store) -> None:
     async with store.client() as metastore:
         for error in (ZeroDivisionError("mine"), ExceptionGroup("mine", [ValueError()]), KeyboardInterrupt()):
             with pytest.raises(type(error)) as raised:

@@ -58,7 +58,7 @@ async def test_a_long_leaf_takes_few_requests(store: Store) -> None:
         assert (counted.requests, counted.keys) == (2, 8)
 
 
-async def test_a_few_words_with_much_below_them_take_few_requests_and_keys(store: Store) -> None:
+async def test_few_words_with_many_keys_below_take_few_requests(store: Store) -> None:
     words = [f"{number:04}" for number in range(10)]
     async with store.client() as metastore:
         await fill(metastore, [f"a/{word}/{number:03}" for word in words for number in range(500)])
@@ -67,7 +67,7 @@ async def test_a_few_words_with_much_below_them_take_few_requests_and_keys(store
         assert counted.keys <= 1000  # of 5000
 
 
-async def test_many_words_with_something_below_each_are_read_and_not_skipped(store: Store) -> None:
+async def test_many_words_with_few_keys_below_are_all_read(store: Store) -> None:
     words = [f"{number:04}" for number in range(500)]
     async with store.client() as metastore:
         pages = [f"logs/{word}/pages/{number}" for word in words for number in range(3)]
@@ -76,7 +76,7 @@ async def test_many_words_with_something_below_each_are_read_and_not_skipped(sto
         assert counted.requests <= 8
 
 
-async def test_words_that_sort_before_the_slash_stand_between_a_key_and_what_is_below_it(store: Store) -> None:
+async def test_words_that_sort_before_the_slash_are_listed(store: Store) -> None:
     """ "a-b" and "a.b" come between "a" and "a/x": the word "a" is met twice."""
     async with store.client() as metastore:
         await fill(metastore, ["r/a", "r/a-b", "r/a-b/x", "r/a.b", "r/a/x", "r/a/y", "r/a0", "r/a0/x"])

@@ -147,7 +147,7 @@ async def test_a_wait_outlives_the_compaction_of_what_it_knows(store: Store) -> 
                 await other.put("a", b"2", version)
 
 
-async def test_a_watch_from_a_revision_that_is_forgotten_is_looked_up_again(store: Store) -> None:
+async def test_a_watch_from_a_compacted_revision_reads_again(store: Store) -> None:
     async with store.client() as metastore:
         first = await metastore.create("a", b"")
         latest = await metastore.put("a", b"2", first)

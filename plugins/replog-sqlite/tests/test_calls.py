@@ -46,7 +46,7 @@ async def opened(path: Path, *, timeout_s: float = 10.0) -> AsyncIterator[SQLite
         await metastore.aclose()
 
 
-async def test_a_change_that_hangs_is_uncertain_and_one_behind_it_never_happens(tmp_path: Path) -> None:
+async def test_a_hanging_change_is_uncertain_and_the_next_is_not_made(tmp_path: Path) -> None:
     async with opened(tmp_path / "f") as metastore:
         await metastore.create("a", b"")
         gate = Gate(metastore)
@@ -73,7 +73,7 @@ async def test_a_read_that_hangs_is_an_error_and_never_uncertain(tmp_path: Path)
         gate.open()
 
 
-async def test_a_change_that_was_cancelled_before_its_turn_never_happens(tmp_path: Path) -> None:
+async def test_a_change_cancelled_before_its_turn_never_happens(tmp_path: Path) -> None:
     async with opened(tmp_path / "f") as metastore:
         gate = Gate(metastore)
         async with trio.open_nursery() as nursery:
@@ -88,7 +88,7 @@ async def test_a_change_that_was_cancelled_before_its_turn_never_happens(tmp_pat
             await metastore.get("b")
 
 
-async def test_a_cancelled_change_frees_its_task_at_once_and_may_happen(tmp_path: Path) -> None:
+async def test_a_cancelled_change_returns_at_once_and_may_happen(tmp_path: Path) -> None:
     async with opened(tmp_path / "f") as metastore:
         gate = Gate(metastore)
         with trio.fail_after(30):

@@ -68,7 +68,7 @@ async def test_it_is_installed_and_opened_by_its_url(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "url", ["sqlite:", "sqlite", "sqlite:%00", "sqlite:x?timeout_s=0", "sqlite:x?lease_s=nan", "sqlite:x?x=1"]
 )
-def test_a_url_that_cannot_be_is_refused_before_anything_is_opened(url: str) -> None:
+def test_an_invalid_url_is_refused_before_anything_is_opened(url: str) -> None:
     with pytest.raises(ConfigError, match=r"PATH|timeout_s|lease_s|no such option: x"):
         Registry(environment={}).open_metastore(url)
 

@@ -118,7 +118,7 @@ async def collect(process: trio.Process, into: list[int], at_most: int = 0) -> N
 
 
 @pytest.mark.slow
-async def test_processes_count_together_by_the_thousand_and_one_is_killed(tmp_path: Path) -> None:
+async def test_thousands_of_cas_increments_survive_a_killed_process(tmp_path: Path) -> None:
     """What a process was told is confirmed counts once, whoever dies; nobody is held up by the dead."""
     path = tmp_path / "f"
     confirmed: list[list[int]] = [[] for _ in range(4)]
@@ -183,7 +183,7 @@ async def test_a_killed_leader_is_followed_once_its_lease_is_over(tmp_path: Path
             assert await metastore.announced("live") == {"leader": b"second"}
 
 
-async def test_a_stopped_process_holds_nobody_up_for_longer_than_its_lease(tmp_path: Path) -> None:
+async def test_a_stopped_process_delays_others_by_its_lease_at_most(tmp_path: Path) -> None:
     async with child(ANNOUNCE, tmp_path / "f", "first") as first:
         assert await said(first) == "leads"
         first.send_signal(signal.SIGSTOP)

@@ -126,7 +126,7 @@ def test_alternating_ledgers_are_put_in_order() -> None:
         assert storage.statistics()["copied_batches"] == statistics["copied_batches"], "what is in order is left alone"
 
 
-def test_more_ledgers_than_a_file_has_batches_are_put_in_order_too() -> None:
+def test_compaction_orders_more_ledgers_than_a_file_has_batches() -> None:
     """In no file a ledger comes twice, but a reading of one would jump from file to file."""
     disk = MemoryDisk()
     with open_on(disk) as storage:

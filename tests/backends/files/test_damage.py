@@ -132,7 +132,7 @@ def test_storage_is_refused_when_format_file_is_missing() -> None:
         open_small(disk)
 
 
-def test_damage_under_an_open_storage_is_uncertainty_never_absence() -> None:
+def test_damage_under_an_open_storage_is_never_absence() -> None:
     disk = MemoryDisk()
     batches = [make_batch(1, first) for first in (0, 3, 6)]
     with contextlib.closing(open_small(disk)) as storage:

@@ -252,7 +252,7 @@ SPOILERS: list[Callable[[MemoryDisk, str, str], None]] = [
 ]
 
 
-def test_missing_zeroed_and_swapped_files_are_lost_and_the_others_served(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_zeroed_and_swapped_files_leave_others_served(monkeypatch: pytest.MonkeyPatch) -> None:
     disk, paths, groups = rolled(monkeypatch)
     assert len(paths) == 5
     for spoil, at in itertools.product(SPOILERS, range(len(paths))):
@@ -437,7 +437,7 @@ def test_full_disk_gives_its_reserve_for_the_doubt() -> None:
     assert storage.doubt().lost_below == UNBOUNDED
 
 
-def test_earlier_catalog_is_refused_and_the_right_one_may_come_back() -> None:
+def test_an_earlier_catalog_is_refused_until_the_last_is_back() -> None:
     disk = MemoryDisk()
     storage = open_small(disk)
     storage.commit(put(1))
@@ -548,7 +548,7 @@ MUTANTS: dict[str, tuple[Patch, Callable[[], None]]] = {
     ),
     "earlier-catalog-counts": (
         of_opening("_check_generation(path, catalog, mark)", "pass"),
-        test_earlier_catalog_is_refused_and_the_right_one_may_come_back,
+        test_an_earlier_catalog_is_refused_until_the_last_is_back,
     ),
 }
 

@@ -30,7 +30,7 @@ def fill(storage: FilesStorage) -> Iterator[int]:
         yield ledger_id
 
 
-def test_a_full_disk_serves_reads_fences_and_deletions_and_recovers_by_itself() -> None:
+def test_a_full_disk_serves_reads_and_fences_and_recovers() -> None:
     disk = MemoryDisk()
     storage = open_small(disk)
     disk.capacity_bytes = CAPACITY_BYTES

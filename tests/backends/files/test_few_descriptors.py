@@ -31,7 +31,7 @@ def test_read_spans_more_files_than_may_be_open() -> None:
     assert disk.open_count == 0
 
 
-def test_compaction_of_many_nearly_empty_files_opens_few_at_a_time() -> None:
+def test_compaction_of_many_small_files_opens_few_at_a_time() -> None:
     disk = MemoryDisk()
     options = attrs.evolve(SMALL, open_files_max=3)
     batches = [make_batch(ledger_id, 0, 3, size_bytes=50) for ledger_id in range(1, 31)]

@@ -47,7 +47,7 @@ def test_exam(tmp_path: Path) -> None:
 # -- two writes ---------------------------------------------------------------------------------------------------
 
 
-def test_full_files_are_flushed_to_entry_logs_in_the_order_of_their_ledgers() -> None:
+def test_full_files_are_flushed_in_the_order_of_their_ledgers() -> None:
     made = SmallStorage(MemoryDisk(), small_options(elsewhere=True), MemoryStorage())
     with contextlib.closing(made.open(made.disk)) as storage:
         for part in ((1, 2, 3), (4, 5, 6), (7, 8), (9, 10)):

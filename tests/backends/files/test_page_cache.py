@@ -114,7 +114,7 @@ def test_compacted_file_has_the_age_of_its_sources() -> None:
         assert cached(storage, ledgers) == newest[PER_FILE:]
 
 
-def test_a_journal_elsewhere_stays_until_it_is_flushed_and_entry_logs_are_dropped() -> None:
+def test_the_page_cache_keeps_an_unflushed_journal_only() -> None:
     ledgers = range(1, 24 * PER_FILE + 1)
     disk = MemoryDisk()
     kinds = count_kinds(disk)

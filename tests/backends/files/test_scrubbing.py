@@ -129,7 +129,7 @@ def test_dropping_the_ledger_forgets_it() -> None:
 
 
 @pytest.mark.parametrize("is_known", [False, True])
-def test_compaction_leaves_a_damaged_file_alone_and_goes_on_with_others(is_known: bool) -> None:
+def test_compaction_skips_a_damaged_file(is_known: bool) -> None:
     disk = MemoryDisk()
     with open_on(disk) as storage:
         one, other = ledgers_by_file(storage, 2)

@@ -349,7 +349,7 @@ def test_torn_page_that_is_found_later_is_a_loss_from_then_on(path: Path, monkey
         assert storage.doubt().lost_below == 300
 
 
-def test_key_of_garbage_that_was_damaged_removes_no_living_ledger(path: Path) -> None:
+def test_a_damaged_garbage_key_removes_no_living_ledger(path: Path) -> None:
     with lmdb.open(str(path)) as environment, environment.begin(write=True) as transaction:
         transaction.put(records.id_key(records.GARBAGE, 3), b"")
     with opened(path) as storage:

@@ -540,7 +540,7 @@ def test_child_opens_directory_when_its_parent_closed_it(tmp_path: Path) -> None
         os.close(fd)
 
 
-def test_close_waits_for_reads_joins_the_thread_and_closes_every_file(tmp_path: Path) -> None:
+def test_close_waits_for_reads_and_closes_every_file(tmp_path: Path) -> None:
     gc.collect()  # what other tests left open is not closed meanwhile
     before = set(os.listdir("/proc/self/fd"))
     storage = open_storage(str(tmp_path))

@@ -34,7 +34,7 @@ async def test_entries_are_dealt_out_evenly_and_all_are_confirmed(tmp_path: Path
 
 
 @pytest.mark.parametrize("entries", [1, 999, 1000, 1001, 2500])
-async def test_a_ledger_is_filled_with_as_many_entries_as_were_asked_for(tmp_path: Path, entries: int) -> None:
+async def test_a_ledger_gets_the_requested_number_of_entries(tmp_path: Path, entries: int) -> None:
     async with client_at(tmp_path) as client, client.create_ledger() as writer:
         await fill(writer, 3, entries)
         assert (writer.last_add_confirmed, writer.length_bytes) == (entries - 1, 3 * entries)
@@ -49,7 +49,7 @@ async def test_a_takeover_that_lost_what_was_confirmed_is_not_measured(tmp_path:
             await takeovers._check(client, 8)
 
 
-def test_the_largest_is_compared_with_the_smallest_whatever_they_are() -> None:
+def test_the_largest_is_compared_with_the_smallest() -> None:
     found = ends({"bookies 1": {"us": 1.0}, "bookies 3": {"us": 3.0}, "bookies 9": {"us": 9.0}}, "bookies", (1, 3, 9))
     assert (found["bookies least"], found["bookies most"]) == ({"us": 1.0}, {"us": 9.0})
     assert len(found) == 5

@@ -39,12 +39,12 @@ class Forgetful:
         return self._storage.read_nowait(ledger_id, entry_id, stamp, bytes_max)
 
 
-def test_a_batch_that_left_the_page_cache_is_read_and_timed_again(storage: Storage) -> None:
+def test_a_batch_dropped_from_the_page_cache_is_timed_again(storage: Storage) -> None:
     read = Forgetful(storage, 3)
     assert reading._time_points(storage, read, SOURCE, 40)["p50_us"] > 0
     assert read.times == 0
 
 
-def test_reading_is_not_measured_when_the_page_cache_is_too_small(storage: Storage) -> None:
+def test_no_read_is_measured_when_the_page_cache_is_too_small(storage: Storage) -> None:
     with pytest.raises(NotMeasured, match="page cache"):
         reading._time_points(storage, Forgetful(storage, 100), SOURCE, 40)

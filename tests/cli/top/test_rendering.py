@@ -92,7 +92,7 @@ def test_the_whole_picture() -> None:
     assert "\n".join(drawn(ROWS, View(80, 11, title="lmdb:/m", clock="12:34:56"))) == GOLDEN_80
 
 
-def test_a_wider_one_has_more_columns_and_a_line_for_the_metastore() -> None:
+def test_a_wider_picture_has_more_columns() -> None:
     view = View(120, 9, title="lmdb:/m", clock="12:34:56")
     assert "\n".join(drawn([BUSY, GONE], view, "no such host")) == GOLDEN_120
 

@@ -79,7 +79,7 @@ async def lose_answer(
     proxy.mend()
 
 
-async def test_a_change_whose_answer_is_lost_is_uncertain_and_is_not_made_again(
+async def test_a_change_whose_answer_is_lost_is_not_repeated(
     store: ZooKeeperMetastore, proxy: TcpProxy, zookeeper_url: str
 ) -> None:
     async with opened(zookeeper_url) as other:
@@ -321,7 +321,7 @@ def told_in_a_fork(store: ZooKeeperMetastore) -> str:
 # -- cancelling ---------------------------------------------------------------------------------------------------
 
 
-async def test_a_change_cancelled_at_any_moment_happened_or_not_and_nothing_is_stuck(store: ZooKeeperMetastore) -> None:
+async def test_a_change_may_be_cancelled_at_any_moment(store: ZooKeeperMetastore) -> None:
     version = await store.create("a", b"0")
     for number in range(60):
         with trio.move_on_after(number * 0.00002):

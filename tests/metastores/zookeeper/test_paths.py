@@ -37,7 +37,7 @@ keys = st.lists(words, min_size=1, max_size=6).map("/".join)
 @example("\\1f600;")
 @example("\U0001f600")
 @example("\ufffd\ufffc")
-def test_a_word_becomes_a_name_that_zookeeper_takes_and_comes_back(word: str) -> None:
+def test_words_are_escaped_for_zookeeper_and_come_back(word: str) -> None:
     name = escape(word)
     assert not is_refused_by_zookeeper(name)
     assert "/" not in name
@@ -83,7 +83,7 @@ def test_parents_from_the_top() -> None:
 
 
 @pytest.mark.parametrize("ledger_id", [0, 7, 1234567890, 9999999999, 10**10, 2**63 - 1])
-def test_flat_ledgers_stand_in_one_directory_and_are_found_level_by_level(ledger_id: int) -> None:
+def test_flat_ledgers_are_listed_level_by_level(ledger_id: int) -> None:
     paths, key = Paths("/c", "flat"), ledger_key_path(ledger_id)
     words = key.split("/")
     directory, name = paths.node(key).rsplit("/", 1)

@@ -68,7 +68,7 @@ def expire(zookeeper: ZooKeeper, store: ZooKeeperMetastore) -> None:
     thief.close()
 
 
-async def test_a_session_that_expired_is_followed_by_another_with_its_announcements(
+async def test_announcements_return_after_a_session_expired(
     store: ZooKeeperMetastore, other: Metastore, zookeeper: ZooKeeper
 ) -> None:
     async with store.announce("live/me", b"here"), store.elect("leader", b"me"):

@@ -70,7 +70,7 @@ async def judge_at(address: str, made: list[Made]) -> list[str]:
             return await judge(metastore, made)
 
 
-async def test_no_change_is_lost_and_none_is_made_twice_though_answers_are_lost(
+async def test_each_change_happens_once_when_answers_are_lost(
     zookeeper: ZooKeeper, zookeeper_chroot: str, tmp_path: Path
 ) -> None:
     made = await run_storm(zookeeper, zookeeper_chroot, tmp_path, changes=2000, unanswered=3, seed=1)

@@ -67,9 +67,7 @@ async def go_on(changers: list[Changer]) -> None:
     )
 
 
-async def test_no_read_through_any_server_is_older_than_what_was_answered_through_another(
-    zookeeper_ensemble: Ensemble, zookeeper_chroot: str
-) -> None:
+async def test_reads_through_any_server_are_linearizable(zookeeper_ensemble: Ensemble, zookeeper_chroot: str) -> None:
     urls = [server.url(zookeeper_chroot) for server in zookeeper_ensemble.servers]
     async with all_opened(*urls) as metastores:
         version = await metastores[0].create("key", b"0")
@@ -86,7 +84,7 @@ async def reads_at_least(reader: Metastore, version: int, number: int) -> None:
     assert (found.version, found.value) == (version, b"%d" % number)
 
 
-async def test_a_leader_that_was_asleep_answers_no_read_with_what_it_knew_before(
+async def test_a_leader_that_was_asleep_answers_no_stale_read(
     zookeeper_ensemble: Ensemble, zookeeper_chroot: str
 ) -> None:
     """The others have elected another leader meanwhile, and changed the key; who asks the old one must not see the old value.
@@ -122,7 +120,7 @@ async def read_version(metastore: Metastore) -> int:
     return (await metastore.get("key")).version
 
 
-async def test_no_change_is_lost_or_made_twice_when_leaders_die_and_hang(
+async def test_each_change_happens_once_when_leaders_die_and_hang(
     zookeeper_ensemble: Ensemble, zookeeper_chroot: str
 ) -> None:
     async with changing(zookeeper_ensemble, zookeeper_chroot) as changers:
@@ -143,7 +141,7 @@ async def another_leads(ensemble: Ensemble, than: ZooKeeper) -> None:
     assert await ensemble.wait_leader() is not than
 
 
-async def test_waits_announcements_and_elections_go_on_when_leaders_die_and_hang(
+async def test_waits_and_elections_go_on_when_leaders_die_and_hang(
     zookeeper_ensemble: Ensemble, zookeeper_chroot: str
 ) -> None:
     async with (

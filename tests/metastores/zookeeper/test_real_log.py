@@ -19,7 +19,7 @@ CONFIRMING_S = 60.0
 TAKEOVERS = 2
 
 
-async def test_nothing_confirmed_is_lost_and_takeovers_work_though_answers_of_zookeeper_are_lost(
+async def test_confirmed_entries_survive_lost_answers_of_zookeeper(
     zookeeper: ZooKeeper, zookeeper_chroot: str, tmp_path: Path
 ) -> None:
     async with serve_proxy(zookeeper.address) as proxy:

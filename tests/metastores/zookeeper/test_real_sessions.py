@@ -83,9 +83,7 @@ async def test_a_session_counts_as_lost_though_no_server_ever_said_so(
         assert told() == 1, "once for each time"
 
 
-async def test_another_is_elected_when_the_session_of_the_leader_expired(
-    zookeeper: ZooKeeper, zookeeper_chroot: str
-) -> None:
+async def test_another_is_elected_when_the_leaders_session_expires(zookeeper: ZooKeeper, zookeeper_chroot: str) -> None:
     async with (
         serve_proxy(zookeeper.address) as proxy,
         all_opened(url(proxy.address, zookeeper_chroot, **SESSION), *[zookeeper.url(zookeeper_chroot)] * 2) as opened_,

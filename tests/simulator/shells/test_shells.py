@@ -70,7 +70,7 @@ def test_the_command_runs_seeds(capsys: pytest.CaptureFixture[str]) -> None:
     assert said.rstrip().endswith("no violation")
 
 
-def test_the_command_finds_a_known_bug_and_says_how_to_see_it_again(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_finds_a_bug_and_says_how_to_repeat_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--shells", "--mutant", "acknowledged-before-durable", "--seeds", "3"]) == 0
     said = capsys.readouterr().out
     assert "VIOLATION B1" in said

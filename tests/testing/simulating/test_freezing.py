@@ -16,7 +16,7 @@ async def tick(seen: list[float], nursery: trio.Nursery | None = None) -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_frozen_task_takes_no_step_nor_do_those_that_it_started(seed: int) -> None:
+def test_a_frozen_task_and_its_children_take_no_step(seed: int) -> None:
     async def main() -> None:
         trio.lowlevel.add_instrument(Freezer())
         seen: list[float] = []
@@ -92,7 +92,7 @@ def test_a_frozen_task_is_cancelled_when_it_thaws() -> None:
     assert run(1, main) == ["unwound"]
 
 
-def test_a_call_from_outside_starts_tasks_that_belong_to_the_process() -> None:
+def test_calls_from_outside_start_tasks_of_the_process() -> None:
     async def main() -> None:
         trio.lowlevel.add_instrument(Freezer())
         seen: list[float] = []

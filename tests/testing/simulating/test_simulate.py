@@ -215,7 +215,7 @@ def test_another_process_leads_after_a_crash() -> None:
     simulate(app, seed=6, faults=CALM)
 
 
-def test_a_paused_process_takes_no_step_and_its_timeouts_pass_unnoticed() -> None:
+def test_a_paused_process_notices_no_timeout() -> None:
     woke: list[float] = []
 
     async def main(client: replog.Client) -> None:
@@ -279,7 +279,7 @@ def test_a_paused_process_can_be_killed() -> None:
     simulate(app, seed=8, faults=CALM)
 
 
-def test_a_cleanup_that_waits_without_end_does_not_hold_up_the_end() -> None:
+def test_an_endless_cleanup_does_not_delay_the_end() -> None:
     async def main(client: replog.Client) -> None:
         try:
             await trio.sleep_forever()

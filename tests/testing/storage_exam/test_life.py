@@ -83,7 +83,7 @@ def test_a_right_one_lives_on(tmp_path: Path) -> None:
         check_life(Candidate(LogStorage, tmp_path / str(seed)), steps=300, seed=seed)
 
 
-def test_a_seed_makes_one_life_and_never_two_payloads_of_one_identity() -> None:
+def test_a_seed_makes_one_life_with_one_payload_per_identity() -> None:
     """T3."""
     workload, same = Workload(5), Workload(5)
     seen: dict[tuple[int, int, int], Batch] = {}

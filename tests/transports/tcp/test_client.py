@@ -112,7 +112,7 @@ async def test_a_lone_request_is_with_the_system_when_send_returns(nursery: trio
         assert ends.stream.waiting_bytes == 0
 
 
-async def test_what_may_wait_for_a_bookie_that_does_not_read_has_a_bound(
+async def test_bytes_waiting_for_a_deaf_bookie_are_bounded(
     nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
 ) -> None:
     batch = batch_of(1 << 20)
@@ -136,7 +136,7 @@ async def test_what_may_wait_for_a_bookie_that_does_not_read_has_a_bound(
         await ends.requests(1)
 
 
-async def test_one_request_that_is_larger_than_the_bound_goes_if_nothing_waits(nursery: trio.Nursery) -> None:
+async def test_a_request_above_the_bound_is_sent_when_nothing_waits(nursery: trio.Nursery) -> None:
     async with both_ends(nursery, connection_bytes_max=FRAME_BYTES_MAX) as ends:
         ends.connection.send([add(1, batch_of((2 << 20) - 1000)), add(2, batch_of((2 << 20) - 1000))])
         assert len(await ends.requests(2)) == 2
@@ -297,7 +297,7 @@ async def test_a_nursery_that_was_left_gets_no_connection() -> None:
 
 
 @pytest.mark.usefixtures("_leaks_nothing")
-async def test_a_listener_that_accepts_and_says_nothing_costs_the_time_of_a_handshake(
+async def test_a_silent_listener_costs_one_handshake_timeout(
     nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
 ) -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as mute:
@@ -308,7 +308,7 @@ async def test_a_listener_that_accepts_and_says_nothing_costs_the_time_of_a_hand
         assert trio.current_time() - begin_s == pytest.approx(3.0)
 
 
-async def test_what_a_bookie_says_unasked_reaches_the_receiver_and_answers_nothing(nursery: trio.Nursery) -> None:
+async def test_unrequested_messages_reach_the_receiver(nursery: trio.Nursery) -> None:
     async with both_ends(nursery) as ends:
         ends.connection.send([read(1)])
         ends.far.write([encode_awaited(7)])
@@ -319,7 +319,7 @@ async def test_what_a_bookie_says_unasked_reaches_the_receiver_and_answers_nothi
         assert ends.connection._outbox.unanswered == 1
 
 
-async def test_a_word_of_a_bookie_that_is_too_short_ends_the_connection(nursery: trio.Nursery) -> None:
+async def test_a_message_that_is_too_short_ends_the_connection(nursery: trio.Nursery) -> None:
     async with both_ends(nursery) as ends:
         ends.far.write([wire.seal(wire.AWAITED, 0, 0, b"1234567")])
         with trio.fail_after(5):

@@ -58,7 +58,7 @@ class Served:
 
 
 @pytest.mark.parametrize("is_cancelled", [False, True])
-async def test_what_was_accepted_is_answered_before_the_connection_ends(
+async def test_accepted_requests_are_answered_before_the_end(
     is_cancelled: bool, nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
 ) -> None:
     handler = Handler(holds=True)
@@ -217,7 +217,7 @@ async def test_a_host_with_several_addresses_is_listened_at_on_all() -> None:
 # -- who is let in ----------------------------------------------------------------------------------------------------
 
 
-async def test_more_connections_than_it_takes_are_refused_until_one_ends(
+async def test_too_many_connections_are_refused_until_one_ends(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with listening(Handler(), connections_max=3) as listener, AsyncExitStack() as stack:
@@ -269,7 +269,7 @@ async def test_without_descriptors_it_waits_and_goes_on(
         assert listener._connections == 1
 
 
-async def test_connections_that_end_before_they_are_served_leave_nothing(
+async def test_connections_ended_before_service_leave_nothing(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with listening(Handler()) as listener:

@@ -149,7 +149,7 @@ async def test_small_requests_are_answered_beside_half_messages(autojump_clock: 
         await check_is_served(healthy)
 
 
-async def test_large_reads_are_answered_when_the_deaf_have_lost_their_room(
+async def test_large_reads_are_answered_after_deaf_clients_lost_room(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with beside_rude_clients(
@@ -162,7 +162,7 @@ async def test_large_reads_are_answered_when_the_deaf_have_lost_their_room(
         assert is_counted_exactly(listener)
 
 
-async def test_client_that_left_is_noticed_when_nothing_is_received_from_it(
+async def test_a_client_that_left_is_noticed_while_nothing_is_received(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """It has asked for so much that nothing more is read: its farewell stands behind what nobody reads."""
@@ -183,7 +183,7 @@ async def test_client_that_left_is_noticed_when_nothing_is_received_from_it(
         assert len(handler.requests) == held  # what it asked for besides is not read
 
 
-async def test_client_that_broke_off_is_noticed_when_nothing_is_received_from_it(
+async def test_a_broken_client_is_noticed_while_nothing_is_received(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with listening(Handler(answer)) as listener:

@@ -33,7 +33,7 @@ def test_tls_is_known_by_its_beginning() -> None:
 
 
 @pytest.mark.parametrize("first", [0x15, 0x16])
-def test_a_greeting_is_never_taken_for_tls_by_the_chance_of_its_checksum(first: int) -> None:
+def test_a_greeting_is_never_mistaken_for_tls(first: int) -> None:
     """Whatever its first four bytes are."""
     frame = wire.encode_greeting(Hello(1, 1, 0, secrets.token_bytes(32), "bookie-" + "0" * 32, "secret", "replog 0.1"))
     for minor in range(5):

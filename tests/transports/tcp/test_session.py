@@ -132,7 +132,7 @@ async def test_what_is_answered_at_once_is_charged_until_it_can_go(nursery: trio
     far.close()
 
 
-async def test_a_long_poll_brings_nothing_along_that_there_is_no_room_for(
+async def test_a_long_poll_brings_no_batches_without_room(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """Nothing is set aside for it, so that thousands may wait; its answer is worth something without batches too."""
@@ -163,7 +163,7 @@ async def test_a_long_poll_brings_nothing_along_that_there_is_no_room_for(
         assert (await greedy.answers(1))[0].batches == (LARGE,)
 
 
-async def test_what_is_sent_in_one_piece_is_answered_as_far_as_there_is_room(
+async def test_requests_in_one_piece_are_answered_as_room_allows(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """A bookie that answers at once, from memory, must not have to keep a thousand answers of a mebibyte."""
@@ -210,7 +210,7 @@ async def test_a_message_that_trickles_ends_the_connection(autojump_clock: trio.
         assert 30 <= trio.current_time() - begin <= 33
 
 
-async def test_bytes_are_set_aside_for_a_message_that_has_begun_and_given_back(
+async def test_bytes_for_a_begun_message_are_reserved_and_returned(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     handler = Handler(holds=True)
@@ -261,7 +261,7 @@ async def test_many_half_messages_do_not_block_each_other_for_ever(autojump_cloc
     assert done == 10
 
 
-async def test_half_messages_that_never_end_hold_others_up_for_a_bounded_time(
+async def test_endless_half_messages_delay_others_for_a_bounded_time(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     frame = encoded(add(1, batch_of(FRAME_BYTES_MAX - 1024)))
@@ -302,7 +302,7 @@ class SlowStream:
 @pytest.mark.parametrize(
     ("bytes_per_s", "is_room_scarce", "stays"), [(1, False, True), (1, True, False), (40, True, True)]
 )
-async def test_who_takes_a_byte_now_and_then_loses_its_room_when_others_need_it(
+async def test_a_trickling_client_loses_its_room_when_others_need_it(
     bytes_per_s: int, is_room_scarce: bool, stays: bool, autojump_clock: trio.testing.MockClock
 ) -> None:
     stream: Any = SlowStream(1000)
@@ -343,7 +343,7 @@ async def test_the_order_of_requests_is_kept_however_they_arrive(autojump_clock:
         assert [request.request_id for request in handler.requests] == list(range(300))
 
 
-async def test_a_long_poll_keeps_nobody_waiting_and_a_silent_client_is_taken_for_lost(
+async def test_a_long_poll_delays_nobody_and_silent_clients_are_lost(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     handler = Handler(holds=True)
@@ -491,7 +491,7 @@ async def test_repair_needs_role_or_key(roles: set[Role] | None, nursery: trio.N
 
 
 @pytest.mark.parametrize("roles", [None, {Role.CLIENT}, {Role.CLIENT, Role.ADMIN}])
-async def test_administration_is_for_administrators_and_statistics_for_everybody(
+async def test_only_administration_needs_the_role_of_administrators(
     roles: set[Role] | None, nursery: trio.Nursery
 ) -> None:
     near, far = (Stream(each) for each in socket.socketpair())

@@ -76,7 +76,7 @@ async def test_no_more_is_received_than_is_wanted() -> None:
             assert await other.receive(1000) == bytes(range(10, 100))
 
 
-async def test_others_have_their_turn_while_large_frames_come_faster_than_they_are_taken() -> None:
+async def test_others_get_their_turn_beside_a_flood_of_large_frames() -> None:
     frame = wire.seal(wire.ADD, 0, 1, b"", 300_000) + bytes(300_000)
     splitter, frames, turns = FrameSplitter(1 << 20), 0, [0]
 
@@ -154,7 +154,7 @@ async def test_a_peer_that_is_gone_fails_no_write_and_ends_the_reader() -> None:
             assert await one.receive() == b""
 
 
-async def test_a_connection_that_is_reset_ends_in_an_os_error_or_silence() -> None:
+async def test_a_reset_connection_ends_in_an_os_error_or_silence() -> None:
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         listening.listen()
@@ -209,7 +209,7 @@ async def test_one_that_sends_without_end_lets_others_have_their_turn() -> None:
         assert turns >= 100
 
 
-async def test_after_the_end_what_waits_still_goes_out_and_what_comes_is_received() -> None:
+async def test_waiting_bytes_are_sent_and_received_after_the_end() -> None:
     async with pair(buffer_bytes=4096) as (one, other):
         one.write([bytes(1 << 20)])
         one.end()

@@ -271,7 +271,7 @@ async def test_files_that_cannot_be_used(files: Files, tmp_path: Path) -> None:
             TcpTransport(TcpOptions(tls_ca_file=str(path)))
 
 
-async def test_certificates_as_identities_need_mutual_tls_on_both_sides(files: Files) -> None:
+async def test_identities_by_certificate_need_mutual_tls(files: Files) -> None:
     for options in (TcpOptions(), files.tls_bookie()):
         with pytest.raises(
             ConfigError, match=r"authentication by 'tls' needs a tls_certificate_file and a tls_ca_file"
@@ -298,7 +298,7 @@ async def test_certificates_as_identities_need_mutual_tls_on_both_sides(files: F
         (Files.mutual_bookie, "none", []),
     ],
 )
-async def test_who_listens_to_the_world_without_protection_is_warned_once(
+async def test_listening_publicly_without_tls_warns_once(
     files: Files, bookie: Choose, authentication: str, warned: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     judging = f"secret:{files.secrets}" if authentication == "secret" else authentication
@@ -317,7 +317,7 @@ async def test_who_listens_to_the_world_without_protection_is_warned_once(
 # -- in between -------------------------------------------------------------------------------------------------------
 
 
-async def test_who_sits_in_between_with_another_certificate_is_found_out(files: Files, tmp_path: Path) -> None:
+async def test_a_man_in_the_middle_is_detected_by_the_certificate(files: Files, tmp_path: Path) -> None:
     """A proof covers the bookie's certificate: passed on to the real bookie, it proves nothing."""
     relayed = Relay()
     async with listening(files.tls_bookie(), f"secret:{files.secrets}") as listener:
@@ -380,7 +380,7 @@ async def test_renewed_certificates_are_used_without_a_restart(
         assert (await ask(listener.address, client)).status is Status.OK
 
 
-async def test_an_authenticator_that_breaks_its_contract_ends_no_bookie(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_misbehaving_authenticator_ends_no_bookie(caplog: pytest.LogCaptureFixture) -> None:
     class Broken(Relay):
         def verify(self, peer: Peer, challenge: bytes, response: bytes, session: bytes) -> tuple[Identity, bytes]:
             raise KeyError("not caught")

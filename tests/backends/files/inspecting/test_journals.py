@@ -185,7 +185,7 @@ def test_every_truncation_has_the_verdict_of_a_start(tmp_path: Path) -> None:
         assert (damage_of(inspected(tmp_path)) == []) == opens(disk), length
 
 
-def test_every_group_that_is_wiped_out_has_the_verdict_of_a_start(tmp_path: Path) -> None:
+def test_wiped_groups_are_judged_as_at_a_start(tmp_path: Path) -> None:
     """A page that was never written, at any place of a group and over more than one."""
     disk = MemoryDisk()
     ends = small_journal(disk)
@@ -296,9 +296,7 @@ def test_no_damage_is_reported_when_group_is_being_written(tmp_path: Path, monke
     assert reads > 2
 
 
-def test_no_damage_is_reported_when_the_last_groups_are_recycled_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_recycling_the_last_groups_first_is_not_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A newer catalog is durable, which needs no file with these groups: they went before the names were listed."""
     path, journal = tmp_path / "st", tmp_path / "journal"
     with contextlib.closing(open_quick(path, journal)) as storage:
