@@ -18,6 +18,7 @@ from prometheus_client.registry import Collector
 import replog
 from replog import metrics
 from tests.cli.test_inspect import run
+from tests.kit import until
 
 FILES = Path(__file__).parents[1] / "docs" / "how-to" / "files"
 METRIC = re.compile(r"\breplog_bookie_\w+")
@@ -30,8 +31,9 @@ async def served_names(directory: Path) -> set[str]:
         def collect(self) -> Iterator[Metric]:
             return metrics.collect(client.bookies)
 
-    options = replog.BookieOptions(listen=("tcp:127.0.0.1:0",))
+    options = replog.BookieOptions(listen=("tcp:127.0.0.1:0",), repair="auto")
     async with replog.embed(directory, bookie_options=options) as client:
+        await until(lambda: "repair_under_replicated" in client.bookies[0].statistics(), 60)
         registry = CollectorRegistry()
         registry.register(Once())
         return set(METRIC.findall(generate_latest(registry).decode()))

@@ -175,6 +175,30 @@ class PlacementUnmet:
     is_refused: bool
 
 
+@attrs.frozen
+class AuditEnded:
+    """An audit by this client ended: so many fragments lack a copy, so many are not where the placement policy wants them."""
+
+    ledgers: int
+    fragments: int
+    under_replicated: int
+    misplaced: int
+    duration_s: float
+
+
+@attrs.frozen
+class FragmentRepaired:
+    """A repair by this client copied something to bookies of a fragment, or replaced some of these: `replaced` maps an index to
+    its old and new bookie. It may still lack copies: the next audit says so."""
+
+    ledger_id: int
+    first_entry_id: int
+    last_entry_id: int
+    replaced: Mapping[int, tuple[str, str]]
+    copied_bytes: int
+    duration_s: float
+
+
 Event = (
     EnsembleChanged
     | PlacementUnmet
@@ -188,6 +212,8 @@ Event = (
     | BookieLeftOut
     | BookieStartsEmpty
     | DamageFound
+    | AuditEnded
+    | FragmentRepaired
 )
 
 
@@ -232,8 +258,8 @@ def replog_bookie_labels() -> Mapping[str, str]:  # type: ignore[empty-body]
 
 @hookspec
 def replog_observe(event: Event) -> None:
-    """Receives ensemble changes, unmet placements, recoveries, takeovers, rolls, trims, storage failures, doubt and damage after
-    they happened.
+    """Receives ensemble changes, unmet placements, recoveries, takeovers, rolls, trims, storage failures, doubt, damage,
+    audits and repairs after they happened.
 
     Called in the trio thread; must return at once. An observer that raises is reported by a warning, and gets no more events.
     """

@@ -64,7 +64,8 @@ async def test_all_that_only_grows_is_a_counter(tmp_path: Path) -> None:
     """What is called a counter here is counted by somebody; and what is known is described."""
     known: set[str] = set()
     for storage in ("files", "lmdb", "memory"):
-        async with replog.embed(tmp_path / storage, storage=storage) as client:
+        options = replog.BookieOptions(storage=storage, repair="auto")
+        async with replog.embed(tmp_path / storage, bookie_options=options) as client:
             known |= set(client.bookies[0].statistics())
     counters = {name for name in collecting._COUNTERS if not name.startswith(("tcp_", "unix_"))}
     assert counters <= known

@@ -22,6 +22,7 @@ from replog.client.auditing import AuditReport
 from replog.client.draining import DrainStatus
 from replog.client.entries import Entry, EntryBatch
 from replog.client.losses import EntriesAtRisk
+from replog.client.repair_progress import ReportProgress
 from replog.config import BookieOptions, ClientOptions
 from replog.errors import ReplogError, StorageError
 from replog.log.appending import AppendedLedgers
@@ -150,12 +151,18 @@ class Client:
 
         Raises `LossNotAcceptedError` if confirmed entries may be gone and that is not accepted, `AdministrationError` if one is
         unknown or announced: then nothing was declared. After `MetastoreError` some may be: declaring again is harmless."""
-    async def audit(self) -> AuditReport:
+    async def audit(self, *, progress: ReportProgress | None = None) -> AuditReport:
         """Compares what bookies hold with the records of all ledgers: which entries lack copies, and where. Changes nothing.
 
-        Ledgers with a password need the role of a repairer. Raises `MetastoreError`."""
+        Another audit by this client asks only about ledgers that may have changed. `progress` is called a few times a second, and
+        must return at once. Ledgers with a password need the role of a repairer. Raises `MetastoreError`."""
     async def repair(
-        self, lost: Sequence[str] = (), *, away: Sequence[str] = (), accept_loss: bool = False
+        self,
+        lost: Sequence[str] = (),
+        *,
+        away: Sequence[str] = (),
+        accept_loss: bool = False,
+        progress: ReportProgress | None = None,
     ) -> AuditReport:
         """Copies what bookies should have and lack, and to others in place of lost ones; returns the audit after it.
 
@@ -163,6 +170,11 @@ class Client:
         others have all their entries. Bookies that drain are replaced, too, and their entries are copied from them.
 
         Raises `MetastoreError`. If it raises or is cancelled, what was copied stays: repairing again goes on."""
+    async def pause_repairs(self) -> None:
+        """Pauses all repairs of this cluster, of others too, until `resume_repairs`. Each stops within seconds, after the
+        fragments that it is copying. Audits go on. Raises `MetastoreError`."""
+    async def resume_repairs(self) -> None:
+        """Lets repairs go on: services within seconds, others when they are started again. Raises `MetastoreError`."""
     async def drain_bookie(self, bookie_id: str) -> DrainStatus:
         """Has a bookie left, so that it can be stopped for good: it gets no new ledgers while there are enough others, and live
         writers replace it within seconds. Durable, until `undrain_bookie`. Returns what still names it, as `drain_status` does.

@@ -5,18 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from pathlib import Path
 
 import trio
 
 from replog.abc import Metastore
-from replog.api.bookies import BookieConfig, close_metastore, serve_bookie, served_bookie
+from replog.api.bookies import BookieConfig, close_metastore, embedded_bookies, serve_bookie, served_bookie
 from replog.api.contexts import client_context
-from replog.api.repairs import repair_service, times_of
+from replog.api.repairs import repair, repairing_client
 from replog.backup.restoring import Restorer
 from replog.backup.saving import BackupReport, save
-from replog.bookie.embedding import EmbeddedStorages, bookie_directories, embedded_options, embedded_quorum
-from replog.bookie.serving import ServedBookie, labels_of, serving, ways_to
+from replog.bookie.embedding import bookie_directories, embedded_options, embedded_quorum
+from replog.bookie.serving import ServedBookie
 from replog.client.administration import RemoteBookie, remote_bookies
 from replog.client.auditing import AuditReport
 from replog.client.draining import DrainStatus, drain, drain_status, undrain
@@ -25,7 +24,8 @@ from replog.client.ledger_writer import LedgerWriter
 from replog.client.ledgers import Ledgers, check_password
 from replog.client.losses import EntriesAtRisk, declare_lost
 from replog.client.repair import Repairer
-from replog.config import BackendURL, BookieOptions, ClientOptions, check_number, check_types
+from replog.client.repair_progress import ReportProgress
+from replog.config import BookieOptions, ClientOptions, check_number, check_types
 from replog.errors import StorageError
 from replog.log import appending, catalog, sweeping
 from replog.log.appending import AppendedLedgers
@@ -45,8 +45,6 @@ from replog.runtime.nursery import open_service_nursery
 
 __all__ = ["BookieConfig", "Client", "connect", "embed", "serve_bookie", "serve_repairs", "served_bookie"]
 
-_METADATA_DIRECTORY = "metadata"
-
 
 class Client:
     """A way to ledgers and logs. Made by `connect` and `embed`; belongs to the trio run that made it.
@@ -65,7 +63,7 @@ class Client:
         self._open_ledgers: Ledgers | None = ledgers
         self._logs = LogRecords(ledgers)
         self._log_driver = LogDriver(ledgers, self._logs)
-        self._repairer = Repairer(ledgers.context, ledgers.options)
+        self._repairer = Repairer(ledgers.context, ledgers.options, ledgers.observe)
         self._nursery = nursery
 
     @property
@@ -130,14 +128,20 @@ class Client:
         membership = self._ledgers.context.membership
         return await declare_lost(bookie_ids, self._ledgers.records, membership, accept_loss=accept_loss)
 
-    async def audit(self) -> AuditReport:
+    async def audit(self, *, progress: ReportProgress | None = None) -> AuditReport:
         """Compares what bookies hold with the records of all ledgers: which entries lack copies, and where. Changes nothing.
 
-        Ledgers with a password need the role of a repairer. Raises `MetastoreError`."""
-        return await self._repairer.audit()
+        Another audit by this client asks only about ledgers that may have changed. `progress` is called a few times a second, and
+        must return at once. Ledgers with a password need the role of a repairer. Raises `MetastoreError`."""
+        return await self._repairer.audit(report=progress)
 
     async def repair(
-        self, lost: Sequence[str] = (), *, away: Sequence[str] = (), accept_loss: bool = False
+        self,
+        lost: Sequence[str] = (),
+        *,
+        away: Sequence[str] = (),
+        accept_loss: bool = False,
+        progress: ReportProgress | None = None,
     ) -> AuditReport:
         """Copies what bookies should have and lack, and to others in place of lost ones; returns the audit after it.
 
@@ -146,7 +150,16 @@ class Client:
 
         Raises `MetastoreError`. If it raises or is cancelled, what was copied stays: repairing again goes on."""
         await self.declare_bookies_lost(await self._repairer.undeclared(lost), accept_loss=accept_loss)
-        return await self._repairer.repair(away)
+        return await self._repairer.repair(away, report=progress)
+
+    async def pause_repairs(self) -> None:
+        """Pauses all repairs of this cluster, of others too, until `resume_repairs`. Each stops within seconds, after the
+        fragments that it is copying. Audits go on. Raises `MetastoreError`."""
+        await self._repairer.pause.begin()
+
+    async def resume_repairs(self) -> None:
+        """Lets repairs go on: services within seconds, others when they are started again. Raises `MetastoreError`."""
+        await self._repairer.pause.end()
 
     async def drain_bookie(self, bookie_id: str) -> DrainStatus:
         """Has a bookie left, so that it can be stopped for good: it gets no new ledgers while there are enough others, and live
@@ -381,8 +394,7 @@ async def serve_repairs(
 
     A bookie that is away is replaced after `away_after_s`, one that is declared lost at once. `reported` is called with the
     report of each audit, of this service's share of the ledgers. While the metastore fails, it waits."""
-    times = RepairTimes(away_after_s, interval_s)
-    await repair_service(client._ledgers.context, client._repairer, times, reported).run()
+    await repair(client, RepairTimes(away_after_s, interval_s), reported)
 
 
 # -- ways to a client -----------------------------------------------------------------------------------------------
@@ -440,36 +452,14 @@ async def embed(
     directories = bookie_directories(directory, bookies)
     settings = embedded_options(storage, bookie_options)
     client_quorum = quorum or embedded_quorum(len(directories))
-    async with AsyncExitStack() as stack:
-        # Storages that are open and not yet served. What fails in between closes them, and releases their locks.
-        unserved = await stack.enter_async_context(AsyncExitStack())
-        storages = EmbeddedStorages(directories, client_quorum, plugins)
-        # Storages before metadata: opening takes their locks, so that two processes with the same directory meet here.
-        stored = await storages.open(settings.storage, unserved)
-        # Beside the first bookie's directory, hence the order of the directories matters: `check_known` says so.
-        default = BackendURL("lmdb", str(directories[0].parent / _METADATA_DIRECTORY))
-        if isinstance(metastore, Metastore):
-            opened = metastore
-        else:
-            opened = plugins.open_metastore(metastore or default)
-            stack.push_async_callback(close_metastore, opened)
-        await storages.check_known(opened, Path(default.rest) if metastore is None else None)
-        authenticator = plugins.open_authenticator(settings.authentication)
-        served = []
-        for each in stored:
-            ways, labels = ways_to(each, plugins, settings), await labels_of(plugins, settings)
-            bookie = serving(each, opened, ways, settings, plugins.observe, authenticator, labels)
-            served.append(await stack.enter_async_context(bookie))
-        unserved.pop_all()  # from here on, each bookie closes its storage
-        client_options = options or ClientOptions()
-        async with _client(opened, plugins, client_options, client_quorum, placement, served) as client:
-            client.left_out = storages.left_out
-            async with open_service_nursery() as nursery:
-                if settings.repair != "off" and served:
-                    service = repair_service(client._ledgers.context, client._repairer, times_of(settings))
-                    served[0].beside.append(service.status.statistics)
-                    nursery.start_soon(service.run)
-                yield client
+    client_options = options or ClientOptions()
+    async with (
+        embedded_bookies(directories, settings, client_quorum, metastore, plugins) as (opened, served, left_out),
+        _client(opened, plugins, client_options, client_quorum, placement, served) as client,
+        repairing_client(client, settings),
+    ):
+        client.left_out = left_out
+        yield client
 
 
 @asynccontextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
@@ -11,6 +11,7 @@ import trio
 
 from replog.abc import Metastore, Storage
 from replog.api.repairs import repairing_bookie
+from replog.bookie.embedding import EmbeddedStorages
 from replog.bookie.serving import (
     ServedBookie,
     close_storage,
@@ -20,10 +21,13 @@ from replog.bookie.serving import (
     storage_url,
     ways_to,
 )
-from replog.config import BookieOptions, ClientOptions
-from replog.errors import ConfigError
+from replog.config import BackendURL, BookieOptions, ClientOptions
+from replog.errors import ConfigError, StorageError
+from replog.protocol.quorum import Quorum
 from replog.registry import Registry
 from replog.runtime.event_loop import check_event_loop
+
+_METADATA_DIRECTORY = "metadata"
 
 
 async def close_metastore(metastore: Metastore) -> None:
@@ -36,6 +40,39 @@ async def _enter_storage(stack: AsyncExitStack, plugins: Registry, storage: str,
     opened = await open_storage(plugins, storage_url(storage, directory))
     stack.push_async_callback(close_storage, opened)
     return opened
+
+
+@asynccontextmanager
+async def embedded_bookies(
+    directories: Sequence[Path],
+    settings: BookieOptions,
+    quorum: Quorum,
+    metastore: str | Metastore | None,
+    plugins: Registry,
+) -> AsyncIterator[tuple[Metastore, list[ServedBookie], Mapping[str, StorageError]]]:
+    """The bookies of one process, their metastore, and the directories that are left out, as of `embed`."""
+    async with AsyncExitStack() as stack:
+        # Storages that are open and not yet served. What fails in between closes them, and releases their locks.
+        unserved = await stack.enter_async_context(AsyncExitStack())
+        storages = EmbeddedStorages(directories, quorum, plugins)
+        # Storages before metadata: opening takes their locks, so that two processes with the same directory meet here.
+        stored = await storages.open(settings.storage, unserved)
+        # Beside the first bookie's directory, hence the order of the directories matters: `check_known` says so.
+        default = BackendURL("lmdb", str(directories[0].parent / _METADATA_DIRECTORY))
+        if isinstance(metastore, Metastore):
+            opened = metastore
+        else:
+            opened = plugins.open_metastore(metastore or default)
+            stack.push_async_callback(close_metastore, opened)
+        await storages.check_known(opened, Path(default.rest) if metastore is None else None)
+        authenticator = plugins.open_authenticator(settings.authentication)
+        served = []
+        for each in stored:
+            ways, labels = ways_to(each, plugins, settings), await labels_of(plugins, settings)
+            bookie = serving(each, opened, ways, settings, plugins.observe, authenticator, labels)
+            served.append(await stack.enter_async_context(bookie))
+        unserved.pop_all()  # from here on, each bookie closes its storage
+        yield opened, served, storages.left_out
 
 
 @attrs.frozen(kw_only=True)

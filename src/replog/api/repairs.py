@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Protocol
 
 from replog.abc import Metastore
 from replog.api.contexts import client_context
 from replog.bookie.serving import ServedBookie
+from replog.client.auditing import AuditReport
 from replog.client.driving import ClientContext
+from replog.client.ledgers import Ledgers
 from replog.client.repair import Repairer
 from replog.config import BookieOptions, ClientOptions
 from replog.registry import Registry
@@ -36,7 +39,7 @@ async def repairing_bookie(
     async with open_service_nursery() as nursery:
         made = client_context(metastore, plugins, as_client, options.repair_placement, nursery)
         async with made as context, open_service_nursery() as working:
-            service = repair_service(context, Repairer(context, as_client), times_of(options))
+            service = repair_service(context, Repairer(context, as_client, plugins.observe), times_of(options))
             bookie.beside.append(service.status.statistics)
             working.start_soon(service.run)
             yield
@@ -45,3 +48,32 @@ async def repairing_bookie(
 def times_of(options: BookieOptions) -> RepairTimes:
     """The waits that a bookie's options name."""
     return RepairTimes(options.repair_away_after_s, options.repair_interval_s)
+
+
+class Repairing(Protocol):
+    """A client, as far as repairs know it."""
+
+    _repairer: Repairer
+    bookies: tuple[ServedBookie, ...]
+
+    @property
+    def _ledgers(self) -> Ledgers: ...
+
+
+async def repair(client: Repairing, times: RepairTimes, reported: Callable[[AuditReport], None]) -> None:
+    """Repairs with this client until cancelled."""
+    await repair_service(client._ledgers.context, client._repairer, times, reported).run()
+
+
+@asynccontextmanager
+async def repairing_client(client: Repairing, options: BookieOptions) -> AsyncIterator[None]:
+    """Repairs beside the bookies that a client embeds while the context is open, if their options say so. The first one of them
+    counts what is done."""
+    if options.repair == "off" or not client.bookies:
+        yield
+        return
+    service = repair_service(client._ledgers.context, client._repairer, times_of(options))
+    client.bookies[0].beside.append(service.status.statistics)
+    async with open_service_nursery() as nursery:
+        nursery.start_soon(service.run)
+        yield

@@ -49,6 +49,7 @@ class _Counts:
     collection_s: float = -1.0  # how long it took
     compaction_failures: int = 0
     attempts_to_make_space: int = 0
+    damage_reports: int = 0
     forced: dict[str, int] = attrs.field(
         factory=lambda: dict.fromkeys(("forced_garbage_collections", "forced_compactions", "forced_scrubs"), 0)
     )
@@ -162,6 +163,7 @@ class Maintenance:
             known, self._damage = self._damage, {_identities(each): each for each in found}
             for number, (key, each) in enumerate(self._damage.items(), 1):
                 if key not in known:
+                    self._counts.damage_reports += 1
                     self._observe(_found(self._server.bookie_id, each))
                 if number % _REPORTED_AT_ONCE_MAX == 0:
                     await (
@@ -232,6 +234,7 @@ class Maintenance:
             "compaction_failures": self._counts.compaction_failures,
             "attempts_to_make_space": self._counts.attempts_to_make_space,
             "damaged_batches": len(self._damage),
+            "damage_reports": self._counts.damage_reports,
             **self._counts.forced,
         }
         if self._counts.collections:

@@ -21,6 +21,7 @@ from replog.config import BackendURL, BookieOptions, parse_labels
 from replog.hookspecs import Event, StorageFailed
 from replog.records.bookies import Endpoint
 from replog.registry import Registry
+from replog.runtime.chance import current_chance
 from replog.runtime.latencies import LatencyHistogram
 from replog.runtime.nursery import open_service_nursery
 from replog.runtime.threads import run_in_thread
@@ -125,6 +126,8 @@ class ServedBookie:
         self._maintenance = maintenance
         self._ways = tuple(ways)
         self._started_at_s = trio.current_time()
+        # Of the time of day: with the storage's doubts and damage it tells audits whether the bookie may have lost something.
+        self._started_on_s = current_chance().time_ns() / 1e9
         self.beside: list[Callable[[], Mapping[str, float]]] = []  # figures of what runs beside the bookie
 
     def ask_for_collection(self) -> None:
@@ -160,6 +163,7 @@ class ServedBookie:
             **self.server.statistics(),
             **self._maintenance.statistics(),
             "uptime_s": uptime_s,
+            "started_at_s": self._started_on_s,
             **self._transport_statistics(),
             **{name: value for figures in self.beside for name, value in figures().items()},
         }

@@ -166,7 +166,7 @@ def takes_connection(command: Callable[Concatenate[Connection, Own], None]) -> C
 
 @asynccontextmanager
 async def client_from(
-    connection: Connection, *, quorum: Quorum | None = None, creates: bool = False
+    connection: Connection, *, quorum: Quorum | None = None, creates: bool = False, placement: str = "random"
 ) -> AsyncIterator[replog.Client]:
     """A client for what the options name. `creates` allows to make an embedded log that does not exist.
 
@@ -181,6 +181,7 @@ async def client_from(
             metastore=None if connection.metastore is None else _as_it_is(connection.metastore),
             options=options,
             quorum=quorum,
+            placement=placement,
         ) as client:
             yield client
         return
@@ -192,7 +193,8 @@ async def client_from(
             "where is the data? Name the metastore of running bookies with --metastore URL (or REPLOG_METASTORE), "
             "or the directory of an embedded log with --dir DIRECTORY"
         )
-    async with replog.connect(_as_it_is(metastore), options=options, quorum=quorum) as client:
+    reached = replog.connect(_as_it_is(metastore), options=options, quorum=quorum, placement=placement)
+    async with reached as client:
         yield client
 
 

@@ -10,7 +10,9 @@ import typer
 from replog.api import serve_repairs
 from replog.cli.connecting import Connection, client_from, run, takes_connection
 from replog.cli.output import AsJSON, Listing, emit, flush, print_json
+from replog.cli.repair_progress import shown_progress
 from replog.client.auditing import AuditReport
+from replog.errors import ConfigError
 
 _COLUMNS = (
     ("ledger", 10),
@@ -23,19 +25,30 @@ _COLUMNS = (
 )
 _AWAY_S = 600.0
 _EVERY_S = 60.0
+_MISPLACED_SHOWN = 20  # fragments
+
+
+Placement = Annotated[
+    str,
+    typer.Option(
+        metavar="URL",
+        help="The policy that says where copies belong, as zones:?at_least=2: what is elsewhere is found, and moved.",
+    ),
+]
 
 
 @takes_connection
-def audit(connection: Connection, for_programs: AsJSON = False) -> None:
+def audit(connection: Connection, placement: Placement = "random", for_programs: AsJSON = False) -> None:
     """Ask all bookies what they hold, and list what lacks copies. Changes nothing.
 
-    Exit status 1 if a fragment of a ledger lacks a copy."""
-    _end(run(_audit, connection, for_programs))
+    Exit status 1 if a fragment of a ledger lacks a copy, or is not where --placement wants it."""
+    _end(run(_audit, connection, placement, for_programs))
 
 
-async def _audit(connection: Connection, for_programs: bool) -> AuditReport:
-    async with client_from(connection) as client:
-        report = await client.audit()
+async def _audit(connection: Connection, placement: str, for_programs: bool) -> AuditReport:
+    async with client_from(connection, placement=placement) as client:
+        with shown_progress(is_quiet=for_programs) as progress:
+            report = await client.audit(progress=progress)
     _show(report, for_programs)
     return report
 
@@ -49,6 +62,7 @@ def repair(
     accept_loss: Annotated[
         bool, typer.Option("--accept-loss", help="Declare it lost although confirmed entries may be gone.")
     ] = False,
+    placement: Placement = "random",
     watch: Annotated[bool, typer.Option("--watch", help="Go on: audit again and again, and repair.")] = False,
     every_s: Annotated[
         float, typer.Option("--every", metavar="SECONDS", min=0.1, help="With --watch: the pause between audits.")
@@ -59,27 +73,53 @@ def repair(
             "--away", metavar="SECONDS", min=0, help="With --watch: replace a bookie that is away for so long."
         ),
     ] = _AWAY_S,
+    pause: Annotated[
+        bool, typer.Option("--pause", help="Only pause all repairs of this cluster, wherever they run.")
+    ] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Only let them go on.")] = False,
     for_programs: AsJSON = False,
 ) -> None:
     """Copy what bookies lack from those that have it, and replace bookies that were declared lost.
 
     Appends go on. A repair that was stopped is continued by the next one; several at once harm nothing. Exit status 1 if a
-    fragment still lacks a copy."""
-    if watch:
-        run(_watch, connection, list(lost or ()), accept_loss, every_s, away_s, for_programs)
+    fragment still lacks a copy, or is not where --placement wants it."""
+    if pause or resume:
+        if pause and resume:
+            raise ConfigError("--pause and --resume: give one of them")
+        run(_pause, connection, pause, for_programs)
+    elif watch:
+        run(_watch, connection, placement, list(lost or ()), accept_loss, every_s, away_s, for_programs)
     else:
-        _end(run(_repair, connection, list(lost or ()), accept_loss, for_programs))
+        _end(run(_repair, connection, placement, list(lost or ()), accept_loss, for_programs))
 
 
-async def _repair(connection: Connection, lost: list[str], accept_loss: bool, for_programs: bool) -> AuditReport:
+async def _pause(connection: Connection, is_paused: bool, for_programs: bool) -> None:
     async with client_from(connection) as client:
-        report = await client.repair(lost, accept_loss=accept_loss)
+        await (client.pause_repairs() if is_paused else client.resume_repairs())
+    if for_programs:
+        print_json({"paused": is_paused})
+    else:
+        emit("all repairs are paused\n" if is_paused else "repairs go on\n")
+
+
+async def _repair(
+    connection: Connection, placement: str, lost: list[str], accept_loss: bool, for_programs: bool
+) -> AuditReport:
+    async with client_from(connection, placement=placement) as client:
+        with shown_progress(is_quiet=for_programs) as progress:
+            report = await client.repair(lost, accept_loss=accept_loss, progress=progress)
     _show(report, for_programs)
     return report
 
 
 async def _watch(
-    connection: Connection, lost: list[str], accept_loss: bool, every_s: float, away_s: float, for_programs: bool
+    connection: Connection,
+    placement: str,
+    lost: list[str],
+    accept_loss: bool,
+    every_s: float,
+    away_s: float,
+    for_programs: bool,
 ) -> None:
     shown: list[AuditReport] = []
 
@@ -90,7 +130,7 @@ async def _watch(
             flush()
             shown[:] = [found]
 
-    async with client_from(connection) as client:
+    async with client_from(connection, placement=placement) as client:
         if lost:
             report(await client.repair(lost, accept_loss=accept_loss))
         await serve_repairs(client, away_after_s=away_s, interval_s=every_s, reported=report)
@@ -109,11 +149,17 @@ def _show(report: AuditReport, for_programs: bool) -> None:
             why = each.problem or ("no bookie has some of it" if each.nowhere else None)
             listing.add([fragment.ledger_id, span, fragment.copies_left, each.bookie_id, each.state, lacks, why])
     listing.end()
+    for misplaced in report.misplaced[:_MISPLACED_SHOWN]:
+        span = f"{misplaced.first_entry_id}-{misplaced.last_entry_id}"
+        emit(f"ledger {misplaced.ledger_id}, entries {span}: {misplaced.shortfall}\n")
+    if len(report.misplaced) > _MISPLACED_SHOWN:
+        emit(f"and {len(report.misplaced) - _MISPLACED_SHOWN} more\n")
+    where = f", {len(report.misplaced)} in a wrong place" if report.misplaced else ""
     count = report.under_replicated
     verb = "lack" if count > 1 else "lacks"
-    emit(f"{report.ledgers} ledgers, {report.fragments} fragments: {count or 'none'} {verb} copies\n")
+    emit(f"{report.ledgers} ledgers, {report.fragments} fragments: {count or 'none'} {verb} copies{where}\n")
 
 
 def _end(report: AuditReport) -> None:
-    if report.under_replicated:
+    if report.under_replicated or report.misplaced:
         raise typer.Exit(1)

@@ -10,18 +10,21 @@ import contextlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 import attrs
+import trio
 
+from replog.client.administration import RemoteBookie, remote_bookies
+from replog.client.audit_notes import AuditNotes, BookieState
 from replog.client.driving import ClientContext
 from replog.client.holdings import BookieQuestions
-from replog.errors import BookieError, LedgerNotFoundError
+from replog.client.repair_progress import ProgressTracker
+from replog.config import ClientOptions
+from replog.errors import BookieError, LedgerNotFoundError, MetastoreError
 from replog.protocol.copies import Copies, FixedFragment, fixed_fragments
 from replog.protocol.entry_ranges import EntryRanges
 from replog.protocol.messages import Status
 from replog.protocol.model import LedgerMetadata, LedgerState
 from replog.records.ledgers import ledger_id_pages
 from replog.runtime.nursery import for_each
-
-LEDGERS_AT_ONCE = 32
 
 
 @attrs.frozen
@@ -54,15 +57,28 @@ class UnderReplicatedFragment:
 
 
 @attrs.frozen
+class MisplacedFragment:
+    """A fragment whose bookies do not meet the wishes of this client's placement policy; `shortfall` says which, in words."""
+
+    ledger_id: int
+    first_entry_id: int
+    last_entry_id: int
+    shortfall: str
+
+
+@attrs.frozen
 class AuditReport:
     """What an audit found. `open_ledgers` were not closed: of these all fragments but the last were looked at. `draining` has
-    the number of fragments on each bookie that is to be left."""
+    the number of fragments on each bookie that is to be left. `misplaced` fragments are where the placement policy does not want
+    them. `unchanged` ledgers had lacked nothing before, and cannot lack anything now: their bookies were not asked again."""
 
     ledgers: int = 0
     fragments: int = 0
     open_ledgers: int = 0
     lacking: tuple[UnderReplicatedFragment, ...] = ()
     draining: Mapping[str, int] = attrs.field(factory=dict)
+    misplaced: tuple[MisplacedFragment, ...] = ()
+    unchanged: int = attrs.field(default=0, eq=False)
 
     @property
     def under_replicated(self) -> int:
@@ -88,9 +104,12 @@ def every_ledger(_ledger_id: int) -> bool:
 class Auditor:
     """Audits the ledgers of one client's cluster."""
 
-    def __init__(self, context: ClientContext, timeout_s: float) -> None:
+    def __init__(self, context: ClientContext, options: ClientOptions) -> None:
         self._context = context
-        self.questions = BookieQuestions(context.connections, timeout_s)
+        self._timeout_s = options.read_timeout_s
+        self._ledgers_at_once = options.audit_ledgers_at_once
+        self._notes = AuditNotes()
+        self.questions = BookieQuestions(context.connections, options.read_timeout_s)
 
     async def bookies(self) -> Bookies:
         """Which bookies there are now. Raises `MetastoreError`."""
@@ -105,31 +124,68 @@ class Auditor:
         draining = frozenset(bookie_id for bookie_id, address in announced.items() if address.is_draining)
         return Bookies(frozenset(announced), frozenset(lost), draining, frozenset(away))
 
-    async def audit(self, has: Callable[[int], bool] = every_ledger) -> AuditReport:
+    async def audit(self, progress: ProgressTracker, has: Callable[[int], bool] = every_ledger) -> AuditReport:
         """Looks at every ledger that `has` is true of. Raises `MetastoreError`."""
         bookies = await self.bookies()
-        found = _Findings()
+        found = _Findings(bookies, self._notes.begin(await self._states(bookies)))
+        progress.begin("audit", await self._count(has) if progress.is_watched else 0)
 
         async def look(ledger_id: int) -> None:
             with contextlib.suppress(LedgerNotFoundError):  # it was deleted meanwhile
-                metadata, _ = await self._context.records.get(ledger_id)
-                await self._look(metadata, bookies, found)
+                metadata, version = await self._context.records.get(ledger_id)
+                await self._look(metadata, version, found)
+            progress.under_replicated = len(found.lacking)
+            progress.step()
 
+        seen: list[int] = []
         async with contextlib.aclosing(ledger_id_pages(self._context.records.metastore)) as pages:
             async for page in pages:
-                await for_each(look, filter(has, page), LEDGERS_AT_ONCE)
+                own = list(filter(has, page))
+                await for_each(look, own, self._ledgers_at_once)
+                seen += own
+        self._notes.keep(seen)
         return found.report()
 
-    async def _look(self, metadata: LedgerMetadata, bookies: Bookies, found: _Findings) -> None:
+    async def _count(self, has: Callable[[int], bool]) -> int:
+        count = 0
+        async with contextlib.aclosing(ledger_id_pages(self._context.records.metastore)) as pages:
+            async for page in pages:
+                count += sum(map(has, page))
+        return count
+
+    async def _states(self, bookies: Bookies) -> dict[str, BookieState | None]:
+        """What each announced bookie says of itself; None if it does not."""
+        states: dict[str, BookieState | None] = dict.fromkeys(bookies.announced)
+
+        async def ask(bookie: RemoteBookie) -> None:
+            with contextlib.suppress(BookieError, MetastoreError):
+                states[bookie.bookie_id] = BookieState.of(await bookie.statistics(timeout_s=self._timeout_s))
+
+        found = await remote_bookies(self._context.membership, self._context.connections)
+        async with trio.open_nursery() as nursery:
+            for each in found:
+                nursery.start_soon(ask, each)
+        return states
+
+    async def _look(self, metadata: LedgerMetadata, version: int, found: _Findings) -> None:
         found.ledgers += 1
         found.open_ledgers += metadata.state is not LedgerState.CLOSED
-        for fragment in fixed_fragments(metadata):
-            found.fragments += 1
-            for bookie_id in bookies.draining.intersection(fragment.ensemble):
-                found.draining[bookie_id] = found.draining.get(bookie_id, 0) + 1
-            lacking = await self.fragment(metadata, fragment, bookies)
+        fragments = fixed_fragments(metadata)
+        members = {bookie_id for fragment in fragments for bookie_id in fragment.ensemble}
+        is_unchanged = self._notes.is_full(metadata.ledger_id, version, members)
+        found.unchanged += is_unchanged
+        found.fragments += len(fragments)
+        is_full = True
+        for fragment in fragments:
+            found.place(metadata, fragment, await self._context.placing.shortfall(metadata.quorum, fragment.ensemble))
+            if is_unchanged:
+                continue
+            lacking = await self.fragment(metadata, fragment, found.bookies)
             if lacking is not None:
                 found.lacking.append(lacking)
+                is_full = False
+        if is_full and not is_unchanged:
+            self._notes.note(metadata.ledger_id, version, found.round_number)
 
     async def fragment(
         self, metadata: LedgerMetadata, fragment: FixedFragment, bookies: Bookies
@@ -194,13 +250,32 @@ def _most_missing(all_missing: Sequence[EntryRanges]) -> int:
 class _Findings:
     """What an audit has found so far."""
 
-    def __init__(self) -> None:
-        self.ledgers = self.fragments = self.open_ledgers = 0
+    def __init__(self, bookies: Bookies, round_number: int) -> None:
+        self.bookies = bookies
+        self.round_number = round_number
+        self.ledgers = self.fragments = self.open_ledgers = self.unchanged = 0
         self.lacking: list[UnderReplicatedFragment] = []
-        self.draining: dict[str, int] = {}
+        self._draining: dict[str, int] = {}
+        self._misplaced: list[MisplacedFragment] = []
+
+    def place(self, metadata: LedgerMetadata, fragment: FixedFragment, shortfall: str) -> None:
+        """This fragment is where its record says, which is short of this."""
+        for bookie_id in self.bookies.draining.intersection(fragment.ensemble):
+            self._draining[bookie_id] = self._draining.get(bookie_id, 0) + 1
+        if shortfall:
+            span = fragment.first_entry_id, fragment.last_entry_id
+            self._misplaced.append(MisplacedFragment(metadata.ledger_id, *span, shortfall))
 
     def report(self) -> AuditReport:
+        """All of it, in order."""
         lacking = sorted(self.lacking, key=lambda each: (each.ledger_id, each.first_entry_id))
+        misplaced = sorted(self._misplaced, key=lambda each: (each.ledger_id, each.first_entry_id))
         return AuditReport(
-            self.ledgers, self.fragments, self.open_ledgers, tuple(lacking), dict(sorted(self.draining.items()))
+            self.ledgers,
+            self.fragments,
+            self.open_ledgers,
+            tuple(lacking),
+            dict(sorted(self._draining.items())),
+            tuple(misplaced),
+            self.unchanged,
         )

@@ -48,7 +48,7 @@ class Placing:
     async def check_ensemble(self, quorum: Quorum, ensemble: Sequence[str]) -> str:
         """What the ensemble, maybe in another order than the policy's (C7), lacks of the policy's wishes; "" if nothing. The
         caller reports it with `unmet`. Raises `PlacementUnmetError` if the policy is strict."""
-        shortfall = await self._shortfall(quorum, ensemble)
+        shortfall = await self.shortfall(quorum, ensemble)
         if shortfall and self._policy.is_strict:
             raise PlacementUnmetError(f"no ledger was created: {shortfall}", quorum.ensemble, ensemble)
         return shortfall
@@ -68,7 +68,7 @@ class Placing:
         what is lacking, even if a strict policy has taken none of `others` for a failed index."""
         before, quorum = metadata.last_fragment.ensemble, metadata.quorum
         ensemble = [chosen.get(index, bookie_id) for index, bookie_id in enumerate(before)]
-        shortfall = "" if tuple(ensemble) == before else await self._shortfall(quorum, ensemble)
+        shortfall = "" if tuple(ensemble) == before else await self.shortfall(quorum, ensemble)
         if not self._policy.is_strict:
             self.unmet(metadata.ledger_id, shortfall)
             return True
@@ -77,7 +77,7 @@ class Placing:
         if not shortfall and left and spare:
             for index, bookie_id in zip(left, spare, strict=False):
                 ensemble[index] = bookie_id
-            self._refuse(metadata.ledger_id, await self._shortfall(quorum, ensemble))
+            self._refuse(metadata.ledger_id, await self.shortfall(quorum, ensemble))
             return True
         self._refuse(metadata.ledger_id, shortfall)
         return not shortfall
@@ -119,7 +119,8 @@ class Placing:
             order.sort(key=lambda index: members[index].labels.get(_ZONE_LABEL) != self._zone)
         return order
 
-    async def _shortfall(self, quorum: Quorum, ensemble: Sequence[str]) -> str:
+    async def shortfall(self, quorum: Quorum, ensemble: Sequence[str]) -> str:
+        """What this ensemble lacks of the policy's wishes; "" if nothing."""
         return self._policy.shortfall(quorum, await self._candidates(ensemble))
 
     async def _candidates(self, bookie_ids: Sequence[str]) -> list[Candidate]:

@@ -8,26 +8,22 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 
-import attrs
 import trio
 
-from replog.client.auditing import (
-    Auditor,
-    AuditReport,
-    Bookies,
-    UnderReplicatedFragment,
-    every_ledger,
-)
+from replog.client.auditing import Auditor, AuditReport, Bookies, every_ledger
 from replog.client.driving import ClientContext
 from replog.client.holdings import digest_of
+from replog.client.pausing import RepairPause
+from replog.client.relocating import Relocation
+from replog.client.repair_progress import ProgressTracker, RepairCounts, ReportProgress
 from replog.config import ClientOptions
 from replog.errors import BookieError, LedgerNotFoundError, ReplogError
+from replog.hookspecs import AuditEnded, Event, FragmentRepaired
 from replog.protocol.copies import FixedFragment, fixed_fragments
 from replog.protocol.effects import (
     AskHolding,
-    ChooseReplacements,
     Effect,
     Failed,
     ReadMetadata,
@@ -36,7 +32,6 @@ from replog.protocol.effects import (
     WriteMetadata,
 )
 from replog.protocol.filling import Filled, LedgerFilling
-from replog.protocol.fragments import Fragment
 from replog.protocol.messages import Status
 from replog.protocol.model import LedgerMetadata
 from replog.records.ledgers import ledger_id_pages
@@ -44,7 +39,6 @@ from replog.runtime.nursery import for_each
 
 _log = logging.getLogger("replog.client")
 
-FRAGMENTS_AT_ONCE = 8
 _TRIES_MAX = 4  # of one fragment whose record somebody else changes
 
 
@@ -63,17 +57,34 @@ class Pace:
         await trio.sleep(start_s - now_s)
 
 
+Choice = Callable[[LedgerMetadata, FixedFragment], Awaitable[dict[int, str]]]  # which bookies of a fragment to replace
+
+
 class Repairer:
     """Repairs the ledgers of one client's cluster."""
 
-    def __init__(self, context: ClientContext, options: ClientOptions) -> None:
+    def __init__(self, context: ClientContext, options: ClientOptions, observe: Callable[[Event], None]) -> None:
+        self.counts = RepairCounts()
+        self.pause = RepairPause(context.records.metastore)
+        self.relocation = Relocation(context)
         self._context = context
-        self._auditor = Auditor(context, options.read_timeout_s)
+        self._options = options
+        self._observe = observe
+        self._auditor = Auditor(context, options)
         self._pace = Pace(options.repair_bytes_per_s)
 
-    async def audit(self, has: Callable[[int], bool] = every_ledger) -> AuditReport:
+    async def audit(
+        self, has: Callable[[int], bool] = every_ledger, report: ReportProgress | None = None
+    ) -> AuditReport:
         """Looks at every ledger that `has` is true of. Raises `MetastoreError`."""
-        return await self._auditor.audit(has)
+        return await self._audit(has, ProgressTracker(self.counts, report))
+
+    async def _audit(self, has: Callable[[int], bool], progress: ProgressTracker) -> AuditReport:
+        began_at_s = trio.current_time()
+        found = await self._auditor.audit(progress, has)
+        took_s = trio.current_time() - began_at_s
+        self._observe(AuditEnded(found.ledgers, found.fragments, found.under_replicated, len(found.misplaced), took_s))
+        return found
 
     async def bookies(self) -> Bookies:
         """Which bookies there are now. Raises `MetastoreError`."""
@@ -84,85 +95,131 @@ class Repairer:
         declared = (await self._auditor.bookies()).lost if lost else ()
         return [bookie_id for bookie_id in lost if bookie_id not in declared]
 
-    async def repair(self, replace: Collection[str] = (), has: Callable[[int], bool] = every_ledger) -> AuditReport:
+    async def repair(
+        self,
+        replace: Collection[str] = (),
+        has: Callable[[int], bool] = every_ledger,
+        report: ReportProgress | None = None,
+    ) -> AuditReport:
         """Fills what is lacking, and returns the audit after it. `replace` are bookies to replace besides those declared lost.
         Raises `MetastoreError`; what was filled by then stays."""
-        before = await self.audit(has)
-        if not before.lacking and not before.draining:
+        progress = ProgressTracker(self.counts, report)
+        before = await self._audit(has, progress)
+        if not before.lacking and not before.draining and not before.misplaced:
             return before
-        await self.fill(before, replace, has)
-        return await self.audit(has)
+        await self.fill(before, replace, has, progress)
+        return await self._audit(has, progress)
 
     async def fill(
-        self, before: AuditReport, replace: Collection[str] = (), has: Callable[[int], bool] = every_ledger
+        self,
+        before: AuditReport,
+        replace: Collection[str] = (),
+        has: Callable[[int], bool] = every_ledger,
+        progress: ProgressTracker | None = None,
     ) -> None:
-        """Fills what this audit found lacking, and leaves bookies that drain. Raises `MetastoreError`."""
+        """Fills what this audit found lacking, leaves bookies that drain, and moves what is in a wrong place. While repairs are
+        paused, it begins nothing. Raises `MetastoreError`."""
         bookies = await self._auditor.bookies()
+        tracker = progress or ProgressTracker(self.counts)
 
-        async def fill_one(lacking: UnderReplicatedFragment) -> None:
-            with contextlib.suppress(LedgerNotFoundError):  # it was deleted meanwhile
-                await self._fill(lacking, bookies, replace)
+        async def replacements(metadata: LedgerMetadata, fragment: FixedFragment) -> dict[int, str]:
+            return await self.relocation.without(metadata, fragment, bookies, replace)
 
         # Who has the fewest copies left is the next to be gone.
         order = sorted(before.lacking, key=lambda each: (each.copies_left, each.ledger_id, each.first_entry_id))
-        await for_each(fill_one, order, FRAGMENTS_AT_ONCE)
+        places = [(each.ledger_id, each.first_entry_id) for each in order]
+        await self.fill_all("copy", places, replacements, bookies, tracker)
         if before.draining:
             # Last: nothing is lost yet of what is on bookies that are to be left (C8).
-            await self._move_off(bookies, replace, has)
+            places = await self._places_on(bookies.draining, has)
+            await self.fill_all("move", places, replacements, bookies, tracker)
+        places = [(each.ledger_id, each.first_entry_id) for each in before.misplaced]
+        await self.fill_all("move", places, self.relocation.in_place, bookies, tracker)
 
-    async def _move_off(self, bookies: Bookies, replace: Collection[str], has: Callable[[int], bool]) -> None:
-        """Replaces the bookies that drain in all fragments whose range is fixed (F2), where there is somebody else."""
+    async def fill_all(
+        self,
+        stage: str,
+        places: Sequence[tuple[int, int]],
+        choose: Choice,
+        bookies: Bookies,
+        progress: ProgressTracker,
+    ) -> int:
+        """Fills these fragments, each named by its ledger and first entry, in this order, a few at a time; returns how many had
+        a bookie replaced. Raises `MetastoreError`."""
+        if not places:
+            return 0
+        replaced = 0
 
-        async def move(ledger_id: int) -> None:
+        async def fill(place: tuple[int, int]) -> None:
+            nonlocal replaced
+            with contextlib.suppress(LedgerNotFoundError):  # it was deleted meanwhile
+                if not await self.pause.is_on():
+                    replaced += await self._fill_at(*place, choose, bookies)
+            self.counts.fragments_left -= 1
+            progress.under_replicated -= stage == "copy"
+            progress.step()
+
+        progress.begin(stage, len(places), len(places) if stage == "copy" else 0)
+        self.counts.fragments_left = len(places)
+        try:
+            await for_each(fill, places, self._options.repair_fragments_at_once)
+        finally:
+            self.counts.fragments_left = 0
+        return replaced
+
+    async def _places_on(self, bookie_ids: Collection[str], has: Callable[[int], bool]) -> list[tuple[int, int]]:
+        """The fragments whose range is fixed (F2) on these bookies, by ledger and first entry."""
+        found: list[tuple[int, int]] = []
+
+        async def look(ledger_id: int) -> None:
             with contextlib.suppress(LedgerNotFoundError):  # it was deleted meanwhile
                 metadata, _ = await self._context.records.get(ledger_id)
-                for fragment in fixed_fragments(metadata):
-                    if bookies.draining.intersection(fragment.ensemble):
-                        await self._fill_at(ledger_id, fragment.first_entry_id, bookies, replace)
+                found.extend(
+                    (ledger_id, fragment.first_entry_id)
+                    for fragment in fixed_fragments(metadata)
+                    if not set(bookie_ids).isdisjoint(fragment.ensemble)
+                )
 
         async with contextlib.aclosing(ledger_id_pages(self._context.records.metastore)) as pages:
             async for page in pages:
-                await for_each(move, filter(has, page), FRAGMENTS_AT_ONCE)
+                await for_each(look, filter(has, page), self._options.audit_ledgers_at_once)
+        return sorted(found)
 
-    async def _fill(self, lacking: UnderReplicatedFragment, bookies: Bookies, replace: Collection[str]) -> None:
-        await self._fill_at(lacking.ledger_id, lacking.first_entry_id, bookies, replace)
-
-    async def _fill_at(self, ledger_id: int, first_entry_id: int, bookies: Bookies, replace: Collection[str]) -> None:
+    async def _fill_at(self, ledger_id: int, first_entry_id: int, choose: Choice, bookies: Bookies) -> bool:
+        """Fills one fragment. True if a bookie of it was replaced."""
+        began_at_s, copied_bytes = trio.current_time(), 0
         for _ in range(_TRIES_MAX):
             metadata, version = await self._context.records.get(ledger_id)
             fragment = _fragment_at(metadata, first_entry_id)
             if fragment is None:
-                return
-            replacements = await self._replacements(metadata, fragment, bookies, replace)
+                return False
             machine = LedgerFilling(
                 metadata,
                 version,
                 self._context.chance.token(),
                 fragment.place,
-                replacements=replacements,
+                replacements=await choose(metadata, fragment),
                 lost=bookies.lost,
                 digest=digest_of(metadata),
             )
             filled = await self._run(machine)
+            copied_bytes += filled.copied_bytes
             for bookie_id, problem in filled.refusals.items():
                 _log.info("repair of ledger %d: bookie %s: %s", ledger_id, bookie_id, problem)
             if not filled.is_overtaken:
-                return
+                self._filled(metadata, fragment, filled, copied_bytes, trio.current_time() - began_at_s)
+                return bool(filled.replaced)
+        return False
 
-    async def _replacements(
-        self, metadata: LedgerMetadata, fragment: FixedFragment, bookies: Bookies, replace: Collection[str]
-    ) -> dict[int, str]:
-        """A bookie for each index of the fragment whose bookie is gone or drains, as far as there are any."""
-        gone = {*bookies.lost, *bookies.draining, *(each for each in replace if each not in bookies.announced)}
-        failed = [index for index, bookie_id in enumerate(fragment.ensemble) if bookie_id in gone]
-        if not failed:
-            return {}
-        # The placement sees the last fragment of what it is given.
-        alone = attrs.evolve(metadata, fragments=(Fragment(0, fragment.ensemble, fragment.term),))
-        effect = ChooseReplacements(alone, tuple(failed), frozenset(fragment.ensemble))
-        chosen = await self._context.choose_replacements(effect)
-        unwanted = {*fragment.ensemble, *bookies.draining}
-        return {index: bookie_id for index, bookie_id in chosen.items() if bookie_id not in unwanted}
+    def _filled(
+        self, metadata: LedgerMetadata, fragment: FixedFragment, filled: Filled, copied_bytes: int, took_s: float
+    ) -> None:
+        if not copied_bytes and not filled.replaced:
+            return
+        self.counts.repaired_fragments += 1
+        replaced = {index: (fragment.ensemble[index], new) for index, new in filled.replaced.items()}
+        span = fragment.first_entry_id, fragment.last_entry_id
+        self._observe(FragmentRepaired(metadata.ledger_id, *span, replaced, copied_bytes, took_s))
 
     async def _run(self, machine: LedgerFilling) -> Filled:
         """Performs the machine's effects. Raises what it failed with."""
@@ -218,6 +275,8 @@ class Repairer:
             if answer.status is Status.FENCED:
                 machine.copy_fenced(effect.bookie_id, effect.batch)
             else:
+                self.counts.copied_batches += 1
+                self.counts.copied_bytes += len(effect.batch.data)
                 machine.copy_stored(effect.bookie_id, effect.batch)
 
 

@@ -74,6 +74,10 @@ class ClientOptions(Checked):
         "Bytes of copies that a repair sends in a second at most, so that it leaves room for appends.",
         positive,
     )
+    repair_fragments_at_once: int = option(
+        8, "Fragments that a repair copies at the same time, each with up to 4 MiB in memory.", at_least(1)
+    )
+    audit_ledgers_at_once: int = option(32, "Ledgers that an audit asks bookies about at the same time.", at_least(1))
     transports: tuple[str, ...] = option(
         (), "URLs of transports with their options, as `tcp:?tls_ca_file=ca.pem`; others have their defaults."
     )

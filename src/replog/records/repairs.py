@@ -4,3 +4,8 @@ from __future__ import annotations
 
 REPAIRERS_KEY = "repairs/workers"
 """Above the announcements of the services that repair, by their ids."""
+
+PAUSED_KEY = "repairs/paused"
+"""While this key exists, repairs copy nothing. It is created and deleted, and never changed."""
+
+PAUSED_VALUE = b'{"format": 1}\n'

@@ -45,10 +45,12 @@ class _Seen:
     draining: frozenset[str]
     due: frozenset[str]  # bookies that were away for too long
     services: tuple[str, ...]
+    is_paused: bool
 
     def is_urgent(self, before: _Seen) -> bool:
         """True if a filling for `before` would copy too little, or too much."""
-        return (self.lost, self.due, self.services) != (before.lost, before.due, before.services)
+        ours, theirs = ((each.lost, each.due, each.services, each.is_paused) for each in (self, before))
+        return ours != theirs
 
 
 class RepairService:
@@ -61,7 +63,7 @@ class RepairService:
         times: RepairTimes,
         reported: Callable[[AuditReport], None] = lambda _report: None,
     ) -> None:
-        self.status = RepairStatus()
+        self.status = RepairStatus(counts=repairer.counts)
         self._repairer = repairer
         self._shares = shares
         self._times = times
@@ -99,8 +101,9 @@ class RepairService:
     async def _look(self) -> tuple[_Seen, Share]:
         bookies = await self._repairer.bookies()
         share = await self._shares.current()
-        seen = _Seen(bookies.announced, bookies.lost, bookies.draining, self._due(bookies), share.ids)
-        return seen, share
+        self.status.is_paused = await self._repairer.pause.is_on()
+        states = bookies.announced, bookies.lost, bookies.draining, self._due(bookies)
+        return _Seen(*states, share.ids, self.status.is_paused), share
 
     def _due(self, bookies: Bookies) -> frozenset[str]:
         """The bookies that were waited for long enough. One that is back is forgotten."""
@@ -113,7 +116,7 @@ class RepairService:
     async def _pass(self, seen: _Seen, share: Share) -> bool:
         """Audits, fills and audits again. True if nothing is left that could be done."""
         report = await self._audit(share)
-        if not _is_to_do(report, seen.due):
+        if seen.is_paused or not _is_to_do(report, seen.due):
             return True
         async with open_service_nursery() as nursery:
             with trio.CancelScope() as filling:
@@ -142,7 +145,9 @@ class RepairService:
 
 def _is_to_do(report: AuditReport, due: frozenset[str]) -> bool:
     """True if something lacks copies that is not merely waited for."""
-    return bool(report.draining) or any(_is_due(each, due) for fragment in report.lacking for each in fragment.missing)
+    return bool(report.draining or report.misplaced) or any(
+        _is_due(each, due) for fragment in report.lacking for each in fragment.missing
+    )
 
 
 def _is_due(missing: MissingCopies, due: frozenset[str]) -> bool:

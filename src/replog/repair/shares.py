@@ -14,8 +14,14 @@ from contextlib import asynccontextmanager
 from replog.abc import Metastore
 from replog.records.repairs import REPAIRERS_KEY
 
-_ODD = 0x9E3779B97F4A7C15  # 2**64 over the golden ratio: the high half of a product depends on all bits of the number
 _WORD = (1 << 64) - 1
+
+
+def _mixed(number: int) -> int:
+    """A number of 64 bits, each of which depends on all of this one's: the last steps of the generator SplitMix64."""
+    number = (number ^ number >> 30) * 0xBF58476D1CE4E5B9 & _WORD
+    number = (number ^ number >> 27) * 0x94D049BB133111EB & _WORD
+    return number ^ number >> 31
 
 
 class Share:
@@ -31,7 +37,7 @@ class Share:
         """True if the ledger belongs to this service."""
         if len(self._seeds) == 1:
             return True
-        weights = [((ledger_id ^ seed) * _ODD & _WORD) >> 32 for seed in self._seeds]
+        weights = [_mixed(ledger_id ^ seed) for seed in self._seeds]
         return weights.index(max(weights)) == self._own
 
 

@@ -6,6 +6,7 @@ import attrs
 import trio
 
 from replog.client.auditing import AuditReport
+from replog.client.repair_progress import RepairCounts
 
 
 @attrs.define
@@ -19,6 +20,7 @@ class RepairStatus:
     audited_at_s: float | None = None  # by trio's clock
     audit_s: float = 0.0  # how long the last audit took
     is_paused: bool = False
+    counts: RepairCounts = attrs.field(factory=RepairCounts)
 
     def audited(self, report: AuditReport, began_at_s: float) -> None:
         """An audit ended with this."""
@@ -34,10 +36,15 @@ class RepairStatus:
             "repair_failures": self.failures,
             "repair_passes_cut": self.passes_cut,
             "repair_paused": float(self.is_paused),
+            "repair_copied_batches": self.counts.copied_batches,
+            "repair_copied_bytes": self.counts.copied_bytes,
+            "repair_fragments": self.counts.repaired_fragments,
+            "repair_fragments_left": self.counts.fragments_left,
         }
         if self.audited_at_s is not None:
             found["repair_audited_ledgers"] = self.report.ledgers
             found["repair_under_replicated"] = self.report.under_replicated
+            found["repair_misplaced"] = len(self.report.misplaced)
             found["repair_last_audit_s"] = self.audit_s
             found["repair_since_audit_s"] = trio.current_time() - self.audited_at_s
         return found

@@ -1,0 +1,76 @@
+"""What earlier audits of one client found complete, so that later ones ask bookies only about what may have changed.
+
+A bookie holds less than before only if it was started again, found damage, or is in doubt about its storage (B8). Its statistics
+count all of that, so two equal answers prove that it has lost nothing in between. What a bookie drops because a record names
+others does not count: the next audit of that ledger sees a new version of the record.
+
+Rules, which make this exact:
+
+- A bookie's state is read before any ledger is asked about, and a note says of which round of states it is.
+- A note holds as long as the ledger's record has the same version, and no member of its fragments changed its state since.
+- A bookie that does not tell its state has changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import attrs
+
+from replog.client.administration import BookieStatistics
+
+
+@attrs.frozen
+class BookieState:
+    """What changes when a bookie may hold less than before."""
+
+    started_at_s: float
+    damage_reports: float
+    doubted_below: float
+
+    @classmethod
+    def of(cls, statistics: BookieStatistics) -> BookieState | None:
+        """The state; None if this version of a bookie does not tell it."""
+        names = ("started_at_s", "damage_reports", "doubted_below_ledger_id")
+        numbers = [statistics.numbers.get(name) for name in names]
+        if any(each is None for each in numbers):
+            return None
+        return cls(*(float(each) for each in numbers if each is not None))
+
+
+class AuditNotes:
+    """The ledgers that lacked nothing when they were last asked about."""
+
+    def __init__(self) -> None:
+        self._full: dict[int, tuple[int, int]] = {}  # by ledger: the version of its record, and the round
+        self._states: dict[str, BookieState] = {}
+        self._changed_in: dict[str, int] = {}  # by bookie: the round in which its state was another one
+        self._round = 0
+
+    def begin(self, states: Mapping[str, BookieState | None]) -> int:
+        """Begins a round, with the states of the bookies that were asked; returns its number."""
+        self._round += 1
+        for bookie_id in self._states.keys() | states.keys():
+            state = states.get(bookie_id)
+            if state is None or state != self._states.get(bookie_id):
+                self._changed_in[bookie_id] = self._round
+                self._states.pop(bookie_id, None)
+            if state is not None:
+                self._states[bookie_id] = state
+        return self._round
+
+    def is_full(self, ledger_id: int, version: int, bookie_ids: Iterable[str]) -> bool:
+        """True if the ledger, with this version of its record and these members, lacked nothing and cannot lack anything now."""
+        known_version, noted_in = self._full.get(ledger_id, (-1, -1))
+        return version == known_version and all(
+            bookie_id in self._states and self._changed_in[bookie_id] <= noted_in for bookie_id in bookie_ids
+        )
+
+    def note(self, ledger_id: int, version: int, round_number: int) -> None:
+        """The ledger lacked nothing when it was asked about in this round."""
+        self._full[ledger_id] = version, round_number
+
+    def keep(self, ledger_ids: Iterable[int]) -> None:
+        """Forgets all other ledgers: they are deleted, or somebody else's to audit."""
+        kept = set(ledger_ids)
+        self._full = {ledger_id: note for ledger_id, note in self._full.items() if ledger_id in kept}

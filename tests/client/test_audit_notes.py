@@ -1,0 +1,191 @@
+"""Audits that ask only about what may have changed, their progress, pausing, and copies in the wrong zone (F1, F3, M3)."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+import trio.testing
+
+from replog import Client, ClientOptions, Quorum
+from replog.abc import Damage, Doubt
+from replog.backends.memory import MemoryStorage
+from replog.client.administration import BookieStatistics
+from replog.client.audit_notes import AuditNotes, BookieState
+from replog.client.repair_progress import RepairProgress
+from replog.config import BookieOptions
+from replog.hookspecs import AuditEnded, FragmentRepaired
+from replog.protocol.messages import CopyRequest, RangesRequest
+from tests.kit import Cluster, cluster, read_ledger
+
+QUICK = ClientOptions(add_timeout_s=1.0, add_quorum_timeout_s=10.0, read_timeout_s=1.0)
+ENTRIES = [b"%d" % number for number in range(20)]
+STATE = BookieState(1.0, 0.0, 0.0)
+
+
+async def written(client: Client, count: int = 1) -> list[int]:
+    ledger_ids = []
+    for _ in range(count):
+        async with client.create_ledger(quorum=Quorum(3, 3, 2)) as writer:
+            await writer.extend(ENTRIES)
+        ledger_ids.append(writer.ledger_id)
+    await trio.testing.wait_all_tasks_blocked()
+    return ledger_ids
+
+
+def asked(world: Cluster) -> set[int]:
+    """The ledgers that bookies were asked about since the last call."""
+    found = {each.ledger_id for bookie in world.bookies for each in bookie.wire.seen if isinstance(each, RangesRequest)}
+    for bookie in world.bookies:
+        bookie.wire.seen.clear()
+    return found
+
+
+async def test_second_audit_asks_only_about_what_is_new(autojump_clock: trio.testing.MockClock) -> None:
+    async with cluster(3) as world, world.client(QUICK) as client:
+        before = await written(client, 3)
+        report = await client.audit()
+        assert (report.ledgers, report.unchanged, asked(world)) == (3, 0, set(before))
+        (new,) = await written(client)
+        report = await client.audit()
+        assert (report.ledgers, report.unchanged, asked(world)) == (4, 3, {new})
+        await client.delete_ledger(before[0])
+        report = await client.audit()
+        assert (report.ledgers, report.unchanged, asked(world)) == (3, 3, set())
+
+
+async def test_ledgers_of_a_restarted_bookie_are_asked_about_again(autojump_clock: trio.testing.MockClock) -> None:
+    """It may have lost something while nobody looked."""
+    async with cluster(4) as world, world.client(QUICK) as client:
+        ledger_ids = await written(client, 8)
+        await client.audit()
+        victim = world.bookies[0]
+        named = [
+            each
+            for each in ledger_ids
+            if victim.bookie_id in (await client.ledger_metadata(each)).last_fragment.ensemble
+        ]
+        await victim.kill()
+        report = await client.audit()
+        assert report.under_replicated == len(named)
+        assert report.unchanged == 8 - len(named)
+        await victim.start()
+        inner = victim.storage.inner
+        assert isinstance(inner, MemoryStorage)
+        inner._content.ledgers.clear()
+        report = await client.audit()
+        assert report.under_replicated == len(named)
+        assert (await client.repair()).under_replicated == 0
+        assert (await client.audit()).unchanged == 8
+
+
+async def test_damage_and_doubt_make_an_audit_ask_again(autojump_clock: trio.testing.MockClock) -> None:
+    async with cluster(3) as world, world.client(QUICK) as client:
+        (ledger_id,) = await written(client)
+        await client.audit()
+        asked(world)
+        storage = world.bookies[1].storage
+        storage.damage = lambda: [Damage(ledger_id, 1, 0, 19, "a bit is flipped")]  # type: ignore[method-assign]
+        await trio.sleep(20)
+        await client.audit()
+        assert asked(world) == {ledger_id}
+        storage.doubts = Doubt(100, 0, ("it is short",))
+        await trio.sleep(20)
+        await client.audit()
+        assert asked(world) == {ledger_id}
+        await client.audit()
+        assert asked(world) == set()
+
+
+def test_notes_hold_for_one_version_and_one_state() -> None:
+    notes = AuditNotes()
+    first = notes.begin({"a": STATE, "b": STATE})
+    notes.note(7, 1, first)
+    notes.begin({"a": STATE, "b": STATE})
+    assert notes.is_full(7, 1, ["a", "b"])
+    assert not notes.is_full(7, 2, ["a", "b"])
+    assert not notes.is_full(7, 1, ["a", "c"])
+    assert not notes.is_full(8, 1, ["a"])
+    notes.begin({"a": STATE, "b": BookieState(1.0, 1.0, 0.0)})
+    assert notes.is_full(7, 1, ["a"])
+    assert not notes.is_full(7, 1, ["b"])
+    notes.begin({"a": None})
+    assert not notes.is_full(7, 1, ["a"])
+    # It told the same before and after, and nothing in between: it may be another bookie's answer that was late.
+    notes.begin({"a": STATE})
+    assert not notes.is_full(7, 1, ["a"])
+
+
+def test_note_of_an_older_round_does_not_survive_a_change() -> None:
+    """Two audits at once: what one noted before the other saw a change is asked about again."""
+    notes = AuditNotes()
+    older = notes.begin({"a": STATE})
+    notes.begin({"a": BookieState(2.0, 0.0, 0.0)})
+    notes.note(7, 1, older)
+    assert not notes.is_full(7, 1, ["a"])
+
+
+def test_bookies_of_older_versions_have_no_state() -> None:
+    assert BookieState.of(BookieStatistics("a", "0", {"damage_reports": 0.0}, {})) is None
+
+
+async def test_progress_names_the_stages_and_the_time_left(autojump_clock: trio.testing.MockClock) -> None:
+    told: list[RepairProgress] = []
+    slow = ClientOptions(add_timeout_s=1.0, add_quorum_timeout_s=10.0, read_timeout_s=1.0, repair_bytes_per_s=1000)
+    async with cluster(4) as world, world.client(slow) as client:
+        ledger_ids = await written(client, 6)
+        victim = world.named((await client.ledger_metadata(ledger_ids[0])).last_fragment.ensemble)[0]
+        await victim.kill()
+        lacking = (await client.audit(progress=told.append)).under_replicated
+        assert [(each.stage, each.done, each.total) for each in (told[0], told[-1])] == [
+            ("audit", 0, 6),
+            ("audit", 6, 6),
+        ]
+        assert told[-1].under_replicated == lacking
+        told.clear()
+        report = await client.repair([victim.bookie_id], progress=told.append)
+        assert report.under_replicated == 0
+        copying = [each for each in told if each.stage == "copy"]
+        assert [each.stage for each in told if each.done == 0] == ["audit", "copy", "audit"]
+        assert (copying[-1].done, copying[-1].total, copying[-1].left_s) == (lacking, lacking, 0.0)
+        assert copying[-1].copied_bytes > 0
+        assert 0 < copying[-1].bytes_per_s < 2000
+        assert len(world.told(FragmentRepaired)) == lacking
+        assert [each.under_replicated for each in world.told(AuditEnded)] == [lacking, lacking, 0]  # type: ignore[union-attr]
+
+
+async def test_paused_repairs_copy_nothing_until_they_are_resumed(autojump_clock: trio.testing.MockClock) -> None:
+    async with cluster(4) as world, world.client(QUICK) as client, world.client(QUICK) as other:
+        (ledger_id,) = await written(client)
+        victim = world.named((await client.ledger_metadata(ledger_id)).last_fragment.ensemble)[0]
+        await victim.kill()
+        await other.pause_repairs()
+        await other.pause_repairs()
+        assert (await client.repair(lost=[victim.bookie_id])).under_replicated == 1
+        assert not [each for bookie in world.bookies for each in bookie.wire.seen if isinstance(each, CopyRequest)]
+        await other.resume_repairs()
+        await other.resume_repairs()
+        await trio.sleep(3)
+        assert (await client.repair()).under_replicated == 0
+
+
+@pytest.mark.parametrize("quorum", [Quorum(3, 3, 2), Quorum(4, 2, 2)])
+async def test_copies_in_the_wrong_zone_are_named_and_moved(
+    quorum: Quorum, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with cluster(0) as world:
+        for zone in "aaaa":
+            await world.add_bookie(BookieOptions(storage="memory", labels=(f"zone={zone}",)))
+        async with world.client(QUICK, placement="zones:?at_least=2") as client, world.client(QUICK) as other:
+            async with client.create_ledger(quorum=quorum) as writer:
+                await writer.extend(ENTRIES)
+            await trio.testing.wait_all_tasks_blocked()
+            (found,) = (await client.audit()).misplaced
+            assert (found.ledger_id, found.first_entry_id, found.last_entry_id) == (writer.ledger_id, 0, 19)
+            assert "spans 1 of 2 zones" in found.shortfall
+            assert len((await client.repair()).misplaced) == 1, "there is no other zone yet"
+            for _ in range(2):
+                await world.add_bookie(BookieOptions(storage="memory", labels=("zone=b",)))
+            assert (await other.audit()).misplaced == (), "that client has no wishes"
+            report = await client.repair()
+            assert (report.misplaced, report.under_replicated) == ((), 0)
+            assert await read_ledger(client, writer.ledger_id) == ENTRIES
