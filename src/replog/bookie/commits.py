@@ -28,6 +28,7 @@ from replog.errors import StorageError
 from replog.protocol.messages import Response
 from replog.runtime.event_loop import soon_from_any_thread
 from replog.runtime.latencies import LatencyHistogram
+from replog.runtime.threads import Wakes
 
 _FAST_COMMIT_S = 0.001  # a disk that takes longer is not worth stopping the event loop for
 
@@ -54,7 +55,8 @@ class GroupCommit:
         self._works = 0  # accepted and not answered
         self._epoch = 0  # of what is accepted now. Written in the trio thread
         self._is_drain_scheduled = False
-        self._wake = calls.threads.wakes()  # True for work; False ends the thread
+        # True for work; False ends the thread. None for an instant storage, which needs no thread.
+        self._wake = None if calls.storage.is_instant else calls.threads.wakes()
         self._soon: Callable[..., object] | None = None  # calls a function in the trio thread
 
     @property
@@ -72,7 +74,8 @@ class GroupCommit:
         """Runs the commit thread. On leaving, what is queued is still committed, then the thread ends; one that the disk
         keeps for longer than the timeout is left behind, still counted among the calls to the storage."""
         self._soon = soon_from_any_thread()
-        if self._calls.storage.is_instant:
+        wake = self._wake
+        if wake is None:
             try:
                 yield
             finally:
@@ -80,11 +83,11 @@ class GroupCommit:
                 while works := self._take_group():
                     self._answer(self.committer.process(works))
             return
-        thread = self._calls.threads.start("replog commit", self._run)
+        thread = self._calls.threads.start("replog commit", lambda: self._run(wake))
         try:
             yield
         finally:
-            self._wake.put(False)
+            wake.put(False)
             # Bounded by the timeout. A thread that the disk keeps for longer is left behind.
             with trio.CancelScope(shield=True):
                 await self._calls.threads.run(thread.join, self._timeout_s)
@@ -108,7 +111,7 @@ class GroupCommit:
             self._answer(committer.process(works))
             return
         self._waiting += works
-        if not self._calls.storage.is_instant:
+        if self._wake is not None:
             self._wake.put(True)
         elif not self._is_drain_scheduled:
             self._schedule_drain()
@@ -129,10 +132,10 @@ class GroupCommit:
 
     # -- in the commit thread ---------------------------------------------------------------------------------------
 
-    def _run(self) -> None:
+    def _run(self, wake: Wakes) -> None:
         assert self._soon is not None, "the thread runs while `running` is open"
         with self._calls.counting():
-            while self._wake.get():
+            while wake.get():
                 while works := self._take_group():
                     group = self.committer.process(works)
                     try:
