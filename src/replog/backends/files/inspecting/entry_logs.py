@@ -34,14 +34,11 @@ class LogPlace:
 def log_places(place: Place, catalog: Catalog | None) -> list[LogPlace]:
     """The files that hold batches in their final place, ascending by age: those of the catalog, then other entry logs.
     Without a catalog: all entry logs and journal files. Raises `Unreadable`."""
-    found: list[LogPlace] = []
-    if catalog is not None:
-        for file in catalog.files:
-            path = place.log_path(file.is_journal, file.number)
-            if path is not None:
-                found.append(LogPlace(path, file.is_journal, file.number, file.age))
+    if catalog is None:
+        found = [LogPlace(path, True, number, None) for number, path in place.journal_files()]
     else:
-        found += [LogPlace(path, True, number, None) for number, path in place.journal_files()]
+        paths = [(file, place.log_path(file.is_journal, file.number)) for file in catalog.files]
+        found = [LogPlace(path, file.is_journal, file.number, file.age) for file, path in paths if path is not None]
     known = {each.path for each in found}
     found += [LogPlace(path, False, number, None) for number, path in place.entry_logs() if path not in known]
     return found

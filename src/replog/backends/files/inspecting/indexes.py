@@ -11,7 +11,7 @@ from replog.backends.files.directory import number_of_index
 from replog.backends.files.index_file import BATCH_BYTES, HEADER_BYTES, SectionEntry
 from replog.backends.files.index_page import IndexPage
 from replog.backends.files.indexing import DamagedIndex, IndexFile
-from replog.backends.files.inspecting.inspected_file import Unreadable, list_names
+from replog.backends.files.inspecting.inspected_file import Unreadable, list_names, must_be_readable
 from replog.backends.files.inspecting.log_scan import InspectedLog
 from replog.backends.files.inspecting.places import Place
 from replog.backends.files.inspecting.survey import survey
@@ -20,7 +20,7 @@ from replog.backends.files.scanning import FoundBatch
 from replog.backends.inspection.read_only import READ_ONLY, Progress, ignore_progress
 from replog.backends.inspection.reports import IndexedBatch, IndexReport, Problem, SectionReport
 from replog.backends.ranges import LedgerRanges
-from replog.errors import ConfigError, StorageFailedError
+from replog.errors import ConfigError
 
 _Row = tuple[int, int, int, int, int, int]  # first id, last id, offset, stride, size, checksum
 
@@ -52,7 +52,7 @@ def inspect_indexes(
     """Each index file: its batches, if they are wanted, then what it says of itself. All pages are checked; with `verify`
     the log files are read too, and compared. Raises `ConfigError` if there can be none here, `StorageFailedError`."""
     for path in _paths(place):
-        inspection = _Inspection(place, path, verify, progress)
+        inspection = _Inspection(place, path, verify, progress, IndexReport(path))
         yield from inspection.run(with_batches)
         yield inspection.report
 
@@ -62,17 +62,11 @@ def _paths(place: Place) -> list[str]:
         if number_of_index(os.path.basename(place.file)) is None:
             raise ConfigError(f"{place.file} is not an index file: its name must be like 000000000001.index")
         return [place.file]
-    try:
-        found = [
-            f"{directory}/{name}"
-            for directory in (place.journal, place.logs)
-            if directory is not None
-            for name in list_names(directory)
-            if number_of_index(name) is not None
-        ]
+    with must_be_readable():
+        directories = [each for each in (place.journal, place.logs) if each is not None]
+        names = [(directory, name) for directory in directories for name in list_names(directory)]
+        found = [f"{directory}/{name}" for directory, name in names if number_of_index(name) is not None]
         expected = _expected(place)
-    except Unreadable as error:
-        raise StorageFailedError(f"{error.path}: {error.reason}", "Run this as the user that owns it") from error
     return [*found, *sorted(expected - set(found))]
 
 
@@ -91,11 +85,8 @@ class _Inspection:
     path: str
     verify: bool
     progress: Progress
-    report: IndexReport = attrs.field(init=False)
-    _reasons: dict[int, str] = attrs.field(factory=dict)  # by offset in the log file
-
-    def __attrs_post_init__(self) -> None:
-        self.report = IndexReport(self.path)
+    report: IndexReport
+    reasons: dict[int, str] = attrs.field(factory=dict)  # by offset in the log file
 
     def run(self, with_batches: bool) -> Iterator[IndexedBatch]:
         report = self.report
@@ -118,8 +109,9 @@ class _Inspection:
         finally:
             index.close()
 
-    def _problem(self, offset: int, kind: str, reason: str, path: str = "") -> None:
-        self.report.problems.append(Problem(path or self.path, offset, kind, reason))
+    def damaged(self, offset: int, reason: str) -> None:
+        """Notes what is wrong with the index."""
+        self.report.problems.append(Problem(self.path, offset, "damage", reason))
 
     def _check_pages(self, index: IndexFile) -> None:
         report = self.report
@@ -127,32 +119,20 @@ class _Inspection:
         for each in index.entries:
             is_intact = index.page(each) is not None
             if not is_intact:
-                self._problem(
-                    each.page_offset, "damage", f"the page of ledger {each.ledger_id} doesn't match its checksum"
-                )
-            report.sections.append(
-                SectionReport(
-                    each.ledger_id,
-                    each.stamp,
-                    each.first,
-                    each.last,
-                    each.batches,
-                    each.data_bytes,
-                    each.page_offset,
-                    is_intact,
-                )
-            )
+                self.damaged(each.page_offset, f"the page of ledger {each.ledger_id} doesn't match its checksum")
+            entries = each.ledger_id, each.stamp, each.first, each.last
+            report.sections.append(SectionReport(*entries, each.batches, each.data_bytes, each.page_offset, is_intact))
             report.batches += each.batches
             report.batch_bytes += each.data_bytes
             end += each.batches * BATCH_BYTES
         if end != index.size_bytes:
-            self._problem(min(end, index.size_bytes), "damage", f"it should be {end} bytes long")
+            self.damaged(min(end, index.size_bytes), f"it should be {end} bytes long")
 
     def _batches(self, index: IndexFile) -> Iterator[IndexedBatch]:
         name = os.path.basename(self.path)
         for entry, (first, last, offset, stride, size, _) in _rows_of(index):
             of_ledger = entry.ledger_id, entry.stamp, first, last, stride
-            yield IndexedBatch(name, offset, size, *of_ledger, self._reasons.get(offset, ""))
+            yield IndexedBatch(name, offset, size, *of_ledger, self.reasons.get(offset, ""))
 
 
 def _rows_of(index: IndexFile) -> Iterator[tuple[SectionEntry, _Row]]:
@@ -191,8 +171,7 @@ class _Comparison:
             # There is nothing to compare with, and `log.problems` says why.
             return
         if log.scan.end != header.end_bytes:
-            reason = f"it says that the log file ends at {header.end_bytes}, it does at {log.scan.end}"
-            inspection._problem(0, "damage", reason)
+            inspection.damaged(0, f"it says that the log file ends at {header.end_bytes}, it does at {log.scan.end}")
         for offset in self._by_offset:
             self._differs(offset, "the log file has no such batch here")
         inspection.report.verified_batches = verified
@@ -212,8 +191,8 @@ class _Comparison:
         return False
 
     def _differs(self, offset: int, reason: str) -> None:
-        self._inspection._reasons[offset] = reason
-        self._inspection._problem(offset, "damage", reason)
+        self._inspection.reasons[offset] = reason
+        self._inspection.damaged(offset, reason)
 
     def _is_deleted(self, ledger_id: int) -> bool:
         """True if nothing of this ledger need be indexed. Without a storage around the file that is not known."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from types import TracebackType
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Self
 
 from replog.backends.disk import read_all
@@ -11,6 +12,7 @@ from replog.backends.files.record import PAGE_BYTES, FileHeader, unpack_file_hea
 from replog.backends.files.window import Window
 from replog.backends.inspection.read_only import READ_ONLY, Progress, ignore_progress
 from replog.backends.inspection.reports import Problem
+from replog.errors import StorageFailedError
 
 
 class Unreadable(Exception):
@@ -29,6 +31,15 @@ class Unreadable(Exception):
         if self.is_gone:
             return Problem(self.path, 0, "gone", "it was removed or renamed since its name was read")
         return Problem(self.path, self.offset, "unreadable", self.reason)
+
+
+@contextmanager
+def must_be_readable() -> Iterator[None]:
+    """For what no report can do without: raises `StorageFailedError` in place of `Unreadable`."""
+    try:
+        yield
+    except Unreadable as error:
+        raise StorageFailedError(f"{error.path}: {error.reason}", "Run this as the user that owns it") from error
 
 
 class InspectedFile(Window):
@@ -50,9 +61,7 @@ class InspectedFile(Window):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

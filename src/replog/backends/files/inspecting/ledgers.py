@@ -14,7 +14,7 @@ from replog.backends.files.index_file import SectionEntry
 from replog.backends.files.indexing import IndexFile
 from replog.backends.files.inspecting.entry_logs import LogPlace, log_places
 from replog.backends.files.inspecting.indexes import open_index, rows
-from replog.backends.files.inspecting.inspected_file import InspectedFile, Unreadable
+from replog.backends.files.inspecting.inspected_file import InspectedFile, Unreadable, must_be_readable
 from replog.backends.files.inspecting.journals import WalkedFile
 from replog.backends.files.inspecting.log_scan import InspectedLog
 from replog.backends.files.inspecting.places import Place
@@ -24,7 +24,6 @@ from replog.backends.files.scanning import FoundBatch
 from replog.backends.inspection.ledgers import IDENTITY, Copy, LedgerInspection
 from replog.backends.inspection.read_only import Progress, ignore_progress
 from replog.backends.inspection.reports import BatchReport, LedgerReport, Problem
-from replog.errors import StorageFailedError
 
 _OPEN_FILES_MAX = 32
 _ATTEMPTS = 5
@@ -95,14 +94,11 @@ def inspect_ledger(place: Place, ledger_id: int, progress: Progress = ignore_pro
     """Finds the ledger's batches. On a running bookie whose files change meanwhile it is done again, up to five times.
 
     Raises `ConfigError`, `StorageFailedError` if a directory can't be read."""
-    try:
+    with must_be_readable():
         collected = _collect(place, ledger_id, progress)
         for _ in range(_ATTEMPTS - 1):
-            if not any(problem.kind == "gone" for problem in collected.problems):
-                break
-            collected = _collect(place, ledger_id, progress)
-    except Unreadable as error:
-        raise StorageFailedError(f"{error.path}: {error.reason}", "Run this as the user that owns it") from error
+            if any(problem.kind == "gone" for problem in collected.problems):
+                collected = _collect(place, ledger_id, progress)
     marks = collected.survey.marks_of(ledger_id)
     report = LedgerReport(ledger_id, marks is not None, ledger_id in collected.survey.deleted)
     report.problems = collected.problems
@@ -148,8 +144,7 @@ class _FileCopies:
 
     def read(self, keys: Iterable[bytes]) -> Iterator[Copy]:
         """As `Copies.read`."""
-        for key in keys:
-            yield self._read(key)
+        return map(self._read, keys)
 
     def _read(self, key: bytes) -> Copy:
         first, last, stride, stamp = IDENTITY.unpack_from(key)

@@ -27,12 +27,12 @@ from replog.backends.files.directory import (
     read_format,
     read_journal_cookie,
 )
-from replog.backends.files.inspecting.inspected_file import Unreadable, list_names, read_whole_file
+from replog.backends.files.inspecting.inspected_file import Unreadable, list_names, must_be_readable, read_whole_file
 from replog.backends.files.spares import SPARE_PREFIX
 from replog.backends.inspection.read_only import READ_ONLY
 from replog.backends.inspection.reports import Problem
 from replog.backends.inspection.vouching import Vouching, read_vouching
-from replog.errors import ConfigError, StorageFailedError
+from replog.errors import ConfigError
 
 
 @attrs.frozen
@@ -127,7 +127,7 @@ def find_place(path: str, journal_dir: str | None = None) -> Place:
     path = os.path.normpath(path)
     if not os.path.exists(path):
         raise ConfigError(f"{path} does not exist")
-    try:
+    with must_be_readable():
         if not os.path.isdir(path):
             return _around(path, journal_dir)
         names = set(list_names(path))
@@ -139,8 +139,6 @@ def find_place(path: str, journal_dir: str | None = None) -> Place:
             return attrs.evolve(_parent_storage(path, journal_dir), path=path, journal=path)
         if any(entry_log_number(name) is not None for name in names):
             return attrs.evolve(_parent_storage(path, journal_dir), path=path, logs=path)
-    except Unreadable as error:
-        raise StorageFailedError(f"{error.path}: {error.reason}", "Run this as the user that owns it") from error
     raise ConfigError(f"{path} holds no storage of replog: it has no {FORMAT_FILE}")
 
 

@@ -24,16 +24,8 @@ def report_record(path: str, record: ScannedRecord) -> RecordReport:
     """The record, and what it holds if it is intact."""
     offset, header, payload, is_intact = record
     name = _TYPE_NAMES.get(header.record_type) or f"type {header.record_type}"
-    report = RecordReport(
-        os.path.basename(path),
-        offset,
-        RECORD_HEADER_BYTES + header.length,
-        name,
-        header.sequence,
-        header.position,
-        record.is_last_of_group,
-        is_intact,
-    )
+    place = os.path.basename(path), offset, RECORD_HEADER_BYTES + header.length
+    report = RecordReport(*place, name, header.sequence, header.position, record.is_last_of_group, is_intact)
     if is_intact:
         try:
             _describe(report, header.record_type, payload)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 
 from replog.backends.files.catalog import NAME as CATALOG
+from replog.backends.files.directory import LOCK_FILE
 from replog.backends.files.inspecting.entry_logs import LogInspection, log_places
-from replog.backends.files.inspecting.inspected_file import Unreadable, list_names
+from replog.backends.files.inspecting.inspected_file import list_names, must_be_readable
 from replog.backends.files.inspecting.places import Place
-from replog.backends.files.inspecting.survey import Survey, survey
+from replog.backends.files.inspecting.survey import Survey, begin_survey, survey
 from replog.backends.files.spares import SPARE_PREFIX
 from replog.backends.inspection.locks import is_locked, owner_of
 from replog.backends.inspection.read_only import READ_ONLY, Progress, ignore_progress
-from replog.backends.inspection.reports import Problem, StorageReport
-from replog.errors import ConfigError, StorageFailedError
+from replog.backends.inspection.reports import StorageReport
+from replog.errors import ConfigError
 
 
 def inspect_storage(place: Place, progress: Progress = ignore_progress) -> StorageReport:
@@ -22,47 +24,31 @@ def inspect_storage(place: Place, progress: Progress = ignore_progress) -> Stora
     Raises `ConfigError` if this is not a storage's directory, `StorageFailedError` if it can't be read."""
     if place.root is None or place.version is None or place.bookie_id is None or place.file is not None:
         raise ConfigError(f"{place.path} is not a storage's directory: name the one with storage.json in it")
-    lock_path = f"{place.root}/lock"
-    report = StorageReport(
-        place.root, "files", place.version, place.bookie_id, is_locked(lock_path), owner_of(lock_path), place.journal
-    )
+    lock = f"{place.root}/{LOCK_FILE}"
+    known = place.root, "files", place.version, place.bookie_id
+    report = StorageReport(*known, is_locked(lock), owner_of(lock), place.journal)
     place.vouching().describe(report)
-    try:
+    with must_be_readable():
         _measure_space(place, report)
         if place.journal is None:
-            _describe_catalog(place, report)
+            _describe_catalog(report, begin_survey(place))
         else:
             _count(place, report, survey(place, progress), progress)
-    except Unreadable as error:
-        raise StorageFailedError(f"{error.path}: {error.reason}", "Run this as the user that owns it") from error
     return report
 
 
 def _measure_space(place: Place, report: StorageReport) -> None:
     assert place.root is not None
     report.free_bytes = READ_ONLY.free_bytes(place.root)
-    root_bytes = sum(_size(f"{place.root}/{name}") for name in list_names(place.root))
-    report.total_bytes = root_bytes
     report.catalog_bytes = _size(f"{place.root}/{CATALOG}")
-    report.index_bytes = 0
-    for directory in (place.journal, place.logs):
-        if directory is None:
-            continue
-        for name in list_names(directory):
-            size = _size(f"{directory}/{name}")
-            report.total_bytes += size
-            if name.endswith(".index"):
-                report.index_bytes = (report.index_bytes or 0) + size
-            elif name.startswith(SPARE_PREFIX):
-                report.spare_bytes = (report.spare_bytes or 0) + size
-            elif directory == place.journal:
-                report.journal_bytes = (report.journal_bytes or 0) + size
-            else:
-                report.entry_log_bytes = (report.entry_log_bytes or 0) + size
-    if place.logs is not None:
-        report.entry_log_bytes = report.entry_log_bytes or 0
+    sizes: Counter[str] = Counter()
+    for kind, directory in (("root", place.root), ("journal", place.journal), ("entry log", place.logs)):
+        for name in list_names(directory) if directory is not None else ():
+            of = "index" if name.endswith(".index") else "spare" if name.startswith(SPARE_PREFIX) else kind
+            sizes[of] += _size(f"{directory}/{name}")
+    report.total_bytes, report.index_bytes, report.entry_log_bytes = sizes.total(), sizes["index"], sizes["entry log"]
     if place.journal is not None:
-        report.journal_bytes, report.spare_bytes = report.journal_bytes or 0, report.spare_bytes or 0
+        report.journal_bytes, report.spare_bytes = sizes["journal"], sizes["spare"]
         report.spare_files = len(place.spares())
         if os.path.exists(place.journal):
             report.journal_free_bytes = READ_ONLY.free_bytes(place.journal)
@@ -76,15 +62,10 @@ def _size(path: str) -> int:
         return 0
 
 
-def _describe_catalog(place: Place, report: StorageReport) -> None:
+def _describe_catalog(report: StorageReport, known: Survey) -> None:
     """What is known without the journal."""
-    catalog = place.catalog()
-    if isinstance(catalog, Problem):
-        report.problems.append(catalog)
-        return
-    if catalog is not None:
-        known = Survey(place)
-        known.start_from(catalog)
+    report.problems += known.problems
+    if known.catalog is not None:
         _describe_marks(report, known)
 
 

@@ -35,11 +35,6 @@ class Survey:
     journal: list[tuple[JournalFileReport, dict[int, LedgerUsage]]] = attrs.field(factory=list)
     problems: list[Problem] = attrs.field(factory=list)
 
-    def start_from(self, catalog: Catalog) -> None:
-        """Takes what the catalog says."""
-        self.catalog = catalog
-        self.index.put_catalog(catalog.deleted, catalog.ledgers, catalog.dropped)
-
     @property
     def deleted(self) -> LedgerRanges:
         """The ledgers that were deleted."""
@@ -53,6 +48,18 @@ class Survey:
         return Marks(fence_term=DELETED_TERM) if ledger_id in self.deleted else None
 
 
+def begin_survey(place: Place) -> Survey:
+    """Reads only the catalog. Raises `Unreadable`."""
+    found = Survey(place)
+    catalog = place.catalog()
+    if isinstance(catalog, Problem):
+        found.problems.append(catalog)
+    elif catalog is not None:
+        found.catalog = catalog
+        found.index.put_catalog(catalog.deleted, catalog.ledgers)
+    return found
+
+
 def survey(place: Place, progress: Progress = ignore_progress, on_batch: BatchSeen | None = None) -> Survey:
     """Reads the catalog, and the journal from where it says; a storage without one: all of the journal.
 
@@ -60,13 +67,8 @@ def survey(place: Place, progress: Progress = ignore_progress, on_batch: BatchSe
     if the journal is in another directory."""
     if place.journal is None:
         raise ConfigError(f"{place.path}: its journal is in another directory; name that with --journal-dir")
-    found = Survey(place)
-    catalog = place.catalog()
-    if isinstance(catalog, Problem):
-        found.problems.append(catalog)
-    elif catalog is not None:
-        found.start_from(catalog)
     # The catalog is read first: a bookie that runs writes it only when what it says is durable.
+    found = begin_survey(place)
     walk = JournalWalk(place, found.catalog, progress)
     for walked in walk.files(found.catalog.first_journal if found.catalog else 0):
         usage: dict[int, LedgerUsage] = {}
