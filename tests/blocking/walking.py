@@ -34,6 +34,7 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "push_nowait": (b"entry",),
     "read": (0, 0),
     "read_log": ("log",),
+    "rebalance": ("nobody",),
     "recover_ledger": (999,),
     "restore": ("/dev/null/no-directory",),
     "retire_transactions": ("log", ["absent"]),

@@ -93,6 +93,15 @@ def test_a_bookie_is_drained(directory: Path, replog_bookies: Callable[..., tupl
     assert replog_bookies("drain", bookie_id)[1] == f"{bookie_id}: it is safe to stop: no ledger has copies on it\n"
 
 
+def test_a_bookie_is_rebalanced(replog_bookies: Callable[..., tuple[int, str, str]]) -> None:
+    bookie_id = lines(replog_bookies("--json")[1])[0]["bookie_id"]
+    status, shown, errors = replog_bookies("rebalance", bookie_id[:-2])
+    assert (status, errors) == (0, "")
+    assert shown.startswith(f"{bookie_id}: 0 of 0 fragments were moved there; it has ")
+    (found,) = lines(replog_bookies("rebalance", bookie_id, "--json")[1])
+    assert (found["bookie_id"], found["planned"], found["moved"]) == (bookie_id, 0, 0)
+
+
 def test_a_bookie_to_be_drained_that_is_not_known(replog_bookies: Callable[..., tuple[int, str, str]]) -> None:
     status, _, errors = replog_bookies("drain", "nobody")
     assert status == 2

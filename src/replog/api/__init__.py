@@ -23,6 +23,7 @@ from replog.client.ledger_reader import LedgerReader
 from replog.client.ledger_writer import LedgerWriter
 from replog.client.ledgers import Ledgers, check_password
 from replog.client.losses import EntriesAtRisk, declare_lost
+from replog.client.rebalancing import Rebalancer, RebalanceReport
 from replog.client.repair import Repairer
 from replog.client.repair_progress import ReportProgress
 from replog.config import BookieOptions, ClientOptions, check_number, check_types
@@ -160,6 +161,14 @@ class Client:
     async def resume_repairs(self) -> None:
         """Lets repairs go on: services within seconds, others when they are started again. Raises `MetastoreError`."""
         await self._repairer.pause.end()
+
+    async def rebalance(self, bookie_id: str, *, progress: ReportProgress | None = None) -> RebalanceReport:
+        """Moves copies onto this bookie, a new one or one that has few, until it has its share. Reads every ledger's record.
+
+        Raises `AdministrationError` if it is not announced or drains, `MetastoreError`. If it raises or is cancelled, what was
+        moved stays; rebalancing again goes on."""
+        ledgers = self._ledgers
+        return await Rebalancer(ledgers.context, ledgers.options, self._repairer).rebalance(bookie_id, progress)
 
     async def drain_bookie(self, bookie_id: str) -> DrainStatus:
         """Has a bookie left, so that it can be stopped for good: it gets no new ledgers while there are enough others, and live

@@ -22,6 +22,7 @@ from replog.client.auditing import AuditReport
 from replog.client.draining import DrainStatus
 from replog.client.entries import Entry, EntryBatch
 from replog.client.losses import EntriesAtRisk
+from replog.client.rebalancing import RebalanceReport
 from replog.client.repair_progress import ReportProgress
 from replog.config import BookieOptions, ClientOptions
 from replog.errors import (
@@ -153,6 +154,11 @@ class Client:
         fragments that it is copying. Audits go on. Raises `MetastoreError`."""
     def resume_repairs(self) -> None:
         """Lets repairs go on: services within seconds, others when they are started again. Raises `MetastoreError`."""
+    def rebalance(self, bookie_id: str, *, progress: ReportProgress | None = None) -> RebalanceReport:
+        """Moves copies onto this bookie, a new one or one that has few, until it has its share. Reads every ledger's record.
+
+        Raises `AdministrationError` if it is not announced or drains, `MetastoreError`. If it raises or is cancelled, what was
+        moved stays; rebalancing again goes on."""
     def drain_bookie(self, bookie_id: str) -> DrainStatus:
         """Has a bookie left, so that it can be stopped for good: it gets no new ledgers while there are enough others, and live
         writers replace it within seconds. Durable, until `undrain_bookie`. Returns what still names it, as `drain_status` does.

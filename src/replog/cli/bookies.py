@@ -16,7 +16,7 @@ from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElaps
 from replog.api import Client
 from replog.cli.apps import App
 from replog.cli.connecting import Connection, client_from, run, takes_connection
-from replog.cli.draining import drain, undrain
+from replog.cli.draining import drain, rebalance, undrain
 from replog.cli.figures import as_count, as_duration
 from replog.cli.output import (
     AsJSON,
@@ -231,6 +231,7 @@ def lost(
 
 app.command("drain")(drain)
 app.command("undrain")(undrain)
+app.command("rebalance")(rebalance)
 
 
 async def _declare_lost(connection: Connection, ids: Sequence[str], accept_loss: bool, for_programs: bool) -> None:

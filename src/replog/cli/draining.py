@@ -1,4 +1,4 @@
-"""`replog bookies drain` and `undrain`: leaving a bookie in order, before it is stopped for good."""
+"""`replog bookies drain` and `undrain`: leaving a bookie before it is stopped for good; `rebalance`: filling a new one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ import typer
 from replog.api import Client
 from replog.cli.connecting import Connection, client_from, run, takes_connection
 from replog.cli.output import AsJSON, emit, print_json_line
+from replog.cli.repair import Placement
+from replog.cli.repair_progress import shown_progress
 from replog.client.draining import DrainStatus
+from replog.client.rebalancing import RebalanceReport
 from replog.errors import ConfigError, ReplogError
 
 _LOOK_S = 5.0
@@ -122,6 +125,33 @@ async def _undrain(connection: Connection, text: str) -> str:
         bookie_id = await _whole_id(client, text)
         await client.undrain_bookie(bookie_id)
         return bookie_id
+
+
+@takes_connection
+def rebalance(
+    connection: Connection, bookie: Id, placement: Placement = "random", for_programs: AsJSON = False
+) -> None:
+    """Move copies onto a bookie that has few, from those that have most, until it has its share. Appends go on.
+
+    Exit status 1 if some could not be moved: type it again."""
+    report = run(_rebalance, connection, bookie, placement, for_programs)
+    if report.moved < report.planned:
+        raise typer.Exit(1)
+
+
+async def _rebalance(connection: Connection, text: str, placement: str, for_programs: bool) -> RebalanceReport:
+    async with client_from(connection, placement=placement) as client:
+        bookie_id = await _whole_id(client, text)
+        with shown_progress(is_quiet=for_programs) as progress:
+            report = await client.rebalance(bookie_id, progress=progress)
+    if for_programs:
+        print_json_line("rebalance", attrs.asdict(report))
+    else:
+        emit(
+            f"{bookie_id}: {report.moved} of {report.planned} fragments were moved there; it has {report.entries} copies of "
+            f"entries, {report.share} would be its share\n"
+        )
+    return report
 
 
 async def _whole_id(client: Client, text: str) -> str:

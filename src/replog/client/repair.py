@@ -153,8 +153,8 @@ class Repairer:
         async def fill(place: tuple[int, int]) -> None:
             nonlocal replaced
             with contextlib.suppress(LedgerNotFoundError):  # it was deleted meanwhile
-                if not await self.pause.is_on():
-                    replaced += await self._fill_at(*place, choose, bookies)
+                is_replaced = not await self.pause.is_on() and await self._fill_at(*place, choose, bookies)
+                replaced += is_replaced
             self.counts.fragments_left -= 1
             progress.under_replicated -= stage == "copy"
             progress.step()

@@ -157,3 +157,15 @@ def test_ids_that_begin_alike_are_shown_apart() -> None:
 
 def test_empty_cluster_says_so() -> None:
     assert any("no bookie is announced" in line for line in drawn([], View(80, 10)))
+
+
+def test_repairs_have_a_line_where_bookies_repair() -> None:
+    figures = attrs.evolve(FIGURES, repair_under_replicated=12.0, repair_fragments_left=0.0)
+    total = attrs.evolve(TOTAL, figures=figures)
+    lines = [line.plain.rstrip() for line in picture(ROWS, total, "", View(100, 20))]
+    assert lines[2] == "repairs  12 fragments lack copies"
+    healing = attrs.evolve(
+        figures, repair_fragments_left=10.0, repair_fragments_rate=0.5, repair_bytes_rate=float(31 << 20)
+    )
+    lines = [line.plain.rstrip() for line in picture(ROWS, attrs.evolve(total, figures=healing), "", View(100, 20))]
+    assert lines[2] == "repairs  12 fragments lack copies  10 to fill  31.0 MiB/s copied  20s left"

@@ -67,6 +67,10 @@ class Figures:
     fence_requests: float | None = None
     recovery_reads: float | None = None
     damaged_batches: float | None = None
+    repair_under_replicated: float | None = None
+    repair_fragments_left: float | None = None
+    repair_fragments_rate: float | None = None
+    repair_bytes_rate: float | None = None
     connections: float | None = None
 
 
@@ -94,6 +98,8 @@ _RATES = {
     "reads_rate": "reads",
     "read_bytes_rate": "read_bytes",
     "commits_rate": "commits",
+    "repair_fragments_rate": "repair_fragments",
+    "repair_bytes_rate": "repair_copied_bytes",
 }
 _GAUGES = (
     "uptime_s",
@@ -106,6 +112,8 @@ _GAUGES = (
     "fence_requests",
     "recovery_reads",
     "damaged_batches",
+    "repair_under_replicated",
+    "repair_fragments_left",
 )
 # Sums over a cluster. Not its ledgers, because each is on several bookies.
 _SUMMED = (
@@ -117,6 +125,8 @@ _SUMMED = (
     "fence_requests",
     "recovery_reads",
     "damaged_batches",
+    "repair_under_replicated",
+    "repair_fragments_left",
     "connections",
 )
 

@@ -104,6 +104,8 @@ ORDERS = (
 def picture(rows: Sequence[Row], total: Row, problem: str, view: View) -> list[Text]:
     """The lines: at most as many as the terminal has, and none longer than it is wide."""
     lines = [_title(rows, view), _totals(total, view)]
+    if total.figures.repair_under_replicated is not None:
+        lines.append(_repairs(total))
     if problem:
         lines.append(Text(f"who is announced is not known: {problem}", style="bold red"))
     columns = _chosen(view.width)
@@ -160,6 +162,20 @@ def _totals(total: Row, view: View) -> Text:
     space = view.width - len(line.plain) - 2
     if view.is_unicode and space >= _SPARK_WIDTH and any(total.history):
         line.append("  " + sparkline(total.history, min(2 * _SPARK_WIDTH, space)), style="cyan")
+    return line
+
+
+def _repairs(total: Row) -> Text:
+    """What lacks copies, and how fast it heals: the sums of what bookies with `repair = "auto"` say of their shares."""
+    figures = total.figures
+    line = Text("repairs", style="dim")
+    lacking, left, rate = figures.repair_under_replicated, figures.repair_fragments_left, figures.repair_fragments_rate
+    line.append(f"  {as_count(lacking)} fragments lack copies", style="bold yellow" if lacking else "green")
+    if left:
+        line.append(f"  {as_count(left)} to fill", style="bold")
+        line.append(f"  {_bytes(figures.repair_bytes_rate) or '-'}/s copied")
+        if rate:
+            line.append(f"  {as_duration(left / rate)} left")
     return line
 
 
