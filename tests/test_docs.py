@@ -223,12 +223,13 @@ def real_parameters(target: object) -> list[tuple[str, str, object]]:
     made = {name: field.default.factory() for name, field in fields.items() if hasattr(field.default, "factory")}
     kinds: dict[object, str] = {
         inspect.Parameter.KEYWORD_ONLY: "keyword",
+        inspect.Parameter.POSITIONAL_ONLY: "positional",
         inspect.Parameter.POSITIONAL_OR_KEYWORD: "positional",
     }
     return [
         (each.name, kinds[each.kind], made.get(each.name, each.default))
         for each in inspect.signature(target).parameters.values()
-        if each.name != "self" and each.name not in PASSED_BY_TRIO
+        if each.name != "self" and each.name not in PASSED_BY_TRIO and each.kind in kinds
     ]
 
 

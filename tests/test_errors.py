@@ -15,6 +15,7 @@ from replog.errors import BookieUnreachableError, FencedError, MetastoreError, T
 DOCS = Path(__file__).parent.parent / "docs" / "reference"
 TRANSIENT = {
     "AddTimeoutError",
+    "CommandTimeoutError",
     "BookieRefusedError",
     "BookieTooBusyError",
     "BookieUnreachableError",

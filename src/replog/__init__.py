@@ -16,6 +16,9 @@ from replog.config import BookieOptions, ClientOptions
 from replog.errors import (
     AddTimeoutError,
     ClosedError,
+    CommandFailedError,
+    CommandRefusedError,
+    CommandTimeoutError,
     ConfigError,
     CustomMismatchError,
     EndOfLogError,
@@ -29,6 +32,7 @@ from replog.errors import (
     LedgerNotFoundError,
     LedgerRefusedError,
     LogNotFoundError,
+    MachineError,
     MetastoreError,
     NotEnoughBookiesError,
     PayloadTooLargeError,
@@ -36,6 +40,8 @@ from replog.errors import (
     PositionError,
     RecoveryUndecidedError,
     ReplogError,
+    SessionExpiredError,
+    StateDivergedError,
     StorageDamagedError,
     StorageError,
     StorageIdentityError,
@@ -46,6 +52,7 @@ from replog.errors import (
     TransientError,
     TrimmedError,
     UnauthorizedError,
+    UnknownCommandError,
     WouldBlockError,
     WrongEventLoopError,
 )
@@ -53,6 +60,7 @@ from replog.log.appending import AppendedLedgers
 from replog.log.log_reader import LogReader
 from replog.log.log_writer import LogWriter
 from replog.log.record_batches import Record, RecordBatch
+from replog.machine import CommandId, MachineOptions, MachineStatus, RunningMachine, StateMachine, command
 from replog.protocol.digest import DigestType
 from replog.protocol.model import LedgerMetadata, LogMetadata, Position
 from replog.protocol.quorum import Quorum
@@ -71,6 +79,10 @@ __all__ = [
     "BookieOptions",
     "Client",
     "ClientOptions",
+    "CommandFailedError",
+    "CommandId",
+    "CommandRefusedError",
+    "CommandTimeoutError",
     "ConfigError",
     "CustomMismatchError",
     "DigestType",
@@ -92,6 +104,9 @@ __all__ = [
     "LogNotFoundError",
     "LogReader",
     "LogWriter",
+    "MachineError",
+    "MachineOptions",
+    "MachineStatus",
     "MetastoreError",
     "NotEnoughBookiesError",
     "PayloadTooLargeError",
@@ -104,6 +119,10 @@ __all__ = [
     "RecoveryUndecidedError",
     "Registry",
     "ReplogError",
+    "RunningMachine",
+    "SessionExpiredError",
+    "StateDivergedError",
+    "StateMachine",
     "StorageDamagedError",
     "StorageError",
     "StorageIdentityError",
@@ -114,6 +133,8 @@ __all__ = [
     "TransientError",
     "TrimmedError",
     "UnauthorizedError",
+    "UnknownCommandError",
+    "command",
     "connect",
     "embed",
     "keep_freed_memory",

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from replog import aio
-from replog.aio import client, readers, writers
+from replog.aio import client, machines, readers, writers
 from tests.blocking.stub import Stub, attributes
 
 AITER = "def __aiter__(self) -> AsyncIterator"
 COROUTINES = Stub(
     package=aio,
-    modules=(client, readers, writers),
+    modules=(client, readers, writers, machines),
     functions=("connect", "embed", "served_bookie", "serve_bookie", "serve_repairs"),
     words={
         "context": "AbstractAsyncContextManager",
@@ -20,7 +20,7 @@ COROUTINES = Stub(
         "life": "the event loop",
         "opener": "the task that",
     },
-    attributes=attributes(AITER)
+    attributes=attributes(AITER, result="Coroutine[Any, Any, Any]")
     | {"LogReader": f"name: str\n{AITER}[Record]: ...\nasync def __anext__(self) -> Record: ..."},
     returned={},
     is_async=True,

@@ -14,7 +14,7 @@ from replog.aio.faces import FACES
 from replog.runtime.faces import Face
 from tests.aio.kit import under_asyncio
 from tests.blocking.test_raising import is_made_by_reading
-from tests.blocking.walking import OPTIONS, is_ours, verbs_of
+from tests.blocking.walking import OPTIONS, Machine, is_ours, verbs_of
 
 Outcome = Callable[[Callable[[], Any]], Awaitable[BaseException | None]]
 
@@ -28,7 +28,8 @@ async def all_faces(client: Any) -> list[Face]:
     (remote,) = await client.remote_bookies()
     (own,) = client.bookies
     readers = [await client.open_ledger(ledger.ledger_id).open(), await client.read_log("log").open()]
-    found = [ledger, log, *readers, remote, own, client]
+    machine = await client.run_machine("waves", Machine, listen=()).open()
+    found = [ledger, log, *readers, machine, remote, own, client]
     assert {type(each) for each in found} == {face for face in FACES._face_of.values() if not is_made_by_reading(face)}
     return found
 

@@ -19,7 +19,7 @@ from types import ModuleType
 import attrs
 
 from replog import api, blocking
-from replog.blocking import client, readers, writers
+from replog.blocking import client, machines, readers, writers
 from replog.runtime.faces import Face, Faces
 
 API_PAGE = Path(__file__).parents[2] / "docs" / "reference" / "api.md"
@@ -31,8 +31,8 @@ HEAD = '''
 
 from contextlib import {context}
 from types import TracebackType
-from typing import TypeVar
-from collections.abc import {iterator}, Iterable, Mapping, Sequence
+from typing import Any, Generic, TypeVar
+from collections.abc import {iterator}, Callable, Coroutine, Iterable, Mapping, Sequence
 from replog.client.entries import Entry
 from replog.errors import StorageError
 from replog.records.bookies import Endpoint
@@ -54,6 +54,7 @@ class Opening({context}[Value]):
 CLOSE = '''{verb} {a}close(self) -> None:
     """Leaves the context that gave this, as the end of its block does. Idempotent."""
 '''
+GENERIC = {"RunningMachine": "(Generic[State])"}  # what the types of faces inherit
 
 
 @attrs.frozen
@@ -62,7 +63,7 @@ class Stub:
     beginning, by the name of their face; `returned` has the types that this face returns for others."""
 
     package: ModuleType
-    modules: tuple[ModuleType, ...]  # client, readers, writers
+    modules: tuple[ModuleType, ...]  # client, readers, writers, machines
     functions: tuple[str, ...]
     words: Mapping[str, str]
     attributes: Mapping[str, str]
@@ -77,13 +78,14 @@ class Stub:
     @property
     def faces(self) -> tuple[type[Face], ...]:
         """The classes, in the order of the stub."""
-        of_client, of_readers, of_writers = self.modules
+        of_client, of_readers, of_writers, of_machines = self.modules
         return (
             of_client.Client,
             of_writers.LedgerWriter,
             of_writers.LogWriter,
             of_readers.LedgerReader,
             of_readers.LogReader,
+            of_machines.RunningMachine,
             of_client.ServedBookie,
             of_client.RemoteBookie,
         )
@@ -103,7 +105,8 @@ class Stub:
         kind: Faces = self.faces[0]._kind
         modules = {api.__name__} | {each.__module__ for each in (*kind._face_of, *self.faces)}
         names = {face.__name__ for face in self.faces} | {"Opening", *self.functions}
-        wanted = dict.fromkeys(line for line in imports_of(modules) if line.split()[-1] not in names)
+        # One line for a name, which two modules may import from different places.
+        wanted = {line.split()[-1]: line for line in imports_of(modules) if line.split()[-1] not in names}.values()
         return formatted("\n".join([*wanted, HEAD.format(**self.words), *functions, *classes]), self.path)
 
     def _verb(self, verb: Verb) -> Verb:
@@ -137,17 +140,18 @@ class Stub:
         if hasattr(face, close):
             parts.append(CLOSE.format(**self.words))
         indented = "\n".join(f"    {line}" for part in parts for line in part.splitlines())
-        return f"class {face.__name__}:\n{indented}\n"
+        return f"class {face.__name__}{GENERIC.get(face.__name__, '')}:\n{indented}\n"
 
 
-def attributes(aiter: str, timeout: str = "") -> dict[str, str]:
-    """Those of both faces. `aiter` begins the lines that say what iterating gives."""
+def attributes(aiter: str, timeout: str = "", result: str = "Any") -> dict[str, str]:
+    """Those of both faces. `aiter` begins the lines that say what iterating gives; a machine's commands return `result`."""
     return {
         "Client": "default_quorum: Quorum\nbookies: tuple[ServedBookie, ...]\nleft_out: Mapping[str, StorageError]",
         "LedgerWriter": "ledger_id: int",
         "LogWriter": "name: str",
         "LedgerReader": f"ledger_id: int\n{aiter}[Entry]: ...",
         "LogReader": f"name: str\n{timeout}{aiter}[Record]: ...",
+        "RunningMachine": f"def __getattr__(self, name: str) -> Callable[..., {result}]: ...",
         "RemoteBookie": (
             "bookie_id: str\nendpoints: Sequence[Endpoint]\nread_only: bool\ndraining: bool\nlabels: Mapping[str, str]"
         ),
@@ -190,7 +194,7 @@ def formatted(text: str, stub: Path) -> str:
 
 THREADS = Stub(
     package=blocking,
-    modules=(client, readers, writers),
+    modules=(client, readers, writers, machines),
     functions=("connect", "embed", "served_bookie"),
     words={
         "context": "AbstractContextManager",

@@ -10,7 +10,7 @@ from typing import Any
 import replog.blocking
 from replog.blocking.faces import FACES
 from replog.runtime.faces import Face
-from tests.blocking.walking import OPTIONS, is_ours, verbs_of
+from tests.blocking.walking import OPTIONS, Machine, is_ours, verbs_of
 
 
 def all_faces(client: Any) -> list[Face]:
@@ -22,7 +22,8 @@ def all_faces(client: Any) -> list[Face]:
     (remote,) = client.remote_bookies()
     (own,) = client.bookies
     readers = [client.open_ledger(ledger.ledger_id).open(), client.read_log("log").open()]
-    found = [ledger, log, *readers, remote, own, client]
+    machine = client.run_machine("waves", Machine, listen=()).open()
+    found = [ledger, log, *readers, machine, remote, own, client]
     assert {type(each) for each in found} == {face for face in FACES._face_of.values() if not is_made_by_reading(face)}
     return found
 

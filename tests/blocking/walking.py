@@ -7,10 +7,24 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+import attrs
+
 import replog
 from replog.errors import ReplogError
 from replog.runtime.faces import Face
 from tests.blocking.stub import SHOWN
+
+
+@attrs.define
+class Machine(replog.StateMachine):
+    @replog.command
+    def wave(self) -> int:
+        return 1
+
+
+def length(state: Machine) -> int:
+    return 1
+
 
 ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "append": (b"entry",),
@@ -38,12 +52,16 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "recover_ledger": (999,),
     "restore": ("/dev/null/no-directory",),
     "retire_transactions": ("log", ["absent"]),
+    "RunningMachine.read": (length,),
+    "call": (Machine.wave,),
+    "call_as": ("1:1", Machine.wave),
+    "run_machine": ("machine", Machine),
     "sweep_log": ("log",),
     "trim_log": ("log",),
     "undrain_bookie": ("nobody",),
     "write_log": ("log",),
 }
-NAMED: dict[str, dict[str, Any]] = {"trim_log": {"before": "1:0"}}
+NAMED: dict[str, dict[str, Any]] = {"run_machine": {"listen": ()}, "trim_log": {"before": "1:0"}}
 LEAVING = {"close", "aclose"}  # they end what others are still to be called on
 
 
@@ -55,7 +73,8 @@ def verbs_of(face: Face) -> Iterator[tuple[str, Callable[[], Any]]]:
         if isinstance(member, property):
             yield name, partial(getattr, face, name)
         elif inspect.isfunction(member):
-            arguments, named = ARGUMENTS.get(name, ()), NAMED.get(name, {})
+            arguments = ARGUMENTS.get(f"{type(face).__name__}.{name}") or ARGUMENTS.get(name, ())
+            named = NAMED.get(name, {})
             # Who adds a verb with parameters gives it arguments here.
             inspect.signature(member).bind(face, *arguments, **named)
             yield name, partial(getattr(face, name), *arguments, **named)

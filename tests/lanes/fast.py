@@ -30,6 +30,7 @@ PLACES = (
     "tests/formats/",
     "tests/lanes/",
     "tests/log/",
+    "tests/machine/",
     "tests/placements/",
     "tests/protocol/",
     "tests/records/",

@@ -10,6 +10,7 @@ is needed, or comes out.
 """
 
 from replog.aio.client import Client, connect, embed, serve_bookie, serve_repairs, served_bookie
+from replog.aio.machines import RunningMachine
 from replog.aio.readers import LedgerReader, LogReader
 from replog.aio.writers import LedgerWriter, LogWriter
 
@@ -19,6 +20,7 @@ __all__ = [
     "LedgerWriter",
     "LogReader",
     "LogWriter",
+    "RunningMachine",
     "connect",
     "embed",
     "serve_bookie",

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 
 import trio
 
 from replog.abc import Metastore
 from replog.api.bookies import BookieConfig, close_metastore, embedded_bookies, serve_bookie, served_bookie
-from replog.api.contexts import client_context
+from replog.api.contexts import opened_ledgers
 from replog.api.repairs import repair, repairing_client
 from replog.backup.restoring import Restorer
 from replog.backup.saving import BackupReport, save
@@ -35,6 +35,7 @@ from replog.log.log_reader import LogReader
 from replog.log.log_records import LogRecords
 from replog.log.log_writer import LogWriter
 from replog.log.takeover import lead, taking_over
+from replog.machine import LogOptions, MachineOptions, RunningMachine, State, run_machine, surroundings_of
 from replog.protocol.digest import DigestType
 from replog.protocol.model import LedgerMetadata, LogMetadata, Position, Segment
 from replog.protocol.quorum import Quorum
@@ -42,7 +43,6 @@ from replog.records.paths import log_key_path
 from replog.registry import Registry
 from replog.repair.service import RepairTimes
 from replog.runtime.event_loop import check_event_loop
-from replog.runtime.nursery import open_service_nursery
 
 __all__ = ["BookieConfig", "Client", "connect", "embed", "serve_bookie", "serve_repairs", "served_bookie"]
 
@@ -56,16 +56,21 @@ class Client:
     """
 
     def __init__(
-        self, ledgers: Ledgers, default_quorum: Quorum, nursery: trio.Nursery, bookies: Sequence[ServedBookie] = ()
+        self,
+        ledgers: Ledgers,
+        default: Quorum,
+        nursery: trio.Nursery,
+        bookies: Sequence[ServedBookie],
+        plugins: Registry,
     ) -> None:
-        self.default_quorum = default_quorum
+        self.default_quorum = default
         self.bookies = tuple(bookies)
         self.left_out: Mapping[str, StorageError] = {}  # directories that are embedded without a bookie, and why
         self._open_ledgers: Ledgers | None = ledgers
         self._logs = LogRecords(ledgers)
         self._log_driver = LogDriver(ledgers, self._logs)
         self._repairer = Repairer(ledgers.context, ledgers.options, ledgers.observe)
-        self._nursery = nursery
+        self._nursery, self._plugins = nursery, plugins
 
     @property
     def _ledgers(self) -> Ledgers:
@@ -342,6 +347,28 @@ class Client:
             check_number("end", end)
         return await self._logs.segments(name, first, end)
 
+    @asynccontextmanager
+    async def run_machine(
+        self,
+        name: str,
+        machine: type[State],
+        *,
+        listen: str | Sequence[str] | None = None,
+        options: MachineOptions | None = None,
+        quorum: Quorum | None = None,
+        password: bytes = b"",
+        digest_type: DigestType = DigestType.CRC32C,
+    ) -> AsyncIterator[RunningMachine[State]]:
+        """Runs a member of a replicated state machine, as a context: it applies the log of this name, and competes to lead it.
+
+        Members reach each other where `listen` says, like "tcp:0.0.0.0:3200"; by default at a socket for this user's processes
+        on this machine. Raises `ConfigError`; `UnknownCommandError` and `StateDivergedError` end the context."""
+        check_types("run_machine", options=(options, MachineOptions), quorum=(quorum, Quorum))
+        surroundings = surroundings_of(self._ledgers, self._plugins)
+        written = LogOptions(quorum or self.default_quorum, password, digest_type)
+        async with run_machine(name, machine, self, surroundings, listen, options, written) as running:
+            yield running
+
     # -- back-ups ---------------------------------------------------------------------------------------------------
 
     async def backup(
@@ -381,15 +408,9 @@ class Client:
 
     def statistics(self) -> dict[str, dict[str, float]]:
         """Counters and gauges: of the client, and of each bookie that it embeds, by its id."""
-        connections = self._ledgers.context.connections
-        own = {
-            "outstanding_bytes": float(connections.outstanding_bytes()),
-            "bookies_left_out": float(len(self.left_out)),
-        }
-        found = {"client": own}
-        for bookie in self.bookies:
-            found[bookie.server.bookie_id] = bookie.statistics()
-        return found
+        outstanding_bytes = float(self._ledgers.context.connections.outstanding_bytes())
+        own = {"outstanding_bytes": outstanding_bytes, "bookies_left_out": float(len(self.left_out))}
+        return {"client": own, **{bookie.server.bookie_id: bookie.statistics() for bookie in self.bookies}}
 
 
 async def serve_repairs(
@@ -480,17 +501,8 @@ async def _client(
     placement: str,
     bookies: Sequence[ServedBookie],
 ) -> AsyncIterator[Client]:
-    async with open_service_nursery() as nursery, AsyncExitStack() as stack:
-        context = await stack.enter_async_context(client_context(metastore, plugins, options, placement, nursery))
-        ledgers = Ledgers(context, options, plugins.observe, nursery)
-
-        def ask_for_collection() -> None:
-            for bookie in bookies:
-                bookie.ask_for_collection()
-
-        # Embedded bookies can free a deleted ledger's space at once; remote ones wait for their next collection (B6).
-        ledgers.deleted = ask_for_collection
-        client = Client(ledgers, quorum, nursery, bookies)
+    async with opened_ledgers(metastore, plugins, options, placement, bookies) as (ledgers, nursery):
+        client = Client(ledgers, quorum, nursery, bookies, plugins)
         try:
             yield client
         finally:

@@ -1,12 +1,18 @@
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 
 # Made by `python -m tests.blocking.stub` from trio's classes: not to be edited.
 from contextlib import (
     AbstractContextManager,
 )
 from types import TracebackType
-from typing import TypeVar
+from typing import Any, Concatenate, Generic, TypeVar
 
 from replog.abc import Damage, Metastore
 from replog.api.bookies import BookieConfig
@@ -31,6 +37,10 @@ from replog.errors import (
 )
 from replog.log.appending import AppendedLedgers
 from replog.log.record_batches import Positions, Record, RecordBatch
+from replog.machine.commands import State
+from replog.machine.options import MachineOptions
+from replog.machine.running import Arguments, MachineStatus, Result
+from replog.machine.sessions import CommandId
 from replog.protocol.digest import DigestType
 from replog.protocol.model import LedgerMetadata, LogMetadata, Position, Segment
 from replog.protocol.quorum import Quorum
@@ -277,6 +287,21 @@ class Client:
 
         One read, and one more for each hundred or so that are asked for and aren't among the last. Raises
         `LogNotFoundError`, `MetastoreError`."""
+    def run_machine(
+        self,
+        name: str,
+        machine: type[State],
+        *,
+        listen: str | Sequence[str] | None = None,
+        options: MachineOptions | None = None,
+        quorum: Quorum | None = None,
+        password: bytes = b"",
+        digest_type: DigestType = DigestType.CRC32C,
+    ) -> Opening[RunningMachine[State]]:
+        """Runs a member of a replicated state machine, as a context: it applies the log of this name, and competes to lead it.
+
+        Members reach each other where `listen` says, like "tcp:0.0.0.0:3200"; by default at a socket for this user's processes
+        on this machine. Raises `ConfigError`; `UnknownCommandError` and `StateDivergedError` end the context."""
     def backup(
         self, directory: str | os.PathLike[str], logs: Sequence[str] | None = None, *, password: bytes = b""
     ) -> BackupReport:
@@ -464,6 +489,52 @@ class LogReader:
         `EntryUnreadableError` (retry: yes), `EntryNotFoundError`, `TrimmedError`, `MetastoreError`."""
     def receive_batch_nowait(self) -> RecordBatch:
         """As `receive_batch`, but raises `trio.WouldBlock` if no batch has arrived yet, or at the end."""
+    def close(self) -> None:
+        """Leaves the context that gave this, as the end of its block does. Idempotent."""
+
+class RunningMachine(Generic[State]):
+    """A state machine in this process, for every thread. Made by `Client.run_machine`; each command is a method."""
+    def __getattr__(self, name: str) -> Callable[..., Any]: ...
+    @property
+    def machine_name(self) -> str:
+        """The name of the machine, and of its log."""
+    @property
+    def local(self) -> State:
+        """The state as it was last applied here, maybe behind: without waiting. Do not change it."""
+    @property
+    def status(self) -> MachineStatus:
+        """Where this member is."""
+    def read(self, function: Callable[[State], Result]) -> Result:
+        """What the function returns of the state, in which every command is applied that was answered before this was called.
+
+        The function must not change the state, nor return a part of it that changes. Raises what it raises, and
+        `CommandTimeoutError`. Reads that are under way together share one append."""
+    def call(
+        self,
+        command: Callable[Concatenate[State, Arguments], Result],
+        /,
+        *args: Arguments.args,
+        **kwargs: Arguments.kwargs,
+    ) -> Result:
+        """Has a command applied, exactly once, and returns its result.
+
+        Raises `CommandFailedError` (applied), `CommandRefusedError` (not written), `CommandTimeoutError` and
+        `SessionExpiredError` (outcome unknown), TypeError for arguments that are not of the command's types. If cancelled,
+        the outcome is unknown."""
+    def next_id(self) -> CommandId:
+        """An id for one command, to be kept before `call_as` sends it: then the command may be repeated, by any process, until it
+        is answered. Raises as `call`."""
+    def call_as(
+        self,
+        command_id: CommandId | str,
+        command: Callable[Concatenate[State, Arguments], Result],
+        /,
+        *args: Arguments.args,
+        **kwargs: Arguments.kwargs,
+    ) -> Result:
+        """As `call`, for a command that has an id: a repeat with the same id is answered as the first one was, and not applied.
+
+        Raises `SessionExpiredError` if the id's session has ended: then it is unknown whether the command was applied before."""
     def close(self) -> None:
         """Leaves the context that gave this, as the end of its block does. Idempotent."""
 

@@ -55,7 +55,7 @@ class Connections:
         self._open_transport = open_transport
         self._options = options
         self._nursery = nursery
-        self._authenticator = authenticator
+        self.authenticator = authenticator
         self._transports: dict[str, Transport] = {}  # by scheme
         self._request_ids = itertools.count(1)
         self._attempts: dict[str, _Attempt] = {}  # under way
@@ -175,18 +175,19 @@ class Connections:
 
     async def _connect_by(self, endpoint: Endpoint, bookie_id: str, channel: BookieChannel) -> Connection:
         try:
-            transport = self._transport(endpoint.scheme)
+            transport = self.transport(endpoint.scheme)
         except ConfigError as error:
             raise BookieUnreachableError(bookie_id, f"no way to {endpoint}: {error}") from error
         try:
             return await transport.connect(
-                endpoint.address, channel, self._nursery, bookie_id=bookie_id, authenticator=self._authenticator
+                endpoint.address, channel, self._nursery, bookie_id=bookie_id, authenticator=self.authenticator
             )
         except ConfigError as error:
             # The bookie's configuration: what it announced is not an address.
             raise BookieUnreachableError(bookie_id, f"it announced {endpoint}: {error}") from error
 
-    def _transport(self, scheme: str) -> Transport:
+    def transport(self, scheme: str) -> Transport:
+        """The client's transport of this scheme. Raises `ConfigError`."""
         if scheme not in self._transports:
             self._transports[scheme] = self._open_transport(scheme)
         return self._transports[scheme]

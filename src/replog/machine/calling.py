@@ -1,0 +1,287 @@
+"""The calls of one member: finds the leader, sends what is asked for, and repeats it at the next leader until it is answered.
+
+Rules:
+- A request is repeated whenever its answer may have been lost. That is safe: a command carries its session and its sequence, and
+  everything else changes nothing, or only begins a session that nobody uses.
+- Requests that are asked for in one turn of the event loop go in one message.
+- A leader that says it does not lead is not asked again; one that is silent or unreachable is, after the others.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import trio
+
+from replog.abc import Connection
+from replog.errors import (
+    BookieError,
+    CommandRefusedError,
+    CommandTimeoutError,
+    ConfigError,
+    MetastoreError,
+    RemoteProtocolError,
+    ReplogError,
+)
+from replog.machine.entries import Answer, Code, MachineEntry, decode_answer
+from replog.machine.options import MachineOptions
+from replog.machine.surroundings import LeaderAddress, Surroundings, announced_leaders
+from replog.machine.visits import machine_key, request_of
+from replog.protocol.messages import Response, Status
+from replog.runtime.nursery import open_service_nursery
+
+MESSAGE_BYTES_MAX = 1 << 20  # of requests that go together; a larger one goes alone
+_MESSAGE_REQUESTS_MAX = 4096
+_AGAIN_S = 0.01  # after a search without success, doubled each time
+_AGAIN_MAX_S = 0.5
+_BUSY_S = 0.02  # after which what the leader had no room for is sent again
+
+
+class _Question:
+    """One request, until it is answered."""
+
+    __slots__ = ("answer", "data", "done", "error")
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.done = trio.Event()
+        self.answer: Answer | None = None
+        self.error: Exception | None = None
+
+
+class _Link:
+    """One connection to one leader. `lost` is true when it is of no more use."""
+
+    def __init__(self, leader: LeaderAddress, caller: Caller) -> None:
+        self.leader = leader
+        self.is_lost = False
+        self.is_deposed = False  # it said so
+        self.connection: Connection | None = None
+        self._in_flight: dict[int, tuple[float, list[_Question]]] = {}  # with the time of sending, oldest first
+        self._caller = caller
+        self._ids = itertools.count(1)
+
+    def send(self, questions: Sequence[_Question], key: bytes) -> None:
+        """Sends these in one message."""
+        assert self.connection is not None, "it was connected"
+        request = request_of(next(self._ids), [each.data for each in questions], key)
+        # Before it is sent: a leader in this thread may answer before `send` returns.
+        self._in_flight[request.request_id] = trio.current_time(), list(questions)
+        try:
+            self.connection.send((request,))
+        except ReplogError:
+            self.lose()
+
+    @property
+    def unanswered_since_s(self) -> float:
+        """When the oldest message without an answer was sent; infinity without one."""
+        for sent_s, _ in self._in_flight.values():
+            return sent_s
+        return float("inf")
+
+    def lose(self) -> None:
+        """What is in flight is to be sent by another link."""
+        self.is_lost = True
+        self._caller.news()
+
+    # -- as a ResponseReceiver ----------------------------------------------------------------------------------------
+
+    def responses_received(self, responses: Sequence[Response]) -> None:
+        """Answers came."""
+        for response in responses:
+            _, questions = self._in_flight.pop(response.request_id, (0.0, []))
+            if self.is_lost:
+                continue
+            if response.status is Status.OK:
+                self._answered(questions, response)
+            elif response.status is Status.FENCED:
+                self.is_deposed = True
+                self.lose()
+            elif response.status is Status.UNAUTHORIZED:
+                self._caller.failed(questions, CommandRefusedError(f"{response.detail}; nothing was written"))
+            else:
+                self._caller.busy(questions)
+
+    def _answered(self, questions: list[_Question], response: Response) -> None:
+        try:
+            answers = [decode_answer(each) for batch in response.batches for each in batch.payloads()]
+        except RemoteProtocolError:
+            answers = []
+        if len(answers) != len(questions):
+            self.lose()  # nobody who speaks so is a leader
+            return
+        for question, answer in zip(questions, answers, strict=True):
+            self._caller.answered(question, answer)
+
+    def disconnected(self, error: ReplogError) -> None:
+        """The connection is gone."""
+        self.lose()
+
+
+class Caller:
+    """The requests of one member. `run` is the task behind it."""
+
+    def __init__(self, name: str, surroundings: Surroundings, options: MachineOptions, password: bytes) -> None:
+        self._name = name
+        self._surroundings = surroundings
+        self._options = options
+        self._key = machine_key(password)
+        self._open: dict[_Question, None] = {}  # in their order, until they are answered
+        self._open_bytes = 0
+        self._unsent: list[_Question] = []
+        self._busy: list[_Question] = []  # for which the leader had no room
+        self._news = trio.Event()
+        self._room = trio.Event()
+        self._is_left = False
+        self._deposed_term = 0  # the highest one whose leader said that it does not lead
+
+    async def ask(self, entry: MachineEntry) -> Answer:
+        """Has a leader answer this, however often it must be repeated.
+
+        Raises `CommandTimeoutError` (outcome unknown), `CommandRefusedError` for a wrong password. If cancelled, the outcome is
+        unknown."""
+        if self._is_left:
+            raise trio.ClosedResourceError(f"machine {self._name!r}: this member was left")
+        question = _Question(entry.encode())
+        size_bytes = len(question.data)
+        timeout_s = self._options.call_timeout_s
+        with trio.move_on_after(timeout_s):
+            await trio.lowlevel.checkpoint_if_cancelled()
+            while self._open and self._open_bytes + size_bytes > self._options.calls_bytes_max:
+                await self._room.wait()
+            self._open[question] = None
+            self._open_bytes += size_bytes
+            self._unsent.append(question)
+            self.news()
+            try:
+                await question.done.wait()
+            finally:
+                self._open.pop(question)
+                self._open_bytes -= size_bytes
+                self._room.set()
+                self._room = trio.Event()
+        if question.error is not None:
+            raise question.error
+        if question.answer is None:
+            raise CommandTimeoutError(
+                f"machine {self._name!r}: no leader answered within {timeout_s} s; the outcome is unknown"
+            )
+        return question.answer
+
+    def leave(self) -> None:
+        """Nothing is sent any more: whoever waits for an answer gets `trio.ClosedResourceError`."""
+        self._is_left = True
+        self.failed(list(self._open), trio.ClosedResourceError(f"machine {self._name!r}: this member was left"))
+
+    # -- told by links ------------------------------------------------------------------------------------------------
+
+    def news(self) -> None:
+        """Something is to be sent, or a link was lost."""
+        self._news.set()
+
+    def answered(self, question: _Question, answer: Answer) -> None:
+        """A leader answered."""
+        if answer.code == Code.BUSY:
+            self.busy([question])
+        else:
+            question.answer = answer
+            question.done.set()
+
+    def failed(self, questions: Sequence[_Question], error: Exception) -> None:
+        """Repeating these is of no use."""
+        for question in questions:
+            question.error = error
+            question.done.set()
+
+    def busy(self, questions: Sequence[_Question]) -> None:
+        """The leader had no room for these."""
+        self._busy += questions
+        self.news()
+
+    # -- the task -----------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Sends until cancelled."""
+        async with open_service_nursery() as nursery:
+            while True:
+                while not self._open:
+                    await self._wait_for_news()
+                link = await self._reach(nursery)
+                try:
+                    await self._use(link)
+                finally:
+                    link.is_lost = True
+                    if link.connection is not None:
+                        with trio.CancelScope(shield=True):
+                            await link.connection.aclose()
+
+    async def _wait_for_news(self, until_s: float = float("inf")) -> None:
+        with trio.move_on_at(until_s):
+            await self._news.wait()
+        self._news = trio.Event()
+
+    async def _use(self, link: _Link) -> None:
+        """Sends by this link until it is lost: all that is open first, for nobody knows what another leader did with it."""
+        self._unsent, self._busy = list(self._open), []
+        silence_s = self._options.repeat_after_s
+        while not link.is_lost:
+            self._send(link)
+            ends_s = trio.current_time() + _BUSY_S if self._busy else link.unanswered_since_s + silence_s
+            await self._wait_for_news(ends_s)
+            # Single messages may be lost, too: so the oldest one counts, and not when something was heard last.
+            if trio.current_time() >= link.unanswered_since_s + silence_s:
+                break
+            # Waited for above, unless there was other news: then it comes a little early.
+            self._unsent += self._busy
+            self._busy = []
+        if link.is_deposed:
+            self._deposed_term = max(self._deposed_term, link.leader.term)
+
+    def _send(self, link: _Link) -> None:
+        unsent, self._unsent = [each for each in self._unsent if each in self._open and not each.done.is_set()], []
+        first, size_bytes = 0, 0
+        for place, question in enumerate(unsent):
+            size_bytes += len(question.data)
+            is_full = size_bytes > MESSAGE_BYTES_MAX or place - first >= _MESSAGE_REQUESTS_MAX
+            if is_full and place > first:
+                link.send(unsent[first:place], self._key)
+                first, size_bytes = place, len(question.data)
+        if unsent[first:] and not link.is_lost:
+            link.send(unsent[first:], self._key)
+
+    async def _reach(self, nursery: trio.Nursery) -> _Link:
+        """Looks for the leader until one is connected."""
+        again_s = _AGAIN_S
+        while True:
+            try:
+                leaders = await announced_leaders(self._surroundings.metastore, self._name)
+            except MetastoreError:
+                leaders = []
+            for leader in leaders:
+                # Those below it were deposed, too.
+                if leader.term <= self._deposed_term:
+                    break
+                link = await self._connect(leader, nursery)
+                if link is not None:
+                    return link
+            await trio.sleep(again_s)
+            again_s = min(2 * again_s, _AGAIN_MAX_S)
+
+    async def _connect(self, leader: LeaderAddress, nursery: trio.Nursery) -> _Link | None:
+        link = _Link(leader, self)
+        for endpoint in leader.endpoints:
+            try:
+                transport = self._surroundings.transport(endpoint.scheme)
+                with trio.fail_after(self._options.repeat_after_s):
+                    link.connection = await transport.connect(
+                        endpoint.address,
+                        link,
+                        nursery,
+                        bookie_id=leader.member_id,
+                        authenticator=self._surroundings.authenticator,
+                    )
+            except (BookieError, ConfigError, trio.TooSlowError):
+                continue
+            return link
+        return None

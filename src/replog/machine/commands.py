@@ -1,0 +1,281 @@
+"""State machines of users, their commands, and both as typed data in JSON.
+
+Rules:
+- A command's arguments, its result and the state are typed data: cattrs makes JSON of them by their annotations, and reads that
+  back. Nothing is pickled.
+- What an argument becomes in another process equals what the caller passed: the caller reads back what it is about to send, and
+  refuses what differs. So a text is never taken for a number.
+- A command is known by its name and its version. An entry with another name or version stops the member: it never guesses.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import typing
+from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, Generic, TypeVar, overload
+
+import attrs
+import cattrs
+from cattrs.preconf.json import make_converter
+
+from replog.errors import CommandRefusedError, ConfigError, UnknownCommandError
+
+State = TypeVar("State", bound="StateMachine")
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+_MARK = "__replog_command__"
+# What a running machine has itself: `counters.read` must not be a command.
+RESERVED_NAMES = frozenset(
+    {"aclose", "call", "call_as", "close", "local", "machine_name", "next_id", "open", "read", "status"}
+)
+# Structured by looking at them only; the others by cattrs.
+_PLAIN = (int, str, bool)
+
+
+class StateMachine:
+    """The base class of replicated state machines: an attrs class whose fields all have defaults, and whose methods marked
+    with `replog.command` change them.
+
+    Every process applies the same commands in the same order to its own object. So a command may depend on nothing but its
+    arguments, the fields and `now`: not on the clock, randomness, files, or the order of a set. `version` is that of the fields:
+    raise it when a snapshot of before can't be read any more."""
+
+    __slots__ = ("_now_ns",)
+
+    version: typing.ClassVar[int] = 1
+
+    @property
+    def now(self) -> datetime:
+        """The time of the command that is being applied, by the leader's clock, in UTC: the same in every process."""
+        return datetime.fromtimestamp(self.now_ns / 1e9, UTC)
+
+    @property
+    def now_ns(self) -> int:
+        """As `now`, in ns since the epoch. It never goes back."""
+        return typing.cast(int, getattr(self, "_now_ns", 0))
+
+
+@overload
+def command(method: Method, /) -> Method: ...
+
+
+@overload
+def command(*, name: str | None = None, version: int = 1) -> Callable[[Method], Method]: ...
+
+
+def command(method: Any = None, /, *, name: str | None = None, version: int = 1) -> Any:
+    """Marks a method of a `StateMachine` as a command, which callers in any process have applied in all of them.
+
+    A command whose meaning changes gets a higher `version`; the method of before stays under another name, with
+    `@command(name="add", version=1)`, as long as entries of it may be in the log."""
+
+    def mark(function: Any) -> Any:
+        setattr(function, _MARK, (name or function.__name__, version))
+        return function
+
+    return mark if method is None else mark(method)
+
+
+class Command:
+    """One command of a class: its name, version and method, and how its arguments and its result are read and written."""
+
+    __slots__ = ("_hooks", "_plain", "_result_type", "_signature", "_types", "function", "name", "version")
+
+    def __init__(self, mark: tuple[str, int], function: Callable[..., Any], owner: type) -> None:
+        self.name, self.version = name, _ = mark
+        self.function = function
+        hints = _hints(function, owner)
+        parameters = list(inspect.signature(function).parameters.values())[1:]
+        for each in parameters:
+            if each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD) or each.name not in hints:
+                raise ConfigError(
+                    f"command {name!r} of {owner.__name__}: its parameter {each.name!r} needs a type, and can't be variadic"
+                )
+        self._signature = inspect.Signature(parameters)
+        self._types = [hints[each.name] for each in parameters]
+        self._plain = [each if each in _PLAIN else None for each in self._types]
+        try:
+            self._hooks = [partial(_refuse if each in _PLAIN else _structure, each) for each in self._types]
+            for each in self._types:
+                CONVERTER.get_structure_hook(each)
+        except cattrs.errors.StructureHandlerNotFoundError as error:
+            raise ConfigError(
+                f"command {name!r} of {owner.__name__}: {error}: its arguments must be typed data"
+            ) from error
+        self._result_type = hints.get("return", Any)
+
+    def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
+        """The command with these arguments as JSON. Raises `TypeError` if they don't fit the command's signature."""
+        if kwargs or len(args) != len(self._plain):
+            bound = self._signature.bind(*args, **kwargs)
+            bound.apply_defaults()
+            args = (*bound.args, *bound.kwargs.values())
+        fields: list[Any] = [self.name, self.version]
+        for place, value in enumerate(args):
+            is_plain = type(value) is self._plain[place]
+            fields.append(value if is_plain else self._unstructured(value, place))
+        try:
+            return to_json(fields).encode()
+        except (TypeError, ValueError) as error:
+            raise TypeError(f"command {self.name!r}: {error}: nothing was sent") from error
+
+    def _unstructured(self, value: Any, place: int) -> Any:
+        wanted = self._types[place]
+        needed = f"argument {place + 1} must be {_type_name(wanted)}, not {value!r}"
+        problem = f"command {self.name!r}: {needed}: nothing was sent"
+        try:
+            plain = CONVERTER.unstructure(value, unstructure_as=wanted)
+            # Through JSON, which makes lists of tuples and texts of keys.
+            same = _structure(wanted, json.loads(to_json(plain)))
+        except (TypeError, ValueError, AttributeError, KeyError, cattrs.BaseValidationError) as error:
+            raise TypeError(problem) from error
+        if same != value:
+            raise TypeError(problem)
+        # As the leader reads it, which takes nothing but a plain value for one: 1 in place of True or 1.0.
+        return same if wanted in _PLAIN else plain
+
+    def decode(self, fields: list[Any]) -> list[Any]:
+        """The arguments, of the fields behind name and version. Raises `UnknownCommandError` if they don't fit."""
+        plain = self._plain
+        if len(fields) != len(plain):
+            raise UnknownCommandError(
+                f"command {self.name!r} with {len(fields)} arguments, where {len(plain)} are known"
+            )
+        try:
+            return [
+                value if type(value) is plain[place] else self._hooks[place](value)
+                for place, value in enumerate(fields)
+            ]
+        except (TypeError, ValueError, AttributeError, KeyError, cattrs.BaseValidationError) as error:
+            raise UnknownCommandError(
+                f"command {self.name!r}: its arguments {fields!r} are not of the known types"
+            ) from error
+
+    def encode_result(self, result: Any) -> bytes:
+        """The result as JSON. Raises `TypeError` or `ValueError` if it is not of the command's type."""
+        if result is None or type(result) in _PLAIN:
+            return to_json(result).encode()
+        return to_json(CONVERTER.unstructure(result, unstructure_as=self._result_type)).encode()
+
+    def decode_result(self, data: bytes) -> Any:
+        """The result that these bytes are."""
+        return _structure(self._result_type, json.loads(data))
+
+
+class Call:
+    """A command and its arguments, ready to be applied."""
+
+    __slots__ = ("args", "command")
+
+    def __init__(self, command: Command, args: list[Any]) -> None:
+        self.command = command
+        self.args = args
+
+
+class MachineType(Generic[State]):
+    """What is known of a class of state machines: its commands, and how its state is read and written."""
+
+    def __init__(self, machine: type[State]) -> None:
+        is_attrs: bool = isinstance(machine, type) and attrs.has(machine)
+        if not is_attrs or not issubclass(machine, StateMachine):
+            raise ConfigError(f"{machine!r} must be an attrs class that inherits from replog.StateMachine")
+        self.machine = machine
+        self.commands: dict[tuple[str, int], Command] = {}
+        self.by_attribute: dict[str, Command] = {}
+        for attribute, member in inspect.getmembers_static(machine, inspect.isfunction):
+            mark = getattr(member, _MARK, None)
+            if mark is None:
+                continue
+            if mark in self.commands or attribute in RESERVED_NAMES:
+                raise ConfigError(f"command {attribute!r} of {machine.__name__}: the name is taken; choose another")
+            self.commands[mark] = self.by_attribute[attribute] = Command(mark, member, machine)
+        self.check_state()
+
+    def check_state(self) -> None:
+        """Raises `ConfigError` if the initial state can't be written and read back."""
+        try:
+            initial = self.machine()
+            same = self.decode_state(json.loads(to_json(self.encode_state(initial))))
+        except (
+            TypeError,
+            ValueError,
+            AttributeError,
+            cattrs.BaseValidationError,
+            cattrs.errors.StructureHandlerNotFoundError,
+        ) as error:
+            problem = "all its fields need defaults and types that JSON can be made of"
+            raise ConfigError(f"{self.machine.__name__}: {problem}: {error}") from error
+        if same != initial:
+            raise ConfigError(f"{self.machine.__name__}: its initial state isn't equal when it was written and read")
+
+    def encode_state(self, state: State) -> Any:
+        """The fields, as what JSON is made of. Sets are sorted, so that equal states have the same JSON."""
+        return CONVERTER.unstructure(state, unstructure_as=self.machine)
+
+    def decode_state(self, fields: Any) -> State:
+        """The state with these fields. Raises as cattrs does."""
+        state: State = CONVERTER.structure(fields, self.machine)
+        return state
+
+    def find(self, function: Callable[..., Any]) -> Command:
+        """The command that this method of the class is. Raises `ConfigError`."""
+        mark = getattr(function, _MARK, None)
+        found = None if mark is None else self.commands.get(mark)
+        if found is None:
+            name = getattr(function, "__qualname__", repr(function))
+            raise ConfigError(f"{name} is not a command of {self.machine.__name__}: mark it with @replog.command")
+        return found
+
+    def decode(self, body: bytes) -> Call:
+        """The command that these bytes of an entry are. Raises `UnknownCommandError`."""
+        try:
+            fields = json.loads(body)
+            name, version = fields[0], fields[1]
+            known = self.commands.get((name, version))
+        except (ValueError, TypeError, LookupError) as error:
+            raise UnknownCommandError(f"{body[:60]!r} is not a command of {self.machine.__name__}") from error
+        if known is None:
+            problem = f"{self.machine.__name__} has no command {name!r} of version {version!r}"
+            raise UnknownCommandError(f"{problem}: a newer program wrote it; upgrade this one")
+        return Call(known, known.decode(fields[2:]))
+
+    def decode_asked(self, body: bytes) -> Call:
+        """As `decode`, of a caller's request. Raises `CommandRefusedError`: nothing was written."""
+        try:
+            return self.decode(body)
+        except UnknownCommandError as error:
+            raise CommandRefusedError(f"the leader refuses it: {error}; nothing was written") from error
+
+
+def _make_converter() -> cattrs.Converter:
+    # Of a set, equal ones may iterate differently in two processes.
+    return make_converter(forbid_extra_keys=True, unstruct_collection_overrides={AbstractSet: sorted})
+
+
+def _structure(wanted: Any, value: Any) -> Any:
+    return CONVERTER.structure(value, wanted)
+
+
+def _refuse(wanted: Any, value: Any) -> Any:
+    raise TypeError(f"{value!r} is not {_type_name(wanted)}")
+
+
+def _hints(function: Callable[..., Any], owner: type) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(function, localns={owner.__name__: owner})
+    except NameError as error:
+        raise ConfigError(f"{function.__qualname__}: the type of an argument is not known: {error}") from error
+
+
+def _type_name(wanted: Any) -> str:
+    return wanted.__name__ if isinstance(wanted, type) else str(wanted)
+
+
+CONVERTER = _make_converter()
+# One encoder for all: `json.dumps` with options makes one for each call.
+to_json = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode

@@ -1,0 +1,252 @@
+"""The replicated core: the state of a machine and the sessions of its callers, changed by entries and nothing else.
+
+No I/O, no clock, no randomness: members that apply the same entries have the same core. Rules:
+
+- A command is applied once: its session remembers the result under its sequence, until the caller says by a higher `floor` that
+  it has the answer. A sequence below the floor is never applied again.
+- The sessions and their results are part of the state and of its snapshots: a member that is restored, or takes over, knows what
+  was applied.
+- A session begins and ends by an entry only. Its id is counted here, so that no id ever means two sessions. A command of a
+  session that does not exist is not applied.
+- A command that raises counts as applied.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any, Generic
+
+from replog.errors import RemoteProtocolError, StateDivergedError, UnknownCommandError
+from replog.machine.commands import Call, MachineType, State, to_json
+from replog.machine.entries import Answer, Code, Kind, MachineEntry
+from replog.protocol.model import Position
+
+SNAPSHOT_FORMAT = 1
+RESULTS_MAX = 16_384  # of one session that its caller has not confirmed: above it, further commands are not applied
+SESSIONS_MAX = 100_000
+_TEXT_CHARACTERS_MAX = 2000  # of a failure
+
+
+class Core(Generic[State]):
+    """A machine's state, its sessions, and how far the log is applied."""
+
+    def __init__(self, machine: MachineType[State]) -> None:
+        self.machine = machine
+        self.state: State = machine.machine()
+        self.position = Position(0, 0)  # of the last entry that was applied
+        self.time_ns = 0
+        self.commands = 0  # applied so far
+        self.checked: tuple[Position, str] | None = None  # the last CHECK, and the hash of the core there
+        self._sessions: dict[int, _Session] = {}
+        self._next_session = 1
+
+    def __contains__(self, session: int) -> bool:
+        return session in self._sessions
+
+    @property
+    def sessions(self) -> list[int]:
+        """The ids of the sessions, ascending."""
+        return list(self._sessions)
+
+    # -- applying ---------------------------------------------------------------------------------------------------
+
+    def apply(self, position: Position, entry: MachineEntry, call: Call | None = None) -> Answer | None:
+        """Applies the next entry, and returns what its caller is to be told, if it has one. `call` is a command that was decoded
+        before.
+
+        Raises `UnknownCommandError` or `StateDivergedError`: then this member must stop."""
+        assert position > self.position, "entries are applied in order, each once"
+        if entry.time_ns > self.time_ns:
+            self.time_ns = entry.time_ns
+        answer: Answer | None = None
+        if entry.kind == Kind.COMMAND:
+            answer = self._command(entry, call)
+        elif entry.kind == Kind.OPEN:
+            answer = self._open()
+        elif entry.kind == Kind.TOUCH:
+            answer = Answer(Code.DONE if entry.session in self._sessions else Code.EXPIRED)
+        elif entry.kind == Kind.EXPIRE:
+            for session in _numbers(entry.body):
+                self._sessions.pop(session, None)
+            answer = Answer(Code.DONE)
+        elif entry.kind == Kind.CHECK:
+            self.position = position  # which the hash covers
+            self.checked = position, self.hash()
+        elif entry.kind == Kind.HASH:
+            self._compare(entry.body)
+        elif entry.kind == Kind.READ:
+            raise UnknownCommandError("a read is not an entry: something else wrote to this log")
+        self.position = position
+        if answer is not None:
+            answer.position = position
+        return answer
+
+    def _open(self) -> Answer:
+        if len(self._sessions) >= SESSIONS_MAX:
+            return Answer(Code.BUSY)
+        session, self._next_session = self._next_session, self._next_session + 1
+        self._sessions[session] = _Session()
+        return Answer(Code.DONE, str(session).encode())
+
+    def _command(self, entry: MachineEntry, call: Call | None) -> Answer:
+        # Decoded even if it is not applied: what no member knows stops all of them, not only some.
+        call = call or self.machine.decode(entry.body)
+        session = self._sessions.get(entry.session)
+        if session is None:
+            return Answer(Code.EXPIRED)
+        known = session.results.get(entry.sequence)
+        if known is not None:
+            return Answer(*known)
+        if entry.sequence < session.floor:
+            return Answer(Code.FORGOTTEN)
+        session.raise_floor(min(entry.floor, entry.sequence))
+        if len(session.results) >= RESULTS_MAX:
+            return Answer(Code.BUSY)
+        self.commands += 1
+        result = session.results[entry.sequence] = self._applied(call)
+        return Answer(*result)
+
+    def _applied(self, call: Call) -> tuple[int, bytes]:
+        state = self.state
+        object.__setattr__(state, "_now_ns", self.time_ns)  # the class may be frozen but for its commands
+        try:
+            # Encoded at once: what the command returned may be a part of the state, which changes.
+            return Code.DONE, call.command.encode_result(call.command.function(state, *call.args))
+        except (MemoryError, RecursionError):
+            # These depend on the process: other members may have applied it.
+            raise
+        except Exception as error:
+            shown = [type(error).__name__, str(error)[:_TEXT_CHARACTERS_MAX]]
+            return Code.FAILED, to_json(shown).encode()
+
+    # -- divergence ---------------------------------------------------------------------------------------------------
+
+    def hash(self) -> str:
+        """A hash of the state and the sessions. It leaves out the texts of failures: an object's address may be in one."""
+        sessions = [
+            [
+                number,
+                session.floor,
+                [
+                    [sequence, code, "" if code == Code.FAILED else body.decode()]
+                    for sequence, (code, body) in session.results.items()
+                ],
+            ]
+            for number, session in self._sessions.items()
+        ]
+        whole = [
+            str(self.position),
+            self.time_ns,
+            self.commands,
+            self._next_session,
+            sessions,
+            self.machine.encode_state(self.state),
+        ]
+        return hashlib.sha256(to_json(whole).encode()).hexdigest()
+
+    def _compare(self, body: bytes) -> None:
+        try:
+            segment, number, expected = json.loads(body)
+            position = Position(segment, number)
+        except (ValueError, TypeError) as error:
+            raise UnknownCommandError(f"{body[:60]!r} is not a hash of a state") from error
+        # A member that was restored behind the CHECK has nothing to compare.
+        if self.checked is None or self.checked[0] != position:
+            return
+        if self.checked[1] != expected:
+            raise StateDivergedError(
+                f"at {position} the state here differs from the leader's: a command of {self.machine.machine.__name__} "
+                "depends on more than its arguments and the state. This member stops; nothing in the log was changed"
+            )
+
+    # -- snapshots ----------------------------------------------------------------------------------------------------
+
+    def dump(self) -> bytes:
+        """All of it, as JSON: made at once, before the state changes again."""
+        sessions = [
+            [
+                number,
+                session.floor,
+                [[sequence, code, body.decode()] for sequence, (code, body) in session.results.items()],
+            ]
+            for number, session in self._sessions.items()
+        ]
+        fields = {
+            "format": SNAPSHOT_FORMAT,
+            "machine": self.machine.machine.__name__,
+            "version": self.machine.machine.version,
+            "position": str(self.position),
+            "time_ns": self.time_ns,
+            "commands": self.commands,
+            "next_session": self._next_session,
+            "sessions": sessions,
+            "state": self.machine.encode_state(self.state),
+        }
+        return to_json(fields).encode()
+
+    def load(self, data: bytes) -> None:
+        """Becomes what was dumped. Raises `UnknownCommandError` if that is of another version, `RemoteProtocolError` if it is
+        damaged; then it stays as it was."""
+        machine = self.machine.machine
+        try:
+            dumped = json.loads(data)
+            version = dumped["format"], dumped["version"]
+            if version != (SNAPSHOT_FORMAT, machine.version):
+                problem = f"a snapshot of format {version[0]} and version {version[1]}"
+                known = f"{machine.__name__} reads {SNAPSHOT_FORMAT} and {machine.version}"
+                raise UnknownCommandError(f"{problem}, and {known}: upgrade this program")
+            sessions = {number: _Session.loaded(floor, results) for number, floor, results in dumped["sessions"]}
+            numbers = dumped["time_ns"], dumped["commands"], dumped["next_session"]
+            position = Position.parse(dumped["position"])
+            state_fields = dumped["state"]
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise RemoteProtocolError(f"a damaged snapshot of {machine.__name__}: {error!r}") from error
+        try:
+            state = self.machine.decode_state(state_fields)
+        except Exception as error:
+            raise UnknownCommandError(
+                f"the fields in a snapshot are not those of {machine.__name__}: {error!r}"
+            ) from error
+        self.state, self._sessions, self.position = state, sessions, position
+        self.time_ns, self.commands, self._next_session = numbers
+        self.checked = None
+
+
+class _Session:
+    """What is remembered of one caller: the answers that it may not have."""
+
+    __slots__ = ("floor", "results")
+
+    def __init__(self) -> None:
+        self.floor = 0
+        self.results: dict[int, tuple[int, bytes]] = {}  # by sequence
+
+    @classmethod
+    def loaded(cls, floor: int, results: list[Any]) -> _Session:
+        session = cls()
+        session.floor = floor
+        session.results = {sequence: (code, body.encode()) for sequence, code, body in results}
+        return session
+
+    def raise_floor(self, floor: int) -> None:
+        """Forgets the answers to all sequences below."""
+        if floor <= self.floor:
+            return
+        results = self.results
+        if floor - self.floor <= len(results):
+            for sequence in range(self.floor, floor):
+                results.pop(sequence, None)
+        else:
+            self.results = {sequence: result for sequence, result in results.items() if sequence >= floor}
+        self.floor = floor
+
+
+def _numbers(body: bytes) -> list[int]:
+    try:
+        found = json.loads(body)
+    except ValueError:
+        found = None
+    if not isinstance(found, list) or not all(type(each) is int for each in found):
+        raise UnknownCommandError(f"{body[:60]!r} is not a list of sessions")
+    return found

@@ -1,0 +1,220 @@
+"""One member of a machine: follows the log, and competes to lead it.
+
+Rules:
+- Exactly one task applies entries at a time: the follower, or the leader. Who is elected stops the follower, reads the log up to
+  its own takeover, and only then serves.
+- After any error the member goes on behind the last entry that it applied: no gap, nothing twice.
+- What this program does not understand, and a state that differs from the leader's, ends the member with a named error.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import attrs
+import trio
+
+from replog.errors import (
+    FencedError,
+    KeyExistsError,
+    LogNotFoundError,
+    MetastoreError,
+    ReplogError,
+    TransientError,
+)
+from replog.log.log_writer import LogWriter
+from replog.log.record_batches import RecordBatch
+from replog.machine.core import Core
+from replog.machine.entries import Kind, MachineEntry, decode_entry
+from replog.machine.leading import Leader
+from replog.machine.options import MachineOptions
+from replog.machine.surroundings import LogOptions, Logs, Surroundings, encode_leader, leader_key
+from replog.machine.visits import Reception
+from replog.protocol.model import Position
+from replog.records.bookies import Endpoint
+from replog.records.paths import log_key_path
+from replog.runtime.chance import current_chance
+from replog.runtime.nursery import open_service_nursery
+
+_log = logging.getLogger("replog.machine")
+
+_AGAIN_S = 0.1  # after a failed attempt, doubled each time
+_AGAIN_MAX_S = 2.0
+_NOTHING_NEW_S = (
+    30.0  # how long a new leader waits for the next entries before it gives up, so that another one may try
+)
+_APPLIED_AT_ONCE = 500  # entries, between which other tasks have their turn
+
+
+class Member:
+    """A machine's state in this process, kept up to date. `run` is the task behind it."""
+
+    def __init__(
+        self,
+        name: str,
+        core: Core[Any],
+        logs: Logs,
+        surroundings: Surroundings,
+        options: MachineOptions,
+        log_options: LogOptions,
+    ) -> None:
+        self.name = name
+        self.core = core
+        self.member_id = current_chance().token(8)
+        self.reception = Reception(log_options.password)
+        self.leads_from: Position | None = None
+        self.caught_up = trio.Event()  # the log was read up to an end once
+        self._logs = logs
+        self._surroundings = surroundings
+        self._options = options
+        self._log_options = log_options
+        self._applying = trio.Lock()
+        self._following = trio.CancelScope()
+        self._is_elected = False
+        self._waiting: dict[trio.Event, Position] = {}
+
+    # -- looking ------------------------------------------------------------------------------------------------------
+
+    async def until_applied(self, position: Position) -> None:
+        """Returns when all up to this position is applied here. The caller sets the deadline."""
+        while self.core.position < position:
+            event = trio.Event()
+            self._waiting[event] = position
+            try:
+                await event.wait()
+            finally:
+                self._waiting.pop(event, None)
+
+    def _applied(self) -> None:
+        if self._waiting:
+            position = self.core.position
+            for event in [each for each, wanted in self._waiting.items() if wanted <= position]:
+                event.set()
+
+    # -- following ----------------------------------------------------------------------------------------------------
+
+    async def run(self, endpoints: list[Endpoint]) -> None:
+        """Follows and competes until cancelled. Raises `UnknownCommandError`, `StateDivergedError`."""
+        async with open_service_nursery() as nursery:
+            nursery.start_soon(self._follow)
+            await self._compete(endpoints)
+
+    async def _follow(self) -> None:
+        again_s = _AGAIN_S
+        while True:
+            async with self._applying:
+                before = self.core.position
+                with trio.CancelScope() as self._following:
+                    if self._is_elected:
+                        self._following.cancel()  # whoever was elected waits for the lock
+                    await self._recover_from_errors(self._read_on)
+            again_s = _AGAIN_S if self.core.position > before else min(2 * again_s, _AGAIN_MAX_S)
+            if not self._following.cancelled_caught:
+                await trio.sleep(again_s)
+
+    async def _recover_from_errors(self, read: Callable[[], Any]) -> None:
+        """Reads, and returns on errors that may pass."""
+        try:
+            await read()
+        except (TransientError, LogNotFoundError) as error:
+            _log.info("machine %s: reads again, since %s", self.name, error)
+
+    async def _read_on(self) -> None:
+        if not self.caught_up.is_set():
+            with suppress(LogNotFoundError):  # nobody has written to it: this is the first member
+                await self._read(None, follow=False)
+            self.caught_up.set()
+        await self._read(None, follow=True)
+
+    async def _read(self, before_segment: int | None, *, follow: bool) -> None:
+        """Applies what comes behind what is applied: to the end, or up to this segment."""
+        core, password = self.core, self._log_options.password
+        after = core.position if core.position.segment else None
+        async with self._logs.read_log(self.name, after=after, follow=follow, password=password) as reader:
+            while True:
+                with trio.fail_after(_NOTHING_NEW_S if before_segment else float("inf")):
+                    batch = await reader.receive_batch()
+                if batch is None or (before_segment and batch.segment >= before_segment):
+                    return
+                await self._apply(batch)
+
+    async def _apply(self, batch: RecordBatch) -> None:
+        core, (segment, first) = self.core, batch.first_position
+        for number, payload in enumerate(batch.payloads()):
+            core.apply(Position(segment, first + number), decode_entry(payload))
+            if number % _APPLIED_AT_ONCE == _APPLIED_AT_ONCE - 1:
+                self._applied()
+                await trio.lowlevel.checkpoint()
+        self._applied()
+
+    # -- leading ------------------------------------------------------------------------------------------------------
+
+    async def _compete(self, endpoints: list[Endpoint]) -> None:
+        again_s = _AGAIN_S
+        while True:
+            began_s = trio.current_time()
+            try:
+                async with self._logs.lead_log(self.name, **attrs.asdict(self._log_options, recurse=False)) as log:
+                    await self._lead(log, endpoints)
+            except FencedError as error:
+                _log.info("machine %s: %s was deposed: %s", self.name, self.member_id, error)
+            except (TransientError, trio.ClosedResourceError, trio.TooSlowError) as error:
+                _log.info("machine %s: %s does not lead: %s", self.name, self.member_id, error)
+            again_s = _AGAIN_S if trio.current_time() - began_s > _AGAIN_MAX_S else min(2 * again_s, _AGAIN_MAX_S)
+            await trio.sleep(again_s)
+
+    async def _lead(self, log: LogWriter, endpoints: list[Endpoint]) -> None:
+        term = log.segment
+        self._is_elected = True
+        self._following.cancel()
+        async with self._applying, open_service_nursery() as nursery:
+            leader = Leader(self.core, log, nursery, self._options, current_chance(), self._applied)
+            try:
+                # What is behind this entry in the log was appended by this leader, or by a later one.
+                began = await log.append(
+                    MachineEntry(Kind.LEAD, time_ns=current_chance().time_ns(), body=self.member_id.encode()).encode()
+                )
+                await self._read(term, follow=True)
+                self.core.apply(began, MachineEntry(Kind.LEAD))
+                self.caught_up.set()
+                self._applied()
+                self.leads_from, self.reception.leader = began, leader
+                nursery.start_soon(self._announce, term, endpoints)
+                nursery.start_soon(leader.expire_sessions)
+                nursery.start_soon(self._watch_record, term, leader)
+                await leader.ended.wait()
+            finally:
+                self._is_elected = False
+                self.leads_from = self.reception.leader = None
+                leader.fail(trio.ClosedResourceError("this member is left"))
+            assert leader.error is not None, "it has ended"
+            raise leader.error
+
+    async def _announce(self, term: int, endpoints: list[Endpoint]) -> None:
+        key, value = leader_key(self.name, term), encode_leader(self.member_id, endpoints)
+        while True:
+            try:
+                async with self._surroundings.metastore.announce(key, value):
+                    await trio.sleep_forever()
+            except KeyExistsError as error:
+                _log.warning("machine %s: %s can't announce itself: %s", self.name, self.member_id, error)
+            except MetastoreError:
+                pass  # nobody else finds this leader for now
+            await trio.sleep(_AGAIN_MAX_S)
+
+    async def _watch_record(self, term: int, leader: Leader) -> None:
+        """A leader that nobody asks for anything learns here that it was deposed."""
+        key, version = log_key_path(self.name), None
+        metastore = self._surroundings.metastore
+        while True:
+            try:
+                found = await metastore.get(key)
+                is_first, version = version is None, found.version
+                if not is_first:
+                    leader.ask_whether_deposed()
+                await metastore.wait_changed(key, version)
+            except ReplogError:
+                await trio.sleep(_AGAIN_MAX_S)

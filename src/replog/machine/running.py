@@ -1,0 +1,204 @@
+"""A machine as it runs in this process: its commands as calls, reads, and the state."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+
+import attrs
+import trio
+
+from replog.errors import (
+    CommandFailedError,
+    CommandRefusedError,
+    CommandTimeoutError,
+    RemoteProtocolError,
+    SessionExpiredError,
+)
+from replog.machine.calling import Caller
+from replog.machine.commands import Command, MachineType, State
+from replog.machine.core import Core
+from replog.machine.entries import Answer, Code, Kind, MachineEntry
+from replog.machine.member import Member
+from replog.machine.options import MachineOptions
+from replog.machine.sessions import CommandId, Session
+from replog.machine.surroundings import LogOptions, Logs, Surroundings, listening, usual_listen
+from replog.protocol.model import Position
+from replog.records.paths import log_key_path
+from replog.runtime.nursery import open_service_nursery
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+
+@attrs.frozen
+class MachineStatus:
+    """Where a member is: how far it has applied the log, and whether it leads.
+
+    `commands` were applied since the log began. `leads_from` is where the leadership of this member began, None without one."""
+
+    member_id: str
+    position: Position
+    commands: int
+    sessions: int
+    leads_from: Position | None
+
+
+class RunningMachine(Generic[State]):
+    """A state machine in this process, one of its members. Made by `Client.run_machine`.
+
+    Each command of the class is a method, which returns when the command is applied: `await counters.add("visits", 1)`."""
+
+    def __init__(self, member: Member, caller: Caller, session: Session, options: MachineOptions) -> None:
+        self._member = member
+        self._caller = caller
+        self._session = session
+        self._options = options
+
+    # -- looking ------------------------------------------------------------------------------------------------------
+
+    @property
+    def machine_name(self) -> str:
+        """The name of the machine, and of its log."""
+        return self._member.name
+
+    @property
+    def local(self) -> State:
+        """The state as it was last applied here, maybe behind: without waiting. Do not change it."""
+        return self._member.core.state  # type: ignore[no-any-return]
+
+    @property
+    def status(self) -> MachineStatus:
+        """Where this member is."""
+        core = self._member.core
+        numbers = core.position, core.commands, len(core.sessions), self._member.leads_from
+        return MachineStatus(self._member.member_id, *numbers)
+
+    async def read(self, function: Callable[[State], Result]) -> Result:
+        """What the function returns of the state, in which every command is applied that was answered before this was called.
+
+        The function must not change the state, nor return a part of it that changes. Raises what it raises, and
+        `CommandTimeoutError`. Reads that are under way together share one append."""
+        deadline_s = trio.current_time() + self._options.call_timeout_s
+        answer = await self._caller.ask(MachineEntry(Kind.READ))
+        with trio.move_on_at(deadline_s):
+            await self._member.until_applied(Position(*answer.position))
+            return function(self._member.core.state)
+        raise CommandTimeoutError(f"machine {self.machine_name!r}: this member is too far behind the leader")
+
+    # -- commands -----------------------------------------------------------------------------------------------------
+
+    async def call(
+        self,
+        command: Callable[Concatenate[State, Arguments], Result],
+        /,
+        *args: Arguments.args,
+        **kwargs: Arguments.kwargs,
+    ) -> Result:
+        """Has a command applied, exactly once, and returns its result.
+
+        Raises `CommandFailedError` (applied), `CommandRefusedError` (not written), `CommandTimeoutError` and
+        `SessionExpiredError` (outcome unknown), TypeError for arguments that are not of the command's types. If cancelled,
+        the outcome is unknown."""
+        known = self._member.core.machine.find(command)
+        return await self._call(known, known.encode(args, kwargs))  # type: ignore[no-any-return]
+
+    async def next_id(self) -> CommandId:
+        """An id for one command, to be kept before `call_as` sends it: then the command may be repeated, by any process, until it
+        is answered. Raises as `call`."""
+        return await self._session.begin()
+
+    async def call_as(
+        self,
+        command_id: CommandId | str,
+        command: Callable[Concatenate[State, Arguments], Result],
+        /,
+        *args: Arguments.args,
+        **kwargs: Arguments.kwargs,
+    ) -> Result:
+        """As `call`, for a command that has an id: a repeat with the same id is answered as the first one was, and not applied.
+
+        Raises `SessionExpiredError` if the id's session has ended: then it is unknown whether the command was applied before."""
+        wanted = CommandId.parse(command_id)
+        known = self._member.core.machine.find(command)
+        answer = await self._ask(wanted, known.encode(args, kwargs))
+        self._session.ended(wanted)
+        return self._result(known, wanted, answer)  # type: ignore[no-any-return]
+
+    def __getattr__(self, name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
+        """The command of this name, as a method."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return partial(self.call, self._command_named(name))
+
+    def _command_named(self, name: str) -> Callable[..., Any]:
+        machine = self._member.core.machine
+        if name not in machine.by_attribute:
+            raise AttributeError(f"{machine.machine.__name__} has no command {name!r}")
+        return machine.by_attribute[name].function
+
+    async def _call(self, command: Command, body: bytes) -> Any:
+        command_id = await self._session.begin()
+        try:
+            answer = await self._ask(command_id, body)
+        finally:
+            self._session.ended(command_id)
+        return self._result(command, command_id, answer)
+
+    async def _ask(self, command_id: CommandId, body: bytes) -> Answer:
+        floor = self._session.floor(command_id)
+        return await self._caller.ask(MachineEntry(Kind.COMMAND, *command_id, floor, body=body))
+
+    def _result(self, command: Command, command_id: CommandId, answer: Answer) -> Any:
+        if answer.code == Code.DONE:
+            return command.decode_result(answer.body)
+        if answer.code == Code.FAILED:
+            kind, text = json.loads(answer.body)
+            raise CommandFailedError(text, kind)
+        if answer.code == Code.REFUSED:
+            raise CommandRefusedError(answer.body.decode(errors="replace"))
+        if answer.code == Code.EXPIRED:
+            raise self._session.expired(command_id.session)
+        if answer.code == Code.FORGOTTEN:
+            raise SessionExpiredError(
+                f"command {command_id} was answered or given up before: its result is kept no longer"
+            )
+        raise RemoteProtocolError(f"machine {self.machine_name!r}: the leader answered with code {answer.code}")
+
+
+@asynccontextmanager
+async def run_machine(
+    name: str,
+    machine: type[State],
+    logs: Logs,
+    surroundings: Surroundings,
+    listen: str | Sequence[str] | None,
+    options: MachineOptions | None,
+    log_options: LogOptions,
+) -> AsyncIterator[RunningMachine[State]]:
+    """A member of the machine of this name, as a context: see `Client.run_machine`."""
+    log_key_path(name)
+    settings = options or MachineOptions()
+    core = Core(MachineType(machine))
+    if listen is None:
+        addresses: Sequence[str] = usual_listen()
+    else:
+        addresses = (listen,) if isinstance(listen, str) else listen
+    member = Member(name, core, logs, surroundings, settings, log_options)
+    caller = Caller(name, surroundings, settings, log_options.password)
+    session = Session(caller, settings, member.member_id)
+    served = listening(member.member_id, addresses, member.reception, surroundings)
+    async with served as endpoints, open_service_nursery() as nursery:
+        nursery.start_soon(member.run, endpoints)
+        nursery.start_soon(caller.run)
+        nursery.start_soon(session.keep_alive)
+        with trio.move_on_after(settings.call_timeout_s):
+            await member.caught_up.wait()
+        try:
+            yield RunningMachine(member, caller, session, settings)
+            await session.close()
+        finally:
+            caller.leave()

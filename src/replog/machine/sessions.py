@@ -1,0 +1,114 @@
+"""The session of one member's calls: numbers them, and says which answers have come."""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from typing import NamedTuple
+
+import trio
+
+from replog.errors import ConfigError, MachineError, SessionExpiredError
+from replog.machine.calling import Caller
+from replog.machine.entries import Code, Kind, MachineEntry
+from replog.machine.options import MachineOptions
+
+_TOUCHES_PER_TIMEOUT = 4
+_FAREWELL_S = 2.0
+
+
+class CommandId(NamedTuple):
+    """Identifies one command of one caller, permanently: printed as "17:42", `CommandId.parse` reads that back.
+
+    A caller that keeps the id may repeat the command after its own restart, by `call_as`: it is applied once."""
+
+    session: int
+    sequence: int
+
+    def __str__(self) -> str:
+        return f"{self.session}:{self.sequence}"
+
+    @classmethod
+    def parse(cls, value: str | CommandId) -> CommandId:
+        """Reads "17:42"; returns an id as it is. Raises `ConfigError`."""
+        if isinstance(value, cls):
+            return value
+        match = re.fullmatch(r"(\d{1,18}):(\d{1,18})", value.strip(), re.ASCII) if isinstance(value, str) else None
+        if match is None:
+            raise ConfigError(f"invalid command id {value!r}: expected a CommandId or text like '17:42'")
+        return cls(int(match[1]), int(match[2]))
+
+
+class Session:
+    """The numbers of one member's commands. A session that has ended is followed by another with the next command."""
+
+    def __init__(self, caller: Caller, options: MachineOptions, who: str) -> None:
+        self._caller = caller
+        self._who = who.encode()
+        self._id = 0  # 0: none was opened, or it has ended
+        self._next = 1
+        self._unanswered: dict[int, None] = {}  # ascending
+        self._opening = trio.Lock()
+        self._calls_max = options.calls_at_once_max
+        self._freed = trio.Event()
+        self._timeout_s = options.session_timeout_s
+        self._used_s = trio.current_time()
+
+    async def begin(self) -> CommandId:
+        """The next id. `ended` must follow. Waits while too many commands are under way. Raises as `Caller.ask`."""
+        while not self._id or len(self._unanswered) >= self._calls_max:
+            if self._id:
+                await self._freed.wait()
+                continue
+            async with self._opening:
+                if not self._id:
+                    answer = await self._caller.ask(MachineEntry(Kind.OPEN, body=self._who))
+                    self._id, self._next, self._unanswered = int(answer.body), 1, {}
+        found = CommandId(self._id, self._next)
+        self._next += 1
+        self._unanswered[found.sequence] = None
+        return found
+
+    def floor(self, command_id: CommandId) -> int:
+        """The sequence below which all answers have come; 0 for ids of another session."""
+        return next(iter(self._unanswered)) if command_id.session == self._id and self._unanswered else 0
+
+    def ended(self, command_id: CommandId) -> None:
+        """The command was answered, or nobody will repeat it."""
+        if command_id.session == self._id:
+            self._unanswered.pop(command_id.sequence, None)
+            self._freed.set()
+            self._freed = trio.Event()
+            self._used_s = trio.current_time()
+
+    def expired(self, session: int) -> SessionExpiredError:
+        """The leader says that this session does not exist; the error for the caller."""
+        if session == self._id:
+            self._id = 0
+        return SessionExpiredError(
+            f"session {session} has ended, or never began: the command is not applied from now on, and it is not known "
+            "whether it was before; a new call gets a new session"
+        )
+
+    async def keep_alive(self) -> None:
+        """Lets the leader hear of an idle caller."""
+        every_s = self._timeout_s / _TOUCHES_PER_TIMEOUT
+        while True:
+            await trio.sleep(every_s)
+            session = self._id
+            if session and trio.current_time() - self._used_s >= every_s:
+                try:
+                    answer = await self._caller.ask(MachineEntry(Kind.TOUCH, session))
+                except MachineError:
+                    continue  # no leader for now
+                if answer.code == Code.EXPIRED:
+                    self.expired(session)
+
+    async def close(self) -> None:
+        """Ends the session, if a leader can be reached soon: else it expires."""
+        session, self._id = self._id, 0
+        if session:
+            with trio.move_on_after(_FAREWELL_S) as scope:
+                scope.shield = True
+                with suppress(MachineError):  # it expires by itself
+                    await self._caller.ask(MachineEntry(Kind.EXPIRE, body=f"[{session}]".encode()))

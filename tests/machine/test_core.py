@@ -1,0 +1,246 @@
+"""The replicated core: each command is applied once, whatever is repeated, restored, expired or reordered."""
+
+from __future__ import annotations
+
+import json
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import replog
+from replog.errors import RemoteProtocolError, StateDivergedError, UnknownCommandError
+from replog.machine import core as cores
+from replog.machine.commands import MachineType
+from replog.machine.core import Core
+from replog.machine.entries import Answer, Code, Kind, MachineEntry, decode_answer, decode_entry, decode_request
+from replog.protocol.model import Position
+from tests.machine.counters import Counters
+
+MACHINE = MachineType(Counters)
+ADD, TAKE, TIME = MACHINE.find(Counters.add), MACHINE.find(Counters.take), MACHINE.find(Counters.time)
+
+
+class Log:
+    """Applies entries to a core, as a member does: encoded, each at the next position."""
+
+    def __init__(self) -> None:
+        self.entries: list[MachineEntry] = []
+        self.core = Core(MACHINE)
+
+    def append(self, entry: MachineEntry) -> Answer | None:
+        self.entries.append(entry)
+        return self.core.apply(Position(1, len(self.entries)), decode_entry(entry.encode()))
+
+    def add(self, session: int, sequence: int, floor: int = 0, amount: int = 1) -> tuple[int, bytes]:
+        body = ADD.encode(("x", amount), {})
+        answer = self.append(MachineEntry(Kind.COMMAND, session, sequence, floor, body=body))
+        assert answer is not None
+        return answer.code, answer.body
+
+
+@pytest.fixture
+def log() -> Log:
+    made = Log()
+    opened = made.append(MachineEntry(Kind.OPEN))
+    assert opened is not None
+    assert opened.body == b"1"
+    return made
+
+
+def test_repeated_command_is_answered_and_not_applied(log: Log) -> None:
+    assert [log.add(1, 1), log.add(1, 1), log.add(1, 2), log.add(1, 1)] == [(1, b"1"), (1, b"1"), (1, b"2"), (1, b"1")]
+    assert log.core.state.values == {"x": 2}
+    assert log.core.commands == 2
+
+
+def test_commands_of_one_session_are_applied_in_any_order(log: Log) -> None:
+    assert [log.add(1, 5), log.add(1, 3), log.add(1, 5)] == [(1, b"1"), (1, b"2"), (1, b"1")]
+
+
+def test_sequence_below_the_floor_is_never_applied(log: Log) -> None:
+    log.add(1, 7, floor=7)
+    assert log.add(1, 4) == (Code.FORGOTTEN, b"")
+    assert log.core.state.values == {"x": 1}
+
+
+def test_floor_above_the_own_sequence_forgets_no_own_result(log: Log) -> None:
+    log.add(1, 3, floor=1 << 60)
+    assert log.add(1, 3) == (Code.DONE, b"1")
+
+
+def test_command_of_an_expired_or_unknown_session_is_not_applied(log: Log) -> None:
+    log.add(1, 1)
+    log.append(MachineEntry(Kind.EXPIRE, body=b"[1,9]"))
+    assert [log.add(1, 1), log.add(1, 2), log.add(2, 1)] == [(Code.EXPIRED, b"")] * 3
+    assert log.core.state.values == {"x": 1}
+
+
+def test_session_that_opens_again_is_another_one(log: Log) -> None:
+    """A late repeat of an OPEN must not bring an expired session back: its commands would be applied twice."""
+    log.append(MachineEntry(Kind.EXPIRE, body=b"[1]"))
+    opened = log.append(MachineEntry(Kind.OPEN))
+    assert opened is not None
+    assert opened.body == b"2"
+
+
+def test_command_that_raises_counts_as_applied(log: Log) -> None:
+    body = TAKE.encode(("x", 5), {})
+    answers = [log.append(MachineEntry(Kind.COMMAND, 1, 1, body=body)) for _ in range(2)]
+    assert [(each.code, json.loads(each.body)) for each in answers if each] == [
+        (Code.FAILED, ["ValueError", "x is -5"])
+    ] * 2
+    assert log.core.state.values == {"x": -5}
+
+
+def test_result_that_is_not_of_its_type_is_a_failure() -> None:
+    @attrs.define
+    class Wrong(replog.StateMachine):
+        @replog.command
+        def get(self) -> int:
+            return object()  # type: ignore[return-value]
+
+    machine = MachineType(Wrong)
+    core = Core(machine)
+    core.apply(Position(1, 0), MachineEntry(Kind.OPEN))
+    answer = core.apply(Position(1, 1), MachineEntry(Kind.COMMAND, 1, 1, body=machine.find(Wrong.get).encode((), {})))
+    assert answer is not None
+    assert answer.code == Code.FAILED
+
+
+def test_now_is_the_time_of_the_entry_and_never_goes_back(log: Log) -> None:
+    body = TIME.encode((), {})
+    times = [
+        log.append(MachineEntry(Kind.COMMAND, 1, place, time_ns=ns, body=body)) for place, ns in enumerate([50, 40, 60])
+    ]
+    assert [each.body for each in times if each] == [b"50", b"50", b"60"]
+
+
+def test_unconfirmed_results_are_bounded(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cores, "RESULTS_MAX", 3)
+    codes = [log.add(1, sequence)[0] for sequence in range(5)]
+    assert codes == [Code.DONE] * 3 + [Code.BUSY] * 2
+    assert log.add(1, 4, floor=3) == (Code.DONE, b"4")
+
+
+def test_sessions_are_bounded(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cores, "SESSIONS_MAX", 1)
+    answer = log.append(MachineEntry(Kind.OPEN))
+    assert answer is not None
+    assert answer.code == Code.BUSY
+
+
+@pytest.mark.parametrize("data", [b"", b"x", b"\x01\x63" + bytes(40), b"\x02\x01" + bytes(40)])
+def test_foreign_entry_stops_the_member(data: bytes) -> None:
+    with pytest.raises(UnknownCommandError):
+        decode_entry(data)
+    with pytest.raises(RemoteProtocolError):
+        decode_request(data)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        MachineEntry(Kind.EXPIRE, body=b"x"),
+        MachineEntry(Kind.EXPIRE, body=b'["a"]'),
+        MachineEntry(Kind.HASH),
+        MachineEntry(Kind.READ),
+    ],
+)
+def test_entry_with_a_foreign_body_stops_the_member(entry: MachineEntry) -> None:
+    with pytest.raises(UnknownCommandError):
+        Core(MACHINE).apply(Position(1, 0), entry)
+
+
+def test_unknown_command_stops_the_member_even_if_its_session_has_expired(log: Log) -> None:
+    """Otherwise a restored member, which knows the session, would stop, and another one would go on."""
+    with pytest.raises(UnknownCommandError):
+        log.append(MachineEntry(Kind.COMMAND, 99, 1, body=b'["sub",1]'))
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_an_answer_or_refused(data: bytes) -> None:
+    try:
+        answer = decode_answer(data)
+    except RemoteProtocolError:
+        return
+    assert answer.encode() == data
+
+
+def check_at(log: Log) -> bytes:
+    log.append(MachineEntry(Kind.CHECK))
+    assert log.core.checked is not None
+    (segment, number), found = log.core.checked
+    return json.dumps([segment, number, found]).encode()
+
+
+def test_equal_states_have_equal_hashes(log: Log) -> None:
+    log.add(1, 1)
+    log.append(MachineEntry(Kind.HASH, body=check_at(log)))
+
+
+def test_member_whose_state_differs_stops(log: Log) -> None:
+    log.add(1, 1)
+    body = check_at(log)
+    log.core.checked = log.core.checked[0], "other" if log.core.checked else ""  # type: ignore[index]
+    with pytest.raises(StateDivergedError, match="1:3"):
+        log.append(MachineEntry(Kind.HASH, body=body))
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("add"), st.integers(1, 3), st.integers(1, 8), st.integers(0, 9)),
+        st.tuples(st.just("open"), st.just(0), st.just(0), st.just(0)),
+        st.tuples(st.just("expire"), st.integers(1, 3), st.just(0), st.just(0)),
+        st.tuples(st.just("restore"), st.just(0), st.just(0), st.just(0)),
+    ),
+    max_size=60,
+)
+
+
+@given(STEPS)
+def test_each_command_is_applied_once_and_restored_members_agree(steps: list[tuple[str, int, int, int]]) -> None:
+    """The model: a command takes effect at most once for each (session, sequence), and equal pairs have equal answers."""
+    log, other = Log(), Core(MACHINE)
+    answers: dict[tuple[int, int], bytes] = {}
+    total = 0
+    for step, session, sequence, floor in steps:
+        if step == "add":
+            before = log.core.state.values.get("x", 0)
+            code, body = log.add(session, sequence, floor)
+            is_applied = log.core.state.values.get("x", 0) != before
+            assert not (is_applied and (session, sequence) in answers), "applied twice"
+            if code == Code.DONE:
+                assert answers.setdefault((session, sequence), body) == body
+            total += is_applied
+        elif step == "open":
+            log.append(MachineEntry(Kind.OPEN))
+        elif step == "expire":
+            log.append(MachineEntry(Kind.EXPIRE, body=f"[{session}]".encode()))
+        else:
+            other = Core(MACHINE)
+            other.load(log.core.dump())
+            log.core, other = other, log.core
+            assert log.core.hash() == other.hash()
+    assert log.core.state.values.get("x", 0) == total
+    replayed = Core(MACHINE)
+    for place, entry in enumerate(log.entries, 1):
+        replayed.apply(Position(1, place), entry)
+    assert replayed.hash() == log.core.hash()
+    assert replayed.state == log.core.state
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"{}", b"[]", b'{"format":1,"version":1}', b'{"format":1,"version":1,"sessions":[[1]]}']
+)
+def test_damaged_snapshot_is_named(data: bytes) -> None:
+    with pytest.raises(RemoteProtocolError, match="damaged snapshot"):
+        Core(MACHINE).load(data)
+
+
+def test_snapshot_of_another_version_stops_the_member(log: Log) -> None:
+    fields = json.loads(log.core.dump())
+    for changed in ({"version": 2}, {"format": 2}, {"state": {"values": {}, "more": 1}}):
+        with pytest.raises(UnknownCommandError):
+            Core(MACHINE).load(json.dumps({**fields, **changed}).encode())

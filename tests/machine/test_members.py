@@ -1,0 +1,304 @@
+"""Members of a machine in one process: commands of all are applied once everywhere; reads are linearizable."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+import pytest
+import trio
+
+import replog
+from replog.errors import (
+    CommandFailedError,
+    CommandRefusedError,
+    CommandTimeoutError,
+    ConfigError,
+    SessionExpiredError,
+    StateDivergedError,
+    UnknownCommandError,
+)
+from replog.machine.entries import Kind, MachineEntry
+from replog.machine.visits import Reception, Visit, request_of
+from replog.protocol.messages import AdminCommand, AdminRequest, Request, Response, Status
+from tests.kit import Cluster, cluster
+from tests.machine.counters import OPTIONS, Counters, member
+
+
+async def test_command_returns_its_result_once_it_is_applied() -> None:
+    async with cluster(1) as made, member(made) as counters:
+        assert await counters.add("visits", 1) == 1
+        assert await counters.call(Counters.add, "visits", amount=2) == 3
+        assert await counters.read(lambda state: state.values["visits"]) == 3
+        assert counters.local.values == {"visits": 3}
+        assert counters.status.commands == 2
+        assert counters.status.leads_from is not None
+
+
+async def test_commands_of_all_members_are_applied_everywhere() -> None:
+    async with cluster() as made, member(made) as first, member(made) as second, member(made) as third:
+        machines = [first, second, third]
+
+        async def call(counters: replog.RunningMachine[Counters]) -> None:
+            for _ in range(10):
+                await counters.add("visits", 1)
+
+        async with trio.open_nursery() as nursery:
+            for counters in machines:
+                for _ in range(3):
+                    nursery.start_soon(call, counters)
+        for counters in machines:
+            assert await counters.read(lambda state: state.values) == {"visits": 90}
+        assert sum(counters.status.leads_from is not None for counters in machines) == 1
+
+
+async def test_read_sees_every_command_that_was_answered_before() -> None:
+    async with cluster() as made, member(made) as leader, member(made) as other:
+        for number in range(1, 20):
+            assert await leader.add("visits") == number
+            assert await other.read(lambda state: state.values["visits"]) == number
+
+
+async def test_reads_share_an_append() -> None:
+    async with cluster(1) as made, member(made) as counters:
+        await counters.add("visits")
+        before = counters.status.position
+        async with trio.open_nursery() as nursery:
+            for _ in range(50):
+                nursery.start_soon(counters.read, len_of_values)
+        assert counters.status.position.entry - before.entry <= 2
+
+
+def len_of_values(state: Counters) -> int:
+    return len(state.values)
+
+
+async def test_command_that_raises_fails_in_its_caller_and_is_applied() -> None:
+    async with cluster(1) as made, member(made) as leader, member(made) as other:
+        for counters in (leader, other):
+            with pytest.raises(CommandFailedError, match="ValueError: x is") as caught:
+                await counters.take("x", 5)
+            assert caught.value.kind == "ValueError"
+        assert await other.read(lambda state: state.values) == {"x": -10}
+
+
+async def test_wrong_arguments_raise_before_anything_is_sent() -> None:
+    async with cluster(1) as made, member(made) as counters:
+        await counters.add("visits")
+        before = counters.status.position
+        with pytest.raises(TypeError):
+            await counters.add("visits", "1")
+        with pytest.raises(AttributeError, match="no command 'sub'"):
+            counters.sub  # noqa: B018
+        with pytest.raises(ConfigError):
+            await counters.call(len_of_values)
+        assert counters.status.position == before
+
+
+async def test_next_member_leads_when_the_leader_leaves() -> None:
+    async with cluster() as made, trio.open_nursery() as nursery:
+        leaving = trio.Event()
+
+        async def lead(task_status: trio.TaskStatus[None]) -> None:
+            async with member(made) as counters:
+                await counters.add("visits", 5)
+                task_status.started()
+                await leaving.wait()
+
+        await nursery.start(lead)
+        async with member(made) as counters:
+            assert await counters.add("visits") == 6
+            assert counters.status.leads_from is None
+            leaving.set()
+            for number in range(7, 20):
+                assert await counters.add("visits") == number
+            assert counters.status.leads_from is not None
+
+
+async def test_leader_that_is_deposed_repeats_its_commands_at_the_next_one() -> None:
+    """Another client takes the log over in the middle: what was under way is applied once."""
+    async with cluster() as made, member(made) as first, member(made) as second, made.client() as thief:
+        total = 0
+
+        async def call(counters: replog.RunningMachine[Counters]) -> None:
+            nonlocal total
+            for _ in range(30):
+                await counters.add("visits")
+                total += 1
+
+        async with trio.open_nursery() as nursery:
+            for counters in (first, second):
+                nursery.start_soon(call, counters)
+            for _ in range(3):
+                await trio.sleep(0.5)
+                async with thief.write_log("counters"):
+                    pass
+        assert total == 60
+        assert await second.read(lambda state: state.values) == {"visits": 60}
+
+
+async def test_idle_leader_learns_that_it_is_deposed() -> None:
+    async with cluster() as made, member(made) as counters, made.client() as thief:
+        await counters.add("visits")
+        before = counters.status.leads_from
+        async with thief.write_log("counters"):
+            pass
+        await trio.sleep(10)
+        assert before is not None
+        assert counters.status.leads_from is not None
+        assert counters.status.leads_from > before
+        assert await counters.add("visits") == 2
+
+
+async def test_lost_messages_are_repeated_and_applied_once() -> None:
+    """Bookies that lose adds make the log slow: callers repeat what is not answered in time."""
+    options = attrs.evolve(OPTIONS, repeat_after_s=0.5)
+    async with cluster() as made, member(made, options=options) as leader, member(made, options=options) as other:
+        await other.add("visits", 0)
+        for bookie in made.bookies:
+            bookie.wire.is_held = True
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(other.add, "visits")
+            nursery.start_soon(leader.add, "visits")
+            await trio.sleep(3)
+            for bookie in made.bookies:
+                bookie.wire.release()
+        assert await leader.read(lambda state: state.values) == {"visits": 2}
+
+
+async def test_call_without_a_leader_times_out_with_unknown_outcome() -> None:
+    options = attrs.evolve(OPTIONS, call_timeout_s=2.0)
+    async with cluster() as made, member(made, options=options) as counters:
+        await counters.add("visits")
+        for bookie in made.bookies:
+            bookie.wire.is_held = True
+        with pytest.raises(CommandTimeoutError):
+            await counters.add("visits")
+        with pytest.raises(CommandTimeoutError):
+            await counters.read(len_of_values)
+        for bookie in made.bookies:
+            bookie.wire.release()
+        assert await counters.add("visits") in (2, 3)
+
+
+async def test_caller_repeats_by_its_id_after_its_own_restart() -> None:
+    async with cluster() as made:
+        async with made.client() as client:
+            await client.logs()
+        async with member(made) as leader:
+            async with trio.open_nursery() as nursery:
+                first = await nursery.start(run_until_cancelled, made)
+                command_id = await first.next_id()
+                assert await first.call_as(command_id, Counters.add, "visits", 3) == 3
+                nursery.cancel_scope.cancel()
+            async with member(made) as again:
+                assert await again.call_as(str(command_id), Counters.add, "visits", 3) == 3
+                assert await again.add("visits") == 4
+                with pytest.raises(SessionExpiredError):
+                    await again.call_as("99:1", Counters.add, "visits")
+        assert leader.local.values == {"visits": 4}
+
+
+async def run_until_cancelled(made: Cluster, task_status: trio.TaskStatus[replog.RunningMachine[Counters]]) -> None:
+    async with member(made) as counters:
+        task_status.started(counters)
+        await trio.sleep_forever()
+
+
+async def test_silent_session_expires_and_its_caller_learns_it() -> None:
+    options = attrs.evolve(OPTIONS, session_timeout_s=8.0)
+    async with cluster() as made, member(made, options=options) as leader:
+        async with trio.open_nursery() as nursery:
+            silent = await nursery.start(run_until_cancelled, made)
+            command_id = await silent.next_id()
+            nursery.cancel_scope.cancel()
+        await leader.add("visits")
+        await trio.sleep(30)
+        with pytest.raises(SessionExpiredError):
+            await leader.call_as(command_id, Counters.add, "visits")
+        # Its own session lived on, by signs of life.
+        assert leader.status.sessions == 1
+        assert await leader.add("visits") == 2
+
+
+async def test_unknown_command_is_refused_by_the_leader_and_stops_who_reads_it() -> None:
+    @attrs.define
+    class Newer(Counters):
+        @replog.command
+        def double(self, name: str) -> int:
+            self.values[name] *= 2
+            return self.values[name]
+
+    async with cluster() as made:
+        async with member(made) as older, member(made, Newer) as newer:
+            await older.add("visits")
+            with pytest.raises(CommandRefusedError, match="nothing was written"):
+                await newer.double("visits")
+        with pytest.raises(UnknownCommandError, match="double"):
+            async with member(made, Newer) as newer, member(made) as older:
+                assert await newer.double("visits") == 2
+                await trio.sleep(10)
+
+
+async def test_foreign_log_stops_the_member() -> None:
+    async with cluster() as made, made.client() as client:
+        async with client.write_log("counters") as log:
+            await log.append(b"hello")
+        with pytest.raises(UnknownCommandError, match="hello"):
+            async with member(made):
+                await trio.sleep(10)
+
+
+async def test_members_whose_states_diverge_stop() -> None:
+    @attrs.define
+    class Diverging(Counters):
+        @replog.command
+        def add(self, name: str, amount: int = 1) -> int:
+            self.values[name] = id(self)
+            return 0
+
+    options = attrs.evolve(OPTIONS, check_every=5)
+    with pytest.raises(StateDivergedError):
+        async with cluster() as made, member(made, Diverging, options), member(made, Diverging, options) as other:
+            for _ in range(20):
+                await other.add("visits")
+            await trio.sleep(10)
+
+
+async def test_states_that_agree_pass_the_checks() -> None:
+    options = attrs.evolve(OPTIONS, check_every=5)
+    async with cluster() as made, member(made, options=options) as leader, member(made, options=options) as other:
+        for _ in range(20):
+            await leader.add("visits")
+        await other.read(len_of_values)
+        assert other._member.core.checked is not None
+        assert other._member.core.checked == leader._member.core.checked
+
+
+async def test_password_keeps_others_out() -> None:
+    async with cluster() as made, member(made, password=b"secret") as leader:
+        await leader.add("visits")
+        options = attrs.evolve(OPTIONS, call_timeout_s=5.0)
+        with pytest.raises(replog.UnauthorizedError):
+            async with member(made, options=options, password=b"wrong") as other:
+                await other.add("visits")
+
+
+class Nobody:
+    def take(self, visit: Visit, requests: Sequence[MachineEntry]) -> None:
+        raise AssertionError("nobody is asked")
+
+
+def test_reception_refuses_what_no_caller_sends() -> None:
+    reception, heard = Reception(b""), list[Response]()
+    good, bad = MachineEntry(Kind.READ).encode(), b"x"
+    requests: list[Request] = [
+        AdminRequest(1, AdminCommand.STATISTICS),
+        request_of(2, [good], bytes(32)),
+        request_of(3, [good], Reception(b"")._key),
+    ]
+    reception.handle(requests, heard.extend)
+    assert [each.status for each in heard] == [Status.BAD_REQUEST, Status.UNAUTHORIZED, Status.FENCED]
+    reception.leader = Nobody()
+    reception.handle([request_of(4, [bad], Reception(b"")._key)], heard.extend)
+    assert heard[-1].status is Status.BAD_REQUEST
