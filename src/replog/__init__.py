@@ -29,8 +29,11 @@ from replog.errors import (
     JobAbandonedError,
     LedgerClosedError,
     LedgerDeletedError,
+    LedgerFinishedError,
     LedgerNotFoundError,
     LedgerRefusedError,
+    LedgerRolledBackError,
+    LedgerTrimmedError,
     LogNotFoundError,
     MachineError,
     MetastoreError,
@@ -68,10 +71,6 @@ from replog.registry import Registry
 from replog.runtime.memory import keep_freed_memory
 
 __all__ = [
-    "WrongEventLoopError",
-    "WouldBlockError",
-    "EndOfLogError",
-    "ClosedError",
     "AddTimeoutError",
     "AppendedLedgers",
     "AuditReport",
@@ -79,13 +78,18 @@ __all__ = [
     "BookieOptions",
     "Client",
     "ClientOptions",
+<<<<<<< HEAD
     "CommandFailedError",
     "CommandId",
     "CommandRefusedError",
     "CommandTimeoutError",
+=======
+    "ClosedError",
+>>>>>>> 7609011 (ledgers: unbounded ledgers are taken over, followed, rolled, trimmed and finished)
     "ConfigError",
     "CustomMismatchError",
     "DigestType",
+    "EndOfLogError",
     "Entry",
     "EntryBatch",
     "EntryNotFoundError",
@@ -95,10 +99,13 @@ __all__ = [
     "JobAbandonedError",
     "LedgerClosedError",
     "LedgerDeletedError",
+    "LedgerFinishedError",
     "LedgerMetadata",
     "LedgerNotFoundError",
     "LedgerReader",
     "LedgerRefusedError",
+    "LedgerRolledBackError",
+    "LedgerTrimmedError",
     "LedgerWriter",
     "LogMetadata",
     "LogNotFoundError",
@@ -133,8 +140,13 @@ __all__ = [
     "TransientError",
     "TrimmedError",
     "UnauthorizedError",
+<<<<<<< HEAD
     "UnknownCommandError",
     "command",
+=======
+    "WouldBlockError",
+    "WrongEventLoopError",
+>>>>>>> 7609011 (ledgers: unbounded ledgers are taken over, followed, rolled, trimmed and finished)
     "connect",
     "embed",
     "keep_freed_memory",

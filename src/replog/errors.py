@@ -90,14 +90,15 @@ class LedgerNotFoundError(LedgerError):
 
 
 class FencedError(LedgerError):
-    """Another client recovers this ledger: the writer is deposed (T1, W4, L5).
+    """Another client recovers this ledger, or has taken it over: the writer is deposed (T1, W4, L5).
 
     Retry: no; stop writing, and take over again if you are still elected. Outcome: unknown for the entry ids in
-    `unconfirmed`: the recovery keeps or drops each of them, and this writer never learns which. The writer of a log also
-    sets `positions`, the same entries as positions in the log.
+    `unconfirmed`: the recovery keeps or drops each of them, and this writer never learns which. `term` is the one that fenced
+    it, or None if that is not known. The writer of a log also sets `positions`, the same entries as positions in the log.
     """
 
     positions: Sequence[object] = ()
+    term: int | None = None
 
     def __init__(self, ledger_id: int, message: str, unconfirmed: range = range(0)) -> None:
         super().__init__(ledger_id, message)
@@ -118,6 +119,35 @@ class LedgerDeletedError(FencedError, LedgerNotFoundError):
     Retry: no; whoever leads a log goes on as after any `FencedError`. Outcome: unknown for `unconfirmed`; none of the ledger's
     entries can be read any more.
     """
+
+
+class LedgerFinishedError(LedgerError):
+    """The ledger was finished: it is closed, and nobody can take it over any more. Retry: no, create another ledger. Outcome: not
+    written."""
+
+
+class LedgerTrimmedError(LedgerError):
+    """The entry was trimmed away. Has `entry_id`, and `first_available`, where the ledger begins now. Retry: from there."""
+
+    def __init__(self, ledger_id: int, entry_id: int, first_available: int) -> None:
+        super().__init__(
+            ledger_id, f"entry {entry_id} was trimmed away: the first one that is left is {first_available}"
+        )
+        self.entry_id = entry_id
+        self.first_available = first_available
+
+
+class LedgerRolledBackError(LedgerError):
+    """Bookies know a later term of this ledger than its metadata, or other entries of the same term: the metadata is older than
+    the bookies, as after a restore from an old back-up (T1). `term` is the highest one that is known. Without care, entries of
+    two writers would mix.
+
+    Retry: no. If nothing newer of the metadata is left, an operator raises the term: `replog ledger raise-term`; the entries
+    that only the lost metadata named are gone. Outcome: unknown for what was under way."""
+
+    def __init__(self, ledger_id: int, message: str, term: int) -> None:
+        super().__init__(ledger_id, message)
+        self.term = term
 
 
 class RecoveryUndecidedError(LedgerError, TransientError):

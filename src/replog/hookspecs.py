@@ -72,6 +72,16 @@ class LedgerRecovered:
 
 
 @attrs.frozen
+class LedgerTakenOver:
+    """This client took over an unbounded ledger: it writes in this term, behind `last_entry_id` (T2)."""
+
+    ledger_id: int
+    term: int
+    last_entry_id: int
+    duration_s: float
+
+
+@attrs.frozen
 class WriterFenced:
     """A writer of this client noticed that it is deposed (L5); the outcome of `unconfirmed` is unknown (W4)."""
 
@@ -203,6 +213,7 @@ Event = (
     EnsembleChanged
     | PlacementUnmet
     | LedgerRecovered
+    | LedgerTakenOver
     | WriterFenced
     | LogTakenOver
     | LogRolled

@@ -49,8 +49,6 @@ from replog.protocol.messages import (
     WriteLastAddConfirmedRequest,
 )
 from replog.protocol.model import (
-    RECOVERY_TERM,
-    WRITER_TERM,
     Fragment,
     LedgerMetadata,
     LogMetadata,
@@ -89,7 +87,7 @@ class Cluster:
     def __getitem__(self, bookie_id: str) -> Bookie:
         return self.bookies[bookie_id]
 
-    def create_ledger(self, ledger_id: int = 7) -> LedgerMetadata:
+    def create_ledger(self, ledger_id: int = 7, *, unbounded: bool = False) -> LedgerMetadata:
         metadata = LedgerMetadata(
             ledger_id,
             self.quorum,
@@ -97,6 +95,8 @@ class Cluster:
             ledger_key_check(ledger_key(ledger_id, PASSWORD)),
             (Fragment(0, tuple(self.bookies)[: self.quorum.ensemble]),),
             token=f"creator of {ledger_id}",
+            is_unbounded=unbounded,
+            owner="w1" if unbounded else "",
         )
         self.created[ledger_id] = metadata
         self.records[ledger_id] = (metadata, 0)
@@ -129,9 +129,18 @@ class Cluster:
         metadata = self.created[ledger_id]
         return Writer(self, LedgerWriting(metadata, 0, self.digest(ledger_id), nonce, missing=missing), ledger_id)
 
-    def recovery(self, ledger_id: int = 7, nonce: str = "w2") -> Recovery:
+    def recovery(self, ledger_id: int = 7, nonce: str = "w2", *, takes_over: bool = False) -> Recovery:
         metadata, version = self.records[ledger_id]
-        return Recovery(self, LedgerRecovery(metadata, version, self.digest(ledger_id), nonce), ledger_id)
+        machine = LedgerRecovery(metadata, version, self.digest(ledger_id), nonce, takes_over=takes_over)
+        return Recovery(self, machine, ledger_id)
+
+    def takeover(self, nonce: str = "w2", ledger_id: int = 7) -> Recovery:
+        """Of an unbounded ledger."""
+        return self.recovery(ledger_id, nonce, takes_over=True)
+
+    def taken_over(self, nonce: str = "w2", ledger_id: int = 7) -> Writer:
+        """The writer of the next term, once its takeover has ended."""
+        return self.takeover(nonce, ledger_id).writer()
 
     def reader(self, ledger_id: int = 7, first_entry_id: int = 0, order: Sequence[str] = ()) -> Reader:
         """A reader that asks these bookies first, in this order."""
@@ -164,7 +173,7 @@ class Cluster:
 class Actor:
     """One client, and what its machine waits for."""
 
-    term = RECOVERY_TERM
+    term: int
     machine: Any
 
     def __init__(self, cluster: Cluster, ledger_id: int) -> None:
@@ -298,13 +307,12 @@ class Actor:
 
 
 class Writer(Actor):
-    """The client that created the ledger."""
-
-    term = WRITER_TERM
+    """The client that created the ledger, or took it over."""
 
     def __init__(self, cluster: Cluster, machine: LedgerWriting, ledger_id: int) -> None:
         super().__init__(cluster, ledger_id)
         self.machine: LedgerWriting = machine
+        self.term = machine.metadata.term
 
     def add(self, *payloads: bytes) -> None:
         """One gathering."""
@@ -332,6 +340,8 @@ class Writer(Actor):
             return lambda: self.machine.add_confirmed(effect.index, effect.bookie_id, effect.batch.first_entry_id)
         if response.status is Status.FENCED:
             return lambda: self.machine.add_fenced(response.fence_term)
+        if response.status is Status.CONFLICT:
+            return lambda: self.machine.add_conflicting(effect.index, effect.bookie_id, effect.batch)
         return lambda: self._silent(effect)
 
     def _silent(self, effect: Any) -> None:
@@ -345,6 +355,10 @@ class Recovery(Actor):
     def __init__(self, cluster: Cluster, machine: LedgerRecovery, ledger_id: int) -> None:
         super().__init__(cluster, ledger_id)
         self.machine: LedgerRecovery = machine
+
+    @property
+    def term(self) -> int:  # type: ignore[override]
+        return self.machine.term
 
     def start(self) -> None:
         self.machine.start()
@@ -362,6 +376,19 @@ class Recovery(Actor):
         if self.finished is None:
             raise self.give_up()
         return self.finished
+
+    def writer(self) -> Writer:
+        """Takes the ledger over, and returns the writer of the new term."""
+        self.recover()
+        return self.writer_of_term()
+
+    def writer_of_term(self) -> Writer:
+        """The writer of the term that this takeover has opened."""
+        machine = self.machine
+        writing = LedgerWriting(
+            machine.metadata, machine.version, self.cluster.digest(self.ledger_id), "w", missing=machine.missing
+        )
+        return Writer(self.cluster, writing, self.ledger_id)
 
     def give_up(self) -> ReplogError:
         """Its deadline passes, unless it has failed already: what it fails with."""

@@ -290,7 +290,7 @@ def test_brought_entries_of_another_stamp_are_not_taken() -> None:
 
 def test_a_reader_in_an_old_fragment_polls_the_last_fragment() -> None:
     machine = reading_of(FRAGMENT, Fragment(5, ("d", "e", "f")), first=2)
-    assert questions(machine) == [(0, "d", -1, 2, 1), (1, "e", -1, 2, 1), (2, "f", -1, 2, 1)]
+    assert questions(machine) == [(0, "d", 4, 2, 1), (1, "e", 4, 2, 1), (2, "f", 4, 2, 1)]
     machine.last_add_confirmed_answered(6, [one(5), one(6)])  # of the new one, and not what comes next
     assert spans(machine) == []
     machine.read_on()

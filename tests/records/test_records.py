@@ -62,6 +62,22 @@ LEDGER = LedgerMetadata(
 
 OPEN = LedgerMetadata(7, Quorum(), DigestType.CRC32C, "", (Fragment(0, ("a", "b", "c")),), gaps=(Gap(1, 0),))
 
+UNBOUNDED = LedgerMetadata(
+    8,
+    Quorum(),
+    DigestType.HMAC_SHA256,
+    "0123456789abcdef",
+    (Fragment(40, ("a", "b", "c"), 1), Fragment(73, ("a", "b", "d"), 3)),
+    LedgerState.IN_RECOVERY,
+    5,
+    token="deadbeef.3",
+    gaps=(Gap(1, 73),),
+    is_unbounded=True,
+    owner="deadbeef",
+    open_term=3,
+    trim_to=40,
+)
+
 PENDING = PendingLedger(LOG.name, 12_346, 6, 1_763_600_000_002)
 
 
@@ -71,6 +87,7 @@ ledger_ids = st.integers(0, LEDGER_ID_MAX) | st.integers(0, 20_000) | st.integer
 GOLDEN: dict[str, tuple[Any, Any, LedgerMetadata | LogMetadata | LogPage | PendingLedger, str]] = {
     "ledger-closed-v1": (encode_ledger, decode_ledger, LEDGER, ledger_key_path(LEDGER.ledger_id)),
     "ledger-open-v1": (encode_ledger, decode_ledger, OPEN, ledger_key_path(OPEN.ledger_id)),
+    "ledger-unbounded-v1": (encode_ledger, decode_ledger, UNBOUNDED, ledger_key_path(UNBOUNDED.ledger_id)),
     "log-v1": (encode_log, decode_log, LOG, log_key_path(LOG.name)),
     "log-deleted-v1": (encode_log, decode_log, DELETED_LOG, log_key_path(LOG.name)),
     "log-page-v1": (encode_log_page, decode_log_page, PAGE, log_page_key_path(LOG.name, 1)),
@@ -90,10 +107,10 @@ def test_format_is_unchanged(name: str) -> None:
 
 def test_every_field_of_a_record_is_written() -> None:
     logs = ((LOG, DELETED_LOG), encode_log), ((PAGE,), encode_log_page), ((PENDING,), encode_pending)
-    for records, encode in (((LEDGER,), encode_ledger), *logs):
+    for records, encode in (((UNBOUNDED, LEDGER), encode_ledger), *logs):
         written = json.loads(encode(records[0]))  # type: ignore[arg-type]
         fields = attrs.fields(type(records[0]))
-        assert set(written) == {"format", *(field.name for field in fields)}
+        assert set(written) - {"required"} == {"format", *(field.name for field in fields)}
         for field in fields:
             if field.default is not attrs.NOTHING and not isinstance(field.default, attrs.Factory):  # type: ignore[arg-type]
                 assert any(getattr(record, field.name) != field.default for record in records), (
@@ -114,7 +131,11 @@ def ledgers(draw: st.DrawFn) -> LedgerMetadata:
     quorum = Quorum(ensemble, write, draw(st.integers(1, write)))
     bookies = st.lists(texts, min_size=ensemble, max_size=ensemble, unique=True).map(tuple)
     starts = [0, *draw(st.lists(entry_ids.filter(bool), max_size=3, unique=True).map(sorted))]
-    fragments = tuple(Fragment(start, draw(bookies), draw(entry_ids)) for start in starts)
+    is_unbounded = draw(st.booleans())
+    terms = sorted(draw(st.integers(1, 1 << 62)) if is_unbounded else 1 for _ in range(len(starts) + 2))
+    if is_unbounded:
+        starts = starts[1:] or starts
+    fragments = tuple(Fragment(start, draw(bookies), term) for start, term in zip(starts, terms, strict=False))
     state = draw(st.sampled_from(LedgerState))
     return LedgerMetadata(
         draw(ledger_ids),
@@ -123,11 +144,15 @@ def ledgers(draw: st.DrawFn) -> LedgerMetadata:
         draw(texts),
         fragments,
         state,
-        draw(entry_ids),
+        terms[-1],
         draw(st.integers(-1, 1 << 62)) if state is LedgerState.CLOSED else None,
         draw(texts),
         draw(entry_ids),
         draw(st.dictionaries(texts, texts, max_size=3)),
+        is_unbounded=is_unbounded,
+        owner=draw(texts) if is_unbounded else "",
+        open_term=terms[-2],
+        trim_to=starts[0],
     )
 
 
@@ -194,6 +219,11 @@ def test_newer_format_is_refused_with_key_and_version(decode: Any, key: str, kno
         ({"fragments": [{"first_entry_id": 1, "ensemble": ["a", "b", "c"]}]}, r"they begin at \[1\]"),
         ({"fragments": [{"first_entry_id": 0, "ensemble": ["a", "b"]}]}, "not 3 distinct bookies"),
         ({"fragments": [{"first_entry_id": 0, "ensemble": ["a", "b", "a"]}]}, "not 3 distinct bookies"),
+        ({"fragments": [{"first_entry_id": 0, "ensemble": ["a", "b", "c"], "term": 2}]}, "terms are \\[2\\]"),
+        ({"fragments": [{"first_entry_id": 0, "ensemble": ["a", "b", "c"], "term": 0}]}, "terms are \\[0\\]"),
+        ({"term": 0}, "claimed in 0"),
+        ({"trim_to": 5, "fragments": [{"first_entry_id": 5, "ensemble": ["a", "b", "c"]}]}, "of a bounded ledger"),
+        ({"is_unbounded": 1}, "1 is not of type bool"),
         ({"fragments": [{"first_entry_id": 0}]}, r"'ensemble' missing @ \$\.fragments\[0\]"),
         ({"custom": {"a": 1}}, "1 is not of type str"),
     ],

@@ -130,15 +130,44 @@ class Client:
         password: bytes = b"",
         digest_type: DigestType = DigestType.CRC32C,
         custom: Mapping[str, str] | None = None,
+        unbounded: bool = False,
     ) -> Opening[LedgerWriter]:
-        """A new ledger and its writer, as a context manager. `custom` becomes part of its metadata.
+        """A new ledger and its writer, as a context manager. `custom` becomes part of its metadata. Leaving it closes the
+        ledger; an `unbounded` one stays open, so that `take_over_ledger` goes on with it, until `finish` closes it.
 
         Raises `NotEnoughBookiesError` (retry: when there are more), `MetastoreError`: then no ledger was created, or one
         that no client knows."""
-    def open_ledger(self, ledger_id: int, *, first: int = 0, password: bytes = b"") -> Opening[LedgerReader]:
-        """A reader of a ledger, as a context manager; iterating begins at the entry `first`. Never fences (D1).
+    def take_over_ledger(
+        self, ledger_id: int, *, password: bytes = b"", accept_loss: bool = False
+    ) -> Opening[LedgerWriter]:
+        """Fences whoever writes an unbounded ledger, recovers what that has left, and goes on in the same ledger: a writer of the
+        next term, as a context manager. Entry ids continue.
 
-        Raises `LedgerNotFoundError`, `UnauthorizedError`, `ConfigError` if `first` is not an entry id."""
+        Of entries whose outcome was unknown, the takeover decides: each is kept or gone, for everybody. `accept_loss` as for
+        `recover_ledger`. Raises `LedgerFinishedError`; `FencedError` if another client takes it over meanwhile;
+        `RecoveryUndecidedError` or `NotEnoughBookiesError` (retry: when bookies are back), `LedgerRolledBackError`,
+        `LedgerNotFoundError`, `ConfigError` for a bounded ledger, `MetastoreError`. If it raises or is cancelled, the ledger's
+        writer may be fenced, and nothing was cut: another takeover goes on from there."""
+    def open_ledger(
+        self, ledger_id: int, *, first: int | None = None, follow: bool = False, password: bytes = b""
+    ) -> Opening[LedgerReader]:
+        """A reader of a ledger, as a context manager; iterating begins at the entry `first`, or where the ledger begins. Never
+        fences (D1). With `follow` it waits for more, across terms and fragments, until the ledger is closed.
+
+        Raises `LedgerNotFoundError`, `UnauthorizedError`, `LedgerTrimmedError`, `ConfigError` if `first` is not an entry id."""
+    async def trim_ledger(self, ledger_id: int, *, before: int) -> int:
+        """Drops the fragments of an unbounded ledger that lie wholly before this entry; returns the first entry that is left.
+        The last fragment always stays: `roll` first, to be able to drop it. Readers below get `LedgerTrimmedError`.
+
+        Raises `LedgerNotFoundError`, `ConfigError` for a bounded ledger, `MetastoreError`. If it raises or is cancelled, trimming
+        again is harmless."""
+    async def raise_ledger_term(self, ledger_id: int, *, password: bytes = b"") -> int:
+        """Raises the term in the metadata of an unbounded ledger to the highest that an announced bookie knows; returns it.
+        Only for metadata that was restored from an old back-up, once nothing newer is left: what only the lost metadata named
+        is gone. The ledger can be taken over after that. Whoever still writes it is deposed by that takeover.
+
+        Raises `RecoveryUndecidedError` if a bookie doesn't answer (retry: yes), `LedgerNotFoundError`, `UnauthorizedError`,
+        `ConfigError` for a bounded ledger, `MetastoreError`."""
     async def recover_ledger(
         self, ledger_id: int, *, password: bytes = b"", lost: Sequence[str] = (), accept_loss: bool = False
     ) -> LedgerMetadata:
@@ -383,6 +412,14 @@ class LedgerWriter:
         if it raises, each of them has an unknown outcome; an invalid one raises before any is sent."""
     async def flush(self) -> None:
         """Waits until everything pushed so far is confirmed. If cancelled, it goes on being in flight."""
+    async def roll(self) -> None:
+        """Begins a new fragment, maybe on other bookies, once everything that was sent is confirmed. Entries that are pushed
+        meanwhile are sent after that. Nothing happens if the last fragment is empty.
+
+        Raises what `flush` raises, and `MetastoreUncertainError` if it takes too long: then it may happen later."""
+    async def finish(self) -> None:
+        """Confirms what was pushed, and closes the ledger, even an unbounded one: nobody can take it over any more. Raises as
+        `aclose`."""
     async def aclose(self) -> None:
         """Leaves the context that gave this, as the end of its block does. Idempotent."""
 
@@ -462,7 +499,8 @@ class LedgerReader:
     async def receive_batch(self) -> EntryBatch | None:
         """The next batch of entries; None after the last one that is known to be confirmed.
 
-        Raises `EntryUnreadableError` (retry: yes), `EntryNotFoundError`, `MetastoreError`. If cancelled, nothing is lost."""
+        One that follows waits for more instead, until the ledger is closed. Raises `EntryUnreadableError` (retry: yes),
+        `EntryNotFoundError`, `LedgerTrimmedError`, `MetastoreError`. If cancelled, nothing is lost."""
     def receive_batch_nowait(self) -> EntryBatch:
         """As `receive_batch`, but raises `trio.WouldBlock` if no batch has arrived yet, or at the end."""
     def batches(self) -> AsyncIterator[EntryBatch]:

@@ -8,14 +8,13 @@ from contextlib import asynccontextmanager
 
 import trio
 
+from replog.api.ledgers import LedgerVerbs
 from replog.backup.restoring import Restorer
 from replog.backup.saving import BackupReport, save
 from replog.bookie.serving import ServedBookie
 from replog.client.administration import RemoteBookie, remote_bookies
 from replog.client.auditing import AuditReport
 from replog.client.draining import DrainStatus, drain, drain_status, undrain
-from replog.client.ledger_reader import LedgerReader
-from replog.client.ledger_writer import LedgerWriter
 from replog.client.ledgers import Ledgers, check_password
 from replog.client.losses import EntriesAtRisk, declare_lost
 from replog.client.rebalancing import Rebalancer, RebalanceReport
@@ -38,7 +37,7 @@ from replog.records.paths import log_key_path
 from replog.registry import Registry
 
 
-class Client:
+class Client(LedgerVerbs):
     """A way to ledgers and logs. Made by `connect` and `embed`; belongs to the trio run that made it.
 
     `quorum` arguments that are left out take the client's default: three bookies of which two acknowledge, or all the
@@ -73,33 +72,6 @@ class Client:
         self._open_ledgers = None
 
     # -- ledgers ----------------------------------------------------------------------------------------------------
-
-    @asynccontextmanager
-    async def create_ledger(
-        self,
-        *,
-        quorum: Quorum | None = None,
-        password: bytes = b"",
-        digest_type: DigestType = DigestType.CRC32C,
-        custom: Mapping[str, str] | None = None,
-    ) -> AsyncIterator[LedgerWriter]:
-        """A new ledger and its writer, as a context manager. `custom` becomes part of its metadata.
-
-        Raises `NotEnoughBookiesError` (retry: when there are more), `MetastoreError`: then no ledger was created, or one
-        that no client knows."""
-        wanted = self.default_quorum if quorum is None else quorum
-        async with await self._ledgers.create(wanted, password, digest_type, custom) as writer:
-            yield writer
-
-    @asynccontextmanager
-    async def open_ledger(
-        self, ledger_id: int, *, first: int = 0, password: bytes = b""
-    ) -> AsyncIterator[LedgerReader]:
-        """A reader of a ledger, as a context manager; iterating begins at the entry `first`. Never fences (D1).
-
-        Raises `LedgerNotFoundError`, `UnauthorizedError`, `ConfigError` if `first` is not an entry id."""
-        async with await self._ledgers.open(ledger_id, password, first) as reader:
-            yield reader
 
     async def recover_ledger(
         self, ledger_id: int, *, password: bytes = b"", lost: Sequence[str] = (), accept_loss: bool = False

@@ -24,6 +24,7 @@ import attrs
 
 from replog.abc import Mutation, PutBatch, Reply, SetMarks, Storage
 from replog.bookie.calls import broken_contract
+from replog.bookie.proving import read_proof
 from replog.errors import StorageError, StorageFullError, StorageUncertainError
 from replog.protocol.batch import Batch
 from replog.protocol.bookie import Accepted, LedgerOnBookie, settle_add
@@ -187,7 +188,7 @@ class Committer:
             # After a restart the proof is only in a stored batch: it is read here, where the disk may be waited for
             # (R11).
             elif work.ledger.lacks_proof and isinstance(request, FenceRequest) and work.accepted.refusal is None:
-                group.outcomes[place] = self._look_up(request.ledger_id, *work.ledger.proof_place)
+                group.outcomes[place] = self._look_up_proof(work.ledger)
         assert group.decided == len(group.works), "what is answered was committed, or refused"
 
     def _decide(self, group: Group, mutations: Sequence[Mutation]) -> None:
@@ -268,6 +269,13 @@ class Committer:
             if found:
                 break
         return found
+
+    def _look_up_proof(self, ledger: LedgerOnBookie) -> Outcome:
+        try:
+            found = read_proof(self.storage, ledger)
+        except StorageUncertainError:
+            return Outcome(found=None)
+        return Outcome(found=found, denial=self.storage.doubt().denial(ledger.ledger_id))
 
     def _look_up(self, ledger_id: int, entry_id: int, stamp: int) -> Outcome:
         try:

@@ -13,6 +13,7 @@ import trio
 from replog.abc import Reply
 from replog.bookie.calls import StorageCalls
 from replog.bookie.polls import LongPolls
+from replog.bookie.proving import read_proof
 from replog.bookie.traffic import Traffic
 from replog.config import BookieOptions
 from replog.errors import StorageError
@@ -130,10 +131,12 @@ class PlainReads:
     def _read_proof(self, request: ReadLastAddConfirmedRequest, ledger: LedgerOnBookie, reply: Reply) -> None:
         """After a restart only a stored batch proves the last add confirmed: it is read once, before the answer (R11)."""
         try:
+            if ledger.may_have_later_terms:
+                raise trio.WouldBlock
             ledger.proof_read(self._storage.read_nowait(request.ledger_id, *ledger.proof_place, 1)[:1])
         except trio.WouldBlock:
             assert self.nursery is not None, "requests come while the bookie runs"
-            self.nursery.start_soon(self._read_proof_in_thread, request, ledger.proof_place, reply)
+            self.nursery.start_soon(self._read_proof_in_thread, request, ledger, reply)
             return
         except StorageError:
             ledger.proof_read(
@@ -142,11 +145,11 @@ class PlainReads:
         self.polls.ask(request, ledger, reply)
 
     async def _read_proof_in_thread(
-        self, request: ReadLastAddConfirmedRequest, place: tuple[int, int], reply: Reply
+        self, request: ReadLastAddConfirmedRequest, ledger: LedgerOnBookie, reply: Reply
     ) -> None:
         found = None
         try:
-            found = await self._calls.read(self._storage.read, request.ledger_id, *place, 1)
+            found = await self._calls.read(read_proof, self._storage, ledger)
         except StorageError as error:
             self._raised(error)
         try:

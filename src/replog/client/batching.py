@@ -33,10 +33,10 @@ class Backlog:
     The writer appends to `gathered` directly, and counts `last_add_pushed` and `unconfirmed_bytes` on: a function call for each
     entry would cost more than the rest of a push."""
 
-    def __init__(self, bytes_max: int) -> None:
+    def __init__(self, bytes_max: int, last_entry_id: int = -1) -> None:
         self.gathered: list[bytes] = []  # pushed and not sent, in order
-        self.last_add_pushed = -1
-        self.confirmed = -1  # the last add confirmed
+        self.last_add_pushed = last_entry_id
+        self.confirmed = last_entry_id  # the last add confirmed
         self.unconfirmed_bytes = 0  # pushed and not confirmed
         self.in_flight = 0  # batches that were sent and are not confirmed
         self.in_flight_bytes = 0  # the part of `unconfirmed_bytes` that was sent

@@ -2,31 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from types import TracebackType
 from typing import Self
 
 import trio
 
 from replog.client.entries import Batches, Entry, EntryBatch
+from replog.client.ledger_records import LedgerRecords
 from replog.client.scan import LedgerScan
 from replog.config import check_number
 from replog.errors import ConfigError, EntryNotFoundError
 from replog.protocol.model import LedgerMetadata, LedgerState
+from replog.records.paths import ledger_key_path
+from replog.runtime.nursery import open_service_nursery
+
+_BUSY_S = 0.01  # a follower that has just read all waits so long for more before it looks at the record
 
 
 class LedgerReader:
     """Reads one ledger, and never fences it (D1). Made by `Client.open_ledger`; use it as a context.
 
-    Iterate it for entries, or `batches()`, from the entry it was opened at to the last one that is known to be confirmed now.
+    Iterate it for entries, or `batches()`, from the entry it was opened at to the last one that is known to be confirmed now; one
+    that follows waits for more, from term to term, until the ledger is closed.
     """
 
     def __init__(
-        self, make_scan: Callable[[LedgerMetadata, int], LedgerScan], metadata: LedgerMetadata, first_entry_id: int
+        self,
+        make_scan: Callable[[LedgerMetadata, int], LedgerScan],
+        metadata: LedgerMetadata,
+        first_entry_id: int,
+        watched: LedgerRecords | None = None,
+        follow_wait_s: float = 0.0,
     ) -> None:
         self.ledger_id = metadata.ledger_id
         self._make_scan = make_scan
         self._scan = make_scan(metadata, first_entry_id)
+        self._watched = watched  # where the record is watched by a reader that follows
+        self._follow_wait_s = follow_wait_s
         self._closed = False
 
     @property
@@ -93,9 +106,37 @@ class LedgerReader:
     async def receive_batch(self) -> EntryBatch | None:
         """The next batch of entries; None after the last one that is known to be confirmed.
 
-        Raises `EntryUnreadableError` (retry: yes), `EntryNotFoundError`, `MetastoreError`. If cancelled, nothing is lost."""
+        One that follows waits for more instead, until the ledger is closed. Raises `EntryUnreadableError` (retry: yes),
+        `EntryNotFoundError`, `LedgerTrimmedError`, `MetastoreError`. If cancelled, nothing is lost."""
         self._check_open()
-        return await self._scan.take()
+        return await self._take()
+
+    async def _take(self) -> EntryBatch | None:
+        while True:
+            batch = await self._scan.take()
+            if batch is not None or self._watched is None or self._scan.is_at_end:
+                return batch
+            await self._wait_for_change(self._watched)
+
+    async def _wait_for_change(self, records: LedgerRecords) -> None:
+        scan = self._scan
+        await scan.wait_for_news(min(_BUSY_S, self._follow_wait_s), self._follow_wait_s)
+        if scan.has_news:
+            return
+        before, version = await records.get(self.ledger_id)
+        scan.record_read(before)
+        if scan.has_news or scan.is_at_end:
+            return
+
+        async def wait_changed(scope: trio.CancelScope) -> None:
+            await records.metastore.wait_changed(ledger_key_path(self.ledger_id), version)
+            scope.cancel()
+
+        # A closed ledger, or one that was taken over by other bookies, has no news at these: its record is watched beside them.
+        async with open_service_nursery() as nursery:
+            nursery.start_soon(wait_changed, nursery.cancel_scope)
+            await scan.wait_for_news(self._follow_wait_s, self._follow_wait_s)
+            nursery.cancel_scope.cancel()
 
     def receive_batch_nowait(self) -> EntryBatch:
         """As `receive_batch`, but raises `trio.WouldBlock` if no batch has arrived yet, or at the end."""
@@ -105,11 +146,11 @@ class LedgerReader:
     def batches(self) -> Batches[EntryBatch]:
         """The entries in batches, as they were stored: by far the cheapest way to read many. Use one at a time."""
         self._check_open()
-        return Batches(self._scan.take)
+        return Batches(self._take)
 
     def __aiter__(self) -> LedgerEntries:
         self._check_open()
-        return LedgerEntries(self._scan)
+        return LedgerEntries(self._take)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -132,8 +173,8 @@ class LedgerReader:
 class LedgerEntries:
     """An async iterator over `Entry`. It executes a checkpoint for each batch, not for each entry."""
 
-    def __init__(self, scan: LedgerScan) -> None:
-        self._scan = scan
+    def __init__(self, take: Callable[[], Awaitable[EntryBatch | None]]) -> None:
+        self._take = take
         self._entries: Iterator[Entry] = iter(())
 
     def __aiter__(self) -> Self:
@@ -143,7 +184,7 @@ class LedgerEntries:
         while True:
             for entry in self._entries:
                 return entry
-            batch = await self._scan.take()
+            batch = await self._take()
             if batch is None:
                 raise StopAsyncIteration
             self._entries = iter(batch)

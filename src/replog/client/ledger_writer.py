@@ -27,13 +27,14 @@ _FAREWELL_S = 5.0  # for closing after the application failed or was cancelled
 
 
 class LedgerWriter(WriterContext):
-    """The one writer of a ledger. Made by `Client.create_ledger`; use it as a context manager.
+    """The one writer of a ledger, or of one term of an unbounded ledger. Made by `Client.create_ledger` and
+    `Client.take_over_ledger`; use it as a context manager.
 
-    Leaving the context without an error confirms everything and closes the ledger; leaving it on an error closes it at
-    the last confirmed entry, as far as that can be done in a few seconds. After that every method raises
-    `trio.ClosedResourceError`. Once the writer has failed, every method raises why: `FencedError` if another client
-    recovers the ledger, `AddTimeoutError` or `NotEnoughBookiesError` if entries could not be confirmed in time. The
-    outcome of unconfirmed entries is then unknown (W4).
+    Leaving the context without an error confirms everything and closes the ledger; leaving it on an error closes it at the last
+    confirmed entry, as far as that can be done in a few seconds. An unbounded ledger stays open instead, for the writer of the
+    next term; `finish` closes it. After that every method raises `trio.ClosedResourceError`. Once the writer has failed, every
+    method raises why: `FencedError` if another client recovers the ledger, `AddTimeoutError` or `NotEnoughBookiesError` if
+    entries could not be confirmed in time. The outcome of unconfirmed entries is then unknown (W4).
     """
 
     def __init__(
@@ -54,6 +55,8 @@ class LedgerWriter(WriterContext):
         self._records = context.records
         self._close_timeout_s = _CLOSE_PATIENCE * options.metastore_timeout_s
         self._is_closing = False  # takes no more entries
+        self._stays_open = machine.metadata.is_unbounded  # its ledger, for the writer of the next term
+        self._add_timeout_s = options.add_timeout_s
         self._is_machine_closed = False
         self._is_error_raised = False
         self._closed_by_another: LedgerMetadata | None = None  # where this writer would have closed it
@@ -232,6 +235,34 @@ class LedgerWriter(WriterContext):
         self.check_usable()
         await self._confirm_all()
 
+    async def roll(self) -> None:
+        """Begins a new fragment, maybe on other bookies, once everything that was sent is confirmed. Entries that are pushed
+        meanwhile are sent after that. Nothing happens if the last fragment is empty.
+
+        Raises what `flush` raises, and `MetastoreUncertainError` if it takes too long: then it may happen later."""
+        await trio.lowlevel.checkpoint()
+        self.check_usable()
+        watching = self._sender.watching
+        self._batching.is_held = True
+        try:
+            sent = self._machine.last_add_pushed
+            # A bookie that is slow, or failed, does not hold up the roll: what is pending moves along (C5).
+            with trio.move_on_after(self._add_timeout_s):
+                if self.backlog.confirmed < sent:
+                    await self.backlog.confirmation(sent).wait()
+            self.check_usable()
+            self._machine.roll()
+            self._sender.drive()
+            with trio.move_on_after(self._close_timeout_s):
+                while self._machine.is_changing and self.error is None:
+                    watching.settled = trio.Event()
+                    await watching.settled.wait()
+        finally:
+            self.release()
+        self.check_usable()
+        if self._machine.is_changing:
+            raise MetastoreUncertainError(f"ledger {self.ledger_id}: rolling took too long; it may happen later")
+
     async def _confirm_all(self) -> None:
         backlog, last = self.backlog, self.backlog.last_add_pushed
         # What has gathered goes now, and not only when the next answer comes.
@@ -364,8 +395,14 @@ class LedgerWriter(WriterContext):
 
     # -- closing --------------------------------------------------------------------------------------------------
 
+    async def finish(self) -> None:
+        """Confirms what was pushed, and closes the ledger, even an unbounded one: nobody can take it over any more. Raises as
+        `aclose`."""
+        self._stays_open = False
+        await self.aclose()
+
     async def aclose(self) -> None:
-        """Confirms what was pushed, takes nothing more, and closes the ledger (R1). Idempotent.
+        """Confirms what was pushed, takes nothing more, and closes the ledger (R1); an unbounded one stays open. Idempotent.
 
         Raises the writer's failure if it failed, unless that was raised before, or it was fenced with nothing unconfirmed and its
         ledger is closed where it would have closed it. If cancelled, the ledger may be open or closed; recover it to know."""
@@ -384,8 +421,11 @@ class LedgerWriter(WriterContext):
         if self.error is None and not self._is_machine_closed:
             self._is_machine_closed = True
             self.backlog.gathered = []
-            self._machine.close()
-            self._sender.drive()
+            if self._stays_open:
+                await self._leave_open()
+            else:
+                self._machine.close()
+                self._sender.drive()
         self.backlog.end()
         with trio.move_on_after(self._close_timeout_s):
             await closed.wait()
@@ -396,6 +436,17 @@ class LedgerWriter(WriterContext):
         if self.error is not None and not self._is_error_raised and not await self._was_closed_in_its_place():
             self._is_error_raised = True
             raise copy_for_raise(self.error)
+
+    async def _leave_open(self) -> None:
+        """Has bookies know what is confirmed, so that readers find all of it without a writer (W5)."""
+        sender, publishing = self._sender, self._sender.watching.publishing
+        self._machine.publish()
+        sender.drive()
+        with trio.move_on_after(self._add_timeout_s):
+            while publishing.unanswered and self.error is None:
+                publishing.all_answered = trio.Event()
+                await publishing.all_answered.wait()
+        sender.closed.set()
 
     async def _was_closed_in_its_place(self) -> bool:
         """True if another client has deposed this writer, and closed the ledger where this writer would have. Then nothing is in

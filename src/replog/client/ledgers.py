@@ -15,9 +15,10 @@ from replog.client.ledger_reader import LedgerReader
 from replog.client.ledger_writer import LedgerWriter
 from replog.client.recovering import RecoveringShell
 from replog.client.scan import LedgerScan
+from replog.client.terms import check_unbounded
 from replog.config import ClientOptions
-from replog.errors import ConfigError, LedgerNotFoundError, MetastoreError, UnauthorizedError
-from replog.hookspecs import Event, LedgerRecovered
+from replog.errors import ConfigError, LedgerNotFoundError, LedgerTrimmedError, MetastoreError, UnauthorizedError
+from replog.hookspecs import Event, LedgerRecovered, LedgerTakenOver
 from replog.protocol.batch import ENTRY_ID_MAX
 from replog.protocol.digest import Digest, DigestType, ledger_key, ledger_key_check
 from replog.protocol.gaps import Gap
@@ -63,10 +64,12 @@ class Ledgers:
         digest_type: DigestType = DigestType.CRC32C,
         custom: Mapping[str, str] | None = None,
         before_creation: Callable[[int], Awaitable[None]] | None = None,
+        *,
+        unbounded: bool = False,
     ) -> LedgerWriter:
-        """Creates a ledger and starts its writer. Its ensemble may name bookies that are away (C7). `before_creation` is called
-        with its id before it exists. Raises `ConfigError` for invalid arguments; `NotEnoughBookiesError`,
-        `MetastoreError`: then no ledger was created, or one that nobody knows."""
+        """Creates a ledger and starts its writer, of term 1 if it is unbounded. Its ensemble may name bookies that are away
+        (C7). `before_creation` is called with its id before it exists. Raises `ConfigError` for invalid arguments;
+        `NotEnoughBookiesError`, `MetastoreError`: then no ledger was created, or one that nobody knows."""
         check_creation(quorum, password, digest_type, custom)
         ensemble, missing, shortfall = await self._ensembles.choose(quorum)
         ledger_id = await self.records.new_id()
@@ -83,14 +86,38 @@ class Ledgers:
             created_at_ms=self.chance.time_ms(),
             custom=dict(custom or {}),
             gaps=tuple(Gap(index, 0) for index in range(quorum.ensemble) if missing >> index & 1),
+            is_unbounded=unbounded,
+            owner=self.chance.token() if unbounded else "",
         )
         version, is_only_request = await self.records.create(metadata)
         self.context.placing.unmet(ledger_id, shortfall)
         digest = Digest(digest_type, ledger_id, password)
         machine = LedgerWriting(metadata, version, digest, self.chance.token(), missing=missing)
-        writer = LedgerWriter(machine, key, self.context, self.options, self.observe, self._ticker)
+        writer = self._start_writer(machine, key)
         writer.is_created_for_certain = is_only_request
-        self._writers[ledger_id] = writer
+        return writer
+
+    async def take_over(self, ledger_id: int, password: bytes = b"", *, accept_loss: bool = False) -> LedgerWriter:
+        """Starts the writer of the next term of an unbounded ledger: fences the writer of the last one, and recovers what that
+        has left (T2, R2-R12). As `Client.take_over_ledger`."""
+        started = trio.current_time()
+        metadata, version = await self.records.get(ledger_id)
+        self.authorize(metadata, password)
+        check_unbounded(metadata, "taken over")
+        digest, key = Digest(metadata.digest_type, ledger_id, password), ledger_key(ledger_id, password)
+        recovery = LedgerRecovery(
+            metadata, version, digest, self.chance.token(), is_loss_accepted=accept_loss, takes_over=True
+        )
+        opened = await RecoveringShell(recovery, key, self.context, self.options).run()
+        machine = LedgerWriting(opened, recovery.version, digest, self.chance.token(), missing=recovery.missing)
+        duration_s = trio.current_time() - started
+        self.observe(LedgerTakenOver(ledger_id, opened.term, machine.last_add_confirmed, duration_s))
+        return self._start_writer(machine, key)
+
+    def _start_writer(self, machine: LedgerWriting, key: bytes) -> LedgerWriter:
+        writer = LedgerWriter(machine, key, self.context, self.options, self.observe, self._ticker)
+        # The writer of an earlier term may be here, too, deposed. What it knows is of less use than what this one will.
+        self._writers[writer.ledger_id] = writer
         self._nursery.start_soon(self._run_writer, writer)
         return writer
 
@@ -102,7 +129,8 @@ class Ledgers:
         try:
             await writer.run()
         finally:
-            del self._writers[writer.ledger_id]
+            if self._writers.get(writer.ledger_id) is writer:
+                del self._writers[writer.ledger_id]
 
     def _reader_waits(self, ledger_id: int) -> None:
         writer = self._writers.get(ledger_id)
@@ -111,17 +139,26 @@ class Ledgers:
 
     # -- reading ----------------------------------------------------------------------------------------------------
 
-    async def open(self, ledger_id: int, password: bytes = b"", first_entry_id: int = 0) -> LedgerReader:
-        """Opens a ledger for reading from this entry on; fences nothing. Raises `LedgerNotFoundError`, `UnauthorizedError`,
-        `ConfigError` for an invalid entry id."""
-        if type(first_entry_id) is not int or not 0 <= first_entry_id <= ENTRY_ID_MAX:
+    async def open(
+        self, ledger_id: int, password: bytes = b"", first_entry_id: int | None = None, *, follow: bool = False
+    ) -> LedgerReader:
+        """Opens a ledger for reading from this entry on, or from the first one that was not trimmed; fences nothing. With
+        `follow` its reader waits for more until the ledger is closed.
+
+        Raises `LedgerNotFoundError`, `UnauthorizedError`, `LedgerTrimmedError`, `ConfigError` for an invalid entry id."""
+        if first_entry_id is not None and (type(first_entry_id) is not int or not 0 <= first_entry_id <= ENTRY_ID_MAX):
             raise ConfigError(
                 f"{first_entry_id!r} is not an entry id: expected a whole number from 0 to {ENTRY_ID_MAX}"
             )
         metadata, _ = await self.records.get(ledger_id)
         self.authorize(metadata, password)
+        first = metadata.trim_to if first_entry_id is None else first_entry_id
+        if first < metadata.trim_to:
+            raise LedgerTrimmedError(ledger_id, first, metadata.trim_to)
         await self.context.placing.know_zones()
-        reader = LedgerReader(lambda known, first: self.scan(known, first, password), metadata, first_entry_id)
+        wait_s = self.options.follow_wait_s
+        watched = self.records if follow else None
+        reader = LedgerReader(lambda known, at: self.scan(known, at, password), metadata, first, watched, wait_s)
         await reader.refresh()
         return reader
 
@@ -137,9 +174,10 @@ class Ledgers:
         """True if this client has the ledger's writer, which will close the ledger."""
         return ledger_id in self._writers
 
-    def _confirmed_by_own_writer(self, ledger_id: int) -> int:
+    def _confirmed_by_own_writer(self, ledger_id: int) -> tuple[int, int]:
+        """The term and the last add confirmed of this client's writer of a ledger; (0, -1) if there is none."""
         writer = self._writers.get(ledger_id)
-        return -1 if writer is None else writer.last_add_confirmed
+        return (0, -1) if writer is None else (writer.metadata.term, writer.last_add_confirmed)
 
     # -- recovering, deleting, listing ------------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ from replog.protocol.messages import (
     Response,
     Status,
 )
-from replog.protocol.model import RECOVERY_TERM, LedgerMetadata
+from replog.protocol.model import LedgerMetadata
 from replog.protocol.recovery import LedgerRecovery
 
 _PAUSE_S = 0.1  # before a bookie is asked or connected to again; twice as long each time
@@ -55,7 +55,8 @@ class RecoveringShell:
         self._complaints: dict[str, str] = {}
 
     async def run(self) -> LedgerMetadata:
-        """Recovers, and returns the closed ledger's record. Raises what the machine failed with."""
+        """Recovers, and returns the record of the ledger that is closed, or open for its new term. Raises what the machine failed
+        with."""
         ensemble = self._machine.metadata.last_fragment.ensemble
         self._started_s = trio.current_time()
         # A silent bookie is not waited for here: recovery begins with the bookies that are connected.
@@ -115,8 +116,9 @@ class RecoveringShell:
     def _request(self, effect: Question, channel: BookieChannel) -> FenceRequest | RecoveryReadRequest:
         request_id = next(channel.request_ids)
         if isinstance(effect, SendFence):
-            return FenceRequest(request_id, self._ledger_id, self._key, RECOVERY_TERM)
-        return RecoveryReadRequest(request_id, self._ledger_id, self._key, RECOVERY_TERM, effect.entry_id, effect.stamp)
+            return FenceRequest(request_id, self._ledger_id, self._key, self._machine.term)
+        term = self._machine.term
+        return RecoveryReadRequest(request_id, self._ledger_id, self._key, term, effect.entry_id, effect.stamp)
 
     def _answered(self, answer: Answer, context: tuple[Question, float]) -> None:
         effect, pause_s = context
@@ -245,7 +247,7 @@ class RecoveringShell:
             next(channel.request_ids),
             self._ledger_id,
             self._key,
-            RECOVERY_TERM,
+            self._machine.term,
             effect.batch,
             True,
             effect.proof,

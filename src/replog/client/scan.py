@@ -59,6 +59,7 @@ class _State:
         self.deliveries: deque[Delivered] = deque()  # to be taken
         self.error: ReplogError | None = None  # to be raised by the next call
         self.arrived = trio.Event()  # replaced by each task that waits; set when anything has changed
+        self.rereads = 0  # how often the machine wants the record to be read again
 
     @property
     def last_readable(self) -> int:
@@ -68,7 +69,7 @@ class _State:
     @property
     def has_news(self) -> bool:
         """True if there is more to take, as far as is known."""
-        return bool(self.deliveries) or self.machine.next_entry_id <= self.machine.last_readable
+        return bool(self.deliveries or self.rereads) or self.machine.next_entry_id <= self.machine.last_readable
 
     def fail(self, error: ReplogError) -> None:
         """The next call raises this, unless an earlier error waits."""
@@ -123,6 +124,9 @@ class _Queries:
     def _enough_heard(self, known: int, question_s: float) -> bool:
         if self._state.error is not None or (question_s and self._state.last_readable > known):
             return True
+        # The record is read again first: with the old one, what bookies prove is of no use.
+        if self._state.rereads:
+            return True
         return self._state.machine.metadata.quorum.is_covered(self._heard_from)
 
     def _ask_last_add_confirmed(self, wait_s: float | None) -> None:
@@ -170,7 +174,9 @@ class _Queries:
             else:
                 self._state.machine.last_add_confirmed_answered(confirmed, answer.batches)
                 self._drive()
-                is_current = is_current and not (asked.waits and claimed(answer.proof) > asked.after)
+                # Of what this reader can't use yet, the same answer would come again and again.
+                is_used = claimed(answer.proof) <= self._state.last_readable
+                is_current = is_current and not (asked.waits and is_used and claimed(answer.proof) > asked.after)
         elif isinstance(answer, Response) and answer.status is Status.UNAUTHORIZED:
             self._state.fail(UnauthorizedError(self._ledger_id, answer.detail))
         if is_current:
@@ -183,7 +189,7 @@ class _Queries:
 class LedgerScan:
     """The entries of a ledger in order, from `first_entry_id` on.
 
-    `confirmed_here` returns the last add confirmed of a writer in the same client, or -1."""
+    `confirmed_here` returns the term and the last add confirmed of a writer in the same client, or (0, -1)."""
 
     def __init__(
         self,
@@ -193,7 +199,7 @@ class LedgerScan:
         first_entry_id: int,
         context: ClientContext,
         options: ClientOptions,
-        confirmed_here: Callable[[int], int],
+        confirmed_here: Callable[[int], tuple[int, int]],
     ) -> None:
         self.ledger_id = metadata.ledger_id
         # Each scan has its own, so that readers of a ledger choose different bookies: one seed would send all to the same one.
@@ -207,7 +213,6 @@ class LedgerScan:
         # Deliveries, as many as the last answer gave: while they are taken, more comes.
         self._read_on_below = _WAITING_MIN
         self._to_connect: list[SendRead] = []
-        self._rereads = 0
         self._state = state = _State(self._start(metadata, first_entry_id))
         self._drive = EffectLoop(lambda: state.machine.take_effects(), self._perform)
         self._deliveries = state.deliveries
@@ -254,11 +259,14 @@ class LedgerScan:
         if metadata.state is LedgerState.CLOSED:
             return
         # The writer in this client knows more than any bookie, and asking it costs no message.
-        here = self._confirmed_here(self.ledger_id)
-        self._state.machine.last_add_confirmed_heard(here)
-        if self.last_readable > before if wait_s else here >= 0:
-            return
-        await self._poll(before, wait_s, wait_s or self._options.read_timeout_s)
+        term, here = self._confirmed_here(self.ledger_id)
+        self._state.machine.writer_heard(term, here)
+        # A writer whose term has passed may not know that yet.
+        is_known = here >= 0 and term == metadata.term
+        if not (self.last_readable > before if wait_s else is_known):
+            await self._poll(before, wait_s, wait_s or self._options.read_timeout_s)
+        if self._state.rereads:
+            await self._reread()
 
     def record_read(self, metadata: LedgerMetadata) -> None:
         """The caller has read the ledger's record."""
@@ -275,15 +283,18 @@ class LedgerScan:
 
         Long polls stay at bookies for `question_s`, even after this has returned or was cancelled: the next call uses what they
         bring. Raises `UnauthorizedError`, and the error with which reading failed."""
-        self._state.machine.last_add_confirmed_heard(self._confirmed_here(self.ledger_id))
+        self._state.machine.writer_heard(*self._confirmed_here(self.ledger_id))
+        self._drive()
         if self.has_news:
             await trio.lowlevel.checkpoint()
             return
         await self._poll(self._state.machine.next_entry_id - 1, question_s, patience_s)
 
     def adopt(self, last_add_confirmed: int) -> None:
-        """The caller knows that entries up to this one are confirmed."""
-        self._state.machine.last_add_confirmed_heard(last_add_confirmed)
+        """The caller knows that entries up to this one are confirmed. Of an unbounded ledger, the record is read again before
+        that is used: the caller may know it from somebody with a newer one (R11)."""
+        self._state.machine.told(last_add_confirmed)
+        self._drive()
 
     # -- reading --------------------------------------------------------------------------------------------------
 
@@ -314,10 +325,13 @@ class LedgerScan:
             try:
                 batch = self.take_nowait()
             except trio.WouldBlock:
-                if self._state.machine.next_entry_id > self.last_readable:
+                if self._state.rereads:
+                    await self._reread()
+                elif self._state.machine.next_entry_id > self.last_readable:
                     await trio.lowlevel.checkpoint()
                     return None
-                await self._wait_for_delivery()
+                else:
+                    await self._wait_for_delivery()
             else:
                 await trio.lowlevel.cancel_shielded_checkpoint()
                 return batch
@@ -333,15 +347,8 @@ class LedgerScan:
             for effect in waiting:
                 self._send_read(effect, self._context.connections.channel(effect.bookie_id))
             self._drive()
-        if self._rereads:
-            answered = self._rereads
-            try:
-                metadata, _ = await self._context.records.get(self.ledger_id)
-                self._state.machine.metadata_read(metadata)
-            except LedgerNotFoundError:
-                self._state.machine.metadata_missing()
-            self._rereads -= answered
-            self._drive()
+        if self._state.rereads:
+            await self._reread()
             return
         if self._deliveries or self._state.error is not None:
             return
@@ -353,6 +360,16 @@ class LedgerScan:
             for entry_id in machine.waiting_for():
                 machine.read_slow(entry_id)
             self._drive()
+
+    async def _reread(self) -> None:
+        answered = self._state.rereads
+        try:
+            metadata, _ = await self._context.records.get(self.ledger_id)
+            self._state.machine.metadata_read(metadata)
+        except LedgerNotFoundError:
+            self._state.machine.metadata_missing()
+        self._state.rereads -= answered
+        self._drive()
 
     def _read_on(self) -> None:
         machine = self._state.machine
@@ -374,7 +391,7 @@ class LedgerScan:
         elif isinstance(effect, Failed):
             self._state.fail(effect.error)
         else:  # ReadMetadata
-            self._rereads += 1
+            self._state.rereads += 1
             self._state.arrived.set()
 
     def _send_read(self, effect: SendRead, channel: BookieChannel | None) -> None:
@@ -410,5 +427,5 @@ class LedgerScan:
             self._state.machine = self._start(failed.metadata, failed.next_entry_id)
             self._state.machine.last_add_confirmed_heard(failed.last_readable)
             self._state.machine.last_wanted = failed.last_wanted
-            self._to_connect, self._rereads = [], 0
+            self._to_connect, self._state.rereads = [], 0
             raise error

@@ -56,7 +56,7 @@ class BatchSender:
         observe: Callable[[Event], None],
         ticker: Ticker,
     ) -> None:
-        self.backlog = Backlog(options.in_flight_bytes_max)
+        self.backlog = Backlog(options.in_flight_bytes_max, machine.last_add_confirmed)
         self.batching = Batching(self.backlog, options, machine.quorum.stride, context.turns, self.drive)
         self.closed = trio.Event()  # the ledger is closed, or the writer has failed
         self.watching = Watching(
@@ -144,6 +144,7 @@ class BatchSender:
         self.error = error
         self.backlog.end()
         self.closed.set()
+        self.watching.settled.set()
         if self.on_failure is not None:
             self.on_failure()
         if isinstance(error, FencedError):
@@ -216,6 +217,10 @@ class BatchSender:
             self._machine.add_confirmed(effect.index, effect.bookie_id, first_entry_id)
         elif isinstance(answer, Response) and answer.status is Status.FENCED:
             self._machine.add_fenced(answer.fence_term)
+        elif isinstance(answer, Response) and answer.status is Status.CONFLICT:
+            self.watching.add_refused(effect.bookie_id, answer)
+            self._membership.shun(effect.bookie_id)
+            self._machine.add_conflicting(effect.index, effect.bookie_id, effect.batch)
         else:
             self.watching.add_refused(effect.bookie_id, answer)
             self._bookie_failed(effect.index, effect.bookie_id, effect.batch)
@@ -229,9 +234,11 @@ class BatchSender:
             request = WriteLastAddConfirmedRequest(
                 next(channel.request_ids), identity.ledger_id, identity.key, identity.term, effect.proof
             )
+            self.watching.publishing.unanswered += 1
             channel.ask(request, self._last_add_confirmed_answered, None, self._add_timeout_s)
 
     def _last_add_confirmed_answered(self, answer: Answer, _context: object) -> None:
+        self.watching.publishing.answered()
         if isinstance(answer, Response) and answer.status is Status.FENCED:
             self._machine.add_fenced(answer.fence_term)
             self.drive()

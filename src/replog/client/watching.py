@@ -36,6 +36,8 @@ class Publishing:
         self.awaited_sends = (
             0  # a follower waits at a bookie, or will after its answer: until so many batches were sent
         )
+        self.unanswered = 0  # messages to bookies
+        self.all_answered = trio.Event()  # replaced by a task that waits
         # A batch tells the bookies of its write set. So many in a row may miss the one that said that a follower waits; and a
         # follower that was answered by a batch comes back only after that was acknowledged.
         self._awaited_sends_max = machine.quorum.ensemble - machine.quorum.write + 2
@@ -49,6 +51,12 @@ class Publishing:
     def is_due(self) -> bool:
         """True if something is confirmed that bookies were not told."""
         return self.published < self._backlog.confirmed
+
+    def answered(self) -> None:
+        """A bookie was told, or did not answer in time."""
+        self.unanswered -= 1
+        if not self.unanswered:
+            self.all_answered.set()
 
     def awaited(self) -> None:
         """A follower waits at a bookie: publishes as soon as nothing else would tell it."""
@@ -230,6 +238,7 @@ class Watching:
         self.missing = MissingBookies(machine, backlog, closed, context, retry_after_s, drive)
         self.waiting_effects = WaitingEffects(context, machine, self._metastore_answered)
         self.is_wanted = False  # the ticker calls `look`
+        self.settled = trio.Event()  # replaced by a task that waits; set when a change of the ensemble has ended
         self._machine = machine
         self._backlog = backlog
         self._closed = closed
@@ -288,6 +297,8 @@ class Watching:
         if self._machine.metadata.fragments is not self._fragments:
             self._report_ensemble_change()
         self._drive()
+        if not self._machine.is_changing:
+            self.settled.set()
         if self.publishing.awaited_sends:
             self.publishing.publish_soon()  # followers are not told during a change
         self.missing.ask_who_is_left()

@@ -174,7 +174,8 @@ class LedgerOnBookie:
             batch = request.batch
             if self.is_in_doubt and not request.recovery:
                 return Response(request.request_id, Status.IN_DOUBT, detail=_IN_DOUBT)
-            if batch.ledger_id != self.ledger_id or (not request.recovery and batch.stamp != request.term):
+            is_foreign = batch.stamp > request.term if request.recovery else batch.stamp != request.term
+            if batch.ledger_id != self.ledger_id or is_foreign:
                 detail = f"{batch!r} in an add for ledger {self.ledger_id} of term {request.term}"
                 return Response(request.request_id, Status.BAD_REQUEST, detail=detail)
             if batch.stride != (self._stride or batch.stride):
@@ -268,8 +269,14 @@ class LedgerOnBookie:
     @property
     def proof_place(self) -> tuple[int, int]:
         """Entry id and stamp of the stored batch that carries the last add confirmed, while `lacks_proof`. A writer's
-        headers never go back, so it is the last batch that was stored before this object was made."""
+        headers never go back, so it is the last batch that was stored before this object was made. Where later terms may have
+        written, it is the last one of the highest stamp, which only the storage knows."""
         return self._last_entry_id, WRITER_TERM
+
+    @property
+    def may_have_later_terms(self) -> bool:
+        """True if batches may have a higher stamp than that of the ledger's first writer."""
+        return self.fence_term > WRITER_TERM
 
     def proof_read(self, found: Sequence[Batch] | None) -> None:
         """What was read at `proof_place`, or None if that failed: then what is at hand is all that can be proven."""

@@ -19,8 +19,8 @@ class WriterGaps:
     An index that failed lacks what is written from its failure on. That ends where a bookie is at the index again, or
     where a new fragment begins; it is recorded at the writer's next change, roll or close, and only then forgotten here."""
 
-    def __init__(self, missing: Iterable[int]) -> None:
-        self._since = dict.fromkeys(missing, 0)  # by index that lacks entries: the first of them
+    def __init__(self, missing: Iterable[int], first_entry_id: int = 0) -> None:
+        self._since = dict.fromkeys(missing, first_entry_id)  # by index that lacks entries: the first of them
         self._proposed_since: dict[int, int] = {}  # `_since` when the change under way was proposed
         self._ended: list[Gap] = []  # known, and not proposed yet
         self._proposed: list[Gap] = []  # in the proposal under way, or in one that somebody else's change overtook

@@ -27,7 +27,8 @@ PAGE_SEGMENTS_MIN = 2  # so that the head names the last two ledgers whatever le
 # Ids that a log's record remembers, of jobs and of streams each. None is ever forgotten: only an operator retires them
 TRANSACTIONS_MAX = 1000
 STREAM_PREFIX = "query:"  # of the ids of streaming queries, which have a table of their own
-RECOVERY_TERM = 2  # of everybody who recovers it: concurrent recoveries don't fence each other (T2)
+# Of every client that recovers a bounded ledger: concurrent recoveries don't fence each other (T2)
+RECOVERY_TERM = WRITER_TERM + 1
 
 
 class LedgerState(enum.Enum):
@@ -41,7 +42,11 @@ class LedgerState(enum.Enum):
 @attrs.frozen
 class LedgerMetadata:
     """One ledger. `token` names the attempt that wrote this version, so that a lost answer can be resolved (M1). `gaps` are
-    the entries that members of its ensembles are known to lack (W7)."""
+    the entries that members of its ensembles are known to lack (W7).
+
+    An unbounded ledger has a new term at each takeover (T2): `term` is the last one that a client claimed, and `owner` the nonce
+    of that client's attempt; `open_term` is the last one that was opened for writing. Its fragments begin at `trim_to`, the first
+    entry that was not trimmed. Of a bounded ledger these fields keep their defaults."""
 
     ledger_id: int
     quorum: Quorum
@@ -55,6 +60,10 @@ class LedgerMetadata:
     created_at_ms: int = 0
     custom: Mapping[str, str] = attrs.field(factory=dict)
     gaps: tuple[Gap, ...] = ()
+    is_unbounded: bool = False
+    owner: str = ""
+    open_term: int = WRITER_TERM
+    trim_to: int = 0
 
     @property
     def last_fragment(self) -> Fragment:
@@ -67,6 +76,32 @@ class LedgerMetadata:
             if fragment.first_entry_id <= entry_id:
                 return fragment
         return self.fragments[0]
+
+    def is_owned_by(self, claim: LedgerMetadata) -> bool:
+        """True if the term of this record is the one that was claimed with `claim`, by the same attempt."""
+        return self.term == claim.term and self.owner == claim.owner
+
+    def end_of_stamp(self, stamp: int) -> int:
+        """The last entry that can have this stamp: the one before the first fragment of a later term."""
+        if stamp >= self.last_fragment.term:
+            return ENTRY_ID_MAX
+        return next(each.first_entry_id - 1 for each in self.fragments if each.term > stamp)
+
+    def claimed(self, nonce: str) -> LedgerMetadata:
+        """The same in recovery, under the next term (T2). All that recover a bounded ledger share that term, so it has no
+        owner."""
+        assert self.state is not LedgerState.CLOSED, "nobody claims a closed ledger"
+        owner = nonce if self.is_unbounded else ""
+        return attrs.evolve(self, state=LedgerState.IN_RECOVERY, term=self.term + 1, owner=owner)
+
+    def trimmed(self, before: int) -> LedgerMetadata:
+        """The same without the fragments that lie wholly before this entry. The last fragment always stays."""
+        behind = [each for each in self.fragments if each.first_entry_id > before]
+        fragments = self.fragments[-1 - len(behind) :]  # the one that holds the entry, and all behind it
+        first = fragments[0].first_entry_id
+        gaps = [gap for gap in self.gaps if gap.last_entry_id is None or gap.last_entry_id >= first]
+        assert fragments[-1] == self.last_fragment, "the last fragment always stays"
+        return attrs.evolve(self, fragments=fragments, trim_to=first).with_gaps(gaps)
 
     def with_fragment(self, fragment: Fragment) -> LedgerMetadata:
         """The same with this fragment at the end; it replaces one that starts at the same entry (C2)."""

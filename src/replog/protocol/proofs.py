@@ -23,7 +23,7 @@ from replog.errors import RemoteProtocolError
 from replog.protocol.batch import ENTRY_ID_MAX, HEADER, Batch
 from replog.protocol.batch import MAGIC as BATCH_MAGIC
 from replog.protocol.digest import CODE_SIZES, SIGNATURE_SIZES, Digest, DigestType
-from replog.protocol.model import NO_ENTRY, LedgerMetadata
+from replog.protocol.model import NO_ENTRY, WRITER_TERM, LedgerMetadata
 
 MAGIC = b"rlac"
 FORMAT = 1
@@ -116,12 +116,22 @@ def read_claim(proof: bytes) -> Claim:
 def proven(proof: bytes, digest: Digest, metadata: LedgerMetadata) -> int:
     """The last add confirmed that this proof proves for the ledger with this record; -1 for no proof.
 
+    The stamp of a proof is the term of the writer that said so. It is of use only to a client whose record has that term: with an
+    older one, the client would take entries of a deposed writer for confirmed ones (X11). Then this is -1, too.
+
     Raises `RemoteProtocolError` if it proves nothing: then its sender is damaged, or lies (R11)."""
     if not proof:
         return NO_ENTRY
     claim = read_claim(proof)
     if claim.ledger_id != metadata.ledger_id or claim.digest_type is not digest.digest_type:
         raise RemoteProtocolError(f"{claim} for ledger {metadata.ledger_id} with digest {digest.digest_type.name}")
-    if claim.stamp != metadata.fragment_of(claim.last_add_confirmed).term or not digest.is_signed(proof):
+    # What a writer confirmed has its own stamp, or an earlier one. A bounded ledger has no further terms.
+    is_possible = metadata.fragment_of(claim.last_add_confirmed).term <= claim.stamp
+    if not (is_possible and (metadata.is_unbounded or claim.stamp == WRITER_TERM) and digest.is_signed(proof)):
         raise RemoteProtocolError(f"{claim} is not proven by its code: nobody who knows the password said so (R11)")
-    return claim.last_add_confirmed
+    return claim.last_add_confirmed if is_qualified(claim.stamp, metadata) else NO_ENTRY
+
+
+def is_qualified(stamp: int, metadata: LedgerMetadata) -> bool:
+    """True if a last add confirmed with this stamp is of use to a client that knows this record (R11)."""
+    return stamp <= metadata.last_fragment.term

@@ -8,7 +8,9 @@ Invariants:
 
 - What is handed out begins where the last delivery ended: no gap, no duplicate, in order (D3).
 - A batch is handed out only if its code, its stamp and its stride are right, and nothing of it past the bound (D2, R7).
-- The last add confirmed that is known never sinks, and a ledger that was seen closed stays closed.
+- The last add confirmed that is known never sinks, and a ledger that was seen closed stays closed. - A last add confirmed
+  counts only with a record that has the term of its stamp (R11). Of a batch, only what has the batch's stamp in the record is
+  used: a takeover may have ended its term inside it.
 - From DONE on nothing is asked for or handed out.
 """
 
@@ -18,12 +20,18 @@ import enum
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from replog.errors import EntryNotFoundError, EntryUnreadableError, LedgerNotFoundError, ReplogError
+from replog.errors import (
+    EntryNotFoundError,
+    EntryUnreadableError,
+    LedgerNotFoundError,
+    LedgerTrimmedError,
+    ReplogError,
+)
 from replog.protocol.batch import ENTRY_ID_MAX, Batch
 from replog.protocol.digest import Digest
 from replog.protocol.effects import Delivered, Effect, Failed, ReadMetadata, SendRead, SendReadLastAddConfirmed
 from replog.protocol.model import LedgerMetadata, LedgerState
-from replog.protocol.proofs import claimed, proven
+from replog.protocol.proofs import claimed, is_qualified, proven, read_claim
 from replog.protocol.stages import Transitions, after, from_each
 
 ReadOrder = Callable[[Sequence[int], tuple[str, ...]], list[int]]  # a write set, and the ensemble that it is of
@@ -37,6 +45,7 @@ class _Stage(enum.Enum):
 
 TRANSITIONS: Transitions[_Stage] = {
     (_Stage.READING, "nobody has the entry"): _Stage.REFRESHING,
+    (_Stage.READING, "a later term was heard of"): _Stage.REFRESHING,
     **from_each((_Stage.READING, _Stage.REFRESHING), "metadata read", _Stage.READING),
     **from_each((_Stage.READING, _Stage.REFRESHING), "failed", _Stage.DONE),
 }
@@ -82,6 +91,7 @@ class LedgerReading:
         self._digest = digest
         self._read_order = read_order
         self._confirmed = -1
+        self._ahead = (0, -1)  # a stamp that the record lacks, and the highest last add confirmed with it
         self._takes_guests = True  # while an answer has room for batches of all rotations of its bookie
         self._stage = _Stage.READING
         self._effects: list[Effect] = []
@@ -97,7 +107,12 @@ class LedgerReading:
         """The last entry that may be handed out as far as is known (R7)."""
         if self.metadata.state is LedgerState.CLOSED and self.metadata.last_entry_id is not None:
             return self.metadata.last_entry_id
-        return self._confirmed
+        return self._last_add_confirmed
+
+    @property
+    def _last_add_confirmed(self) -> int:
+        # All fragments but the last are wholly confirmed: their successors begin behind a last add confirmed (C2).
+        return max(self._confirmed, self.metadata.last_fragment.first_entry_id - 1)
 
     @property
     def is_at_end(self) -> bool:
@@ -126,7 +141,8 @@ class LedgerReading:
         for index, bookie_id in enumerate(self.metadata.last_fragment.ensemble):
             entry_id = self._next_at(index)
             stamp = self.metadata.fragment_of(entry_id).term
-            self._effects.append(SendReadLastAddConfirmed(index, bookie_id, self._confirmed, entry_id, stamp))
+            after = self._last_add_confirmed
+            self._effects.append(SendReadLastAddConfirmed(index, bookie_id, after, entry_id, stamp))
 
     def _next_at(self, index: int) -> int:
         """The first entry that no held batch has and that this index stores (W1)."""
@@ -135,14 +151,40 @@ class LedgerReading:
         return min(each for each in wanted if index in quorum.write_set(each))
 
     def last_add_confirmed_heard(self, last_add_confirmed: int) -> None:
-        """This entry is confirmed: a proof, a verified batch's header or the writer itself says so (D1, R11)."""
+        """This entry is confirmed, and the record has its term: a proof or a verified batch's header says so (D1, R11)."""
         self._confirmed = max(self._confirmed, last_add_confirmed)
+
+    def told(self, last_add_confirmed: int) -> None:
+        """This entry is confirmed, says a client that may know a later term than the record has. Of an unbounded ledger, the
+        record is read again first (R11)."""
+        if not self.metadata.is_unbounded or last_add_confirmed <= self.last_readable:
+            self.last_add_confirmed_heard(last_add_confirmed)
+        elif self._stage is _Stage.READING:
+            self._ahead = (0, last_add_confirmed)
+            self._move("a later term was heard of")
+            self._effects.append(ReadMetadata(self.metadata.ledger_id))
+
+    def writer_heard(self, stamp: int, last_add_confirmed: int) -> None:
+        """The writer of this term says that this entry is confirmed. If the record lacks that term, it is read again first."""
+        if is_qualified(stamp, self.metadata):
+            self.last_add_confirmed_heard(last_add_confirmed)
+        elif self._stage is not _Stage.DONE and last_add_confirmed > self.last_readable:
+            self._ahead = max(self._ahead, (stamp, last_add_confirmed))
+            if self._stage is _Stage.READING:
+                self._move("a later term was heard of")
+                self._effects.append(ReadMetadata(self.metadata.ledger_id))
 
     def proven(self, proof: bytes) -> int:
         """The last add confirmed that a bookie's answer proves, or -1 if it claims nothing new. Raises
         `RemoteProtocolError`: then it is not an answer (R11)."""
         # Checking a code costs more than reading a number: only a claim of something new is checked.
-        return proven(proof, self._digest, self.metadata) if claimed(proof) > self._confirmed else -1
+        if claimed(proof) <= self._confirmed:
+            return -1
+        confirmed = proven(proof, self._digest, self.metadata)
+        if confirmed < 0:
+            claim = read_claim(proof)
+            self.writer_heard(claim.stamp, claim.last_add_confirmed)
+        return confirmed
 
     def last_add_confirmed_answered(self, last_add_confirmed: int, batches: Sequence[Batch]) -> None:
         """A bookie's answer: how far it proved the ledger to be confirmed, and the batches that it brought along. Of these only
@@ -167,12 +209,37 @@ class LedgerReading:
         if self._stage is not _Stage.DONE:
             self._move("metadata read")
         # Closed is final, so an open record is older. But a repair may move a closed ledger's copies.
-        if metadata.state is LedgerState.CLOSED or self.metadata.state is not LedgerState.CLOSED:
-            self.metadata = metadata  # closed is final, but a repair may move a closed ledger's copies
+        if metadata.state is LedgerState.CLOSED or not self._is_older(metadata):
+            self._adopt(metadata)
+        if self.next_entry_id < self.metadata.trim_to:
+            self._fail(LedgerTrimmedError(self.metadata.ledger_id, self.next_entry_id, self.metadata.trim_to))
+            return
         for rotation in self._rotations:
             if rotation.asked_entry_id is not None and not rotation.waiting and not rotation.order:
                 rotation.refreshed = True
                 self._ask(rotation, rotation.asked_entry_id)
+
+    def _is_older(self, metadata: LedgerMetadata) -> bool:
+        """True if this record was written before the one that is known: some metastores may answer with an old one."""
+        known = self.metadata
+        return known.state is LedgerState.CLOSED or (metadata.term, metadata.last_fragment.first_entry_id) < (
+            known.term,
+            known.last_fragment.first_entry_id,
+        )
+
+    def _adopt(self, metadata: LedgerMetadata) -> None:
+        assert metadata.ledger_id == self.metadata.ledger_id, "a record of the ledger that is read"
+        self.metadata = metadata
+        stamp, confirmed = self._ahead
+        if is_qualified(stamp, metadata):
+            self._ahead = (0, -1)
+            self.last_add_confirmed_heard(confirmed)
+        # A takeover may have ended a term inside a batch that is held: what lies behind that has another stamp now.
+        for rotation in self._rotations:
+            if rotation.held and (end := metadata.end_of_stamp(rotation.held[-1].stamp)) < rotation.next_entry_id:
+                while rotation.held and rotation.held[-1].first_entry_id > end:
+                    rotation.held.pop()
+                self._go_on_behind(rotation, end)
 
     def metadata_missing(self) -> None:
         """The record is gone: somebody deleted the ledger."""
@@ -183,6 +250,9 @@ class LedgerReading:
     def read_on(self) -> None:
         """Asks for what comes next, if it may be read and was not asked for yet. Call it again after a delivery."""
         if self._stage is _Stage.DONE:
+            return
+        if self.next_entry_id < self.metadata.trim_to:
+            self._fail(LedgerTrimmedError(self.metadata.ledger_id, self.next_entry_id, self.metadata.trim_to))
             return
         last = min(self.last_readable, self.last_wanted)
         lacking = [
@@ -297,6 +367,8 @@ class LedgerReading:
             self.last_add_confirmed_heard(batch.last_add_confirmed)
             rotation.held.append(batch)
             rotation.next_entry_id = batch.last_entry_id + batch.stride
+            if (end := self.metadata.end_of_stamp(batch.stamp)) < batch.last_entry_id:
+                self._go_on_behind(rotation, end)
         return good
 
     def read_absent(self, index: int, entry_id: int) -> None:
@@ -349,12 +421,14 @@ class LedgerReading:
             if not self._rotations[self.next_entry_id % len(self._rotations)].held:
                 return
             holders = tuple([rotation.held[0] for rotation in self._rotations if rotation.held])
-            last = min(self.last_readable, *map(self._held_through, self._rotations))
+            # A delivery has entries of one stamp: a batch may reach beyond the end of its term.
+            end = self.metadata.end_of_stamp(self.metadata.fragment_of(self.next_entry_id).term)
+            last = min(self.last_readable, end, *map(self._held_through, self._rotations))
             assert self.next_entry_id <= last <= self.last_readable, "deliveries go forward, to the bound (D3, R7)"
             self._effects.append(Delivered(self.next_entry_id, last, holders))
             self.next_entry_id = last + 1
             for rotation in self._rotations:
-                while rotation.held and rotation.held[0].last_entry_id <= last:
+                while rotation.held and (rotation.held[0].last_entry_id <= last or self._is_used_up(rotation, last)):
                     rotation.held.popleft()
                 if rotation.held and rotation.held[0].last_entry_id > last == self.last_readable:
                     self._set_aside(rotation, last)
@@ -367,10 +441,17 @@ class LedgerReading:
 
     def _set_aside(self, rotation: _Rotation, last: int) -> None:
         """A batch reaches past the bound: the rest of it is asked for again when the bound has moved."""
-        stride = len(self._rotations)
-        rotation.next_entry_id = last + 1 + (self._rotations.index(rotation) - last - 1) % stride
-        assert rotation.next_entry_id > last, "what was handed out is not asked for again"
+        self._go_on_behind(rotation, last)
         rotation.held.clear()
+
+    def _go_on_behind(self, rotation: _Rotation, last: int) -> None:
+        rotation.next_entry_id = last + 1 + (self._rotations.index(rotation) - last - 1) % len(self._rotations)
+        assert rotation.next_entry_id > last, "what was handed out is not asked for again"
+
+    def _is_used_up(self, rotation: _Rotation, last: int) -> bool:
+        """True if no entry of the first held batch behind this one has the batch's stamp."""
+        assert rotation.held, "there is a first one"
+        return self.metadata.end_of_stamp(rotation.held[0].stamp) <= last
 
     def _fail(self, error: ReplogError) -> None:
         if self._stage is not _Stage.DONE:

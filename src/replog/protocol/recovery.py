@@ -1,4 +1,4 @@
-"""The machine of a ledger's recovery: fence, find the last entry, write back, close (rules R2-R12, W7, B8a).
+"""The machine of a ledger's recovery: fence, find the last entry, write back, close or go on (rules R2-R12, T2, W7, B8a).
 
 Generous on positive results, strict on negative ones: one valid copy proves that an entry exists; that it does not
 exist needs the denials that `absence` asks for. Anything else is unknown, and never shortens a ledger. While nothing can
@@ -13,7 +13,8 @@ Invariants:
 - Nothing is read before enough members are fenced (R2). A read fences as well (R4).
 - One entry is asked for at a time, in READING only: the first one that no recovered batch holds.
 - The end is decided once, and is not below an entry that was found (R4).
-- The ledger is closed when everything up to the end is at its ack quorum (R6).
+- The ledger is closed, or opened for this client's term, when everything up to the end is at its ack quorum (R6).
+- Nothing is opened by a client that lost its claim: the term and its owner in the record must still be its own (T2, M1).
 - From DONE on, every call changes nothing.
 """
 
@@ -22,20 +23,25 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 
-import attrs
-
-from replog.errors import FencedError, LedgerDeletedError, ReplogError
+from replog.errors import LedgerDeletedError, LedgerFinishedError, ReplogError
 from replog.protocol import undecided
 from replog.protocol.absence import Absences, Hearing, Verdict
 from replog.protocol.batch import Batch
 from replog.protocol.digest import Digest
-from replog.protocol.effects import AwaitSilentBookies, Failed, Finished, SendFence, SendRecoveryRead
+from replog.protocol.effects import (
+    AwaitSilentBookies,
+    Failed,
+    Finished,
+    ReadMetadata,
+    SendFence,
+    SendRecoveryRead,
+)
 from replog.protocol.fencing import Fencing
 from replog.protocol.machine import LedgerMachine
 from replog.protocol.messages import Denial
-from replog.protocol.model import NO_ENTRY, RECOVERY_TERM, LedgerMetadata, LedgerState
+from replog.protocol.model import NO_ENTRY, LedgerMetadata, LedgerState
 from replog.protocol.mutations import DELETED_TERM
-from replog.protocol.proofs import prove, proven
+from replog.protocol.proofs import is_qualified, prove, proven, read_claim
 from replog.protocol.stages import Transitions, after, from_each
 from replog.protocol.writing_back import WritingBack
 
@@ -71,12 +77,26 @@ TRANSITIONS: Transitions[_Stage] = {
 class LedgerRecovery(LedgerMachine):
     """One attempt to recover a ledger. `nonce` is unique to it (M1). Any number may run at once (R6).
 
-    With `is_loss_accepted` it closes the ledger even if confirmed entries may be gone with what bookies lost (R10)."""
+    With `is_loss_accepted` it ends even if confirmed entries may be gone with what bookies lost (R10). With `takes_over` it
+    does not close the ledger, which must be unbounded, but opens it for the writer of a new term."""
 
     def __init__(
-        self, metadata: LedgerMetadata, version: int, digest: Digest, nonce: str, *, is_loss_accepted: bool = False
+        self,
+        metadata: LedgerMetadata,
+        version: int,
+        digest: Digest,
+        nonce: str,
+        *,
+        is_loss_accepted: bool = False,
+        takes_over: bool = False,
     ) -> None:
+        assert metadata.is_unbounded or not takes_over, "only an unbounded ledger has further terms"
         super().__init__(metadata, version, nonce)
+        self._nonce = nonce
+        self._takes_over = takes_over
+        self._claimed = metadata  # the record with this client's claim, once it is written
+        self._are_members_checked = False  # whether the bookies of the new term's first fragment are known to be there
+        self._higher_term = 0  # a fence that a bookie holds above this client's term, while the record is read again
         self._digest = digest
         self._stage = _Stage.NEW
         self._absences = Absences(is_loss_accepted=is_loss_accepted)
@@ -95,6 +115,16 @@ class LedgerRecovery(LedgerMachine):
         return self._stage is _Stage.DONE
 
     @property
+    def term(self) -> int:
+        """The term of this client's requests, once it has claimed the ledger."""
+        return self._claimed.term
+
+    @property
+    def missing(self) -> int:
+        """The indices of the new term's ensemble whose bookies are away, as a bit mask (C7)."""
+        return self._back.members.missing
+
+    @property
     def frozen_last_add_confirmed(self) -> int:
         """The last entry that was known to be confirmed when recovery began to read (R5)."""
         return self._back.start
@@ -107,11 +137,19 @@ class LedgerRecovery(LedgerMachine):
     @property
     def lacks_bookies(self) -> bool:
         """True if recovered entries cannot reach their ack quorum until bookies are back or others come (R12)."""
-        return not self.quorum.may_acknowledge((1 << self.quorum.ensemble) - 1 & ~self._back.members.missing)
+        if self._takes_over and self._are_members_checked:
+            return not self.quorum.may_lack(self.missing)
+        return not self.quorum.may_acknowledge((1 << self.quorum.ensemble) - 1 & ~self.missing)
 
     def proven(self, proof: bytes) -> int:
         """The last add confirmed that a bookie's answer proves. Raises `RemoteProtocolError`: then it is not an answer (R11)."""
-        return proven(proof, self._digest, self.metadata)
+        confirmed = proven(proof, self._digest, self.metadata)
+        # Whoever wrote under this client's own term, before it wrote anything, claimed it from a record that was lost since.
+        if proof and not self.is_done and self.metadata.is_unbounded:
+            stamp = read_claim(proof).stamp
+            if not is_qualified(stamp, self.metadata) and stamp >= self.term:
+                self._fail(undecided.rolled_back(self.metadata, stamp))
+        return confirmed
 
     def is_wanted(self, effect: SendFence | SendRecoveryRead) -> bool:
         """True if an answer to this could still matter; otherwise it need not be asked again."""
@@ -129,14 +167,14 @@ class LedgerRecovery(LedgerMachine):
     def _claim(self) -> None:
         if self.metadata.state is LedgerState.CLOSED:
             self._finish("found closed")
-        elif self.metadata.state is LedgerState.IN_RECOVERY:
+        elif self.metadata.state is LedgerState.IN_RECOVERY and not self.metadata.is_unbounded:
             # Somebody else recovers it too, or died doing so: both have the same term, and don't hinder each other (T2).
+            self._claimed = self.metadata
             self._move("found in recovery")
             self._fence()
         else:
             self._move("found open")
-            claimed = attrs.evolve(self.metadata, state=LedgerState.IN_RECOVERY, term=RECOVERY_TERM)
-            self._propose(claimed)
+            self._propose(self.metadata.claimed(self._nonce))
 
     def _fence(self) -> None:
         assert self.metadata.state is LedgerState.IN_RECOVERY, "a ledger is claimed before it is fenced"
@@ -198,7 +236,13 @@ class LedgerRecovery(LedgerMachine):
         self._absences.answered(index)
         if not self._is_asked(entry_id):
             return
-        if not self._is_valid(batch, entry_id):
+        if not (
+            batch.ledger_id == self.metadata.ledger_id
+            and batch.stamp == self._frozen.term
+            and batch.stride == self.quorum.stride
+            and batch.holds(entry_id)
+            and batch.verify(self._digest)
+        ):
             # A copy that does not verify says nothing: the bookie may hold the entry, and be damaged.
             self.read_unknown(index, entry_id)
             return
@@ -209,15 +253,6 @@ class LedgerRecovery(LedgerMachine):
             self._move("enough on their way back")
         else:
             self._read_next()
-
-    def _is_valid(self, batch: Batch, entry_id: int) -> bool:
-        return (
-            batch.ledger_id == self.metadata.ledger_id
-            and batch.stamp == self._frozen.term
-            and batch.stride == self.quorum.stride
-            and batch.holds(entry_id)
-            and batch.verify(self._digest)
-        )
 
     def read_absent(self, index: int, entry_id: int, denial: Denial = Denial.PROVEN) -> None:
         """This index has no such entry and, being fenced, never will; `denial` says how far it vouches for that."""
@@ -338,51 +373,93 @@ class LedgerRecovery(LedgerMachine):
     def _close_when_written(self) -> None:
         assert self._last_entry_id is not None, "the end is known"
         assert self._last_entry_id >= self._back.start, "what is known to be confirmed is not cut off"
-        if not self._back.members.choosing and self._back.written_through >= self._last_entry_id:
-            self._move("all written back")
-            self._propose_close()
+        if self._back.members.choosing or self._back.written_through < self._last_entry_id:
+            return
+        if self._takes_over and not self._are_members_there():
+            return
+        self._move("all written back")
+        self._propose_end()
 
-    def _propose_close(self) -> None:
+    def _are_members_there(self) -> bool:
+        """True if the new term can be written: of its bookies only as many are away as may be (C7). Otherwise others are
+        chosen."""
+        members = self._back.members
+        if not self._are_members_checked:
+            self._are_members_checked = True
+            # Who could not be fenced cannot be written to either. Behind the end nothing depends on who is asked.
+            for index, bookie_id in enumerate(self._frozen.ensemble):
+                if members.bookies[index] == bookie_id and not self._fencing.is_fenced(index):
+                    members.fail(index)
+            self._choose()
+        return not members.choosing and self.quorum.may_lack(members.missing)
+
+    def _propose_end(self) -> None:
         assert self._last_entry_id is not None, "the end is known"
-        self._propose(self._back.closed(self.metadata, self._last_entry_id))
+        record, last = self.metadata, self._last_entry_id
+        self._propose(self._back.opened(record, last) if self._takes_over else self._back.closed(record, last))
 
     def _lost(self, metadata: LedgerMetadata, proposed: LedgerMetadata) -> None:
         if metadata.state is LedgerState.CLOSED:
             # Somebody else was first: what the metadata says is the truth, even if it ends elsewhere (R6).
             self._finish("found closed")
+        elif metadata.is_unbounded and metadata.is_owned_by(proposed) and metadata.state is proposed.state:
+            # The change was written, and then somebody changed something that is not this client's.
+            self._settle()
         elif self._stage is _Stage.CLAIMING:
             self._claim()
+        elif not metadata.is_owned_by(self._claimed):
+            self._fail(undecided.deposed(self._claimed, metadata))
         # A repair may change earlier fragments meanwhile. The last one is what was fenced and read: only it must be
         # the same (R9).
         elif metadata.last_fragment == self._frozen and metadata.state is LedgerState.IN_RECOVERY:
-            self._propose_close()
+            self._propose_end()
         else:
             self._undecided("its fragments changed during recovery")
 
     def _settle(self) -> None:
         if self._stage is _Stage.CLAIMING:
+            self._claimed = self.metadata
             self._move("claimed")
             self._fence()
         else:
             self._finish("closed")
 
     def _finish(self, how: str) -> None:
-        assert self.metadata.state is LedgerState.CLOSED, "a recovery ends with a closed ledger"
+        if self._takes_over and self.metadata.state is LedgerState.CLOSED:
+            last = self.metadata.last_entry_id
+            self._fail(
+                LedgerFinishedError(self.metadata.ledger_id, f"it was finished at entry {last}: nobody can write to it")
+            )
+            return
+        ending = LedgerState.OPEN if self._takes_over else LedgerState.CLOSED
+        assert self.metadata.state is ending, "a recovery ends with a closed ledger, or with one that is open for it"
         self._move(how)
         self._effects.append(Finished(self.metadata, self.version))
 
     # -- failing --------------------------------------------------------------------------------------------------
 
     def refused(self, fence_term: int) -> None:
-        """A bookie holds a fence above the recovery term: this is not a bounded ledger, or not ours to recover (T1)."""
-        if not self.is_done:
-            ledger_id = self.metadata.ledger_id
-            problem = f"a bookie is fenced at term {fence_term}, above recovery's"
-            self._fail(
-                LedgerDeletedError(ledger_id, "it was deleted while it was recovered")
-                if fence_term == DELETED_TERM
-                else FencedError(ledger_id, problem)
-            )
+        """A bookie holds a fence above this client's term: another client has taken the ledger over, or the record was rolled
+        back. The record says which (T1)."""
+        if self.is_done or self._higher_term:
+            return
+        if fence_term == DELETED_TERM:
+            self._fail(LedgerDeletedError(self.metadata.ledger_id, "it was deleted while it was recovered"))
+            return
+        self._higher_term = fence_term
+        # While a change is under way, the record is read anyway if somebody else changed it.
+        if self._change.proposed is None:
+            self._effects.append(ReadMetadata(self.metadata.ledger_id))
+
+    def metadata_read(self, metadata: LedgerMetadata, version: int) -> None:
+        """The record as it was read: after a conflict or a lost answer, or since a bookie holds a higher fence."""
+        if self._higher_term and not self.is_done and self._change.proposed is None:
+            if metadata.is_owned_by(self._claimed):
+                self._fail(undecided.rolled_back(self.metadata, self._higher_term))
+            else:
+                self._fail(undecided.deposed(self._claimed, metadata))
+        else:
+            super().metadata_read(metadata, version)
 
     def give_up(self, after_s: float) -> None:
         """The deadline has passed: fails, and names the bookies that are needed (R12, W6)."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from replog.errors import NotEnoughBookiesError, RecoveryUndecidedError
+from replog.errors import FencedError, LedgerRolledBackError, NotEnoughBookiesError, RecoveryUndecidedError
 from replog.protocol.absence import Absences, Hearing
 from replog.protocol.fragments import Fragment
 from replog.protocol.members import Members
+from replog.protocol.model import LedgerMetadata
 from replog.protocol.quorum import Quorum
 
 
@@ -66,6 +67,29 @@ def entries_may_be_gone(
         f"or replog ledger recover {ledger_id} --accept-loss"
     )
     return RecoveryUndecidedError(ledger_id, f"{problem}. {advice}", bookies)
+
+
+def deposed(claimed: LedgerMetadata, metadata: LedgerMetadata) -> FencedError:
+    """The error of a recovery whose claim was overtaken, as this record says (T2)."""
+    assert not metadata.is_owned_by(claimed), "the claim was overtaken"
+    problem = f"another client took it over in term {metadata.term}, while this one recovered it in term {claimed.term}"
+    error = FencedError(claimed.ledger_id, f"{problem}: nothing was written to it")
+    error.term = metadata.term
+    return error
+
+
+def rolled_back(metadata: LedgerMetadata, term: int) -> LedgerRolledBackError:
+    """The error of a ledger whose bookies know this term, which its record does not (T1)."""
+    assert term >= metadata.term, "a term that the record knows is not a later one"
+    problem = (
+        f"its metadata says term {metadata.term}, and a bookie knows of term {term}: the metadata is older than the bookies, as "
+        "after a restore from an old back-up. Nothing was written, since entries of two writers could mix"
+    )
+    advice = (
+        "Restore the newest metadata; if this is the newest that is left, raise the term: "
+        f"raise_ledger_term({metadata.ledger_id}), or replog ledger raise-term {metadata.ledger_id}"
+    )
+    return LedgerRolledBackError(metadata.ledger_id, f"{problem}. {advice}", term)
 
 
 def not_enough_bookies(ledger_id: int, members: Members) -> NotEnoughBookiesError:

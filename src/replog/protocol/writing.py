@@ -23,6 +23,7 @@ from collections.abc import Mapping, Sequence
 
 from replog.errors import FencedError, LedgerClosedError, LedgerDeletedError, ReplogError
 from replog.protocol import batch as batches
+from replog.protocol import undecided
 from replog.protocol.batch import Batch
 from replog.protocol.digest import Digest
 from replog.protocol.effects import Confirmed, Failed, Finished, SendAdd, SendLastAddConfirmed
@@ -78,17 +79,20 @@ class _Gathering:
 
 
 class LedgerWriting(LedgerMachine):
-    """One ledger's writer. `nonce` is unique to this machine (M1). Only the client that created the ledger makes one.
+    """The writer of one term of a ledger. `nonce` is unique to this machine (M1). Only the client that created the ledger, or
+    that has just taken it over, makes one: with the record that it wrote, whose last fragment is still empty.
 
-    `missing` has the indices whose bookies were away when the ledger was created, as a bit mask: they count as failed from
-    the start, until `bookies_changed` (C7)."""
+    `missing` has the indices whose bookies were away then, as a bit mask: they count as failed from the start, until
+    `bookies_changed` (C7)."""
 
     def __init__(self, metadata: LedgerMetadata, version: int, digest: Digest, nonce: str, *, missing: int = 0) -> None:
-        assert metadata.state is LedgerState.OPEN, "only the creator writes, and only an open ledger"
+        assert metadata.state is LedgerState.OPEN, "only an open ledger is written to"
+        assert metadata.last_fragment.term == metadata.open_term == metadata.term, "only the owner of its term writes"
         assert metadata.quorum.may_lack(missing), "every write set can be written and recovered (C7)"
         super().__init__(metadata, version, nonce)
-        self.last_add_pushed = NO_ENTRY
-        self.last_add_confirmed = NO_ENTRY
+        first = metadata.last_fragment.first_entry_id
+        self.last_add_pushed = first - 1
+        self.last_add_confirmed = first - 1
         self.length = 0
         self._digest = digest
         self._stamp = metadata.last_fragment.term  # each of this writer's fragments has it
@@ -99,7 +103,8 @@ class LedgerWriting(LedgerMachine):
         self._pending: dict[int, PendingBatch] = {}
         self._stage = _Stage.STEADY
         self._replaced: dict[int, str] = {}  # the bookies that the change under way brings in, by index
-        self._gaps = WriterGaps(index for index in range(self.quorum.ensemble) if missing >> index & 1)
+        self._gaps = WriterGaps((index for index in range(self.quorum.ensemble) if missing >> index & 1), first)
+        self._is_rolling = False  # the change under way was planned: no bookie has failed
 
     # -- what the shell asks ------------------------------------------------------------------------------------
 
@@ -208,17 +213,37 @@ class LedgerWriting(LedgerMachine):
                     self._effects.append(SendLastAddConfirmed(index, bookie_id, confirmed, proof))
 
     def add_fenced(self, term: int) -> None:
-        """A bookie refused, because a client of this term recovers the ledger. Nothing is confirmed from here on (W4).
+        """A bookie refused, because a client of this term recovers the ledger or took it over. Nothing is confirmed from here
+        on (W4).
 
         While the ledger closes nothing is pending, and the metadata decides who closed it (R1)."""
         if self._stage in _OPEN:
             self._fail(
                 self._fenced("a bookie was told that it is deleted", LedgerDeletedError)
                 if term == DELETED_TERM
-                else self._fenced(f"fenced by term {term}")
+                else self._fenced(f"fenced by term {term}", term=term)
             )
 
+    def add_conflicting(self, index: int, bookie_id: str, batch: Batch) -> None:
+        """A bookie has other bytes under this writer's own stamp (T3). In an unbounded ledger another client may have had the
+        same term, if the record was rolled back between the two claims: their entries must not mix. Elsewhere the bookie is at
+        fault."""
+        assert batch.stamp == self._stamp, "a writer sends what has its own stamp"
+        if not self.metadata.is_unbounded:
+            self.bookie_failed(index, bookie_id, batch)
+        elif self._stage in _OPEN:
+            self._fail(undecided.rolled_back(self.metadata, self._stamp))
+
     # -- ensemble change ------------------------------------------------------------------------------------------
+
+    def roll(self) -> None:
+        """Begins a new fragment behind the last add confirmed: a planned change, for which the placement may choose other
+        bookies. What is pending moves along. During another change, and where the last fragment is empty, nothing happens."""
+        if self._stage is _Stage.STEADY and self.last_add_confirmed >= self.metadata.last_fragment.first_entry_id:
+            self._is_rolling = True
+            for index in range(self.quorum.ensemble):
+                self._members.fail(index)
+            self._choose()
 
     def bookie_failed(self, index: int, bookie_id: str, batch: Batch | None = None) -> None:
         """This bookie refused, lost or did not answer something: the add of this batch, or another request. Never means "not
@@ -255,8 +280,11 @@ class LedgerWriting(LedgerMachine):
         """The placement's answer: a bookie for some of the failed indices. The same bookie again means: it is back."""
         if self._stage is not _Stage.CHOOSING:
             return
+        if self._is_rolling and len(chosen) < self._members.choosing.bit_count():
+            # No bookie has failed: without others for all of them, all stay where they are.
+            chosen = {index: each for index, each in enumerate(self.ensemble()) if self._members.choosing >> index & 1}
         self._replaced = dict(chosen)
-        if self._members.with_replacements(chosen) == self.ensemble():
+        if not self._is_rolling and self._members.with_replacements(chosen) == self.ensemble():
             # There is nothing to write. But what failed is sent again all the same (C5).
             self._move("nothing differs")
             self._ensemble_durable(is_written=False)
@@ -281,7 +309,7 @@ class LedgerWriting(LedgerMachine):
         assert self.ensemble() == self.metadata.last_fragment.ensemble, (
             "the metadata names the bookies that are written to (C3)"
         )
-        self._replaced = {}
+        self._replaced, self._is_rolling = {}, False
         for pending in self._pending.values():
             assert not pending.acknowledged & ~pending.write_mask, "only its write set acknowledges a batch (W1)"
             pending.acknowledged &= ~resend
@@ -318,7 +346,7 @@ class LedgerWriting(LedgerMachine):
     def _lost(self, metadata: LedgerMetadata, proposed: LedgerMetadata) -> None:
         if metadata.state is LedgerState.CLOSED and metadata.last_entry_id == self.last_add_confirmed:
             self._finish_if_closing(metadata)
-        elif metadata.state is not LedgerState.OPEN:
+        elif metadata.state is not LedgerState.OPEN or not metadata.is_owned_by(proposed):
             self._fail(self._deposed(metadata))
         elif metadata.last_fragment == proposed.last_fragment and self._stage in _CHANGING:
             # The change was written, and then somebody changed something that is not the writer's.
@@ -358,14 +386,16 @@ class LedgerWriting(LedgerMachine):
     def _deposed(self, metadata: LedgerMetadata) -> FencedError:
         if metadata.state is LedgerState.CLOSED:
             return self._fenced(f"somebody closed it at {metadata.last_entry_id}", LedgerClosedError)
-        return self._fenced(f"found {metadata.state.value}")
+        return self._fenced(f"found {metadata.state.value} in term {metadata.term}", term=metadata.term)
 
-    def _fenced(self, how: str, kind: type[FencedError] = FencedError) -> FencedError:
+    def _fenced(self, how: str, kind: type[FencedError] = FencedError, term: int | None = None) -> FencedError:
         unconfirmed = self.unconfirmed
         fate = "nothing was under way"
         if unconfirmed:
             fate = f"entries {unconfirmed[0]}..{unconfirmed[-1]} have an unknown fate: read them back after recovery"
-        return kind(self.metadata.ledger_id, f"{how} (W4): this writer is deposed; {fate}", unconfirmed)
+        error = kind(self.metadata.ledger_id, f"{how} (W4): this writer is deposed; {fate}", unconfirmed)
+        error.term = term
+        return error
 
     def _fail(self, error: ReplogError) -> None:
         self._move("failed")

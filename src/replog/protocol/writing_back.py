@@ -20,9 +20,10 @@ import attrs
 from replog.protocol.batch import Batch
 from replog.protocol.effects import ChooseReplacements, SendAdd
 from replog.protocol.fragments import Fragment
+from replog.protocol.gaps import Gap
 from replog.protocol.lacking import RecoveryGaps
 from replog.protocol.members import Members
-from replog.protocol.model import LedgerMetadata
+from replog.protocol.model import LedgerMetadata, LedgerState
 from replog.protocol.pending import PendingBatch
 from replog.protocol.quorum import Quorum
 
@@ -137,8 +138,23 @@ class WritingBack:
 
     def closed(self, metadata: LedgerMetadata, last_entry_id: int) -> LedgerMetadata:
         """The metadata of the ledger closed at this entry, with the private fragments and what bookies lack (R6, W7)."""
-        assert self.written_through >= last_entry_id, "a ledger is closed when all of it is at its ack quorum"
+        return self._ended(metadata, last_entry_id).closed_at(last_entry_id)
+
+    def opened(self, metadata: LedgerMetadata, last_entry_id: int) -> LedgerMetadata:
+        """The metadata of the ledger open for the writer of its term, whose first fragment begins behind this entry."""
+        ended = self._ended(metadata, last_entry_id)
+        first = last_entry_id + 1
+        # A private fragment that would begin there has no entries: the new one takes its place, as an empty last one's (C2).
+        left = [each for each in ended.fragments if each.first_entry_id < first]
+        opening = Fragment(first, tuple(self.members.bookies), metadata.term)
+        missing = [Gap(index, first) for index in range(self._quorum.ensemble) if self.members.missing >> index & 1]
+        opened = attrs.evolve(
+            ended, fragments=(*left, opening), state=LedgerState.OPEN, open_term=metadata.term, last_entry_id=None
+        )
+        return opened.with_gaps([*(gap.until(last_entry_id) for gap in ended.gaps), *missing])
+
+    def _ended(self, metadata: LedgerMetadata, last_entry_id: int) -> LedgerMetadata:
+        assert self.written_through >= last_entry_id, "a term ends when all of it is at its ack quorum"
         for fragment in self.fragments:
             metadata = metadata.with_fragment(fragment)
-        gaps = self._gaps.all(metadata, self.start, last_entry_id)
-        return metadata.with_gaps(gaps).closed_at(last_entry_id)
+        return metadata.with_gaps(self._gaps.all(metadata, self.start, last_entry_id))

@@ -35,16 +35,27 @@ _LOG_FIELDS = (  # a log's record without one of these is damaged: a default wou
     "dropped",
     "first_open_number",
 )
+_TERM_FIELDS = ("is_unbounded", "owner", "open_term", "trim_to")
 _SHOWN_BYTES = 200  # of a damaged value, in an error
 
 
 def encode(record: LedgerMetadata | LogMetadata | LogPage | PendingLedger) -> bytes:
     """The bytes of this record."""
     fields = {"format": FORMATS[type(record)], **_converter.unstructure(record)}
+    if isinstance(record, LedgerMetadata):
+        fields = _of_terms(fields)
     if "segments" in fields:
         fields["segments"] = fields.pop("segments")  # last: people see the rest first
     # Custom metadata may hold lone surrogates: strict UTF-8 would refuse them, and `json.loads` reads them back.
     return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode(errors="surrogatepass") + b"\n"
+
+
+def _of_terms(fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a ledger, without those of unbounded ledgers if it is bounded. A version that does not know them refuses an
+    unbounded ledger: it would write the record again without its terms."""
+    if fields["is_unbounded"]:
+        return {**fields, "required": list(_TERM_FIELDS)}
+    return {name: value for name, value in fields.items() if name not in _TERM_FIELDS}
 
 
 def decode(key: str, value: bytes, record_type: type[Record]) -> Record:
@@ -118,7 +129,7 @@ def _strictly(wanted: type) -> Callable[[Any, type], Any]:
 
 def _make_converter() -> cattrs.Converter:
     converter = cattrs.Converter(unstruct_collection_overrides={tuple: list})
-    for simple in (int, str):
+    for simple in (int, str, bool):
         converter.register_structure_hook(simple, _strictly(simple))
     converter.register_structure_hook(Gap, _structure_gap)
     converter.register_unstructure_hook(Gap, attrs.astuple)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from replog.protocol.gaps import merged
-from replog.protocol.model import LedgerMetadata, LedgerState
+from replog.protocol.model import WRITER_TERM, LedgerMetadata, LedgerState
 from replog.records.encoding import corrupt, decode, encode
 from replog.records.paths import (
     LEAF_DIGITS,
@@ -46,8 +46,8 @@ def _ledger_faults(metadata: LedgerMetadata) -> list[str]:
     """What is impossible in a record whose fields all have the right types."""
     starts = [fragment.first_entry_id for fragment in metadata.fragments]
     faults = []
-    if starts[:1] != [0] or not _ascends(starts):
-        faults.append(f"fragments: they begin at {starts}, and must rise from 0")
+    if starts[:1] != [metadata.trim_to] or not _ascends(starts):
+        faults.append(f"fragments: they begin at {starts}, and must rise from {metadata.trim_to}")
     faults += [
         f"fragments: {list(each.ensemble)} are not {metadata.quorum.ensemble} distinct bookies"
         for each in metadata.fragments
@@ -58,7 +58,20 @@ def _ledger_faults(metadata: LedgerMetadata) -> list[str]:
     if metadata.last_entry_id is not None and metadata.last_entry_id < -1:
         faults.append(f"last_entry_id: {metadata.last_entry_id} is not an entry id")
     # Gaps refer to fragments: in a record whose fragments are impossible they could only be misjudged.
-    return faults or _gap_faults(metadata)
+    return faults or _term_faults(metadata) or _gap_faults(metadata)
+
+
+def _term_faults(metadata: LedgerMetadata) -> list[str]:
+    """What is impossible in the terms of a record (T2). A ledger that is read without its terms would be read wrongly."""
+    terms = [fragment.term for fragment in metadata.fragments]
+    opened, claimed = metadata.open_term, metadata.term
+    if terms[0] < WRITER_TERM or terms != sorted(terms) or not terms[-1] <= opened <= claimed:
+        return [
+            f"fragments: their terms are {terms}, of a ledger that was opened in term {opened}, claimed in {claimed}"
+        ]
+    if not metadata.is_unbounded and (terms[-1] != WRITER_TERM or metadata.trim_to != 0):
+        return [f"fragments: their terms are {terms}, from entry {metadata.trim_to} on, of a bounded ledger"]
+    return []
 
 
 def _gap_faults(metadata: LedgerMetadata) -> list[str]:

@@ -1,0 +1,197 @@
+"""Unbounded ledgers as applications use them: taking over, following, rolling, trimming, finishing (T2, R11, L5)."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+import trio.testing
+
+from replog.errors import (
+    ConfigError,
+    FencedError,
+    LedgerError,
+    LedgerFinishedError,
+    LedgerRolledBackError,
+    LedgerTrimmedError,
+)
+from replog.hookspecs import LedgerTakenOver
+from replog.protocol.model import LedgerState
+from replog.records.paths import ledger_key_path
+from tests.kit import cluster, read_ledger
+
+
+async def test_ledger_goes_on_from_term_to_term(autojump_clock: trio.testing.MockClock) -> None:
+    async with cluster() as world, world.client() as client:
+        async with client.create_ledger(unbounded=True) as writer:
+            assert await writer.append(b"0") == 0
+            assert list(await writer.extend([b"1", b"2"])) == [1, 2]
+        ledger_id = writer.ledger_id
+        assert await read_ledger(client, ledger_id) == [b"0", b"1", b"2"], "readers find all without a writer"
+        async with world.client() as other, other.take_over_ledger(ledger_id) as second:
+            assert second.last_add_confirmed == 2
+            assert await second.append(b"3") == 3
+        async with client.take_over_ledger(ledger_id) as third:
+            assert await third.append(b"4") == 4
+            await third.finish()
+        assert await read_ledger(client, ledger_id) == [b"0", b"1", b"2", b"3", b"4"]
+        metadata = await client.ledger_metadata(ledger_id)
+        assert (metadata.state, metadata.term, metadata.last_entry_id) == (LedgerState.CLOSED, 3, 4)
+        with pytest.raises(LedgerFinishedError) as raised:
+            async with client.take_over_ledger(ledger_id):
+                pass
+        assert isinstance(raised.value, LedgerError)
+        assert not isinstance(raised.value, FencedError)
+        assert [(each.term, each.last_entry_id) for each in world.told(LedgerTakenOver)] == [(2, 2), (3, 3)]  # type: ignore[union-attr]
+
+
+async def test_deposed_writer_is_told_the_term_and_what_is_unknown(autojump_clock: trio.testing.MockClock) -> None:
+    async with cluster() as world, world.client() as client, world.client() as other:
+        with pytest.raises(FencedError) as raised:
+            async with client.create_ledger(unbounded=True) as writer:
+                await writer.append(b"a")
+                async with other.take_over_ledger(writer.ledger_id) as second:
+                    await second.append(b"b")
+                await writer.append(b"c")
+        assert (raised.value.term, raised.value.unconfirmed) == (2, range(1, 2))
+        assert await read_ledger(other, writer.ledger_id) == [b"a", b"b"]
+
+
+async def test_follower_crosses_terms_and_fragments(autojump_clock: trio.testing.MockClock) -> None:
+    async with cluster() as world, world.client() as client, world.client() as other:
+        async with client.create_ledger(unbounded=True) as writer:
+            await writer.append(b"0")
+        found: list[bytes] = []
+
+        async def follow(task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+            async with other.open_ledger(writer.ledger_id, follow=True) as reader:
+                task_status.started()
+                async for entry in reader:
+                    found.append(entry.data)
+
+        async with trio.open_nursery() as nursery:
+            await nursery.start(follow)
+            for term in range(2, 6):
+                async with client.take_over_ledger(writer.ledger_id) as writer:
+                    await writer.append(b"%d" % term)
+                    await writer.roll()
+                    await writer.append(b"%d again" % term)
+                await trio.sleep(3)
+                assert found[-1] == b"%d again" % term
+            async with client.take_over_ledger(writer.ledger_id) as writer:
+                await writer.finish()
+        assert found == [b"0", *(word % term for term in range(2, 6) for word in (b"%d", b"%d again"))]
+
+
+async def test_follower_hears_of_entries_that_another_clients_takeover_wrote(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """The writer in the follower's own client is deposed, and knows it only at its next append (R11)."""
+    async with cluster() as world, world.client() as client, world.client() as other:
+        with pytest.raises(FencedError):
+            async with client.create_ledger(unbounded=True) as writer:
+                await writer.append(b"0")
+                async with client.open_ledger(writer.ledger_id, follow=True) as reader:
+                    assert (await anext(aiter(reader))).data == b"0"
+                    async with other.take_over_ledger(writer.ledger_id) as second:
+                        await second.append(b"1")
+                        with trio.fail_after(5):
+                            assert (await anext(aiter(reader))).data == b"1"
+                await writer.append(b"never")
+
+
+async def test_trim_drops_whole_fragments(autojump_clock: trio.testing.MockClock) -> None:
+    async with cluster() as world, world.client() as client:
+        async with client.create_ledger(unbounded=True) as writer:
+            ledger_id = writer.ledger_id
+            for number in range(3):
+                await writer.extend([b"%d" % number] * 10)
+                await writer.roll()
+            assert await client.trim_ledger(ledger_id, before=5) == 0
+            async with client.open_ledger(ledger_id) as reader:
+                assert await client.trim_ledger(ledger_id, before=15) == 10
+                with pytest.raises(LedgerTrimmedError) as raised:
+                    await reader.refresh()
+                    await reader.receive_batch()
+                assert raised.value.first_available == 10
+            with pytest.raises(LedgerTrimmedError):
+                async with client.open_ledger(ledger_id, first=9):
+                    pass
+            async with client.open_ledger(ledger_id) as reader:
+                assert (await anext(aiter(reader))).entry_id == 10
+            assert await client.trim_ledger(ledger_id, before=1000) == 30, "the last fragment always stays"
+            assert await writer.append(b"last") == 30
+        assert await read_ledger(client, ledger_id) == [b"last"]
+
+
+async def test_bounded_ledger_has_one_term(autojump_clock: trio.testing.MockClock) -> None:
+    async with cluster() as world, world.client() as client:
+        async with client.create_ledger() as writer:
+            await writer.append(b"0")
+            await writer.roll()
+            await writer.append(b"1")
+        with pytest.raises(ConfigError, match="is bounded"):
+            async with client.take_over_ledger(writer.ledger_id):
+                pass
+        with pytest.raises(ConfigError, match="is bounded"):
+            await client.trim_ledger(writer.ledger_id, before=1)
+        with pytest.raises(ConfigError, match="is bounded"):
+            await client.raise_ledger_term(writer.ledger_id)
+        assert await read_ledger(client, writer.ledger_id) == [b"0", b"1"]
+
+
+async def test_follower_of_a_bounded_ledger_ends_with_it(autojump_clock: trio.testing.MockClock) -> None:
+    async with cluster() as world, world.client() as client, trio.open_nursery() as nursery:
+        found: list[bytes] = []
+
+        async def follow(ledger_id: int, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+            async with world.client() as other, other.open_ledger(ledger_id, follow=True) as reader:
+                task_status.started()
+                async for batch in reader.batches():
+                    found.extend(batch.payloads())
+
+        async with client.create_ledger() as writer:
+            await nursery.start(follow, writer.ledger_id)
+            for number in range(5):
+                await writer.append(b"%d" % number)
+                await trio.sleep(1)
+                assert len(found) == number + 1
+
+
+async def test_restored_metadata_is_refused_until_an_operator_raises_the_term(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with cluster() as world, world.client() as client:
+        async with client.create_ledger(unbounded=True) as writer:
+            await writer.append(b"0")
+        ledger_id = writer.ledger_id
+        key = ledger_key_path(ledger_id)
+        backup = (await world.metastore.get(key)).value
+        for number in (1, 2):
+            async with client.take_over_ledger(ledger_id) as writer:
+                await writer.append(b"%d" % number)
+        await world.metastore.put(key, backup, (await world.metastore.get(key)).version)
+        with pytest.raises(LedgerRolledBackError, match="raise-term") as raised:
+            async with client.take_over_ledger(ledger_id):
+                pass
+        assert raised.value.term == 3
+        assert await client.raise_ledger_term(ledger_id) == 3
+        async with client.take_over_ledger(ledger_id) as writer:
+            assert await writer.append(b"new") == 1
+            # Bookies still tell of the lost entries' last add confirmed, which is higher. The record needs none of them.
+            await writer.finish()
+        assert (await client.ledger_metadata(ledger_id)).term == 4
+        assert await read_ledger(client, ledger_id) == [b"0", b"new"]
+
+
+async def test_log_of_a_takeover_survives_restarted_bookies(autojump_clock: trio.testing.MockClock) -> None:
+    """R11: after a restart the proof is in the last batch of the highest stamp, which need not have the highest id."""
+    async with cluster() as world, world.client() as client:
+        async with client.create_ledger(unbounded=True) as writer:
+            await writer.extend([b"x"] * 20)
+        async with client.take_over_ledger(writer.ledger_id) as second:
+            for number in range(3):
+                await second.append(b"%d" % number)
+        for bookie in world.bookies:
+            await bookie.kill()
+            await bookie.start()
+        assert len(await read_ledger(client, writer.ledger_id)) == 23
