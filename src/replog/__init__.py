@@ -78,14 +78,11 @@ __all__ = [
     "BookieOptions",
     "Client",
     "ClientOptions",
-<<<<<<< HEAD
+    "ClosedError",
     "CommandFailedError",
     "CommandId",
     "CommandRefusedError",
     "CommandTimeoutError",
-=======
-    "ClosedError",
->>>>>>> 7609011 (ledgers: unbounded ledgers are taken over, followed, rolled, trimmed and finished)
     "ConfigError",
     "CustomMismatchError",
     "DigestType",
@@ -140,13 +137,10 @@ __all__ = [
     "TransientError",
     "TrimmedError",
     "UnauthorizedError",
-<<<<<<< HEAD
     "UnknownCommandError",
-    "command",
-=======
     "WouldBlockError",
     "WrongEventLoopError",
->>>>>>> 7609011 (ledgers: unbounded ledgers are taken over, followed, rolled, trimmed and finished)
+    "command",
     "connect",
     "embed",
     "keep_freed_memory",

@@ -48,11 +48,8 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "push_nowait": (b"entry",),
     "read": (0, 0),
     "read_log": ("log",),
-<<<<<<< HEAD
     "rebalance": ("nobody",),
-=======
     "raise_ledger_term": (999,),
->>>>>>> 7609011 (ledgers: unbounded ledgers are taken over, followed, rolled, trimmed and finished)
     "recover_ledger": (999,),
     "restore": ("/dev/null/no-directory",),
     "retire_transactions": ("log", ["absent"]),
@@ -67,11 +64,11 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "undrain_bookie": ("nobody",),
     "write_log": ("log",),
 }
-<<<<<<< HEAD
-NAMED: dict[str, dict[str, Any]] = {"run_machine": {"listen": ()}, "trim_log": {"before": "1:0"}}
-=======
-NAMED: dict[str, dict[str, Any]] = {"trim_ledger": {"before": 0}, "trim_log": {"before": "1:0"}}
->>>>>>> 7609011 (ledgers: unbounded ledgers are taken over, followed, rolled, trimmed and finished)
+NAMED: dict[str, dict[str, Any]] = {
+    "run_machine": {"listen": ()},
+    "trim_ledger": {"before": 0},
+    "trim_log": {"before": "1:0"},
+}
 LEAVING = {"close", "aclose"}  # they end what others are still to be called on
 
 
