@@ -3,6 +3,7 @@
 #   CASE=name    what make profile profiles
 #   SEEDS=n      how many seeds `make sim` runs of the protocol's machines
 #   SHELL_SEEDS=n  and of client, log and bookie
+#   TLC_WORKERS=n  how many threads make spec checks with
 #   WORKERS=n    how many tests run at a time (one more than there are processors, since some wait; 0: in this process, as for a debugger)
 #   PYTHONS=...  what test-versions runs on (python3.11 to python3.14 and those of pyenv otherwise)
 #   PYTHON=...   the interpreter to build .venv from (3.11 or newer; found by itself otherwise)
@@ -13,12 +14,13 @@ SHELL := /bin/sh
 .SILENT:
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: venv demo test test-fast test-long test-peers test-versions check check-speed profile fmt sim crash bench bench-peers peers docs changelog clean help servers
+.PHONY: venv demo test test-fast test-long test-peers test-versions check check-speed profile fmt sim spec spec-long crash bench bench-peers peers docs changelog clean help servers
 
 ARGS ?=
 CASE ?= push
 SEEDS ?= 1000
 SHELL_SEEDS ?= 20
+TLC_WORKERS ?= 2
 WORKERS ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )))
 PYTHON ?=
 PYTHONS ?=
@@ -72,6 +74,12 @@ fmt: $(VENV)/installed-dev ## format the code and mend what can be mended by its
 sim: $(VENV)/installed-dev ## simulate the protocol (SEEDS=1000), then client, log and bookie (SHELL_SEEDS=20)
 	$(BIN)/python -m tests.simulator --seeds $(SEEDS)
 	$(BIN)/python -m tests.simulator --shells --seeds $(SHELL_SEEDS)
+
+spec: $(VENV)/installed-dev servers ## check the specification (TLA+): small models exhaustively, and each rule left out
+	$(BIN)/python -m tests.spec --workers $(TLC_WORKERS) $(ARGS)
+
+spec-long: $(VENV)/installed-dev servers ## the same with larger models, for hours
+	$(BIN)/python -m tests.spec --workers $(TLC_WORKERS) --long --timeout 36000 $(ARGS)
 
 crash: $(VENV)/installed-dev servers ## kill real processes and check what they left behind
 	$(PYTEST) -m crash $(ARGS)

@@ -1,0 +1,50 @@
+"""`python -m tests.spec`: checks the specification, and prints a table. `make spec` and `make spec-long` run it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+
+from tests.spec import tlc
+from tests.spec.checks import Line, check_goal, check_model, check_removal
+from tests.spec.models import GOALS, MODELS, REMOVALS
+
+
+def main() -> int:
+    """Checks what was asked for. Returns 1 if anything is otherwise than expected."""
+    parser = argparse.ArgumentParser(prog="python -m tests.spec", description=__doc__)
+    parser.add_argument("--fetch", action="store_true", help="only fetch TLC")
+    parser.add_argument("--long", action="store_true", help="the larger models, too")
+    parser.add_argument("--model", action="append", help="only this one")
+    parser.add_argument("--rule", action="append", help="only leave out this rule")
+    parser.add_argument("--workers", type=int, default=1, help="threads of TLC")
+    parser.add_argument("--timeout", type=float, default=1800.0, help="seconds for each model")
+    options = parser.parse_args()
+    tlc.fetch()
+    if options.fetch:
+        return 0
+    wrong = 0
+    for line in _lines(options):
+        print(line.text, flush=True)
+        wrong += not line.is_right
+    print(f"spec: {wrong} of the lines above are not as expected" if wrong else "spec: all is as expected")
+    return 1 if wrong else 0
+
+
+def _lines(options: argparse.Namespace) -> Iterator[Line]:
+    if not options.rule:
+        for model in MODELS:
+            if model.name in options.model if options.model else options.long or not model.is_long:
+                yield check_model(model, options.workers, options.timeout)
+    if not options.model:
+        for removal in REMOVALS:
+            if not options.rule or removal.rule in options.rule:
+                yield check_removal(removal, options.workers, options.timeout)
+    if not options.model and not options.rule:
+        for name, place, meaning in GOALS:
+            yield check_goal(name, place, meaning, options.workers, options.timeout)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,70 @@
+"""The specification: its smallest model among all tests, all models and rules in the long lane."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.spec import tlc
+from tests.spec.checks import check_goal, check_model, check_removal
+from tests.spec.models import GOALS, MODELS, REMOVALS, Model, Removal, model_named
+
+_TIMEOUT_S = 1800.0
+
+
+@pytest.fixture
+def checker() -> None:
+    if problem := tlc.missing():
+        pytest.skip(problem)
+
+
+@pytest.fixture
+def fetched_checker() -> None:
+    try:
+        tlc.fetch()
+    except tlc.CheckerError as error:
+        pytest.skip(str(error))
+
+
+def test_names_in_models_are_of_the_module() -> None:
+    module = (tlc.SPEC / "Ledger.tla").read_text(encoding="utf-8")
+    for removal in REMOVALS:
+        assert f'Holds("{removal.rule}")' in module, removal.rule
+        assert model_named(removal.model).name == removal.model
+    for name, model, _ in GOALS:
+        assert f"{name} ==" in module
+        assert model_named(model).name == model
+
+
+def test_each_rule_that_the_module_switches_is_removed_once() -> None:
+    module = (tlc.SPEC / "Ledger.tla").read_text(encoding="utf-8")
+    switched = {each.split('"')[0] for each in module.split('Holds("')[1:]}
+    assert switched == {removal.rule for removal in REMOVALS}
+    assert len(REMOVALS) == len(switched)
+
+
+@pytest.mark.slow
+def test_smallest_model_holds_and_breaks_without_fencing_reads(checker: None) -> None:
+    assert check_model(model_named("one"), 1, 300).is_right
+    [removal] = [each for each in REMOVALS if each.rule == "R4 fence"]
+    assert check_removal(removal, 1, 300).is_right
+
+
+@pytest.mark.long(is_sampled=False)
+@pytest.mark.parametrize("model", [each for each in MODELS if not each.is_long], ids=lambda model: model.name)
+def test_model_holds(fetched_checker: None, model: Model) -> None:
+    line = check_model(model, 1, _TIMEOUT_S)
+    assert line.is_right, line.text
+
+
+@pytest.mark.long(is_sampled=False)
+@pytest.mark.parametrize("removal", REMOVALS, ids=lambda removal: removal.rule)
+def test_rule_is_needed_or_redundant(fetched_checker: None, removal: Removal) -> None:
+    line = check_removal(removal, 1, _TIMEOUT_S)
+    assert line.is_right, line.text
+
+
+@pytest.mark.long(is_sampled=False)
+@pytest.mark.parametrize("goal", GOALS, ids=lambda goal: goal[0])
+def test_situation_comes_about(fetched_checker: None, goal: tuple[str, str, str]) -> None:
+    line = check_goal(*goal, 1, _TIMEOUT_S)
+    assert line.is_right, line.text
