@@ -27,6 +27,7 @@ app.conf.update(
     broker_transport_options=dict.fromkeys(FOLDERS, f"{DIRECTORY}/queue"),
     task_acks_late=True,  # a task is done when it has returned, and
     task_reject_on_worker_lost=True,  # done again if its process was killed before: at least once
+    worker_proc_alive_timeout=60.0,  # opening a client takes as long as the metastore does
 )
 
 
