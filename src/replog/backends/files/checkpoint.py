@@ -77,6 +77,7 @@ class Checkpointer:
             assert (self.first_journal, self.sequence) >= mark_before, "the mark only advances"
             dead = self._dead()
             assert journal.current not in dead, "the file that is written is always needed"
+            # A catalog would say nothing new, and take space that the disk does not have.
             if refusal is not None and not done and not dead:
                 raise refusal
             gone = set(dead)

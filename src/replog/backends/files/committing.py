@@ -43,6 +43,7 @@ class Committer:
             if isinstance(mutation, PutBatch):
                 batch = mutation.batch
                 ledger_id = batch.ledger_id
+                # The known ledgers first: nearly always that is enough, and it is cheaper than a search in ranges.
                 if (ledger_id in ledgers or ledger_id not in deleted) and ledger_id not in dropped:
                     plan.add_batch(batch)
             elif mutation.ledger_id in deleted or mutation.ledger_id in dropped:

@@ -38,6 +38,7 @@ def worth_compacting(contents: Contents, *, is_major: bool) -> list[list[LogFile
     group_bytes = 0
     if threshold <= 0:
         return []
+    # Not yet indexed: the journal still needs it. Without sections: it can go as it is, without a copy.
     files = [file for file in contents.files() if file.is_indexed and not file.is_damaged and file.sections]
     journals_of = Counter(stamp for file in files if is_major and file.is_journal for stamp in _stamps_of(file))
     for file in sorted(files, key=lambda file: file.age):
@@ -102,6 +103,8 @@ class Rewriter:
         try:
             self._copy(
                 sections,
+                # The copy is as old as the newest of its sources: of two copies of a
+                # batch that of the higher age counts.
                 max((file.age for file in files), default=0),
                 Pace(bytes_per_s, contents.closing, self._traffic),
                 written,
@@ -150,6 +153,7 @@ class Rewriter:
                 if not written or written[-1].size_bytes + len(data) > entry_log_bytes:
                     self._begin(written, age)
                     has_begun = False
+                # Only with its first batch: if all of them were dropped, the section would be empty, and have no page.
                 if not has_begun:
                     written[-1].begin_section(ledger_id, stamp)
                     has_begun = True

@@ -78,6 +78,7 @@ class DirectoryLock:
                 "Close it there first, or use another directory",
             ) from error
         try:
+            # With blanks up to a fixed length, so that nothing of a longer number before it stays.
             write_all(disk, self._fd, (f"{os.getpid():<31}\n".encode(),), 0)
         except BaseException:
             self.release()
@@ -206,6 +207,7 @@ def _parse(text: bytes, where: str, expected_name: str) -> tuple[int, str, objec
         name, version, bookie_id = content["format"], content["version"], content["bookie_id"]
         place = content.get("journal")
         identity_of(bookie_id)
+    # Before ValueError, of which both are subclasses.
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         # No version of replog writes that: it is damaged.
         raise StorageDamagedError(f"{where} can't be read: {error!r}", _RESTORE) from error

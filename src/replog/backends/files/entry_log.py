@@ -137,6 +137,7 @@ class EntryLogWriter:
         file = self.file
         file.position = self._written_bytes
         assert file.batch_bytes == sum(section.data_bytes for section in self.sections), "each batch is in one section"
+        # In the order of ledgers each of them begins once: compaction has nothing to put in order here.
         file.switches = len({(section.ledger_id, section.stamp) for section in self.sections})
         write_index(self._disk, file, self._identity, self.sections)
         self._disk.rename(self._path + ".tmp", self._path)

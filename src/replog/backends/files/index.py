@@ -169,6 +169,8 @@ class StampSections:
             assert start >= first, "batches come in the order of their first ids"
             if start != first:
                 seen.clear()
+            # Up to the next id that another page may have, this page goes on alone: the heap is used
+            # once for a run of batches, and not for each.
             limit = min(heap[0][0] if heap else _NEVER, firsts[due] if due < len(sections) else _NEVER)
             stop = max(bisect_left(page.firsts, limit, at), at + 1)
             while at < stop:
@@ -312,6 +314,7 @@ class Index:
         ledger = self.ledger(section.ledger_id)
         if ledger is None:
             return
+        # The marks count even if the entries were dropped: they never fall.
         ledger.note_batch(section.last, -1)
         dropped = ledger.dropped
         if dropped is not None and dropped.covers(section.stamp, section.first, section.last):

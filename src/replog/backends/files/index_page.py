@@ -56,6 +56,7 @@ class IndexPage:
     def put(self, first: int, last: int, stride: int, offset: int, size: int, checksum: int) -> bool:
         """Adds a batch. If the page has the same batch, only its place changes, and this returns False."""
         firsts = self.firsts
+        # Nearly always: ids go upwards, and nothing is searched or moved.
         if not firsts or first > firsts[-1]:
             reach = self.reaches[-1] if firsts else last
             self.reaches.append(last if last > reach else reach)
@@ -115,4 +116,5 @@ class IndexPage:
     @property
     def memory_bytes(self) -> int:
         """What it takes in memory, about."""
+        # An empty page with its seven arrays, and for each batch the columns and how far it reaches.
         return 800 + len(self) * (BATCH_BYTES + 8)

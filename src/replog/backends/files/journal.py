@@ -70,6 +70,7 @@ class Journal:
         reserve = self._reserve_bytes if keep_reserve else 0
         needed = size + _EPOCH_RECORD_BYTES + reserve
         file = self.current
+        # An empty file takes a group of any size: a commit that is larger than a file gets a larger file.
         if file.position + needed > self._capacity and file.position > PAGE_BYTES:
             file = self._roll()
         end = -(-(file.position + needed) // PAGE_BYTES) * PAGE_BYTES
@@ -91,10 +92,12 @@ class Journal:
 
     def _allocate(self, file: JournalFile, end: int) -> None:
         """Reserves space without filling it: the writes have caught up with the zeros, or a group is larger than a file."""
+        # The pool's thread may be writing zeros at this very place.
         with file.filling:
             if end <= file.allocated:
                 return
             file.is_outrun = True
+            # More than this group needs, so that not every commit extends the file; on a full disk only what it needs.
             generous = min(file.allocated + _ALLOCATE_BYTES, self._capacity)
             try:
                 self._reserve(file, max(end, generous))
@@ -178,6 +181,8 @@ class Journal:
         offset = file.position
         epoch = file.epoch
         position = 0
+        # Records of an earlier process, or of a write that failed, may lie ahead. Under another
+        # epoch none of them can ever continue this group.
         if not file.is_pristine:
             new_epoch = int.from_bytes(self._disk.random_bytes(8), "little")
             payload = pack_epoch(new_epoch)
@@ -208,6 +213,7 @@ class Journal:
 
     def _prepare_ahead(self, file: JournalFile) -> None:
         capacity = self._capacity
+        # At the half: making the next file may take as long as writing the second half.
         if file.position > capacity // 2 and self._pool.ready is None:
             self._pool.want(file.number + 1, fill=self._is_worth_filling(file))
         ahead = self._options.fill_ahead_bytes

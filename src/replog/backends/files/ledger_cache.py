@@ -26,6 +26,7 @@ class LedgerCache:
         self.bytes += page.memory_bytes - self._kept.pop(section, 0)
         self._kept[section] = page.memory_bytes
         self.loaded_pages += 1
+        # One page always stays: the caller is about to use it.
         while self.bytes > self._bytes_max and len(self._kept) > 1:
             oldest, size = self._kept.popitem(last=False)
             if oldest.is_touched:

@@ -37,6 +37,7 @@ def make_storage(disk: Disk, path: str, options: FilesOptions) -> str:
     with named_errors(f"make a storage in {path}"):
         if LOGS in disk.names(path) and disk.names(f"{path}/{LOGS}"):
             raise StorageDamagedError(f"{path}/{FORMAT_FILE} is missing, but {path}/{LOGS} holds entry logs", _RESTORE)
+        # The identity of an attempt that a crash ended: its journal elsewhere may have the cookie already.
         bookie_id = read_making(disk, path) or new_bookie_id(disk, options.expected_bookie_id, path)
         if options.journal_dir:
             write_making(disk, path, bookie_id)
@@ -79,6 +80,7 @@ def _clear_journal(disk: Disk, path: str, journal: str) -> None:
             start = read_all(disk, fd, PAGE_BYTES + 64, 0)
         finally:
             disk.close(fd)
+        # Anything behind the header page is a record: then this is a storage that has lost its format file.
         if any(start[PAGE_BYTES:]) or (journal_number(name) not in (None, 1) and unpack_file_header(start)):
             raise StorageDamagedError(f"{path}/{FORMAT_FILE} is missing, but {journal}/{name} holds records", _RESTORE)
     for name in names:

@@ -137,6 +137,7 @@ def open_directory(disk: Disk, path: str, options: FilesOptions, lock: Callable[
         ready,
         [] if is_doubted else dead,
         spares,
+        # Above every number there is, even of files that can't be read now: they may come back.
         max(numbers, default=catalog.first_journal) + 1,
     )
 
@@ -359,6 +360,7 @@ def _find_journals(
                 numbers.append(number)
                 if number in of_catalog:
                     continue
+                # Older files are indexed, and the catalog has those that are still needed.
                 if number >= catalog.first_journal:
                     files.append(_read_file_header(disk, number, path, bookie_id))
                 else:

@@ -25,6 +25,7 @@ def scan_sections(disk: Disk, file: LogFile, identity: bytes) -> list[Section]:
     index = Index()
     reader: LogFile
     if isinstance(file, JournalFile):
+        # A reader of its own: the file is in use, and its descriptor and sections must not change before all is read.
         reader = JournalFile(file.number, file.path, -1, identity, 0, 0)
     else:
         reader = EntryLogFile(file.number, file.path, -1)

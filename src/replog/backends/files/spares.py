@@ -63,6 +63,7 @@ class Spares:
         disk = self._disk
         epoch = int.from_bytes(disk.random_bytes(8), "little")
         header = pack_file_header(FileHeader(number, epoch, self._identity))
+        # The one that was kept last: its pages are the most likely to be in memory still.
         spare = self._names[-1] if self._names else None
         source = f"{self.directory}/{spare or _TEMPORARY}"
         fd = disk.open(source, create=spare is None)
