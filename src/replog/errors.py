@@ -122,28 +122,20 @@ class LedgerDeletedError(FencedError, LedgerNotFoundError):
 
 
 class LedgerFinishedError(LedgerError):
-    """The ledger was finished: it is closed, and nobody can take it over any more. Retry: no, create another ledger. Outcome: not
-    written."""
+    """The ledger was finished: nobody can take it over. Retry: no, create another ledger. Outcome: not written."""
 
 
 class LedgerTrimmedError(LedgerError):
     """The entry was trimmed away. Has `entry_id`, and `first_available`, where the ledger begins now. Retry: from there."""
 
     def __init__(self, ledger_id: int, entry_id: int, first_available: int) -> None:
-        super().__init__(
-            ledger_id, f"entry {entry_id} was trimmed away: the first one that is left is {first_available}"
-        )
-        self.entry_id = entry_id
-        self.first_available = first_available
+        super().__init__(ledger_id, f"entry {entry_id} was trimmed away: the first one that is left is {first_available}")
+        self.entry_id, self.first_available = entry_id, first_available
 
 
 class LedgerRolledBackError(LedgerError):
-    """Bookies know a later term of this ledger than its metadata, or other entries of the same term: the metadata is older than
-    the bookies, as after a restore from an old back-up (T1). `term` is the highest one that is known. Without care, entries of
-    two writers would mix.
-
-    Retry: no. If nothing newer of the metadata is left, an operator raises the term: `replog ledger raise-term`; the entries
-    that only the lost metadata named are gone. Outcome: unknown for what was under way."""
+    """The metadata is older than what bookies know, as after a restore from an old back-up (T1); `term` is the highest that is
+    known. Retry: no; an operator raises the term, if nothing newer is left. Outcome: unknown for what was under way."""
 
     def __init__(self, ledger_id: int, message: str, term: int) -> None:
         super().__init__(ledger_id, message)
