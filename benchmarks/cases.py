@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from functools import partial
 
-from benchmarks import bursts, faces, footprint, loads, memory, raw
+from benchmarks import bursts, faces, footprint, loads, memory, raw, repair
 from benchmarks.figures import Figures, percentiles
 from benchmarks.metastore import cases as metastore
 from benchmarks.remote import cases as remote
@@ -111,6 +111,7 @@ CASES: dict[str, Callable[[Setting], Round]] = {
     **metastore.CASES,
     **shapes.CASES,
     **bursts.CASES,
+    **repair.CASES,
     **spark.CASES,
 }
 ONCE = {
@@ -118,6 +119,7 @@ ONCE = {
     "footprint",
     *storage.ONCE,
     *metastore.CASES,
+    *repair.CASES,
     *spark.ONCE,
 }  # long, and not noisy, or in rounds of their own
 # They have directories of their own, and need no bookies.
@@ -130,6 +132,7 @@ ALONE = {
     *metastore.CASES,
     *shapes.CASES,
     "remote-bursts",
+    *repair.CASES,
     *spark.CASES,
 }
 # Cases to ask for by one name.
@@ -193,5 +196,6 @@ COMPARISONS = (
     *metastore.COMPARISONS,
     *shapes.COMPARISONS,
     *bursts.COMPARISONS,
+    *repair.COMPARISONS,
     *spark.COMPARISONS,
 )

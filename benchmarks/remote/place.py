@@ -95,7 +95,7 @@ class RemotePlaces:
         """The place of this kind."""
         if kind not in self._places:
             directory = self.directory / f"remote-{len(self._places)}"
-            started = _remote_place(directory, self._spare_files, kind)
+            started = remote_place(directory, self._spare_files, kind)
             self._places[kind] = self._stack.enter_context(started)
         return self._places[kind]
 
@@ -105,7 +105,7 @@ class RemotePlaces:
 
 
 @contextmanager
-def _remote_place(directory: Path, spare_files: int, kind: Kind) -> Iterator[RemotePlace]:
+def remote_place(directory: Path, spare_files: int, kind: Kind) -> Iterator[RemotePlace]:
     """Bookies in this directory; they end when this is left."""
     directory.mkdir()
     spare_files = min(spare_files, SPARE_FILES_MAX)

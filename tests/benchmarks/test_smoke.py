@@ -52,6 +52,9 @@ TINY = Scale(
     shapes_in_flight_bytes=(KIB, MIB),
     shapes_ledger_bytes=(KIB, 64 * KIB),
     shapes_times=1,
+    repair_bytes=2 * MIB,
+    repair_ledgers=20,
+    repair_window_s=0.05,
     spark_rows=5_000,
     spark_job_rows=5_000,
 )
@@ -70,7 +73,7 @@ SHARED = {
 
 
 # Seconds each, even when there is next to nothing to measure.
-DEAR = {"footprint", "memory", "metastore-etcd", "metastore-zookeeper", "shapes-ensembles", "storage-index"}
+DEAR = {"footprint", "memory", "metastore-etcd", "metastore-zookeeper", "repair", "shapes-ensembles", "storage-index"}
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:

@@ -17,7 +17,7 @@ import trio
 import replog
 from replog.errors import BookieError
 from replog.runtime.nursery import for_each
-from tests.servers.bookies import Bookies
+from tests.servers.bookies import FILES, Bookies
 
 FORGOTTEN_S = 60.0  # until a killed bookie's announcement ends
 REPAIRED_S = 600.0
@@ -26,9 +26,9 @@ Ledger = tuple[int, list[bytes]]
 
 
 @contextmanager
-def four_bookies(directory: Path) -> Iterator[list[Bookies]]:
-    metastore = f"lmdb:{directory / 'metadata'}"
-    servers = [Bookies(directory / f"server-{number}", 1, metastore) for number in range(4)]
+def four_bookies(directory: Path, metastore: str = "", storage: str = FILES) -> Iterator[list[Bookies]]:
+    place = metastore or f"lmdb:{directory / 'metadata'}"
+    servers = [Bookies(directory / f"server-{number}", 1, place, storage) for number in range(4)]
     try:
         for server in servers:
             server.directory.mkdir()

@@ -1,4 +1,4 @@
-"""Real bookies for other programs (Spark's workers, say): `python -m tests.servers.bookies DIRECTORY COUNT METASTORE`.
+"""Real bookies for other programs (Spark's workers, say): `python -m tests.servers.bookies DIRECTORY COUNT METASTORE STORAGE`.
 
 All of them are in one process, reached by TCP; metadata is in LMDB, which several processes of one machine share.
 """
@@ -17,6 +17,7 @@ import replog
 from replog.config import BookieOptions
 from tests.servers.processes import Server
 
+FILES = "files?journal_file_bytes=16MiB"
 _SERVING = "all of them serve"
 _ROOT = Path(__file__).parents[2]
 
@@ -24,9 +25,9 @@ _ROOT = Path(__file__).parents[2]
 class Bookies(Server):
     """The process. `metastore` is the URL to connect to."""
 
-    def __init__(self, directory: Path, count: int, metastore: str = "") -> None:
+    def __init__(self, directory: Path, count: int, metastore: str = "", storage: str = FILES) -> None:
         self.metastore = metastore or f"lmdb:{directory / 'metadata'}"
-        command = [sys.executable, "-m", "tests.servers.bookies", str(directory), str(count), self.metastore]
+        command = [sys.executable, "-m", "tests.servers.bookies", str(directory), str(count), self.metastore, storage]
         self.directory = directory
         super().__init__("bookies", command, directory, {"PYTHONPATH": str(_ROOT)})
 
@@ -48,10 +49,8 @@ def serving_bookies(directory: Path, count: int = 3) -> Iterator[Bookies]:
         server.kill()
 
 
-async def _serve(directory: Path, count: int, metastore: str) -> None:
-    options = BookieOptions(
-        listen=("tcp:127.0.0.1:0",), storage="files?journal_file_bytes=16MiB", read_only_below_bytes=0
-    )
+async def _serve(directory: Path, count: int, metastore: str, storage: str) -> None:
+    options = BookieOptions(listen=("tcp:127.0.0.1:0",), storage=storage, read_only_below_bytes=0)
     with trio.open_signal_receiver(signal.SIGTERM) as signals:
         async with AsyncExitStack() as stack:
             for number in range(count):
@@ -64,4 +63,4 @@ async def _serve(directory: Path, count: int, metastore: str) -> None:
 
 
 if __name__ == "__main__":
-    trio.run(_serve, Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
+    trio.run(_serve, Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4])

@@ -20,7 +20,7 @@ from replog.protocol.holding import Holding, decode_holding
 from replog.protocol.messages import CopyReadRequest, CopyRequest, RangesRequest, RepairRequest, Response, Status
 from replog.protocol.model import LedgerMetadata
 
-READ_BYTES_MAX = 4 << 20  # of one read of copies
+READ_BYTES_MAX = 1 << 20  # of one read of copies: more would keep a bookie from its appends for too long
 
 
 def key_of(metadata: LedgerMetadata) -> bytes:
