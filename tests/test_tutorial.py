@@ -95,7 +95,7 @@ class Terminals:
         assert is_shown(command.expected, done.stdout), f"{command.line} printed:\n{done.stdout}{done.stderr}"
 
     @contextmanager
-    def running(self, command: Command) -> Iterator[None]:
+    def running(self, command: Command) -> Iterator[subprocess.Popen[str]]:
         process = subprocess.Popen(
             ["bash", "-c", "\n".join([*self.exports, f"exec {command.line}"])],
             cwd=self.directory,
@@ -109,7 +109,7 @@ class Terminals:
         try:
             for line in command.expected:
                 self.wait_for(line)
-            yield
+            yield process
         finally:
             process.send_signal(signal.SIGINT)  # as Ctrl-C
             try:

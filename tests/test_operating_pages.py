@@ -1,0 +1,86 @@
+"""The pages for operators as somebody would follow them: several machines, an upgrade, years.
+
+Their commands are run as they are written, but that each machine is a directory, ZooKeeper a map of LMDB, and addresses are of
+this machine. As in the tutorial, with other comments above a block:
+
+| comment | block |
+|---|---|
+| `<!-- on m1 m2 -->` | its command keeps running on each of these machines |
+| `<!-- off m1 -->` | no block: the machine is gone |
+| `<!-- restart m1 -->` | its first command ends what runs there, the second one runs in its place |
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.servers.processes import HOST, free_port
+from tests.test_tutorial import WITHIN_S, Command, Terminals, commands_of
+
+PAGES = Path(__file__).parents[1] / "docs" / "how-to"
+NAMES = ("several-machines", "upgrade", "run-for-years")
+STEP = re.compile(r"^<!-- (on|off|restart|type) ?([\w ]*) -->\n(?:\n*```console\n(.*?)^```)?", re.MULTILINE | re.DOTALL)
+
+
+class Machines:
+    """Directories in place of machines, and what runs on them."""
+
+    def __init__(self, directory: Path, stack: ExitStack) -> None:
+        self._directory = directory
+        self._stack = stack
+        self._terminals = Terminals(directory)
+        self._processes: dict[str, subprocess.Popen[str]] = {}
+        self._addresses: dict[str, str] = {}
+
+    def type(self, command: Command) -> None:
+        self._terminals.type(self._here("m1", command))
+
+    def start(self, machine: str, command: Command) -> None:
+        running = self._terminals.running(self._here(machine, command))
+        self._processes[machine] = self._stack.enter_context(running)
+
+    def end(self, machine: str, command: Command) -> None:
+        process = self._processes.pop(machine)
+        self.type(Command(command.line.replace("PID", str(process.pid)), command.expected))
+        assert process.wait(WITHIN_S) in (0, -9)
+
+    def _here(self, machine: str, command: Command) -> Command:
+        address = self._addresses.setdefault(machine, f"{HOST}:{free_port()}")
+        line = re.sub(r"m\d\.example:3181|0\.0\.0\.0:3181", address, command.line)
+        for written, here in (
+            ("zookeeper://m1,m2,m3/prod", f"lmdb:{self._directory}/metadata"),
+            ("/var/lib/replog", str(self._directory / machine)),
+            ("/mnt", str(self._directory)),
+            ("0.0.0.0:9181", f"{HOST}:0"),
+            ("--seconds 5", "--seconds 0.2"),
+        ):
+            line = line.replace(written, here)
+        return Command(line, command.expected)
+
+
+@pytest.mark.long
+def test_the_pages_for_operators_can_be_followed(tmp_path: Path) -> None:
+    text = "\n".join((PAGES / f"{name}.md").read_text(encoding="utf-8") for name in NAMES)
+    steps = STEP.findall(text)
+    assert len(steps) == text.count("<!-- ") >= 8
+    with ExitStack() as stack:
+        machines = Machines(tmp_path, stack)
+        for kind, names, block in steps:
+            commands = commands_of(block)
+            for machine in names.split() or ["m1"]:
+                match kind:
+                    case "on":
+                        machines.start(machine, commands[0])
+                    case "off":
+                        machines.end(machine, Command("kill -9 PID", []))
+                    case "restart":
+                        machines.end(machine, commands[0])
+                        machines.start(machine, commands[1])
+                    case "type":
+                        for command in commands:
+                            machines.type(command)
