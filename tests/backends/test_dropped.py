@@ -1,9 +1,10 @@
 """F5: which entries were dropped, against a set."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replog.backends.dropped import DroppedEntries
+from replog.backends.dropped import DroppedEntries, EntryDroppedError
 
 IDS, STAMPS = st.integers(0, 40), st.integers(1, 2)
 DROPS = st.tuples(st.just("drop"), STAMPS, IDS, st.integers(0, 20), st.just(1))
@@ -33,6 +34,10 @@ def test_dropped_entries_are_a_set(steps: list[tuple[str, int, int, int, int]]) 
 def test_a_batch_counts_as_dropped_when_all_its_entries_are() -> None:
     dropped = DroppedEntries()
     dropped.add(1, 0, 34)
+    with pytest.raises(EntryDroppedError, match="ledger 7, entry 34 of stamp 1"):
+        dropped.check(7, 34, 1)
+    dropped.check(7, 35, 1)
+    dropped.check(7, 34, 2)
     assert dropped.covers(1, 5, 30, 5)
     assert dropped.covers(1, 4, 34)
     assert not dropped.covers(1, 5, 35, 5)

@@ -2,6 +2,9 @@
 
 from tests.mutation.table import SourceMutant
 
+_RELEASING = ("tests/protocol/test_releasing.py", "tests/bookie/test_releasing.py", "tests/simulator/test_repairs.py")
+_RELEASING_BOOKIE = ("tests/bookie/test_releasing.py",)
+_STORAGES = ("tests/backends/test_dropped.py", "tests/backends/test_memory.py")
 _MACHINE = ("tests/protocol/test_filling.py", "tests/simulator/test_repairs.py", "tests/client/test_repair.py")
 _BOOKIE = ("tests/bookie/test_copies.py", "tests/protocol/test_holding.py", "tests/bookie")
 _CLIENT = ("tests/client/test_repair.py", "tests/cli/test_repair.py", "tests/client")
@@ -258,5 +261,68 @@ MUTANTS = (
         "            copies.told(bookie_id, holding.ranges)\n",
         "            copies.told(bookie_id, [(fragment.first_entry_id, fragment.last_entry_id, 1)])\n",
         "an audit believes that who answers has everything",
+    ),
+    _mutant(
+        _RELEASING,
+        "filler-believes-what-was-said-before-a-drop",
+        "F5",
+        "protocol/filling.py",
+        "        elif self.result.replaced and ours.ensemble == self._fragment.ensemble:",
+        "        elif False:",
+        "the record names a bookie that has dropped the copies since it was asked (F5)",
+    ),
+    _mutant(
+        _RELEASING,
+        "last-fragment-is-foreign",
+        "F5",
+        "protocol/releasing.py",
+        "    for fragment in fixed_fragments(metadata):",
+        "    for fragment in fixed_fragments(attrs.evolve(metadata, state=LedgerState.CLOSED, last_entry_id=1 << 40)):",
+        "a writer changes back to a bookie that has dropped what it acknowledged (F5)",
+    ),
+    _mutant(
+        _RELEASING,
+        "foreign-while-in-recovery",
+        "F5",
+        "protocol/releasing.py",
+        "    if metadata.state is LedgerState.IN_RECOVERY:",
+        "    if False:",
+        "a bookie drops beside a recovery that may be about to name it (F5, R6)",
+    ),
+    _mutant(
+        _RELEASING,
+        "leaving-is-shown",
+        "F5",
+        "protocol/releasing.py",
+        "                if each.stamp == stamp:\n                    left.remove(",
+        "                if False:\n                    left.remove(",
+        "a filler believes in copies that are about to be dropped, and names their bookie (F5)",
+    ),
+    _mutant(
+        _RELEASING_BOOKIE,
+        "released-without-proof",
+        "F5",
+        "bookie/releasing.py",
+        "            await self._metastore.put(key, found.value, found.version)",
+        "            await trio.lowlevel.checkpoint()",
+        "the record that was read may be an old one: a repair has named this bookie since (F5)",
+    ),
+    _mutant(
+        _RELEASING_BOOKIE,
+        "released-under-a-fill",
+        "F5",
+        "bookie/releasing.py",
+        "        if not ranges or self._bookie.filling.was_filled(ledger_id):",
+        "        if not ranges:",
+        "each copy of a repair under way is dropped at once, and made again (F5)",
+    ),
+    _mutant(
+        _STORAGES,
+        "dropped-is-denied",
+        "F5",
+        "backends/dropped.py",
+        "        if self.holds(stamp, entry_id):",
+        "        if False:",
+        "a storage denies what it held and gave up, and a recovery counts that (F5)",
     ),
 )

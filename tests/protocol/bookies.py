@@ -21,6 +21,7 @@ from replog.protocol.messages import (
 )
 from replog.protocol.mutations import DELETED_TERM, DropEntries, DropLedger, Marks, Mutation, PutBatch
 from replog.protocol.proofs import better_proof, prove
+from replog.protocol.releasing import Release
 
 
 def proof_of(last_add_confirmed: int, *, ledger_id: int = 7, stamp: int = 1) -> bytes:
@@ -113,6 +114,7 @@ class Bookie:
     def __init__(self) -> None:
         self.disk = Disk()
         self.denial = Status.NO_ENTRY
+        self.leaving: dict[int, Release] = {}
         self._ledgers: dict[int, LedgerOnBookie] = {}
 
     def ledger(self, ledger_id: int) -> LedgerOnBookie:
@@ -124,6 +126,7 @@ class Bookie:
 
     def crash(self) -> None:
         """The process dies: what was accepted and not committed is gone."""
+        self.leaving.clear()
         self._ledgers.clear()
 
     def restart_in_doubt(self, denial: Status = Status.NO_ENTRY_AFTER_LOSS) -> None:
@@ -157,6 +160,9 @@ class Bookie:
         return ledger.answer(accepted)
 
     def handle(self, request: OrderedRequest) -> Response:
+        release = self.leaving.get(request.ledger_id)
+        if release is not None and isinstance(request, CopyRequest) and release.refuses(request.batch):
+            return Response(request.request_id, Status.TOO_BUSY)
         return self.finish(self.accept(request))
 
     def read(self, request: ReadRequest) -> Response:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -27,6 +27,7 @@ from replog.protocol.holding import Holding, hold
 from replog.protocol.messages import AddRequest, CopyReadRequest, CopyRequest, RangesRequest, Status
 from replog.protocol.model import Fragment, LedgerMetadata, LedgerState
 from replog.protocol.quorum import Quorum
+from replog.protocol.releasing import Release, foreign_ranges
 from tests.protocol.bookies import Bookie
 
 LEDGER = 7
@@ -159,7 +160,40 @@ class World:
             if batch.stamp == stamp and not any((LEDGER, each) in disk.damaged for each in batch.entry_ids):
                 ranges.add(batch.first_entry_id, batch.last_entry_id)
         stored = [(*each, ranges.stride) for each in ranges]
+        release = self.bookies[bookie_id].leaving.get(LEDGER)
+        if release is not None:
+            stored = release.shown(stamp, stored)
         return hold(stored, self.bookies[bookie_id].denial, RangesRequest(1, LEDGER, b"", stamp, first, last))
+
+
+class Releaser:
+    """A bookie that drops what the record says is not its own, one step at a time (F5)."""
+
+    def __init__(self, world: World, bookie_id: str) -> None:
+        self.world = world
+        self.bookie_id = bookie_id
+        self.dropped = 0
+
+    def steps(self) -> Iterator[None]:
+        """Reads, hides and refuses, proves, drops, shows."""
+        world, bookie = self.world, self.world.bookies[self.bookie_id]
+        metadata, version = world.metadata, world.version
+        release = Release(foreign_ranges(metadata, self.bookie_id))
+        yield
+        bookie.leaving[LEDGER] = release
+        yield
+        if version == world.version:
+            world.version += 1
+            yield
+            for each in release.ranges:
+                bookie.finish(bookie.ledger(LEDGER).drop(each))
+                self.dropped += 1
+            yield
+        bookie.leaving.pop(LEDGER, None)
+
+    def run(self) -> None:
+        for _ in self.steps():
+            pass
 
 
 class Filler:

@@ -7,6 +7,7 @@ the oracle checks:
 
 - A bookie's fence is never above the record's term: no filler fences a writer (F2).
 - A filler changes only indices of fragments whose range was fixed, and names a bookie only if it holds what others do (F1, F4).
+- A bookie drops nothing of a fragment that names it, whoever fills that fragment meanwhile (F5).
 - A batch that is stored anywhere is one that the writer built, byte for byte (F3, T3).
 
 In the end all faults cease, and fillers run until nothing changes: then every entry of the closed ledger that any bookie has
@@ -16,6 +17,7 @@ is on its whole write set, as far as there are bookies.
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 
 import attrs
 
@@ -25,7 +27,7 @@ from replog.protocol.digest import DigestType
 from replog.protocol.messages import FenceRequest, Status
 from replog.protocol.model import Fragment, LedgerMetadata, LedgerState
 from replog.protocol.quorum import Quorum
-from tests.protocol.driving_filling import KEY, LEDGER, Faults, Filler, World
+from tests.protocol.driving_filling import KEY, LEDGER, Faults, Filler, Releaser, World
 
 QUORUMS = (Quorum(3, 3, 2), Quorum(3, 3, 2), Quorum(2, 2, 1), Quorum(5, 3, 2), Quorum(4, 2, 2), Quorum(1, 1, 1))
 STEPS = 160
@@ -51,6 +53,7 @@ class Repairs:
         self.fillers: list[Filler] = []
         self.confirmed = -1  # the last entry that the writer confirmed
         self.lost: set[str] = set()
+        self.releases: dict[str, Iterator[None]] = {}  # by bookie: those under way (F5)
         self.harmed: set[str] = set()  # bookies that lost something while fillers were under way
         self.counts: dict[str, int] = {}
         self._events = [
@@ -64,6 +67,8 @@ class Repairs:
             self._leave,
             self._return,
             self._kill_filler,
+            *[self._begin_release] * 3,
+            *[self._step_release] * 12,
             self._recover,
             self._close,
         ]
@@ -175,6 +180,7 @@ class Repairs:
         if self.world.bookies and self.chance.random() < 0.2:
             victim = self.chance.choice(list(self.world.bookies))
             self.world.shorten(victim, self.chance.randrange(self.confirmed + 2))
+            self.releases.pop(victim, None)  # its process ended
             self.harmed.add(victim)
             self.count("shortened")
 
@@ -238,6 +244,39 @@ class Repairs:
         if not self.fillers:
             self.harmed.clear()
 
+    # -- bookies that drop what is others' (F5) -------------------------------------------------------------------------
+
+    def _begin_release(self) -> None:
+        idle = [each for each in self.world.bookies if each not in self.releases]
+        if idle:
+            bookie_id = self.chance.choice(idle)
+            self.releases[bookie_id] = Releaser(self.world, bookie_id).steps()
+
+    def _step_release(self) -> None:
+        if not self.releases:
+            return
+        bookie_id = self.chance.choice(sorted(self.releases))
+        before = self._dropped(bookie_id)
+        # A bookie that is lost, or whose process died, goes on with nothing.
+        if bookie_id not in self.world.bookies or next(self.releases[bookie_id], self) is self:
+            del self.releases[bookie_id]
+        if self._dropped(bookie_id) > before:
+            self.count("dropped")
+            self._check_dropped(bookie_id, before)
+
+    def _dropped(self, bookie_id: str) -> int:
+        return len(self.world.bookies[bookie_id].disk.dropped) if bookie_id in self.world.bookies else 0
+
+    def _check_dropped(self, bookie_id: str, before: int) -> None:
+        """What was dropped is not named by the record, and the bookie does not deny it."""
+        bookie = self.world.bookies[bookie_id]
+        for fragment in fixed_fragments(self.world.metadata):
+            for each in bookie.disk.dropped[before:]:
+                first = max(each.first_entry_id, fragment.first_entry_id)
+                is_inside = each.stamp == fragment.term and first <= min(each.last_entry_id, fragment.last_entry_id)
+                if is_inside and bookie_id in fragment.ensemble and not bookie.disk.holds(LEDGER, first):
+                    raise Violation(f"{bookie_id} dropped entry {first} of {fragment}, which names it (F5)")
+
     # -- the oracle -------------------------------------------------------------------------------------------------------
 
     def _check_bookies(self) -> None:
@@ -290,6 +329,8 @@ class Repairs:
     def _calm(self) -> None:
         world = self.world
         world.away.clear()
+        while self.releases:
+            self._step_release()
         for filler in self.fillers:
             filler.faults = Faults()
         while self.fillers:

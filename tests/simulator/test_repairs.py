@@ -19,6 +19,7 @@ def test_repairs_lose_and_falsify_nothing(is_long: bool) -> None:
         "appended",
         "closed",
         "damaged",
+        "dropped",
         "ensemble changed",
         "filler killed",
         "filling",

@@ -17,6 +17,7 @@ import trio
 from replog.abc import Damage, Metastore
 from replog.bookie.garbage import collect_garbage
 from replog.bookie.hints import DeletionHints
+from replog.bookie.releasing import LEDGERS_AT_A_PASS, Releasing
 from replog.bookie.server import BookieServer
 from replog.errors import MetastoreError, StorageError
 from replog.hookspecs import DamageFound, Event
@@ -72,6 +73,7 @@ class Maintenance:
         self._damage: dict[tuple[int, int, int, int], Damage] = {}  # by its identities, as last seen
         self._looking = trio.Lock()
         self._counts = _Counts()
+        self._releasing = Releasing(server, metastore)
         self.hints = DeletionHints(server, metastore, self._collecting, lambda: self._dropped.set())
 
     def start(self) -> None:
@@ -85,7 +87,7 @@ class Maintenance:
 
     async def collect_garbage(self) -> list[int]:
         """As `ServedBookie.collect_garbage`."""
-        return await self._force("forced_garbage_collections", self._collect)
+        return await self._force("forced_garbage_collections", partial(self._collect, None))
 
     async def compact(self, *, is_major: bool = False) -> None:
         """As `ServedBookie.compact`."""
@@ -126,11 +128,12 @@ class Maintenance:
 
     # -- the work ---------------------------------------------------------------------------------------------------
 
-    async def _collect(self) -> list[int]:
+    async def _collect(self, released_of_max: int | None = LEDGERS_AT_A_PASS) -> list[int]:
         async with self._collecting:
             started_s = trio.current_time()
             try:
                 dropped = await collect_garbage(self._server, self._metastore)
+                await self._releasing.run(released_of_max)
             except (MetastoreError, StorageError):
                 # Nothing that exists was dropped.
                 self._counts.collection_failures += 1
@@ -229,6 +232,7 @@ class Maintenance:
         found: dict[str, float] = {
             "garbage_collections": self._counts.collections,
             "garbage_collection_failures": self._counts.collection_failures,
+            "released_ranges": self._releasing.released,
             "ledgers_collected": self._server.traffic.dropped_ledgers,
             "deletion_hints": self.hints.heard,
             "compaction_failures": self._counts.compaction_failures,

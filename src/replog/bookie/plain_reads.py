@@ -6,7 +6,7 @@ doubt, never with a denial (R4).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import trio
 
@@ -21,11 +21,13 @@ from replog.protocol.batch import Batch
 from replog.protocol.bookie import LedgerOnBookie, read_answer
 from replog.protocol.holding import encode_holding, hold
 from replog.protocol.messages import RangesRequest, ReadLastAddConfirmedRequest, ReadRequest, Response, Status
+from replog.protocol.releasing import Release
 
 
 class PlainReads:
     """The reads of one bookie. `find_ledger` returns the machine of a ledger, or raises `StorageError`; `raised` gets
-    what the storage raised in a thread. `nursery` is set while the bookie runs."""
+    what the storage raised in a thread; `leaving` says what is about to be dropped, by ledger (F5). `nursery` is set while the
+    bookie runs."""
 
     def __init__(
         self,
@@ -34,6 +36,7 @@ class PlainReads:
         traffic: Traffic,
         find_ledger: Callable[[int], LedgerOnBookie],
         raised: Callable[[StorageError], None],
+        leaving: Mapping[int, Release],
     ) -> None:
         self.polls = LongPolls(options.long_poll_max_s, self._at_hand)
         self.nursery: trio.Nursery | None = None
@@ -43,6 +46,7 @@ class PlainReads:
         self._traffic = traffic
         self._find_ledger = find_ledger
         self._raised = raised
+        self._leaving = leaving
 
     def read(self, request: ReadRequest, reply: Reply) -> None:
         """Answers with the batch that holds an entry and with what follows it."""
@@ -108,6 +112,9 @@ class PlainReads:
         ranges = [
             (each.first_entry_id, each.last_entry_id, each.stride) for each in stored if each.stamp == request.stamp
         ]
+        release = self._leaving.get(request.ledger_id)
+        if release is not None:
+            ranges = release.shown(request.stamp, ranges)
         holding = hold(ranges, self._storage.doubt().denial(request.ledger_id), request)
         answer = Response(request.request_id, Status.OK, ledger.last_add_confirmed, ledger.fence_term)
         answer.detail = encode_holding(holding)

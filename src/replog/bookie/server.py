@@ -17,6 +17,7 @@ from replog.bookie.administrators import Administrators
 from replog.bookie.calls import StorageCalls, broken_contract
 from replog.bookie.commits import GroupCommit
 from replog.bookie.doubt import Doubt
+from replog.bookie.filling import Filling
 from replog.bookie.groups import Work
 from replog.bookie.mode import Mode
 from replog.bookie.plain_reads import PlainReads
@@ -29,6 +30,7 @@ from replog.protocol.bookie import LedgerOnBookie, OrderedRequest
 from replog.protocol.messages import (
     AddRequest,
     AdminRequest,
+    CopyRequest,
     FenceRequest,
     RangesRequest,
     ReadLastAddConfirmedRequest,
@@ -40,6 +42,7 @@ from replog.protocol.messages import (
     WriteLastAddConfirmedRequest,
     size_of,
 )
+from replog.protocol.releasing import ForeignRange
 from replog.runtime.latencies import LatencyHistogram
 from replog.runtime.nursery import open_service_nursery
 
@@ -72,7 +75,10 @@ class BookieServer:
         self._ledgers: dict[int, LedgerOnBookie] = {}
         self._commits = GroupCommit(self.calls, options.commit_bytes_max, options.close_timeout_s, self._commit_failed)
         self._last_reply: Reply | None = None  # of the connection that brought something to commit last
-        self._reads = PlainReads(self.calls, options, self.traffic, self._ledger, self.storage_raised)
+        self.filling = Filling()
+        self._reads = PlainReads(
+            self.calls, options, self.traffic, self._ledger, self.storage_raised, self.filling.leaving
+        )
         self.administrators = Administrators()
 
     @property
@@ -105,6 +111,9 @@ class BookieServer:
         """Takes requests in their order. Answers come through `reply`, some before this returns."""
         for request in requests:
             if isinstance(request, AddRequest):
+                if request.__class__ is CopyRequest and (refusal := self.filling.refuse(request)) is not None:
+                    reply([refusal])
+                    continue
                 self._accept(request, reply)
             elif isinstance(request, ReadRequest):
                 self._reads.read(request, reply)
@@ -187,8 +196,9 @@ class BookieServer:
 
     # -- deleted ledgers ----------------------------------------------------------------------------------------------
 
-    async def drop(self, ledger_id: int) -> None:
-        """Forgets a deleted ledger (B6), durably. Raises `StorageError`. If cancelled, it happens all the same."""
+    async def drop(self, ledger_id: int, entries: ForeignRange | None = None) -> None:
+        """Forgets a deleted ledger (B6), or entries that are proven to be other bookies' alone (F5), durably. Raises
+        `StorageError`. If cancelled, it happens all the same."""
         if self.failure is not None:
             raise self.failure
         ledger = self._ledger(ledger_id)
@@ -197,12 +207,12 @@ class BookieServer:
 
         def dropped(responses: Sequence[Response]) -> None:
             answers.extend(responses)
-            if responses[0].status is Status.OK:
+            if responses[0].status is Status.OK and entries is None:
                 self.traffic.dropped_ledgers += 1
                 self._ledgers.pop(ledger_id, None)
             done.set()
 
-        self._commits.put(Work(ledger, ledger.drop(), dropped, 0))
+        self._commits.put(Work(ledger, ledger.drop(entries), dropped, 0))
         self._commits.start()
         await done.wait()
         if answers[0].status is not Status.OK:

@@ -37,8 +37,9 @@ from replog.protocol.messages import (
     ledger_awaited,
 )
 from replog.protocol.model import WRITER_TERM
-from replog.protocol.mutations import DELETED_TERM, DropLedger, Marks, Mutation, PutBatch, SetMarks
+from replog.protocol.mutations import DELETED_TERM, DropEntries, DropLedger, Marks, Mutation, PutBatch, SetMarks
 from replog.protocol.proofs import CODE_BYTES, HEAD_BYTES, better_proof, claimed, head_of, proof_of_head, read_claim
+from replog.protocol.releasing import ForeignRange
 
 _IN_DOUBT = (
     "the bookie's storage cannot prove that it is complete, and may have lost the ledger's fence: it takes no plain adds to "
@@ -148,11 +149,13 @@ class LedgerOnBookie:
             self._highest[rotation] = batch.last_entry_id
         return Accepted(request, mutations, None, batch.first_entry_id <= highest)
 
-    def drop(self) -> Accepted:
-        """The ledger was deleted (B6): forgets it, and permanently refuses everybody, as a fence does (L5)."""
-        self.fence_term = DELETED_TERM
-        request = FenceRequest(0, self.ledger_id, b"", DELETED_TERM)
-        return Accepted(request, [DropLedger(self.ledger_id)])
+    def drop(self, entries: ForeignRange | None = None) -> Accepted:
+        """The ledger was deleted (B6): forgets it, and permanently refuses everybody, as a fence does (L5). Or only these
+        entries are dropped, which are other bookies' alone (F5): then marks, and with them the fence, stay."""
+        if entries is None:
+            self.fence_term = DELETED_TERM
+        request = FenceRequest(0, self.ledger_id, b"", self.fence_term)
+        return Accepted(request, [DropLedger(self.ledger_id) if entries is None else _drop_of(self.ledger_id, entries)])
 
     def is_foreign(self, key: bytes) -> bool:
         """True if this key is not the ledger's (B7). The first key that is shown becomes the ledger's."""
@@ -345,6 +348,10 @@ class LedgerOnBookie:
 def _is_by_role(request: object) -> bool:
     """True for what a repairer may do without the ledger's key; the transport has checked that it is one (B7)."""
     return isinstance(request, CopyRequest | CopyReadRequest | RangesRequest) and not request.key
+
+
+def _drop_of(ledger_id: int, entries: ForeignRange) -> DropEntries:
+    return DropEntries(ledger_id, entries.stamp, entries.first_entry_id, entries.last_entry_id)
 
 
 def _key_to_store(request: OrderedRequest) -> bytes:

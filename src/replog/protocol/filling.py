@@ -16,6 +16,7 @@ Invariants:
 - Every copy carries the record's term (F2).
 - The record names a replacement only if it said, after all was stored, that it holds all it should, or all that anybody has (F3).
 - Only indices of the one fragment change (F4).
+- A replacement is named upon the version of the record at which it said what it holds, or it is asked again (F5).
 - One read is under way at a time for each bookie, and what was read is stored before more is read.
 - From DONE on, every call changes nothing.
 """
@@ -59,6 +60,7 @@ TRANSITIONS: Transitions[_Stage] = {
     (_Stage.ASKING, "record to be changed"): _Stage.WRITING,
     (_Stage.ASKING, "nothing to change"): _Stage.DONE,
     (_Stage.WRITING, "written"): _Stage.DONE,
+    (_Stage.WRITING, "record changed"): _Stage.ASKING,
     **from_each((_Stage.STORING, _Stage.WRITING), "overtaken", _Stage.DONE),
     **from_each((each for each in _Stage if each is not _Stage.DONE), "failed", _Stage.DONE),
 }
@@ -354,8 +356,21 @@ class LedgerFilling(LedgerMachine):
         elif self._changed(metadata) == metadata:
             # It was written, and then somebody changed something else.
             self._settle()
+        elif self.result.replaced and ours.ensemble == self._fragment.ensemble:
+            # The change may be a bookie's, that drops what this record does not name it for: what it said is no longer true (F5).
+            self._ask_again()
         else:
             self._propose(self._changed(metadata))
+
+    def _ask_again(self) -> None:
+        """Nothing that was said counts any more."""
+        if self.result.rounds >= ROUNDS_MAX:
+            self._finish("overtaken")
+            return
+        self._move("record changed")
+        self.result.lacking, self.result.replaced = [], {}
+        self._copied_before = -1
+        self._ask()
 
     def _settle(self) -> None:
         self._finish("written")

@@ -1,0 +1,77 @@
+"""Dropping what a bookie stores of ledgers that exist, and that are other bookies' alone since a repair or a move (F5).
+
+The order is the safety, see `replog.protocol.releasing`. Any error of the metastore leaves everything as it is.
+"""
+
+from __future__ import annotations
+
+import trio
+
+from replog.abc import Metastore, StoredRange
+from replog.bookie.server import BookieServer
+from replog.errors import KeyNotFoundError, MetastoreUncertainError, VersionConflictError
+from replog.protocol.releasing import ForeignRange, Release, foreign_ranges
+from replog.records.ledgers import decode_ledger
+from replog.records.paths import ledger_key_path
+from replog.runtime.nursery import for_each
+
+LEDGERS_AT_A_PASS = 1000  # by the clock: each costs one read of the metastore
+_AT_ONCE = 8
+
+
+class Releasing:
+    """Looks at the ledgers of one bookie in turn. `released` counts the ranges that were dropped since the start."""
+
+    def __init__(self, bookie: BookieServer, metastore: Metastore) -> None:
+        self.released = 0
+        self._bookie = bookie
+        self._metastore = metastore
+        self._after = -1  # the last ledger that was looked at
+
+    async def run(self, ledgers_max: int | None = None) -> None:
+        """Looks at so many ledgers, or at all. Raises `MetastoreError`, `StorageError`: the rest is left to the next pass."""
+        here = await self._bookie.call(self._bookie.storage.ledger_ids)
+        if ledgers_max is not None and len(here) > ledgers_max:
+            following = [each for each in here if each > self._after][:ledgers_max]
+            here = following or here[:ledgers_max]
+        await for_each(self._release, here, _AT_ONCE)
+        self._after = here[-1] if here else -1
+
+    async def _release(self, ledger_id: int) -> None:
+        key = ledger_key_path(ledger_id)
+        try:
+            found = await self._metastore.get(key)
+        except KeyNotFoundError:
+            return  # garbage collection drops all of it
+        ranges = foreign_ranges(decode_ledger(key, found.value), self._bookie.bookie_id)
+        if not ranges or self._bookie.filling.was_filled(ledger_id):
+            return
+        release = Release(ranges)
+        if not pieces(release, await self._stored(ledger_id)):
+            return
+        self._bookie.filling.leaving[ledger_id] = release
+        try:
+            # Unchanged: it proves that what was read is current, and takes the compare-and-set from whoever asked before.
+            await self._metastore.put(key, found.value, found.version)
+            for each in pieces(release, await self._stored(ledger_id)):
+                # Shielded, because the release is over only when no drop is under way.
+                with trio.CancelScope(shield=True):
+                    await self._bookie.drop(ledger_id, each)
+                self.released += 1
+        except (VersionConflictError, KeyNotFoundError, MetastoreUncertainError):
+            # Somebody changed the record, or may have: nothing is proven.
+            return
+        finally:
+            del self._bookie.filling.leaving[ledger_id]
+
+    async def _stored(self, ledger_id: int) -> list[StoredRange]:
+        return list(await self._bookie.call(lambda: self._bookie.storage.ranges(ledger_id)))
+
+
+def pieces(release: Release, stored: list[StoredRange]) -> list[ForeignRange]:
+    """What is to be dropped of what is stored."""
+    found: list[ForeignRange] = []
+    for stamp in sorted({each.stamp for each in stored}):
+        held = [(each.first_entry_id, each.last_entry_id, each.stride) for each in stored if each.stamp == stamp]
+        found += release.pieces(stamp, held)
+    return found

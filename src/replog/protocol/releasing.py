@@ -1,0 +1,102 @@
+"""What a bookie may drop of a ledger that exists: entries that the ledger's record says are not its own (F5).
+
+A repair stores copies on a bookie before the record names it, so the record alone proves nothing: a filler may be about to name
+this bookie for what it drops. A release is safe in this order:
+
+1. Read the record. Of the ranges that it proves foreign nothing is shown to repairers from now on. No copy of them is taken
+   either: it would be dropped with the rest.
+2. Write the record once more, unchanged, upon the version that was read. This proves that it was current (M1). Any filler that
+   has asked before loses its compare-and-set, and asks again.
+3. Drop. Only then show again what is stored, and take copies.
+
+Foreign are fragments whose range is fixed (F2) and that don't name the bookie. The last fragment of a ledger that is open may
+name it again for entries that it holds: a writer that changes its ensemble back counts them. While a ledger is in recovery
+nothing is dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import attrs
+
+from replog.protocol.batch import Batch
+from replog.protocol.copies import fixed_fragments
+from replog.protocol.entry_ranges import EntryRanges
+from replog.protocol.model import LedgerMetadata, LedgerState
+
+PIECE_ENTRIES = 10_000  # that one commit drops: others wait for it
+
+
+@attrs.frozen
+class ForeignRange:
+    """Entries under one stamp of which a bookie should have none."""
+
+    stamp: int
+    first_entry_id: int
+    last_entry_id: int
+
+
+def foreign_ranges(metadata: LedgerMetadata, bookie_id: str) -> list[ForeignRange]:
+    """What this record proves to be other bookies' alone, ascending. Neighbours are one range: a batch may straddle them."""
+    if metadata.state is LedgerState.IN_RECOVERY:
+        return []
+    found: list[ForeignRange] = []
+    for fragment in fixed_fragments(metadata):
+        if bookie_id in fragment.ensemble:
+            continue
+        first, last = fragment.first_entry_id, fragment.last_entry_id
+        if found and (found[-1].stamp, found[-1].last_entry_id + 1) == (fragment.term, first):
+            first = found.pop().first_entry_id
+        found.append(ForeignRange(fragment.term, first, last))
+    is_open = metadata.state is LedgerState.OPEN
+    end = metadata.last_fragment.first_entry_id
+    assert not (is_open and any(each.last_entry_id >= end for each in found)), "the last fragment is not fixed (F2)"
+    return found
+
+
+class Release:
+    """The entries of one ledger that a bookie is about to drop."""
+
+    def __init__(self, ranges: Sequence[ForeignRange]) -> None:
+        self.ranges = tuple(ranges)
+
+    def refuses(self, batch: Batch) -> bool:
+        """True if a copy of this batch would be dropped with the rest."""
+        return any(
+            each.stamp == batch.stamp
+            and each.first_entry_id <= batch.last_entry_id
+            and batch.first_entry_id <= each.last_entry_id
+            for each in self.ranges
+        )
+
+    def shown(self, stamp: int, held: Iterable[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+        """Of what is stored under a stamp (first entry, last entry, stride) what is not about to be dropped."""
+        found: list[tuple[int, int, int]] = []
+        for first, last, stride in held:
+            left = EntryRanges(stride, [(first, last)])
+            for each in self.ranges:
+                if each.stamp == stamp:
+                    left.remove(each.first_entry_id, each.last_entry_id)
+            found += [(start, end, stride) for start, end in left]
+        return found
+
+    def pieces(self, stamp: int, held: Iterable[tuple[int, int, int]]) -> Iterator[ForeignRange]:
+        """Of what is stored under a stamp what is to be dropped, a commit's worth at a time."""
+        stored = [(first, last) for first, last, _ in held]
+        for each in self.ranges:
+            if each.stamp != stamp:
+                continue
+            overlaps = [
+                (max(first, each.first_entry_id), min(last, each.last_entry_id))
+                for first, last in stored
+                if first <= each.last_entry_id and each.first_entry_id <= last
+            ]
+            if overlaps:
+                # Those of several rotations interleave: one range from the first to the last has them all.
+                first, last = min(first for first, _ in overlaps), max(last for _, last in overlaps)
+                assert each.first_entry_id <= first <= last <= each.last_entry_id, (
+                    "only what is foreign is dropped (F5)"
+                )
+                for start in range(first, last + 1, PIECE_ENTRIES):
+                    yield ForeignRange(stamp, start, min(start + PIECE_ENTRIES - 1, last))

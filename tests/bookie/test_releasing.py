@@ -1,0 +1,110 @@
+"""F5 and B6: garbage collection drops what a repair has made other bookies', and nothing else."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+import attrs
+import pytest
+import trio.testing
+
+import replog
+from replog.bookie.releasing import Releasing
+from replog.errors import MetastoreUnavailableError, StorageUncertainError
+from replog.protocol.model import LedgerMetadata, LedgerState
+from replog.records.ledgers import decode_ledger, encode_ledger
+from replog.records.paths import ledger_key_path
+from replog.testing.faults import Fault
+from tests.kit import Bookie, Cluster, cluster, read_ledger
+
+TWO = replog.Quorum(2, 2, 1)
+
+
+async def written(client: replog.Client) -> int:
+    async with client.create_ledger() as writer:
+        for number in range(3):
+            await writer.append(b"%d" % number)
+    return writer.ledger_id
+
+
+async def change(world: Cluster, ledger_id: int, **fields: object) -> LedgerMetadata:
+    key = ledger_key_path(ledger_id)
+    found = await world.metastore.get(key)
+    changed = attrs.evolve(decode_ledger(key, found.value), **fields)  # type: ignore[arg-type]
+    await world.metastore.put(key, encode_ledger(changed), found.version)
+    return changed
+
+
+async def move_off(world: Cluster, client: replog.Client, ledger_id: int) -> tuple[Bookie, Bookie]:
+    """The record names the third bookie instead of the first member, and a repair fills it. Returns both bookies."""
+    key = ledger_key_path(ledger_id)
+    metadata = decode_ledger(key, (await world.metastore.get(key)).value)
+    ensemble = metadata.fragments[0].ensemble
+    (former,), (new,) = world.named(ensemble[:1]), world.spare(ensemble)
+    fragment = attrs.evolve(metadata.fragments[0], ensemble=(new.bookie_id, ensemble[1]))
+    await change(world, ledger_id, fragments=(fragment,))
+    await client.repair()
+    return former, new
+
+
+async def release(world: Cluster, bookie: Bookie, passes: int = 2) -> int:
+    """Two passes: the first one leaves alone what was filled just before."""
+    releasing = Releasing(bookie.server, world.metastore)
+    for _ in range(passes):
+        await releasing.run()
+    return releasing.released
+
+
+async def test_bookie_drops_what_has_moved_away(autojump_clock: trio.testing.MockClock) -> None:
+    async with cluster(3) as world, world.client(quorum=TWO) as client:
+        ledger_id = await written(client)
+        former, new = await move_off(world, client, ledger_id)
+        assert [await release(world, bookie) for bookie in (former, new)] == [1, 0]
+        assert former.storage.ranges(ledger_id) == []
+        assert former.storage.marks(ledger_id) is not None
+        with pytest.raises(StorageUncertainError, match="dropped"):
+            former.storage.read(ledger_id, 0, 1, 1)
+        assert await read_ledger(client, ledger_id) == [b"0", b"1", b"2"]
+        assert (await client.audit()).under_replicated == 0
+        assert await release(world, former) == 0, "there is nothing left to drop"
+
+
+async def test_copies_that_came_since_the_last_pass_are_kept_for_one(autojump_clock: trio.testing.MockClock) -> None:
+    """A repair stores them before the record names their bookie."""
+    async with cluster(3) as world, world.client(quorum=TWO) as client:
+        ledger_id = await written(client)
+        former, new = await move_off(world, client, ledger_id)
+        (fragment,) = (await change(world, ledger_id)).fragments
+        back = attrs.evolve(fragment, ensemble=(former.bookie_id, fragment.ensemble[1]))
+        await change(world, ledger_id, fragments=(back,))
+        assert await release(world, new, passes=1) == 0
+        assert await release(world, new, passes=1) == 1
+
+
+@pytest.mark.parametrize("fault", ["conflict", "answer_lost", "unavailable", "in recovery"])
+async def test_doubt_about_the_record_drops_nothing(fault: str, autojump_clock: trio.testing.MockClock) -> None:
+    async with cluster(3) as world, world.client(quorum=TWO) as client:
+        ledger_id = await written(client)
+        former, _ = await move_off(world, client, ledger_id)
+        if fault == "in recovery":
+            await change(world, ledger_id, state=LedgerState.IN_RECOVERY, last_entry_id=None)
+            assert await release(world, former) == 0
+        else:
+            kind = Fault[fault.upper()]
+            world.metastore._choose = lambda operation, _key: kind if operation == "put" else None
+            raises = pytest.raises(MetastoreUnavailableError) if fault == "unavailable" else nullcontext()
+            with raises:
+                assert await release(world, former) == 0
+        assert len(former.storage.ranges(ledger_id)) == 1
+        assert former.server.filling.leaving == {}
+
+
+async def test_passes_by_the_clock_look_at_some_ledgers_in_turn(autojump_clock: trio.testing.MockClock) -> None:
+    async with cluster(3) as world, world.client(quorum=TWO) as client:
+        moved = [await move_off(world, client, await written(client)) for _ in range(4)]
+        bookie = moved[0][0]
+        count = sum(former is bookie for former, _ in moved)
+        releasing = Releasing(bookie.server, world.metastore)
+        for _ in range(8):
+            await releasing.run(1)
+        assert releasing.released == count

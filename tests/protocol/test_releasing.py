@@ -1,0 +1,140 @@
+"""F5: a bookie drops what is others', and nothing that a filler is about to name it for."""
+
+from __future__ import annotations
+
+import itertools
+
+import attrs
+import pytest
+
+from replog.protocol.effects import WriteMetadata
+from replog.protocol.messages import CopyRequest, Status
+from replog.protocol.model import Fragment, LedgerMetadata, LedgerState
+from replog.protocol.quorum import Quorum
+from replog.protocol.releasing import PIECE_ENTRIES, ForeignRange, Release, foreign_ranges
+from tests.protocol.driving_filling import LEDGER, Filler, Releaser, World
+
+THREE = Quorum(3, 3, 2)
+
+
+def replaced() -> World:
+    """Bookie h has all copies, from a filler that died before its compare-and-set; c is lost."""
+    world = World(THREE, [(0, "abc")])
+    world.write()
+    world.lose("c")
+    filler = world.filler(replacements={2: "h"})
+    until_written(filler)
+    return world
+
+
+def until_written(filler: Filler) -> None:
+    """Up to the compare-and-set, or to the end if there is nothing to write."""
+    filler.start()
+    while filler._waiting and not isinstance(filler._waiting[0], WriteMetadata):
+        filler.step()
+
+
+def held(world: World, bookie_id: str) -> tuple[tuple[int, int, int], ...]:
+    return world.holding(bookie_id, 0, 99).ranges
+
+
+def test_bookie_drops_what_the_record_does_not_name_it_for() -> None:
+    world = replaced()
+    Releaser(world, "h").run()
+    assert held(world, "h") == ()
+    assert world.bookies["h"].disk.read(LEDGER, 5, 1) is None, "its absence is no proof"
+    Releaser(world, "a").run()
+    assert held(world, "a") == ((0, 29, 1),)
+
+
+def test_filler_that_asked_before_a_drop_asks_again() -> None:
+    """Without that, the record names a bookie that has just dropped everything."""
+    world = replaced()
+    filler = world.filler(replacements={2: "h"})
+    until_written(filler)
+    Releaser(world, "h").run()
+    filler.run()
+    assert filler.machine.result.replaced == {2: "h"}
+    assert world.metadata.fragments[0].ensemble == ("a", "b", "h")
+    assert held(world, "h") == ((0, 29, 1),)
+
+
+@pytest.mark.parametrize("steps", range(5))
+def test_filler_at_any_moment_of_a_release_names_only_what_is_held(steps: int) -> None:
+    """Without hiding, a filler that asks between the proof and the drop believes in what is gone when it writes."""
+    world = replaced()
+    release = Releaser(world, "h").steps()
+    for _ in range(steps):
+        next(release)
+    filler = world.filler(replacements={2: "h"})
+    until_written(filler)
+    for _ in release:
+        pass
+    filler.run()
+    if "h" in world.metadata.fragments[0].ensemble:
+        assert held(world, "h") == ((0, 29, 1),)
+    else:
+        assert world.fill(replacements={2: "h"}).replaced == {2: "h"}
+
+
+def test_bookie_that_was_named_meanwhile_drops_nothing() -> None:
+    """Without the compare-and-set, an old record would do."""
+    world = replaced()
+    release = Releaser(world, "h").steps()
+    next(release)
+    assert world.fill(replacements={2: "h"}).replaced == {2: "h"}
+    for _ in release:
+        pass
+    assert held(world, "h") == ((0, 29, 1),)
+
+
+def test_copy_that_would_be_dropped_at_once_is_refused() -> None:
+    world = replaced()
+    release = Releaser(world, "h").steps()
+    next(release), next(release)
+    batch = world.batches[0]
+    request = CopyRequest(1, LEDGER, b"", 1, batch, recovery=True, stored_key=bytes.fromhex(world.metadata.key_check))
+    assert world.bookies["h"].handle(request).status is Status.TOO_BUSY
+    assert world.bookies["g"].handle(request).status is Status.OK
+
+
+# -- what is foreign ----------------------------------------------------------------------------------------------
+
+
+def record(state: LedgerState, *fragments: tuple[int, str]) -> LedgerMetadata:
+    world = World(THREE, [(0, "abc")])
+    made = tuple(Fragment(first, tuple(ensemble)) for first, ensemble in fragments)
+    end = 29 if state is LedgerState.CLOSED else None
+    return attrs.evolve(world.metadata, fragments=made, state=state, last_entry_id=end)
+
+
+def test_fixed_fragments_without_the_bookie_are_foreign() -> None:
+    metadata = record(LedgerState.CLOSED, (0, "abc"), (10, "abd"), (20, "bcd"))
+    assert foreign_ranges(metadata, "a") == [ForeignRange(1, 20, 29)]
+    assert foreign_ranges(metadata, "d") == [ForeignRange(1, 0, 9)]
+    assert foreign_ranges(metadata, "b") == []
+    assert foreign_ranges(metadata, "h") == [ForeignRange(1, 0, 29)], "a batch may straddle two of them"
+
+
+def test_last_fragment_of_an_open_ledger_is_never_foreign() -> None:
+    """A writer may change back to a bookie that it replaced, and counts what that holds."""
+    metadata = record(LedgerState.OPEN, (0, "abc"), (10, "abd"))
+    assert foreign_ranges(metadata, "c") == []
+    assert foreign_ranges(metadata, "h") == [ForeignRange(1, 0, 9)]
+
+
+def test_nothing_is_foreign_while_a_ledger_is_in_recovery() -> None:
+    """Its recovery may be about to name a bookie for what it wrote back (R6)."""
+    assert foreign_ranges(record(LedgerState.IN_RECOVERY, (0, "abc"), (10, "abd")), "h") == []
+
+
+def test_what_is_dropped_at_once_is_bounded() -> None:
+    release = Release([ForeignRange(1, 100, 10 * PIECE_ENTRIES), ForeignRange(2, 0, 5)])
+    held = [(0, 150, 5), (1, 151, 5), (5 * PIECE_ENTRIES, 7 * PIECE_ENTRIES, 1)]
+    pieces = list(release.pieces(1, held))
+    assert (pieces[0].first_entry_id, pieces[-1].last_entry_id) == (100, 7 * PIECE_ENTRIES)
+    assert all(each.last_entry_id - each.first_entry_id < PIECE_ENTRIES for each in pieces)
+    assert all(one.last_entry_id + 1 == other.first_entry_id for one, other in itertools.pairwise(pieces))
+    assert list(release.pieces(3, held)) == []
+    assert release.shown(1, held) == [(0, 95, 5), (1, 96, 5)]
+    assert release.shown(2, held)[0] == (10, 150, 5)
