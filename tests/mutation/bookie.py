@@ -119,8 +119,16 @@ MUTANTS = (
         "look-up-doubt-is-absence",
         "R4",
         "groups.py",
-        "            return Outcome(found=None)\n",
-        "            return Outcome(found=[])\n",
+        (
+            "            found = self.storage.read(ledger_id, entry_id, stamp, 1)[:1]\n"
+            "        except StorageUncertainError:\n"
+            "            return Outcome(found=None)\n"
+        ),
+        (
+            "            found = self.storage.read(ledger_id, entry_id, stamp, 1)[:1]\n"
+            "        except StorageUncertainError:\n"
+            "            return Outcome(found=[])\n"
+        ),
         "a recovery read that the disk can't answer is answered with a denial",
     ),
     _mutant(

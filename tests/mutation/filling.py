@@ -248,7 +248,7 @@ MUTANTS = (
         _CLIENT,
         "away-counts-as-lost",
         "B8a",
-        "client/repair.py",
+        "client/relocating.py",
         "*bookies.draining, *(each for each in replace if each not in bookies.announced)}",
         "*bookies.draining, *(each for each in fragment.ensemble if each not in bookies.announced)}",
         "a restart costs as much as a lost disk",

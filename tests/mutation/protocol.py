@@ -140,8 +140,8 @@ MUTANTS = (
         "foreign-stamp-accepted",
         "T3",
         "bookie.py",
-        "(not request.recovery and batch.stamp != request.term)",
-        "False",
+        "is_foreign = batch.stamp > request.term if request.recovery else batch.stamp != request.term",
+        "is_foreign = batch.stamp > request.term if request.recovery else False",
         "a writer may store entries under another writer's stamp",
     ),
     _mutant(
@@ -164,7 +164,7 @@ MUTANTS = (
         "reopened-by-old-news",
         "D3",
         "reading.py",
-        "if metadata.state is LedgerState.CLOSED or self.metadata.state is not LedgerState.CLOSED:",
+        "if metadata.state is LedgerState.CLOSED or not self._is_older(metadata):",
         "if True:",
         "a reader that knows that a ledger is closed believes an older record",
     ),
@@ -261,9 +261,9 @@ MUTANTS = (
     _mutant(
         "recovery-term-is-writers",
         "T2",
-        "recovery.py",
-        "attrs.evolve(self.metadata, state=LedgerState.IN_RECOVERY, term=RECOVERY_TERM)",
-        "attrs.evolve(self.metadata, state=LedgerState.IN_RECOVERY)",
+        "model.py",
+        "state=LedgerState.IN_RECOVERY, term=self.term + 1, owner=owner)",
+        "state=LedgerState.IN_RECOVERY, owner=owner)",
         "the record of a ledger in recovery still has the writer's term",
     ),
     _mutant(
