@@ -13,7 +13,9 @@ import typer
 import replog.blocking
 from replog import cli
 from replog.cli import repair
+from replog.cli.repair_progress import facts_of
 from replog.client.auditing import AuditReport, MissingCopies, UnderReplicatedFragment
+from replog.client.repair_progress import RepairProgress
 
 Capture = pytest.CaptureFixture[str]
 
@@ -71,3 +73,24 @@ def test_missing_copies_are_listed_and_end_with_status_1(capsys: Capture) -> Non
     found = json.loads(capsys.readouterr().out)
     assert found["lacking"][0]["missing"][1]["nowhere"] == [[0, 1]]
     assert found["draining"] == {"bookie-four": 2}
+
+
+def test_repairs_are_paused_and_resumed(replog_command: Callable[..., tuple[int, str, str]]) -> None:
+    assert replog_command("repair", "--pause") == (0, "all repairs are paused\n", "")
+    status, shown, _ = replog_command("repair", "--resume", "--json")
+    assert (status, json.loads(shown)) == (0, {"paused": False})
+    status, _, errors = replog_command("repair", "--pause", "--resume")
+    assert (status, "give one of them" in errors) == (2, True)
+
+
+def test_copies_in_the_wrong_place_end_with_status_1(replog_command: Callable[..., tuple[int, str, str]]) -> None:
+    status, shown, _ = replog_command("audit", "--placement", "zones:?at_least=2")
+    named, last = shown.splitlines()
+    assert (status, last) == (1, "1 ledgers, 1 fragments: none lacks copies, 1 in a wrong place")
+    assert named.startswith("ledger 1, entries 0-0: a write set spans 0 of 2 zones")
+
+
+def test_progress_is_told_in_words() -> None:
+    progress = RepairProgress("copy", 3, 10, 7, 50 << 20, 2.0, float(25 << 20), 4.7)
+    assert facts_of(progress) == "7 lack copies, 50.0 MiB copied, 25.0 MiB/s, 4.7s left"
+    assert facts_of(RepairProgress("audit", 0, 10, 0, 0, 0.0, 0.0, None)) == ""

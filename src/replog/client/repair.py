@@ -17,6 +17,7 @@ from replog.client.driving import ClientContext
 from replog.client.holdings import digest_of
 from replog.client.pausing import RepairPause
 from replog.client.relocating import Relocation
+from replog.client.repair_pace import Pace, Room
 from replog.client.repair_progress import ProgressTracker, RepairCounts, ReportProgress
 from replog.config import ClientOptions
 from replog.errors import BookieError, LedgerNotFoundError, ReplogError
@@ -42,21 +43,6 @@ _log = logging.getLogger("replog.client")
 _TRIES_MAX = 4  # of one fragment whose record somebody else changes
 
 
-class Pace:
-    """Copies no more than so many bytes a second, over all that uses it."""
-
-    def __init__(self, bytes_per_s: float) -> None:
-        self._bytes_per_s = bytes_per_s
-        self._free_at_s = 0.0
-
-    async def spend(self, size_bytes: int) -> None:
-        """Returns when so many bytes may be copied."""
-        now_s = trio.current_time()
-        start_s = max(now_s, self._free_at_s)
-        self._free_at_s = start_s + size_bytes / self._bytes_per_s
-        await trio.sleep(start_s - now_s)
-
-
 Choice = Callable[[LedgerMetadata, FixedFragment], Awaitable[dict[int, str]]]  # which bookies of a fragment to replace
 
 
@@ -72,6 +58,7 @@ class Repairer:
         self._observe = observe
         self._auditor = Auditor(context, options)
         self._pace = Pace(options.repair_bytes_per_s)
+        self._rooms: dict[str, Room] = {}  # by bookie
 
     async def audit(
         self, has: Callable[[int], bool] = every_ledger, report: ReportProgress | None = None
@@ -265,8 +252,13 @@ class Repairer:
         else:
             machine.copies_unreadable(effect.bookie_id, effect.entry_id)
 
+    def _new_room(self) -> Room:
+        return Room(self._options.repair_in_flight_bytes_max)
+
     async def _store(self, effect: SendCopy, machine: LedgerFilling) -> None:
-        await self._pace.spend(len(effect.batch.data))
+        size_bytes, room = len(effect.batch.data), self._rooms.setdefault(effect.bookie_id, self._new_room())
+        await self._pace.spend(size_bytes)
+        await room.take(size_bytes)
         try:
             answer = await self._auditor.questions.store(effect.bookie_id, machine.metadata, effect.batch, effect.term)
         except BookieError as error:
@@ -276,8 +268,10 @@ class Repairer:
                 machine.copy_fenced(effect.bookie_id, effect.batch)
             else:
                 self.counts.copied_batches += 1
-                self.counts.copied_bytes += len(effect.batch.data)
+                self.counts.copied_bytes += size_bytes
                 machine.copy_stored(effect.bookie_id, effect.batch)
+        finally:
+            room.give(size_bytes)
 
 
 def _fragment_at(metadata: LedgerMetadata, first_entry_id: int) -> FixedFragment | None:

@@ -74,8 +74,15 @@ class ClientOptions(Checked):
         "Bytes of copies that a repair sends in a second at most, so that it leaves room for appends.",
         positive,
     )
+    repair_in_flight_bytes_max: int = option(
+        4 * _MIB,
+        "Bytes of copies on their way to one bookie, which appends wait for: fewer keep appends quick, more copy faster.",
+        positive,
+    )
     repair_fragments_at_once: int = option(
-        8, "Fragments that a repair copies at the same time, each with 1 MiB in memory, or one larger batch.", at_least(1)
+        8,
+        "Fragments that a repair copies at the same time, each with 1 MiB in memory, or one larger batch.",
+        at_least(1),
     )
     audit_ledgers_at_once: int = option(32, "Ledgers that an audit asks bookies about at the same time.", at_least(1))
     transports: tuple[str, ...] = option(
