@@ -15,7 +15,7 @@ import trio
 import replog
 from replog import aio
 from replog.errors import ClosedError
-from tests.aio import test_aio, test_open
+from tests.aio import test_aio, test_appending, test_open
 from tests.aio.kit import run_under
 
 NewLoop = Callable[[], asyncio.AbstractEventLoop]
@@ -32,6 +32,7 @@ ESSENTIAL = [
     test_aio.test_who_is_cancelled_in_a_block_leaves_it,
     test_aio.test_leaving_the_client_ends_the_calls_of_other_tasks,
     test_aio.test_reading_waits_seldom_for_many_entries,
+    test_appending.test_appends_go_on_in_order_while_a_log_rolls,
     test_open.test_what_a_task_opens_outlives_it,
 ]
 

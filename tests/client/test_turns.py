@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
 import trio
 import trio.testing
 
+from replog.runtime.event_loop import soon_from_any_thread, use_host_loop
 from replog.runtime.turns import Turns
 
 
@@ -55,4 +60,34 @@ async def test_a_call_may_ask_for_the_next_one(autojump_clock: trio.testing.Mock
         turns.soon(call)
         await trio.testing.wait_all_tasks_blocked()
         assert left == [0]
+        nursery.cancel_scope.cancel()
+
+
+class Host:
+    """A loop that makes calls when it is told to."""
+
+    def __init__(self) -> None:
+        self.calls: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
+
+    def soon(self, call: Callable[[], object]) -> None:
+        self.calls.append((call, ()))
+
+    def soon_from_any_thread(self, call: Callable[..., object], /, *arguments: Any) -> None:
+        self.calls.append((call, arguments))
+
+
+async def test_calls_of_a_guest_are_made_by_its_host(autojump_clock: trio.testing.MockClock) -> None:
+    host, called = Host(), list[str]()
+    use_host_loop(host)
+    turns = Turns()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(turns.run)
+        turns.soon(lambda: called.append("first"))
+        turns.soon(lambda: called.append("second"), after_woken=True)
+        soon_from_any_thread()(called.append, "third")
+        await trio.testing.wait_all_tasks_blocked()
+        assert called == []
+        for call, arguments in host.calls:
+            call(*arguments)
+        assert called == ["first", "second", "third"]
         nursery.cancel_scope.cancel()

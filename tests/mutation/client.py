@@ -3,11 +3,11 @@
 from tests.mutation.table import SourceMutant
 
 _FIRST = {
-    "batching.py": ("tests/client/test_writer.py",),
+    "batching.py": ("tests/client/test_writer.py", "tests/client/test_without_tasks.py"),
     "entries.py": ("tests/client/test_entries.py",),
     "ledger_reader.py": ("tests/client/test_reader.py",),
     "ledger_records.py": ("tests/client/test_records.py", "tests/client/test_ids.py"),
-    "ledger_writer.py": ("tests/client/test_writer.py",),
+    "ledger_writer.py": ("tests/client/test_writer.py", "tests/client/test_without_tasks.py"),
     "ledgers.py": ("tests/client/test_recovering.py", "tests/client/test_reader.py"),
     "recovering.py": ("tests/client/test_recovering.py",),
     "scan.py": ("tests/client/test_reader.py",),
