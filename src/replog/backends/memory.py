@@ -63,6 +63,7 @@ class _Batches:
     def find(self, entry_id: int) -> int:
         """The position of the batch that holds the entry, or -1."""
         at = bisect_right(self.keys, entry_id, key=lambda key: key[0]) - 1
+        # Where entries stripe, batches overlap: the one that holds the entry may begin well before the nearest.
         while at >= 0 and self._reaches[at] >= entry_id:
             if self._batches[at].holds(entry_id):
                 return at
@@ -75,6 +76,7 @@ class _Batches:
             return []
         found = [self._batches[at]]
         size = len(found[0].data)
+        # Behind all batches with the same first id: they would say the same entries again.
         after = bisect_right(self.keys, self.keys[at][0], key=lambda key: key[0])
         for batch in self._batches[after:]:
             size += len(batch.data)

@@ -104,6 +104,7 @@ class RemoteBookie:
             channel = await self._connections.connect(self.bookie_id)
             channel.ask(AdminRequest(next(channel.request_ids), command), on_answer, None, timeout_s)
             await came.wait()
+        # Also one that came as the time ran out: it says more than a timeout.
         for answer in answers:
             if isinstance(answer, BookieError):
                 raise answer

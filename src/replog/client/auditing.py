@@ -128,6 +128,7 @@ class Auditor:
         """Looks at every ledger that `has` is true of. Raises `MetastoreError`."""
         bookies = await self.bookies()
         found = _Findings(bookies, self._notes.begin(await self._states(bookies)))
+        # Counting lists all ids once more.
         progress.begin("audit", await self._count(has) if progress.is_watched else 0)
 
         async def look(ledger_id: int) -> None:
@@ -177,6 +178,8 @@ class Auditor:
         found.fragments += len(fragments)
         is_full = True
         for fragment in fragments:
+            # Also where nothing has changed: no bookie is asked, and what the placement
+            # policy wants may be another thing by now.
             found.place(metadata, fragment, await self._context.placing.shortfall(metadata.quorum, fragment.ensemble))
             if is_unchanged:
                 continue

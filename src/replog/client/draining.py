@@ -74,6 +74,7 @@ async def drain_status(bookie_id: str, records: LedgerRecords, membership: Membe
     cookie = await membership.cookie(bookie_id)
     if cookie is None:
         raise await _unknown(bookie_id, membership)
+    # Asked before the records are read: if it is true, clients could know of it all that time.
     is_noticed = await _is_noticed(bookie_id, membership)
     copies: list[int] = []
     open_ledgers: list[OpenLedger] = []

@@ -68,6 +68,7 @@ class EntryBatch:
         batch, count = self._batches[0], len(self)
         if len(self._batches) == 1 and batch.stride == 1:
             payloads, begin = batch.payloads(), self.first_entry_id - batch.first_entry_id
+            # The common case: nothing is put in order, and seldom is anything cut.
             return payloads if len(payloads) == count else payloads[begin : begin + count]
         parts = self._parts()
         merged = [b""] * count

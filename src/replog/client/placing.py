@@ -92,6 +92,7 @@ class Placing:
             return
         self._refusals[ledger_id] = shortfall
         if len(self._refusals) > _REFUSALS_MAX:
+            # The one that was refused longest ago: each refusal goes to the end of the dict.
             del self._refusals[next(iter(self._refusals))]
         if shortfall != known:  # it is tried again and again
             _log.warning("ledger %d: a bookie that failed is not replaced: %s", ledger_id, shortfall)

@@ -73,6 +73,7 @@ class Rebalancer:
 
         progress = ProgressTracker(self._repairer.counts, report)
         moved = await self._repairer.fill_all("move", list(moves), choose, bookies, progress)
+        # From the records, and not from the plan: some moves may have failed.
         after = await self._movable() if moves else movable
         loads = _loads(after, bookies)
         return RebalanceReport(bookie_id, len(moves), moved, loads.get(bookie_id, 0), _share(loads))
@@ -100,6 +101,7 @@ class Rebalancer:
         share = _share(loads)
         # Large ones first: so few fragments are moved, and small ones fill what is left.
         for each in sorted(movable, key=lambda each: (-each.weight, each.ledger_id, each.first_entry_id)):
+            # One that is too large ends nothing: a smaller one behind it may fit.
             if bookie_id in each.ensemble or loads[bookie_id] + each.weight > share:
                 continue
             givers = [other for other in each.ensemble if loads.get(other, 0) - each.weight >= share]
@@ -117,6 +119,7 @@ class Rebalancer:
         moved = [new if each == former else each for each in fragment.ensemble]
         if not await placing.shortfall(fragment.quorum, moved):
             return True
+        # What is misplaced already may move.
         return bool(await placing.shortfall(fragment.quorum, fragment.ensemble))
 
 

@@ -80,6 +80,7 @@ class Refusals:
             announced = await self._membership.announced()
             if not await self._is_nobody_else_known(ensemble):
                 return {}
+        # Nothing is known for sure, so nothing is final.
         except MetastoreError:
             return {}
         refusals = self.words(_missing(ensemble, missing))

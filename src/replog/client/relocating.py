@@ -35,6 +35,8 @@ class Relocation:
             return {}
         effect = ChooseReplacements(_alone(metadata, fragment), tuple(failed), frozenset(fragment.ensemble))
         chosen = await self._context.choose_replacements(effect)
+        # Where there are too few others, bookies that drain are chosen, too: good for
+        # a writer, but copies gain nothing there.
         unwanted = {*fragment.ensemble, *bookies.draining}
         return {index: bookie_id for index, bookie_id in chosen.items() if bookie_id not in unwanted}
 

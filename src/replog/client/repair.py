@@ -118,6 +118,7 @@ class Repairer:
         await self.fill_all("copy", places, replacements, bookies, tracker)
         if before.draining:
             # Last: nothing is lost yet of what is on bookies that are to be left (C8).
+            # From the records as they are now: what was just filled has left these bookies already.
             places = await self._places_on(bookies.draining, has)
             await self.fill_all("move", places, replacements, bookies, tracker)
         places = [(each.ledger_id, each.first_entry_id) for each in before.misplaced]

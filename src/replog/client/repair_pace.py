@@ -17,6 +17,7 @@ class Pace:
         """Returns when so many bytes may be copied."""
         now_s = trio.current_time()
         start_s = max(now_s, self._free_at_s)
+        # Taken before the wait: fillings that copy at the same time queue up behind one another.
         self._free_at_s = start_s + size_bytes / self._bytes_per_s
         await trio.sleep(start_s - now_s)
 

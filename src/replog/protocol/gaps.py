@@ -74,6 +74,7 @@ def _joined(gaps: Sequence[Gap]) -> list[Gap]:
         else:
             found.append(gap)
     while len(found) > GAPS_MAX:
+        # Only the last gap can be open: an open one was joined with all behind it.
         distances = [later.first_entry_id - (gap.last_entry_id or 0) for gap, later in itertools.pairwise(found)]
         place = distances.index(min(distances))
         found[place : place + 2] = [_join(found[place], found[place + 1])]

@@ -121,6 +121,7 @@ def _decode_greeting(frame: Frame) -> Greeting:
         proof, identity = _read_texts(fields, _LIMITS.size, 2)
         return Ready(proof, identity.decode(), frame_bytes_max, silence_max_ms)
     if frame.kind == REFUSE:
+        # The bookie cut the reason by bytes, maybe within a character.
         return Refuse(_read_texts(fields, 0, 1)[0].decode("utf-8", "replace"), frame.flags & 1 != 0)
     raise RemoteProtocolError(f"a frame of kind {frame.kind} instead of a greeting")
 

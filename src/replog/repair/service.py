@@ -110,12 +110,14 @@ class RepairService:
         now_s = trio.current_time()
         for bookie_id in self._away_since_s.keys() - bookies.away:
             del self._away_since_s[bookie_id]
+        # By this service's own clock, and from when it first looked: one that was restarted waits anew.
         since_s = {each: self._away_since_s.setdefault(each, now_s) for each in bookies.away}
         return frozenset(each for each in since_s if now_s - since_s[each] >= self._times.away_after_s)
 
     async def _pass(self, seen: _Seen, share: Share) -> bool:
         """Audits, fills and audits again. True if nothing is left that could be done."""
         report = await self._audit(share)
+        # Paused counts as done: the end of a pause is a change, and begins a pass at once.
         if seen.is_paused or not _is_to_do(report, seen.due):
             return True
         async with open_service_nursery() as nursery:

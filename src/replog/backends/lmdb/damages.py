@@ -29,6 +29,7 @@ class Damages:
         """Found one."""
         identity = _identity(damage)
         with self._lock:
+            # Reads find the same damage again and again until it is mended: it counts once.
             self.found += identity not in self._known
             if len(self._known) < _KNOWN_MAX:
                 self._known[identity] = damage
@@ -47,6 +48,7 @@ class Damages:
             for batch in batches:
                 for identity, damage in list(self._known.items()):
                     left = list(_left(damage, batch))
+                    # One damage may be of several batches side by side, of which this commit stored only some.
                     if left != [damage]:
                         del self._known[identity]
                         self._known.update((_identity(each), each) for each in left)

@@ -94,6 +94,7 @@ def _keys(environment: lmdb.Environment, start: bytes, length: int) -> Iterator[
         found: list[tuple[bytes, int]] = []
         with environment.begin(buffers=True) as transaction, transaction.cursor() as cursor:
             more = cursor.set_range(key)
+            # A transaction that stays open keeps every page that a running bookie frees since: its file would grow.
             for _ in range(_KEYS_AT_ONCE):
                 if not more or bytes(cursor.key()[: len(start)]) != start:
                     is_over = True
@@ -103,6 +104,7 @@ def _keys(environment: lmdb.Environment, start: bytes, length: int) -> Iterator[
                     found.append((key, len(cursor.value())))
                 more = cursor.next()
         yield from found
+        # The least key above the last one.
         key += b"\0"
 
 
@@ -181,6 +183,7 @@ class _Records:
     def read(self, keys: Iterable[bytes]) -> Iterator[Copy]:
         """As `Copies.read`, some megabytes in a transaction."""
         left = list(keys)
+        # So that pops take them in order.
         left.reverse()
         with _opened(self._path) as (environment, _):
             while left:

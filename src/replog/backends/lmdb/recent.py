@@ -34,6 +34,7 @@ class RecentBatches:
                 self._bytes += len(batch.data)
                 self._of.setdefault((batch.ledger_id, batch.stamp), {})[batch.first_entry_id] = batch
             while self._bytes > self._bytes_max:
+                # By age alone, whatever was read: followers ask for the newest.
                 self._forget(self._order.popleft())
 
     def drop(self, ledger_ids: Iterable[int]) -> None:
@@ -78,6 +79,8 @@ class RecentBatches:
         self._bytes -= len(batch.data)
         place = (batch.ledger_id, batch.stamp)
         batches = self._of.get(place)
+        # It may have been dropped already, or stored again under the same first id: the
+        # newer one stays, and goes by its own age.
         if batches is not None and batches.get(batch.first_entry_id) is batch:
             del batches[batch.first_entry_id]
             if not batches:

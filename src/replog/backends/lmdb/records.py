@@ -184,6 +184,7 @@ class Series:
         ranges = self.ranges
         if ranges:
             start, end, step = ranges[-1]
+            # What an append does: the ledger's one range grows at its end, and no list is built.
             if step == stride and first == end + step and len(ranges) == 1:
                 ranges[0] = (start, last, step)
                 return

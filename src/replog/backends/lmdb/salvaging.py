@@ -42,6 +42,7 @@ def salvaged(bookie_id: str, records: Iterable[Record]) -> Iterator[Record]:
     for key, value in records:
         if key == FORMAT_KEY:
             continue
+        # Marks and series are of the last kind, so every batch has been looked at when the first of them is due.
         if key[:1] < LEDGER:
             found.look_at(key, value)
         else:

@@ -36,6 +36,7 @@ class Certificates:
         self._files = [
             name for name in (options.tls_certificate_file, options.tls_key_file, options.tls_ca_file) if name
         ]
+        # Before the files are read: a change in between is seen at the next handshake, and not lost.
         self._looked_like = self._look()
         self._credentials = self._load()
 
@@ -43,6 +44,7 @@ class Certificates:
         """What the next handshake uses."""
         looks_like = self._look()
         if looks_like != self._looked_like:
+            # Also if they can't be used: else every handshake would read them again, and log it.
             self._looked_like = looks_like
             try:
                 self._credentials = self._load()
@@ -67,6 +69,8 @@ class Certificates:
             context = self._context(ssl.Purpose.SERVER_AUTH)
             context.check_hostname = self._options.tls_check_hostname
             return Credentials(context)
+        # `load_cert_chain` doesn't say which certificate it read, so the file is
+        # read apart, once before and once after.
         binding = certificate_digest(self._own_certificate())
         context = self._context(ssl.Purpose.CLIENT_AUTH)
         context.num_tickets = 0  # nobody resumes a session
