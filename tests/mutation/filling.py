@@ -325,4 +325,22 @@ MUTANTS = (
         "        if False:",
         "a storage denies what it held and gave up, and a recovery counts that (F5)",
     ),
+    _mutant(
+        ("tests/protocol/test_holding.py",),
+        "damage-of-others-is-told",
+        "F3",
+        "protocol/holding.py",
+        " for start, end in damaged if start <= through and end >= first",
+        " for start, end in damaged",
+        "an answer about some entries is no answer, because others are damaged",
+    ),
+    _mutant(
+        ("tests/test_mending.py",),
+        "damage-is-not-told",
+        "F3",
+        "bookie/plain_reads.py",
+        "if (each.ledger_id, each.stamp) == (ledger_id, stamp)]",
+        "if each.ledger_id < 0]",
+        "an operator looks for a lost bookie, and a disk is failing",
+    ),
 )

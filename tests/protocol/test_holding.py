@@ -80,3 +80,15 @@ def test_nonsense_is_refused_as_an_answer(text: str) -> None:
         decode_holding(text, asked(0, 9))
     with pytest.raises(RemoteProtocolError):
         check_answer(asked(0, 9), Response(1, Status.OK, detail=text))
+
+
+def test_damage_is_told_within_what_was_asked_for() -> None:
+    """F3: an audit says damaged, and not missing."""
+    request = RangesRequest(1, 7, b"", 1, 10, 29)
+    holding = hold([(0, 50, 1)], Status.NO_ENTRY, request, [(0, 9), (25, 99), (5, 12), (30, 31)])
+    assert holding.damaged == ((10, 12), (25, 29))
+    assert decode_holding(encode_holding(holding), request) == holding
+    for wrong in ("[[9, 12]]", "[[12, 10]]", "[[10]]", '["x"]', "7", '[["a", "b"]]', "[[25, 30]]"):
+        text = encode_holding(holding).replace("[[10,12],[25,29]]", wrong)
+        with pytest.raises(RemoteProtocolError):
+            decode_holding(text, request)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import trio
 
-from replog.abc import Reply
+from replog.abc import Reply, StoredRange
 from replog.bookie.calls import StorageCalls
 from replog.bookie.polls import LongPolls
 from replog.bookie.proving import read_proof
@@ -103,7 +103,7 @@ class PlainReads:
 
     async def _tell_ranges(self, request: RangesRequest, reply: Reply) -> None:
         try:
-            stored = await self._calls.read(self._storage.ranges, request.ledger_id)
+            stored, damaged = await self._calls.read(self._look_what_is_stored, request.ledger_id, request.stamp)
             ledger = self._find_ledger(request.ledger_id)
         except StorageError as error:
             reply([Response(request.request_id, Status.UNKNOWN, detail=str(error))])
@@ -115,10 +115,19 @@ class PlainReads:
         release = self._leaving.get(request.ledger_id)
         if release is not None:
             ranges = release.shown(request.stamp, ranges)
-        holding = hold(ranges, self._storage.doubt().denial(request.ledger_id), request)
+        holding = hold(ranges, self._storage.doubt().denial(request.ledger_id), request, damaged)
         answer = Response(request.request_id, Status.OK, ledger.last_add_confirmed, ledger.fence_term)
         answer.detail = encode_holding(holding)
         reply([answer])
+
+    def _look_what_is_stored(
+        self, ledger_id: int, stamp: int
+    ) -> tuple[Sequence[StoredRange], Sequence[tuple[int, int]]]:
+        """What the storage has of a ledger, and what of that is known to be damaged."""
+        damage = [each for each in self._storage.damage() if (each.ledger_id, each.stamp) == (ledger_id, stamp)]
+        damaged = [(each.first_entry_id, each.last_entry_id) for each in damage]
+        # Looked at first: what is found damaged in between is left out of both, and missing for one audit.
+        return self._storage.ranges(ledger_id), damaged
 
     def read_last_add_confirmed(self, request: ReadLastAddConfirmedRequest, reply: Reply) -> None:
         """Answers how far a ledger is confirmed, at once or when that has advanced."""

@@ -138,7 +138,8 @@ async def _watch(
 
 def _show(report: AuditReport, for_programs: bool) -> None:
     if for_programs:
-        print_json({"under_replicated": report.under_replicated, **attrs.asdict(report)})
+        damaged = [attrs.asdict(each) for each in report.damaged]
+        print_json({"under_replicated": report.under_replicated, "damaged": damaged, **attrs.asdict(report)})
         return
     listing = Listing(*_COLUMNS)
     for fragment in report.lacking:
@@ -149,6 +150,10 @@ def _show(report: AuditReport, for_programs: bool) -> None:
             why = each.problem or ("no bookie has some of it" if each.nowhere else None)
             listing.add([fragment.ledger_id, span, fragment.copies_left, each.bookie_id, each.state, lacks, why])
     listing.end()
+    for torn in report.damaged:
+        some = ", ".join(f"{first}-{last}" for first, last in torn.entries[:3])
+        more = ", ..." if len(torn.entries) > 3 else ""
+        emit(f"ledger {torn.ledger_id}, entries {some}{more}: damaged on bookie {torn.bookie_id}\n")
     for misplaced in report.misplaced[:_MISPLACED_SHOWN]:
         span = f"{misplaced.first_entry_id}-{misplaced.last_entry_id}"
         emit(f"ledger {misplaced.ledger_id}, entries {span}: {misplaced.shortfall}\n")

@@ -31,9 +31,10 @@ from replog.runtime.nursery import for_each
 class MissingCopies:
     """The entries that one bookie of a fragment should hold and does not, as pairs of first and last entry.
 
-    `state` is "missing" (not there, or damaged), "lost" (declared so), "away" (not announced) or "silent" (it did not tell;
-    `problem` says why). Of the entries in `nowhere` no bookie that was asked has an intact copy. `is_recorded` is True if the
-    ledger's record says that the bookie may lack some of them (W7), `is_in_doubt` if its storage lost something (B8)."""
+    `state` is "missing", "damaged" (some of it is stored and cannot be read, `damaged` says what), "lost" (declared so), "away"
+    (not announced) or "silent" (it did not tell; `problem` says why). Of the entries in `nowhere` no bookie that was asked has an
+    intact copy. `is_recorded` is True if the ledger's record says that the bookie may lack some of them (W7), `is_in_doubt` if
+    its storage lost something (B8)."""
 
     index: int
     bookie_id: str
@@ -43,6 +44,17 @@ class MissingCopies:
     problem: str = ""
     is_recorded: bool = False
     is_in_doubt: bool = False
+    damaged: tuple[tuple[int, int], ...] = ()
+
+
+@attrs.frozen
+class DamagedCopies:
+    """Copies that a bookie stores and cannot read, as a scrub or a read found: pairs of first and last entry. A repair replaces
+    them by copies of other bookies."""
+
+    ledger_id: int
+    bookie_id: str
+    entries: tuple[tuple[int, int], ...]
 
 
 @attrs.frozen
@@ -84,6 +96,16 @@ class AuditReport:
     def under_replicated(self) -> int:
         """How many fragments lack a copy of some entry."""
         return len(self.lacking)
+
+    @property
+    def damaged(self) -> tuple[DamagedCopies, ...]:
+        """The copies that are damaged. Their fragments are in `lacking`, too."""
+        return tuple(
+            DamagedCopies(fragment.ledger_id, each.bookie_id, each.damaged)
+            for fragment in self.lacking
+            for each in fragment.missing
+            if each.damaged
+        )
 
 
 @attrs.define
@@ -196,6 +218,7 @@ class Auditor:
         """What one fragment lacks; None if nothing."""
         copies = Copies(metadata.quorum, fragment)
         states: dict[str, tuple[str, str]] = {}  # by bookie: state, problem
+        damaged: dict[str, tuple[tuple[int, int], ...]] = {}
         in_doubt = set()
 
         there = [each for each in fragment.ensemble if each in bookies.announced]
@@ -207,13 +230,18 @@ class Auditor:
                 states[bookie_id] = "silent", str(holding)
                 continue
             copies.told(bookie_id, holding.ranges)
+            damaged[bookie_id] = holding.damaged
             if holding.denial is not Status.NO_ENTRY:
                 in_doubt.add(bookie_id)
-        return _lacking(metadata, copies, states, in_doubt)
+        return _lacking(metadata, copies, states, in_doubt, damaged)
 
 
 def _lacking(
-    metadata: LedgerMetadata, copies: Copies, states: Mapping[str, tuple[str, str]], in_doubt: Collection[str]
+    metadata: LedgerMetadata,
+    copies: Copies,
+    states: Mapping[str, tuple[str, str]],
+    in_doubt: Collection[str],
+    damaged: Mapping[str, Collection[tuple[int, int]]],
 ) -> UnderReplicatedFragment | None:
     found, fragment = [], copies.fragment
     all_missing: list[EntryRanges] = []
@@ -221,7 +249,8 @@ def _lacking(
         missing = copies.missing(index, bookie_id)
         if missing:
             all_missing.append(missing)
-            state, problem = states.get(bookie_id, ("missing", ""))
+            torn = _damaged_of(missing, damaged.get(bookie_id, ()))
+            state, problem = states.get(bookie_id, ("damaged" if torn else "missing", ""))
             is_recorded = any(
                 gap.index == index
                 and any(
@@ -233,7 +262,7 @@ def _lacking(
             nowhere = tuple(copies.held_nowhere(missing))
             found.append(
                 MissingCopies(
-                    index, bookie_id, state, tuple(missing), nowhere, problem, is_recorded, bookie_id in in_doubt
+                    index, bookie_id, state, tuple(missing), nowhere, problem, is_recorded, bookie_id in in_doubt, torn
                 )
             )
     if not found:
@@ -242,6 +271,19 @@ def _lacking(
     return UnderReplicatedFragment(
         metadata.ledger_id, fragment.first_entry_id, fragment.last_entry_id, left, tuple(found)
     )
+
+
+def _damaged_of(missing: EntryRanges, damaged: Collection[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """Of what is missing what is damaged: a bookie may say more, of entries that it should not hold, or holds again."""
+    found = EntryRanges(missing.stride)
+    for first, last in missing:
+        for start, end in damaged:
+            # The part within the damage, of this rotation.
+            low = first + max(0, -(-(start - first) // missing.stride)) * missing.stride
+            high = last - max(0, -(-(last - end) // missing.stride)) * missing.stride
+            if low <= high:
+                found.add(low, high)
+    return tuple(found)
 
 
 def _most_missing(all_missing: Sequence[EntryRanges]) -> int:

@@ -44,14 +44,16 @@ class BookieQuestions:
     async def holding(self, bookie_id: str, metadata: LedgerMetadata, fragment: FixedFragment) -> Holding:
         """What the bookie holds of the fragment."""
         first, last, ranges = fragment.first_entry_id, fragment.last_entry_id, list[tuple[int, int, int]]()
+        damaged: list[tuple[int, int]] = []
         while True:
             request = RangesRequest(0, metadata.ledger_id, key_of(metadata), fragment.term, first, last)
             answer = await self._ask(bookie_id, request)
             _check(bookie_id, metadata, answer)
             holding = decode_holding(answer.detail, request)
             ranges += holding.ranges
+            damaged += holding.damaged
             if holding.through >= last:
-                return Holding(tuple(ranges), last, holding.denial)
+                return Holding(tuple(ranges), last, holding.denial, tuple(damaged))
             # The answer was too long: the rest is asked for.
             first = holding.through + 1
 

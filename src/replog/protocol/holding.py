@@ -18,26 +18,32 @@ from replog.protocol.messages import DENIALS, RangesRequest, Status
 RANGES_MAX = 4096  # in one answer: some 100 KiB
 
 _Range = tuple[int, int, int]  # first entry, last entry, stride
+_Damaged = tuple[int, int]  # first entry, last entry
 
 
 @attrs.frozen
 class Holding:
-    """The ranges that are held, ascending, up to entry `through`. `denial` says how far the bookie vouches for the rest (B8)."""
+    """The ranges that are held, ascending, up to entry `through`. `denial` says how far the bookie vouches for the rest (B8).
+    `damaged` are first and last entry of what is stored and cannot be read; all of that may be more than its place holds."""
 
     ranges: tuple[_Range, ...]
     through: int
     denial: Status = Status.NO_ENTRY
+    damaged: tuple[_Damaged, ...] = ()
 
 
-def hold(ranges: Iterable[_Range], denial: Status, request: RangesRequest) -> Holding:
-    """Of these ranges what was asked for, as far as one answer takes it."""
+def hold(ranges: Iterable[_Range], denial: Status, request: RangesRequest, damaged: Iterable[_Damaged] = ()) -> Holding:
+    """Of these ranges, and of the damage, what was asked for, as far as one answer takes it."""
     first, through = request.first_entry_id, request.last_entry_id
     found = sorted(each for each in (_within(each, first, through) for each in ranges) if each is not None)
     if len(found) > RANGES_MAX:
         # What begins with the first range that is left out is asked for again.
         through = max(first, found[RANGES_MAX][0] - 1)
         found = [each for each in (_within(each, first, through) for each in found[:RANGES_MAX]) if each is not None]
-    return Holding(tuple(found), through, denial)
+    parts = sorted(
+        (max(start, first), min(end, through)) for start, end in damaged if start <= through and end >= first
+    )
+    return Holding(tuple(found), through, denial, tuple(parts[:RANGES_MAX]))
 
 
 def _within(held: _Range, first: int, last: int) -> _Range | None:
@@ -52,7 +58,13 @@ def _within(held: _Range, first: int, last: int) -> _Range | None:
 
 def encode_holding(holding: Holding) -> str:
     """The text of an answer."""
-    found = {"through": holding.through, "denial": int(holding.denial), "ranges": holding.ranges}
+    found: dict[str, object] = {
+        "through": holding.through,
+        "denial": int(holding.denial),
+        "ranges": holding.ranges,
+    }
+    if holding.damaged:
+        found["damaged"] = holding.damaged
     return json.dumps(found, separators=(",", ":"))
 
 
@@ -66,13 +78,19 @@ def decode_holding(text: str, request: RangesRequest) -> Holding:
     try:
         through, denial = found["through"], Status(found["denial"])
         ranges = tuple(_checked(each, first, through) for each in found["ranges"])
-    except (KeyError, TypeError, ValueError, IndexError) as error:
+        damaged = tuple(_checked((*each, 1), first, through)[:2] for each in found.get("damaged", ()))
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise RemoteProtocolError(f"an answer about ledger {request.ledger_id} that says no ranges: {error}") from error
-    if type(through) is not int or not first <= through <= last or denial not in DENIALS or len(ranges) > RANGES_MAX:
+    if (
+        type(through) is not int
+        or not first <= through <= last
+        or denial not in DENIALS
+        or max(len(ranges), len(damaged)) > RANGES_MAX
+    ):
         raise RemoteProtocolError(
             f"an answer about ledger {request.ledger_id}: {len(ranges)} ranges through {through!r}, {denial.name}"
         )
-    return Holding(ranges, through, denial)
+    return Holding(ranges, through, denial, damaged)
 
 
 def _checked(held: Any, first: int, through: Any) -> _Range:
