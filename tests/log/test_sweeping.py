@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -24,13 +23,12 @@ from replog.errors import (
 )
 from replog.log import sweeping
 from replog.protocol.model import Position
-from replog.records.paths import ledger_key_path
+from replog.records.paths import job_key_path
 from replog.testing import Fault
 from tests.kit import Cluster, cluster, read_log
 
 QUICK = ClientOptions(add_timeout_s=1.0, read_timeout_s=1.0, add_quorum_timeout_s=10.0, metastore_timeout_s=2.0)
 FAULTS = [Fault.ANSWER_LOST, Fault.REQUEST_LOST, Fault.ARRIVES_LATE, Fault.UNAVAILABLE, Fault.CONFLICT]
-MARK = "sweeps/log"
 
 
 async def written(client: replog.Client, job: str, *entries: bytes, log: str = "log") -> int:
@@ -313,79 +311,99 @@ async def test_a_zombie_that_writes_on_never_gets_in(autojump_clock: trio.testin
             await client.append_ledgers("log", [zombie.ledger_id], job="a")
 
 
-# -- the mark -----------------------------------------------------------------------------------------------------
+# -- what it costs ------------------------------------------------------------------------------------------------
 
 
-async def test_judged_ledgers_are_not_listed_again_within_a_day(
+def registered(client: replog.Client, job: str) -> Awaitable[list[str]]:
+    return client._ledgers.records.metastore.children(job_key_path("log", job))
+
+
+async def test_a_sweep_costs_what_runs_and_not_what_the_cluster_has(autojump_clock: trio.testing.MockClock) -> None:
+    """However many ledgers there are, and however many a killed job left: constant calls after each commit."""
+    async with cluster() as world, world.client(QUICK) as client:
+        for _ in range(30):
+            await written(client, "another log's", log="another")
+            await written(client, "killed", b"no")
+        costs = []
+        for number in range(4):
+            await client.append_ledgers("log", [await written(client, f"job {number}", b"1")])
+            calls: list[str] = []
+            world.metastore._choose = lambda operation, key, calls=calls: calls.append(f"{operation} {key}")
+            assert await client.sweep_log("log") == []
+            world.metastore._choose = None
+            costs.append(len(calls))
+            costs[-1] -= sum(call.startswith("get ledgers") for call in calls)  # of the last in the log: 16 at most
+            assert await registered(client, f"job {number}") == []
+        assert max(costs) == min(costs) <= 12
+        assert len(await registered(client, "killed")) == 30
+
+
+async def test_a_zombie_that_begins_when_its_job_was_judged_is_swept(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """But for a few of the youngest in the log: the ledgers in doubt may be of the same job."""
+    """Nothing is registered of its job any more: it is known by the last ledgers of the log, or waits for the grace."""
     monkeypatch.setattr(sweeping, "_NAMED_MAX", 2)
+    async with cluster() as world, world.client(QUICK) as client:
+        await client.append_ledgers("log", [await written(client, "a", b"1")])
+        assert await client.sweep_log("log") == []
+        zombie = await written(client, "a", b"no")
+        assert await client.sweep_log("log") == [zombie]
+        for job in ("b", "c"):
+            await client.append_ledgers("log", [await written(client, job, b"2")])
+        assert await client.sweep_log("log") == []
+        late = await written(client, "a", b"no")
+        # `ended` is still written for the job, because of the first one.
+        assert await client.sweep_log("log") == [late]
+        other = await written(client, "d", b"no")
+        assert await client.sweep_log("log") == []
+        assert await client.sweep_log("log", grace_s=0) == [other]
+
+
+async def test_a_job_whose_ledgers_left_the_head_is_not_taken_for_a_killed_one(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Its driver was killed right after the commit, and others committed since. What the log names is never deleted."""
+    async with cluster() as world, world.client(QUICK) as client:
+        client._logs.page_segments = 2
+        loser = await written(client, "a", b"no")
+        await client.append_ledgers("log", [await written(client, "a", b"1")])
+        for number in range(6):
+            await client.append_ledgers("log", [await written(client, f"job {number}", b"2")])
+        assert (await client.log_metadata("log")).first_listed_number > 1
+        assert await client.sweep_log("log") == []
+        assert await client.sweep_log("log", grace_s=0) == [loser]
+        assert await read_log(client) == [b"1", *[b"2"] * 6]
+
+
+async def test_a_ledger_that_is_created_late_is_found_by_the_next_sweep(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was registered before its creation, which is under way when its job is given up."""
     async with cluster() as world, world.client(QUICK) as client:
         now_ms = 10_000_000
         monkeypatch.setattr(client._ledgers.chance, "time_ms", lambda: now_ms)
-        named = [await written(client, "a", b"%d" % number) for number in range(5)]
-        await client.append_ledgers("log", named)
-        running = await written(client, "b")
+        first = await written(client, "a", b"no")
+        swept: list[list[int]] = []
+
+        async def sweep() -> None:
+            swept.append(await client.sweep_log("log", job="a"))
+
+        when(world, "create", "ledgers", sweep, after=False)
+        late = await written(client, "a", b"no")
+        assert swept == [[first]]
+        assert await client.sweep_log("log") == [late]
+        assert await registered(client, "a") != []
+        now_ms += 600_001
         assert await client.sweep_log("log") == []
-        looked: list[str] = []
-        world.metastore._choose = lambda operation, key: looked.append(key) if operation == "get" else None
-        later = [await written(client, "c") for _ in range(2)]
-        looked.clear()
-        assert await client.sweep_log("log") == []
-        asked = [running, *later, *named[:-3:-1]]
-        assert [key for key in looked if key.startswith("ledgers")] == list(map(ledger_key_path, asked))
-        looked.clear()
-        now_ms += 86_400_001
-        assert await client.sweep_log("log", grace_s=1e9) == []
-        assert len([key for key in looked if key.startswith("ledgers")]) == 8
-        assert await client.sweep_log("log", grace_s=1.0) == [running, *later]
+        assert await registered(client, "a") == []
 
 
-async def test_a_zombie_that_begins_when_its_job_was_judged_is_swept(autojump_clock: trio.testing.MockClock) -> None:
-    """Its job has ended, though what the log has of it is not listed any more."""
+async def test_a_damaged_registration_is_named(autojump_clock: trio.testing.MockClock) -> None:
     async with cluster() as world, world.client(QUICK) as client:
-        gone, *others = [await written(client, "a", b"%d" % number) for number in range(3)]
-        await client.append_ledgers("log", [gone, *others])
-        assert await client.sweep_log("log") == []
-        running = await written(client, "b")
-        zombies = [await written(client, "a", b"no") for _ in range(2)]
-        assert await client.sweep_log("log") == zombies
-        await client.delete_ledger(gone)  # as by a trim in between
-        zombie = await written(client, "a", b"no")
-        assert await client.sweep_log("log") == [zombie]
-        await client.append_ledgers("log", [running], job="b")
-
-
-async def test_a_sweep_looks_up_a_bounded_number_of_old_jobs(
-    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A sweep after each commit may not read all that a long log has: what is older waits for the day's listing."""
-    monkeypatch.setattr(sweeping, "_NAMED_MAX", 2)
-    async with cluster() as world, world.client(QUICK) as client:
-        await client.append_ledgers("log", [await written(client, job) for job in ("old", "newer", "newest")])
-        assert await client.sweep_log("log") == []
-        zombies = {job: await written(client, job) for job in ("old", "newer", "newest")}
-        assert await client.sweep_log("log") == [zombies["newer"], zombies["newest"]]
-        await world.metastore.delete(MARK)
-        assert await client.sweep_log("log") == [zombies["old"]]
-
-
-@pytest.mark.parametrize("value", [b"", b"[]", b"7", b'{"format":2,"first_ledger_id":1,"listed_all_at_ms":1}'])
-async def test_a_mark_that_is_none_is_named(value: bytes, autojump_clock: trio.testing.MockClock) -> None:
-    async with cluster() as world, world.client(QUICK) as client:
-        await world.metastore.create(MARK, value)
-        with pytest.raises(MetastoreCorruptError, match=r"'sweeps/log'.*delete the key"):
+        key = f"{job_key_path('log', 'a')}/7"
+        await world.metastore.create(key, b"{}")
+        with pytest.raises(MetastoreCorruptError, match=key):
             await client.sweep_log("log")
-
-
-async def test_a_mark_that_cannot_be_written_costs_nothing_but_time(autojump_clock: trio.testing.MockClock) -> None:
-    async with cluster() as world, world.client(QUICK) as client:
-        for fault in (Fault.ANSWER_LOST, Fault.CONFLICT):
-            loser = await written(client, "a", b"no")
-            world.metastore.fail_next("create", fault, under=MARK)
-            world.metastore.fail_next("put", fault, under=MARK)
-            assert await client.sweep_log("log", job="a") == [loser]
 
 
 @pytest.mark.parametrize(
@@ -414,25 +432,3 @@ async def test_a_leaders_ledgers_are_never_a_jobs(name: str, autojump_clock: tri
             async with client.write_log("log", custom={name: "x"}):
                 pass
         assert await client.logs() == []
-
-
-async def test_a_cancelled_sweep_closes_its_listing(
-    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One that is left to the garbage collector is warned of, which fails a test here."""
-    async with cluster() as world, world.client(QUICK) as client:
-        await client.append_ledgers("log", [])
-        await written(client, "a", b"no")
-        asked = trio.Event()
-
-        async def get(ledger_id: int) -> None:
-            asked.set()
-            await trio.sleep_forever()
-
-        monkeypatch.setattr(client._ledgers.records, "get", get)
-        with trio.CancelScope() as scope:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(client.sweep_log, "log")
-                await asked.wait()
-                scope.cancel()
-        gc.collect()

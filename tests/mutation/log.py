@@ -187,8 +187,8 @@ MUTANTS = (
         "grace-is-ignored",
         "L3",
         "log/sweeping.py",
-        "return {job for job, created_at_ms in youngest_ms.items() if created_at_ms < before_ms}",
-        "return set(youngest_ms)",
+        "if registered_at_ms is not None and registered_at_ms >= before_ms:",
+        "if False:",
         "a sweep deletes ledgers of jobs that still run",
     ),
     _mutant(

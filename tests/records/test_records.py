@@ -17,6 +17,7 @@ from replog.protocol.digest import DigestType
 from replog.protocol.gaps import Gap
 from replog.protocol.model import (
     Fragment,
+    JobLedger,
     LedgerMetadata,
     LedgerState,
     LogMetadata,
@@ -27,15 +28,18 @@ from replog.protocol.model import (
 from replog.protocol.quorum import Quorum
 from replog.records.ledgers import decode_ledger, encode_ledger
 from replog.records.logs import (
+    decode_job_ledger,
     decode_log,
     decode_log_page,
     decode_pending,
+    encode_job_ledger,
     encode_log,
     encode_log_page,
     encode_pending,
 )
 from replog.records.paths import (
     LEDGER_ID_MAX,
+    job_key_path,
     ledger_key_path,
     log_key_path,
     log_page_key_path,
@@ -80,17 +84,25 @@ UNBOUNDED = LedgerMetadata(
 
 PENDING = PendingLedger(LOG.name, 12_346, 6, 1_763_600_000_002)
 
+JOB_LEDGER = JobLedger(LOG.name, "nightly/7", 12_347, 1_763_600_000_003)
+
 
 ledger_ids = st.integers(0, LEDGER_ID_MAX) | st.integers(0, 20_000) | st.integers(10**10 - 5, 10**10 + 5)
 
 
-GOLDEN: dict[str, tuple[Any, Any, LedgerMetadata | LogMetadata | LogPage | PendingLedger, str]] = {
+GOLDEN: dict[str, tuple[Any, Any, LedgerMetadata | LogMetadata | LogPage | PendingLedger | JobLedger, str]] = {
     "ledger-closed-v1": (encode_ledger, decode_ledger, LEDGER, ledger_key_path(LEDGER.ledger_id)),
     "ledger-open-v1": (encode_ledger, decode_ledger, OPEN, ledger_key_path(OPEN.ledger_id)),
     "ledger-unbounded-v1": (encode_ledger, decode_ledger, UNBOUNDED, ledger_key_path(UNBOUNDED.ledger_id)),
     "log-v1": (encode_log, decode_log, LOG, log_key_path(LOG.name)),
     "log-deleted-v1": (encode_log, decode_log, DELETED_LOG, log_key_path(LOG.name)),
     "log-page-v1": (encode_log_page, decode_log_page, PAGE, log_page_key_path(LOG.name, 1)),
+    "log-job-ledger-v1": (
+        encode_job_ledger,
+        decode_job_ledger,
+        JOB_LEDGER,
+        f"{job_key_path(LOG.name, 'nightly/7')}/12347",
+    ),
     "log-pending-v1": (encode_pending, decode_pending, PENDING, log_pending_key_path(LOG.name, PENDING.ledger_id)),
 }
 
@@ -107,7 +119,8 @@ def test_format_is_unchanged(name: str) -> None:
 
 def test_every_field_of_a_record_is_written() -> None:
     logs = ((LOG, DELETED_LOG), encode_log), ((PAGE,), encode_log_page), ((PENDING,), encode_pending)
-    for records, encode in (((UNBOUNDED, LEDGER), encode_ledger), *logs):
+    more = (*logs, ((JOB_LEDGER,), encode_job_ledger))
+    for records, encode in (((UNBOUNDED, LEDGER), encode_ledger), *more):
         written = json.loads(encode(records[0]))  # type: ignore[arg-type]
         fields = attrs.fields(type(records[0]))
         assert set(written) - {"required"} == {"format", *(field.name for field in fields)}

@@ -247,7 +247,7 @@ class Outage:
         self.metastore = FaultyMetastore(made.metastore.inner, self._choose)
 
     def _choose(self, operation: str, key: str) -> Fault | None:
-        is_change = operation in ("put", "create") and key.startswith("logs/")
+        is_change = operation in ("put", "create") and key == "logs/log"
         if not is_change or trio.current_time() >= self.until_s:
             return None
         self.met += 1

@@ -11,6 +11,7 @@ from replog.client.draining import watch_draining
 from replog.client.driving import ClientContext
 from replog.client.ensembles import EnsembleChooser
 from replog.client.hinting import tell_deleted
+from replog.client.job_records import JobRecords
 from replog.client.ledger_reader import LedgerReader
 from replog.client.ledger_writer import LedgerWriter
 from replog.client.recovering import RecoveringShell
@@ -45,6 +46,7 @@ class Ledgers:
         self.observe = observe
         self.records = context.records
         self.chance = context.chance
+        self.jobs = JobRecords(context.records, lambda: self.chance.time_ms())
         self.deleted: Callable[[], None] = lambda: None  # called after ledgers were deleted: bookies may collect them
         self._nursery = nursery
         self._writers: dict[int, LedgerWriter] = {}
@@ -75,6 +77,7 @@ class Ledgers:
         ledger_id = await self.records.new_id()
         if before_creation is not None:
             await before_creation(ledger_id)
+        await self.jobs.register(ledger_id, custom or {})
         key = ledger_key(ledger_id, password)
         metadata = LedgerMetadata(
             ledger_id,

@@ -11,6 +11,8 @@ from collections.abc import Collection, Mapping, Sequence
 import attrs
 import trio
 
+from replog.client.job_records import JOB_KEY as JOB_KEY
+from replog.client.job_records import LOG_KEY as LOG_KEY
 from replog.client.ledgers import Ledgers
 from replog.errors import (
     ConfigError,
@@ -27,8 +29,6 @@ from replog.records.logs import encode_log
 from replog.runtime.keys import VALUE_BYTES_MAX
 from replog.runtime.nursery import for_each
 
-LOG_KEY = "log"
-JOB_KEY = "job"
 CONDEMNED_KEY = "condemned"
 AT_ONCE = 32
 _RESERVED_BYTES = 4096  # of a record: for its token, and for the next change

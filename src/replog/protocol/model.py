@@ -172,6 +172,16 @@ class PendingLedger:
 
 
 @attrs.frozen
+class JobLedger:
+    """A ledger that a job writes for a log: written before the ledger is created, so that a sweep finds it."""
+
+    log_name: str
+    job: str
+    ledger_id: int
+    created_at_ms: int = 0
+
+
+@attrs.frozen
 class Transaction:
     """What was committed to a log under one name: the highest number. A later commit with that number or a lower one is a
     repetition, and changes nothing. `committed_at_ms` is by the committer's clock."""

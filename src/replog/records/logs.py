@@ -1,15 +1,16 @@
-"""The records of logs in the metastore: heads, pages of segments and pending ledgers; and listing the logs that exist."""
+"""The records of logs in the metastore: heads, pages, pending ledgers and those of jobs; and listing the logs that exist."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from replog.errors import MetastoreCorruptError
-from replog.protocol.model import LogMetadata, LogPage, PendingLedger
+from replog.protocol.model import JobLedger, LogMetadata, LogPage, PendingLedger
 from replog.records.encoding import corrupt, decode, encode
 from replog.records.paths import (
     LEDGER_ID_MAX,
     LOGS_KEY,
+    job_key_path,
     log_pages_key_path,
     log_pending_key_path,
     parse_log_key,
@@ -64,6 +65,19 @@ def decode_pending(key: str, value: bytes) -> PendingLedger:
     if not 0 <= pending.ledger_id <= LEDGER_ID_MAX or log_pending_key_path(pending.log_name, pending.ledger_id) != key:
         raise corrupt(key, [f"it is ledger {pending.ledger_id} of log {pending.log_name!r}"])
     return pending
+
+
+def encode_job_ledger(ledger: JobLedger) -> bytes:
+    """The value of the record of a job's ledger."""
+    return encode(ledger)
+
+
+def decode_job_ledger(key: str, value: bytes) -> JobLedger:
+    """The job's ledger in the value of this key. Raises `MetastoreCorruptError`, naming the key and every fault."""
+    ledger = decode(key, value, JobLedger)
+    if f"{job_key_path(ledger.log_name, ledger.job)}/{ledger.ledger_id}" != key:
+        raise corrupt(key, [f"it is ledger {ledger.ledger_id} of a job for log {ledger.log_name!r}"])
+    return ledger
 
 
 # -- listing ------------------------------------------------------------------------------------------------------

@@ -2,11 +2,13 @@
 
 Ledgers with ids of up to 10 digits have the key `ledgers/NN/NNNN/NNNN`, those with longer ones
 `long-ledgers/NNN/NNNN/NNNN/NNNN/NNNN`. So no key has more than 10 000 children, and no two ids share a key. A log has the key
-`logs/NAME`, with its name percent-encoded, and below it `logs/NAME/pages/NUMBER` and `logs/NAME/pending/LEDGER-ID`.
+`logs/NAME`, with its name percent-encoded, and below it `logs/NAME/pages/NUMBER`,
+`logs/NAME/pending/LEDGER-ID` and `logs/NAME/jobs/JOB/LEDGER-ID`.
 """
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import re
 from typing import TYPE_CHECKING
@@ -27,6 +29,8 @@ LOG_WORD_BYTES_MAX = 400  # of the encoded name, so that every metastore can tak
 
 _PAGES_WORD = "pages"
 _PENDING_WORD = "pending"
+_JOBS_WORD = "jobs"
+_JOB_WORD_DIGITS = 32
 
 # -- ledgers ------------------------------------------------------------------------------------------------------
 
@@ -125,6 +129,18 @@ def log_pending_key_path(name: str, ledger_id: int | None = None) -> str:
     """The key of a ledger that is pending for a log; without an id, the key above all of them. Raises `ConfigError`."""
     key = f"{log_key_path(name)}/{_PENDING_WORD}"
     return key if ledger_id is None else f"{key}/{ledger_id}"
+
+
+def log_jobs_key_path(name: str) -> str:
+    """The key above those of all jobs that have ledgers for a log. Raises `ConfigError`."""
+    return f"{log_key_path(name)}/{_JOBS_WORD}"
+
+
+def job_key_path(name: str, job: str) -> str:
+    """The key above those of the ledgers of one job for a log. Raises `ConfigError`."""
+    # A job's name may be longer than a key.
+    word = hashlib.sha256(job.encode(errors="surrogatepass")).hexdigest()[:_JOB_WORD_DIGITS]
+    return f"{log_jobs_key_path(name)}/{word}"
 
 
 def _name_problem(name: object) -> str | None:

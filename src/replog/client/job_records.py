@@ -1,0 +1,112 @@
+"""The ledgers of jobs, by log and job: small directories, so that what a job left is found without listing all ledgers.
+
+A ledger whose custom metadata names a log and a job is registered before it is created. A sweep of the log forgets it once the
+log names it, or once it is deleted. So a directory has only the ledgers of jobs that run, that were killed, or that end now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TypeVar
+
+import attrs
+import trio
+
+from replog.client.ledger_records import LedgerRecords
+from replog.errors import (
+    KeyExistsError,
+    KeyNotFoundError,
+    MetastoreUnavailableError,
+    MetastoreUncertainError,
+)
+from replog.protocol.model import JobLedger
+from replog.records.logs import decode_job_ledger, encode_job_ledger
+from replog.records.paths import job_key_path, log_jobs_key_path
+
+LOG_KEY = "log"
+JOB_KEY = "job"
+_ENDED_WORD = "ended"  # a job that a sweep gave up, or that has committed and left something
+
+Value = TypeVar("Value")
+
+
+@attrs.frozen
+class RegisteredJob:
+    """What is registered of one job: its ledgers by id, ascending, and whether it has ended."""
+
+    key: str
+    ledger_ids: tuple[int, ...]
+    is_ended: bool
+
+
+class JobRecords:
+    """The ledgers of jobs in one metastore."""
+
+    def __init__(self, records: LedgerRecords, time_ms: Callable[[], int]) -> None:
+        self._records = records
+        self._time_ms = time_ms
+
+    async def register(self, ledger_id: int, custom: Mapping[str, str]) -> None:
+        """Registers a ledger that is about to be created, if a job writes it for a log. Raises `MetastoreError`."""
+        log, job = custom.get(LOG_KEY), custom.get(JOB_KEY)
+        if log and job:
+            value = encode_job_ledger(JobLedger(log, job, ledger_id, self._time_ms()))
+            await self.create(f"{job_key_path(log, job)}/{ledger_id}", value)
+
+    async def create(self, key: str, value: bytes) -> bool:
+        """Creates a key. False if it exists: also if an earlier request of this call has created it, whose answer was lost.
+        Raises `MetastoreError`."""
+        deadline = trio.current_time() + self._records.timeout_s
+        while True:
+            try:
+                await self._records.persist(f"creating {key}", lambda: self._records.metastore.create(key, value))
+                return True
+            except KeyExistsError:
+                return False
+            except MetastoreUncertainError as error:
+                await self._records.pause(deadline, error)
+
+    async def keys(self, log: str) -> list[str]:
+        """The keys of all jobs that have something registered for a log. Raises `MetastoreError`."""
+        parent = log_jobs_key_path(log)
+        words = await self._read(f"listing {parent}", lambda: self._records.metastore.children(parent))
+        return [f"{parent}/{word}" for word in words]
+
+    async def job(self, key: str) -> RegisteredJob:
+        """What is registered below the key of a job. Raises `MetastoreError`."""
+        words = await self._read(f"listing {key}", lambda: self._records.metastore.children(key))
+        return RegisteredJob(key, tuple(sorted(int(word) for word in words if word.isdigit())), _ENDED_WORD in words)
+
+    async def registered_at_ms(self, key: str, ledger_id: int) -> int | None:
+        """When a ledger of a job was registered, by its creator's clock; None if it is not any more."""
+        try:
+            found = await self._read(
+                f"reading {key}/{ledger_id}", lambda: self._records.metastore.get(f"{key}/{ledger_id}")
+            )
+        except KeyNotFoundError:
+            return None
+        return decode_job_ledger(f"{key}/{ledger_id}", found.value).created_at_ms
+
+    async def end(self, key: str) -> None:
+        """Writes down that a job has ended, so that a sweep that is cut short is ended by the next. Raises `MetastoreError`."""
+        await self.create(f"{key}/{_ENDED_WORD}", b"{}\n")
+
+    async def forget(self, key: str, ledger_id: int | None) -> None:
+        """Forgets a ledger of a job; None: that the job has ended. Raises `MetastoreError`."""
+        what = f"{key}/{_ENDED_WORD if ledger_id is None else ledger_id}"
+        deadline = trio.current_time() + self._records.timeout_s
+        while True:
+            try:
+                return await self._records.persist(f"deleting {what}", lambda: self._records.metastore.delete(what))
+            except KeyNotFoundError:
+                return None
+            except MetastoreUncertainError as error:
+                # Deleting twice is deleting once.
+                await self._records.pause(deadline, error)
+
+    async def _read(self, what: str, read: Callable[[], Awaitable[Value]]) -> Value:
+        try:
+            return await self._records.persist(what, read)
+        except MetastoreUncertainError as error:
+            # A read changes nothing, so nothing is uncertain.
+            raise MetastoreUnavailableError(f"{what}: {error}") from error
