@@ -18,6 +18,7 @@ from replog.protocol.gaps import Gap
 from replog.protocol.model import (
     Fragment,
     JobLedger,
+    JobPart,
     LedgerMetadata,
     LedgerState,
     LogMetadata,
@@ -29,10 +30,12 @@ from replog.protocol.quorum import Quorum
 from replog.records.ledgers import decode_ledger, encode_ledger
 from replog.records.logs import (
     decode_job_ledger,
+    decode_job_part,
     decode_log,
     decode_log_page,
     decode_pending,
     encode_job_ledger,
+    encode_job_part,
     encode_log,
     encode_log_page,
     encode_pending,
@@ -40,6 +43,7 @@ from replog.records.logs import (
 from replog.records.paths import (
     LEDGER_ID_MAX,
     job_key_path,
+    job_part_key_path,
     ledger_key_path,
     log_key_path,
     log_page_key_path,
@@ -86,11 +90,15 @@ PENDING = PendingLedger(LOG.name, 12_346, 6, 1_763_600_000_002)
 
 JOB_LEDGER = JobLedger(LOG.name, "nightly/7", 12_347, 1_763_600_000_003)
 
+JOB_PART = JobPart(LOG.name, "nightly/7", 1, 17, 12_347, 1000, "42", 1_763_600_000_004)
+
 
 ledger_ids = st.integers(0, LEDGER_ID_MAX) | st.integers(0, 20_000) | st.integers(10**10 - 5, 10**10 + 5)
 
 
-GOLDEN: dict[str, tuple[Any, Any, LedgerMetadata | LogMetadata | LogPage | PendingLedger | JobLedger, str]] = {
+GOLDEN: dict[
+    str, tuple[Any, Any, LedgerMetadata | LogMetadata | LogPage | PendingLedger | JobLedger | JobPart, str]
+] = {
     "ledger-closed-v1": (encode_ledger, decode_ledger, LEDGER, ledger_key_path(LEDGER.ledger_id)),
     "ledger-open-v1": (encode_ledger, decode_ledger, OPEN, ledger_key_path(OPEN.ledger_id)),
     "ledger-unbounded-v1": (encode_ledger, decode_ledger, UNBOUNDED, ledger_key_path(UNBOUNDED.ledger_id)),
@@ -103,6 +111,7 @@ GOLDEN: dict[str, tuple[Any, Any, LedgerMetadata | LogMetadata | LogPage | Pendi
         JOB_LEDGER,
         f"{job_key_path(LOG.name, 'nightly/7')}/12347",
     ),
+    "log-job-part-v1": (encode_job_part, decode_job_part, JOB_PART, job_part_key_path(LOG.name, "nightly/7", 1, 17)),
     "log-pending-v1": (encode_pending, decode_pending, PENDING, log_pending_key_path(LOG.name, PENDING.ledger_id)),
 }
 
@@ -119,7 +128,7 @@ def test_format_is_unchanged(name: str) -> None:
 
 def test_every_field_of_a_record_is_written() -> None:
     logs = ((LOG, DELETED_LOG), encode_log), ((PAGE,), encode_log_page), ((PENDING,), encode_pending)
-    more = (*logs, ((JOB_LEDGER,), encode_job_ledger))
+    more = (*logs, ((JOB_LEDGER,), encode_job_ledger), ((JOB_PART,), encode_job_part))
     for records, encode in (((UNBOUNDED, LEDGER), encode_ledger), *more):
         written = json.loads(encode(records[0]))  # type: ignore[arg-type]
         fields = attrs.fields(type(records[0]))

@@ -17,7 +17,7 @@ import replog.blocking
 from replog.protocol.model import LedgerState
 from replog.spark import foreach_partition_writer
 from replog.spark.clients import worker_client
-from replog.spark.partitions import PartitionWriter, _bytes_of, _check_turn, _chunks, _PartitionAttempt
+from replog.spark.partitions import PartitionWriter, _check_turn, _PartitionAttempt, bytes_of, chunks_of
 from tests.servers.bookies import Bookies
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def test_rows_of_a_dataframe_are_bytes_or_made_so(
 def test_a_row_that_is_not_bytes_is_refused_with_advice() -> None:
     from pyspark.sql import Row
 
-    assert [_bytes_of(row) for row in (b"a", bytearray(b"b"), Row(value=b"c"), Row(value=bytearray()))] == [
+    assert [bytes_of(row) for row in (b"a", bytearray(b"b"), Row(value=b"c"), Row(value=bytearray()))] == [
         b"a",
         b"b",
         b"c",
@@ -129,12 +129,12 @@ def test_a_row_that_is_not_bytes_is_refused_with_advice() -> None:
     ]
     for row, said in ((Row(id=1, twice=2), "a row of id, twice"), (Row(text="a"), "a row of text"), ("a", "str")):
         with pytest.raises(replog.ConfigError, match=f"{said} is not: say how"):
-            _bytes_of(row)
+            bytes_of(row)
     with pytest.raises(TypeError, match="an entry must be bytes, not str"):
-        next(_chunks(iter(["a"])))  # type: ignore[list-item]
+        next(chunks_of(iter(["a"])))  # type: ignore[list-item]
     with pytest.raises(replog.PayloadTooLargeError):
-        next(_chunks(iter([bytes(17 << 20)])))
-    chunks = list(_chunks(iter([b"x" * 100_000] * 7 + [b""] * 1001)))
+        next(chunks_of(iter([bytes(17 << 20)])))
+    chunks = list(chunks_of(iter([b"x" * 100_000] * 7 + [b""] * 1001)))
     assert [len(chunk) for chunk in chunks] == [3, 3, 1000, 2]
 
 

@@ -19,9 +19,9 @@ from replog.errors import (
     MetastoreUnavailableError,
     MetastoreUncertainError,
 )
-from replog.protocol.model import JobLedger
-from replog.records.logs import decode_job_ledger, encode_job_ledger
-from replog.records.paths import job_key_path, log_jobs_key_path
+from replog.protocol.model import JobLedger, JobPart
+from replog.records.logs import decode_job_ledger, decode_job_part, encode_job_ledger, encode_job_part
+from replog.records.paths import PART_PREFIX, job_key_path, job_part_key_path, log_jobs_key_path
 
 LOG_KEY = "log"
 JOB_KEY = "job"
@@ -37,6 +37,7 @@ class RegisteredJob:
     key: str
     ledger_ids: tuple[int, ...]
     is_ended: bool
+    part_words: tuple[str, ...] = ()
 
 
 class JobRecords:
@@ -75,7 +76,35 @@ class JobRecords:
     async def job(self, key: str) -> RegisteredJob:
         """What is registered below the key of a job. Raises `MetastoreError`."""
         words = await self._read(f"listing {key}", lambda: self._records.metastore.children(key))
-        return RegisteredJob(key, tuple(sorted(int(word) for word in words if word.isdigit())), _ENDED_WORD in words)
+        ledger_ids = tuple(sorted(int(word) for word in words if word.isdigit()))
+        parts = tuple(word for word in words if word.startswith(PART_PREFIX))
+        return RegisteredJob(key, ledger_ids, _ENDED_WORD in words, parts)
+
+    async def claim(self, part: JobPart) -> JobPart:
+        """Writes down what a task wrote, unless another attempt at it was first; returns what holds. Raises `MetastoreError`."""
+        key = job_part_key_path(part.log_name, part.job, part.writer, part.partition)
+        claimed = attrs.evolve(part, created_at_ms=self._time_ms())
+        if await self.create(key, encode_job_part(claimed)):
+            return claimed
+        # Another attempt has it, or this one, whose answer was lost: the ledger tells them apart.
+        return await self.part(key) or claimed
+
+    async def part(self, key: str) -> JobPart | None:
+        """The part of a job with this key; None if no attempt has ended. Raises `MetastoreError`."""
+        try:
+            found = await self._read(f"reading {key}", lambda: self._records.metastore.get(key))
+        except KeyNotFoundError:
+            return None
+        return decode_job_part(key, found.value)
+
+    async def parts(self, log: str, job: str) -> list[JobPart]:
+        """The parts of a job, by writer and partition. Raises `MetastoreError`."""
+        key = job_key_path(log, job)
+        found = await self._read(f"listing {key}", lambda: self._records.metastore.values(key))
+        parts = [
+            decode_job_part(f"{key}/{word}", each.value) for word, each in found.items() if word.startswith(PART_PREFIX)
+        ]
+        return sorted(parts, key=lambda each: (each.writer, each.partition))
 
     async def registered_at_ms(self, key: str, ledger_id: int) -> int | None:
         """When a ledger of a job was registered, by its creator's clock; None if it is not any more."""
@@ -91,9 +120,9 @@ class JobRecords:
         """Writes down that a job has ended, so that a sweep that is cut short is ended by the next. Raises `MetastoreError`."""
         await self.create(f"{key}/{_ENDED_WORD}", b"{}\n")
 
-    async def forget(self, key: str, ledger_id: int | None) -> None:
-        """Forgets a ledger of a job; None: that the job has ended. Raises `MetastoreError`."""
-        what = f"{key}/{_ENDED_WORD if ledger_id is None else ledger_id}"
+    async def forget(self, key: str, what_of_it: int | str | None) -> None:
+        """Forgets a ledger or a part of a job; None: that the job has ended. Raises `MetastoreError`."""
+        what = f"{key}/{_ENDED_WORD if what_of_it is None else what_of_it}"
         deadline = trio.current_time() + self._records.timeout_s
         while True:
             try:

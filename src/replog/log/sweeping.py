@@ -104,9 +104,11 @@ class _Sweep:
 
     async def _is_old(self, job: RegisteredJob, grace_s: float) -> bool:
         """True if the youngest ledger of a job is older than the grace."""
-        if not job.ledger_ids:
-            return True
         before_ms = self._now_ms - 1000 * grace_s
+        if not job.ledger_ids and job.part_words:
+            # All its tasks that have ended had no rows.
+            part = await self._jobs.part(f"{job.key}/{job.part_words[-1]}")
+            return part is None or part.created_at_ms < before_ms
         # Ids are nearly in the order of time: most jobs that run are known by their last ledger.
         for ledger_id in reversed(job.ledger_ids):
             registered_at_ms = await self._jobs.registered_at_ms(job.key, ledger_id)
@@ -165,5 +167,8 @@ class _Sweep:
             await self._jobs.forget(job.key, ledger_id)
 
         await for_each(forget, job.ledger_ids, AT_ONCE)
-        if job.is_ended and not left:
+        if left:
+            return
+        await for_each(lambda word: self._jobs.forget(job.key, word), job.part_words, AT_ONCE)
+        if job.is_ended:
             await self._jobs.forget(job.key, None)

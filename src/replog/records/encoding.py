@@ -17,14 +17,23 @@ import cattrs
 from replog.errors import MetastoreCorruptError
 from replog.protocol.digest import DigestType
 from replog.protocol.gaps import Gap
-from replog.protocol.model import JobLedger, LedgerMetadata, LogMetadata, LogPage, PendingLedger, Segment, Transaction
+from replog.protocol.model import (
+    JobLedger,
+    JobPart,
+    LedgerMetadata,
+    LogMetadata,
+    LogPage,
+    PendingLedger,
+    Segment,
+    Transaction,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-FORMATS: dict[type, int] = {LedgerMetadata: 1, LogMetadata: 1, LogPage: 1, PendingLedger: 1, JobLedger: 1}
+FORMATS: dict[type, int] = {LedgerMetadata: 1, LogMetadata: 1, LogPage: 1, PendingLedger: 1, JobLedger: 1, JobPart: 1}
 
-Record = TypeVar("Record", LedgerMetadata, LogMetadata, LogPage, PendingLedger, JobLedger)
+Record = TypeVar("Record", LedgerMetadata, LogMetadata, LogPage, PendingLedger, JobLedger, JobPart)
 
 _LOG_FIELDS = (  # a log's record without one of these is damaged: a default would hide segments
     "segments",
@@ -39,7 +48,7 @@ _TERM_FIELDS = ("is_unbounded", "owner", "open_term", "trim_to")
 _SHOWN_BYTES = 200  # of a damaged value, in an error
 
 
-def encode(record: LedgerMetadata | LogMetadata | LogPage | PendingLedger | JobLedger) -> bytes:
+def encode(record: LedgerMetadata | LogMetadata | LogPage | PendingLedger | JobLedger | JobPart) -> bytes:
     """The bytes of this record."""
     fields = {"format": FORMATS[type(record)], **_converter.unstructure(record)}
     if isinstance(record, LedgerMetadata):

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from replog.errors import MetastoreCorruptError
-from replog.protocol.model import JobLedger, LogMetadata, LogPage, PendingLedger
+from replog.protocol.model import JobLedger, JobPart, LogMetadata, LogPage, PendingLedger
 from replog.records.encoding import corrupt, decode, encode
 from replog.records.paths import (
     LEDGER_ID_MAX,
     LOGS_KEY,
     job_key_path,
+    job_part_key_path,
     log_pages_key_path,
     log_pending_key_path,
     parse_log_key,
@@ -78,6 +79,19 @@ def decode_job_ledger(key: str, value: bytes) -> JobLedger:
     if f"{job_key_path(ledger.log_name, ledger.job)}/{ledger.ledger_id}" != key:
         raise corrupt(key, [f"it is ledger {ledger.ledger_id} of a job for log {ledger.log_name!r}"])
     return ledger
+
+
+def encode_job_part(part: JobPart) -> bytes:
+    """The value of the record of a job's part."""
+    return encode(part)
+
+
+def decode_job_part(key: str, value: bytes) -> JobPart:
+    """The job's part in the value of this key. Raises `MetastoreCorruptError`, naming the key and every fault."""
+    part = decode(key, value, JobPart)
+    if job_part_key_path(part.log_name, part.job, part.writer, part.partition) != key:
+        raise corrupt(key, [f"it is part {part.writer}-{part.partition} of a job for log {part.log_name!r}"])
+    return part
 
 
 # -- listing ------------------------------------------------------------------------------------------------------

@@ -30,6 +30,7 @@ LOG_WORD_BYTES_MAX = 400  # of the encoded name, so that every metastore can tak
 _PAGES_WORD = "pages"
 _PENDING_WORD = "pending"
 _JOBS_WORD = "jobs"
+PART_PREFIX = "part-"  # of a word below a job's key
 _JOB_WORD_DIGITS = 32
 
 # -- ledgers ------------------------------------------------------------------------------------------------------
@@ -141,6 +142,11 @@ def job_key_path(name: str, job: str) -> str:
     # A job's name may be longer than a key.
     word = hashlib.sha256(job.encode(errors="surrogatepass")).hexdigest()[:_JOB_WORD_DIGITS]
     return f"{log_jobs_key_path(name)}/{word}"
+
+
+def job_part_key_path(name: str, job: str, writer: int, partition: int) -> str:
+    """The key of one part of a job: of one partition of one of its writers. Raises `ConfigError`."""
+    return f"{job_key_path(name, job)}/{PART_PREFIX}{writer}-{partition}"
 
 
 def _name_problem(name: object) -> str | None:

@@ -12,7 +12,8 @@ except ImportError as error:
     raise ConfigError("replog.spark needs pyspark 4.1 or newer: pip install 'replog[spark]'") from error
 
 from replog.spark.arrow_jobs import abort_arrow, commit_arrow, write_arrow
+from replog.spark.jobs import job
 from replog.spark.partitions import foreach_partition_writer
 from replog.spark.source import ReplogDataSource
 
-__all__ = ["ReplogDataSource", "abort_arrow", "commit_arrow", "foreach_partition_writer", "write_arrow"]
+__all__ = ["ReplogDataSource", "abort_arrow", "commit_arrow", "foreach_partition_writer", "job", "write_arrow"]

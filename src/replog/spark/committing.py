@@ -78,6 +78,20 @@ def check_log(options: SparkOptions, values: ValueSchema) -> None:
     options.run(lambda client: _check_log(client, options, values))
 
 
+def is_committed(options: SparkOptions) -> bool:
+    """True if the transaction that the options name was committed before. Blocks."""
+    transaction = options.transaction()
+
+    async def look(client: replog.Client) -> bool:
+        try:
+            metadata = await client.log_metadata(options.log)
+        except LogNotFoundError:
+            return False
+        return transaction is not None and metadata.has_committed(Transaction(*transaction))
+
+    return transaction is not None and options.run(look)
+
+
 def has_committed(options: SparkOptions, job: Job) -> bool:
     """True if the log has the job's ledgers. Blocks."""
     return options.run(lambda client: _has_committed(client, options, job))

@@ -76,8 +76,8 @@ class PartitionWriter:
         context = TaskContext.get()
         if context is None:
             raise ConfigError("this function is for tasks of Spark: give it to foreachPartition")
-        entries = map(_bytes_of if self._to_bytes is None else self._to_bytes, rows)
-        chunks = _chunks(entries)
+        entries = map(bytes_of if self._to_bytes is None else self._to_bytes, rows)
+        chunks = chunks_of(entries)
         # Before the log is taken over: a partition without rows must not fence its last writer.
         first = next(chunks, None)
         if first is None:
@@ -158,7 +158,8 @@ async def _push_all(writer: replog.LogWriter, entries: list[bytes]) -> None:
             await writer.push(entry)
 
 
-def _chunks(entries: Iterator[bytes]) -> Iterator[list[bytes]]:
+def chunks_of(entries: Iterator[bytes]) -> Iterator[list[bytes]]:
+    """The entries in portions. Raises what they raise, and `PayloadTooLargeError`, TypeError."""
     chunk: list[bytes] = []
     size_bytes = 0
     for entry in entries:
@@ -173,7 +174,8 @@ def _chunks(entries: Iterator[bytes]) -> Iterator[list[bytes]]:
         yield chunk
 
 
-def _bytes_of(row: Any) -> bytes:
+def bytes_of(row: Any) -> bytes:
+    """The entry of a row that is bytes, or has one column of bytes. Raises `ConfigError`."""
     value = row[0] if isinstance(row, Row) and len(row) == 1 else row
     if isinstance(value, bytes | bytearray):
         return bytes(value)

@@ -357,3 +357,6 @@ def _differences(held: StructType, wanted: StructType) -> list[str]:
     if not found and held.names != wanted.names:
         found.append(f"the log's order is {', '.join(held.names)}")
     return found
+
+
+BINARY_VALUES = ValueSchema(ValueFormat.BINARY, _BINARY_SCHEMA.json())  # what programs without a schema write

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol
 from uuid import uuid4
 
 import attrs
@@ -170,15 +171,31 @@ def write_partition(
     if first is None:
         return WrittenPartition(attempt.job, attempt.partition, None, 0, attempt.query_id)
     rows = _Rows(ValueEncoder(values, options.log), itertools.chain([first], filled))
+    with told_what_is_needed(attempt):
+        ledger_id = options.run(lambda client: write_ledger(client, options, attempt, rows))
+    return WrittenPartition(attempt.job, attempt.partition, ledger_id, rows.count, attempt.query_id)
+
+
+@contextmanager
+def told_what_is_needed(attempt: Attempt) -> Iterator[None]:
+    """Notes on an error what an executor must reach."""
     try:
-        ledger_id = options.run(lambda client: _write_ledger(client, options, attempt, rows))
+        yield
     except (MetastoreError, NotEnoughBookiesError, AddTimeoutError) as error:
         error.add_note(
             f"partition {attempt.partition} of a job of Spark's: each executor must reach the metastore by the URL that the "
             "option names, and the bookies where they announce themselves"
         )
         raise
-    return WrittenPartition(attempt.job, attempt.partition, ledger_id, rows.count, attempt.query_id)
+
+
+class Entries(Protocol):
+    """The entries of a partition; `count` are those that were given out."""
+
+    count: int
+
+    def next_payloads(self) -> list[bytes] | None:
+        """The next ones; None at the end. Blocks while Spark computes."""
 
 
 class _Rows:
@@ -198,8 +215,8 @@ class _Rows:
         return self._encoder.payloads(batch)
 
 
-async def _write_ledger(client: replog.Client, options: SparkOptions, attempt: Attempt, rows: _Rows) -> int:
-    """The ledger's id, once it is closed."""
+async def write_ledger(client: replog.Client, options: SparkOptions, attempt: Attempt, rows: Entries) -> int:
+    """Writes a ledger of this attempt, and closes it; returns its id."""
     ledger_id: int | None = None
     try:
         async with client.create_ledger(password=options.password(), custom=attempt.custom()) as writer:
@@ -209,11 +226,11 @@ async def _write_ledger(client: replog.Client, options: SparkOptions, attempt: A
     # A cancellation and KeyboardInterrupt, too: Spark interrupts tasks that it no longer needs.
     except BaseException as error:
         if ledger_id is not None:
-            await _forget(client, ledger_id, error)
+            await forget_ledger(client, ledger_id, error)
         raise
 
 
-async def _append_all(writer: replog.LedgerWriter, rows: _Rows) -> None:
+async def _append_all(writer: replog.LedgerWriter, rows: Entries) -> None:
     """Appends while the next rows are computed: in a thread, since they come from Spark by a socket that blocks."""
     sending, receiving = trio.open_memory_channel[list[bytes]](_BATCHES_WAITING)
     appended = trio.Event()
@@ -234,10 +251,13 @@ async def _append_all(writer: replog.LedgerWriter, rows: _Rows) -> None:
         await appended.wait()
 
 
-async def _forget(client: replog.Client, ledger_id: int, error: BaseException) -> None:
+async def forget_ledger(client: replog.Client, ledger_id: int, error: BaseException | None) -> None:
     """Deletes a ledger that no message will ever name."""
     with trio.CancelScope(shield=True, deadline=trio.current_time() + _FORGET_S):
         try:
             await client.delete_ledger(ledger_id)
         except ReplogError as problem:
+            if error is None:
+                # A sweep of the log deletes it: it is registered as the job's.
+                return
             error.add_note(f"ledger {ledger_id}, which it wrote, was not deleted, and waits for a sweep: {problem}")
