@@ -8,7 +8,6 @@ raises `trio.WouldBlock`.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Sequence
 
 
@@ -90,13 +89,6 @@ class LedgerNotFoundError(LedgerError):
     """The metastore has no such ledger: it was never created, or was deleted. Retry: no. Outcome: not written."""
 
 
-_IN_SPARK = (
-    "this is a task of Spark: if several tasks write one log, each takes it over, and fences the others. Write it by a job, with "
-    "one commit for all tasks: with replog.spark.job(spark, metastore=URL, log=NAME, txn_id=ID) as job: "
-    "df.foreachPartition(job.writer(encode))"
-)
-
-
 class FencedError(LedgerError):
     """Another client recovers this ledger, or has taken it over: the writer is deposed (T1, W4, L5).
 
@@ -111,14 +103,6 @@ class FencedError(LedgerError):
     def __init__(self, ledger_id: int, message: str, unconfirmed: range = range(0)) -> None:
         super().__init__(ledger_id, message)
         self.unconfirmed = unconfirmed
-        if _is_in_spark_task():
-            # What everybody tries first: each task takes the log over, and fences the others.
-            self.add_note(_IN_SPARK)
-
-
-def _is_in_spark_task() -> bool:
-    module = sys.modules.get("pyspark.taskcontext")
-    return module is not None and module.TaskContext.get() is not None
 
 
 class LedgerClosedError(FencedError):

@@ -16,6 +16,7 @@ from pyspark import TaskContext
 import replog
 import replog.blocking
 import replog.spark
+from replog.client.endings import copy_for_raise
 from replog.errors import ConfigError, FencedError, LedgerNotFoundError
 from replog.records.paths import job_key_path
 from replog.spark.committing import Job, append_job
@@ -157,9 +158,9 @@ def test_writers_are_made_in_the_block_of_an_open_job() -> None:
 
 
 def test_a_fenced_error_in_a_task_shows_how_one_log_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not hasattr(FencedError(1, "x"), "__notes__")
+    assert not hasattr(copy_for_raise(FencedError(1, "x")), "__notes__")
     monkeypatch.setattr(TaskContext, "_taskContext", object())
-    (note,) = FencedError(1, "x").__notes__
+    (note,) = copy_for_raise(copy_for_raise(FencedError(1, "x"))).__notes__
     assert "df.foreachPartition(job.writer(encode))" in note
 
 

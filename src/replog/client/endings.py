@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import Self, TypeVar
 
 import trio
 
-from replog.errors import ReplogError
+from replog.errors import FencedError, ReplogError
 
 Error = TypeVar("Error", bound=ReplogError)
 
@@ -40,10 +41,25 @@ class WriterContext(ABC):
             raise
 
 
+_IN_SPARK = (
+    "this is a task of Spark: if several tasks write one log, each takes it over, and fences the others. Write it by a job, with "
+    "one commit for all tasks: with replog.spark.job(spark, metastore=URL, log=NAME, txn_id=ID) as job: "
+    "df.foreachPartition(job.writer(encode))"
+)
+
+
 def copy_for_raise(error: Error) -> Error:
     """An equal exception, caused by this one: each task that raises a failure they share gets its own traceback."""
     # Not `type(error)(*error.args)`: constructors take other arguments than those that `args` keeps.
     copy = type(error).__new__(type(error), *error.args)
     copy.__dict__.update(error.__dict__)
     copy.__cause__ = error
+    if isinstance(copy, FencedError) and _is_in_spark_task() and _IN_SPARK not in getattr(copy, "__notes__", ()):
+        # What everybody tries first: each task takes the log over, and fences the others.
+        copy.add_note(_IN_SPARK)
     return copy
+
+
+def _is_in_spark_task() -> bool:
+    module = sys.modules.get("pyspark.taskcontext")
+    return module is not None and module.TaskContext.get() is not None

@@ -233,8 +233,6 @@ def _second_action(writer: int, one: str, other: str) -> ConfigError:
 
 def _tasks_of(spark: Any, action: str) -> int | None:
     """How many tasks a stage has; None if Spark does not know any more, or does not tell, as Spark Connect."""
-    try:
-        info = spark.sparkContext.statusTracker().getStageInfo(int(action))
-    except Exception:  # Spark's own errors, of many kinds: then this check is left out
-        return None
+    context = getattr(spark, "sparkContext", None)
+    info = None if context is None else context.statusTracker().getStageInfo(int(action))
     return None if info is None else int(info.numTasks)
